@@ -1,0 +1,1 @@
+"""Kubeflow Pipelines: container components and the one program their image runs."""
