@@ -1,0 +1,64 @@
+"""Names and limits that a job's process and the backend around it agree upon."""
+
+from __future__ import annotations
+
+import os
+
+__all__ = [
+    "DATASET_PATH",
+    "DEFAULTS",
+    "MODEL_PATH",
+    "NAME",
+    "OUTPUT_PATH",
+    "PAYLOAD",
+    "RECORD_LIMIT",
+    "RESULT_URI",
+    "TERMINATION_LOG",
+    "UID",
+    "rank",
+    "restart",
+    "setting",
+]
+
+#: Path of the payload: the packaged function as JSON.
+PAYLOAD = "TRAINJOB_PAYLOAD"
+#: Path of the file that takes the result or the error of a node.
+TERMINATION_LOG = "TRAINJOB_TERMINATION_LOG"
+#: Path or file:// URI that takes the whole result, whatever its size. Optional.
+RESULT_URI = "TRAINJOB_RESULT_URI"
+DATASET_PATH = "TRAINJOB_DATASET_PATH"
+MODEL_PATH = "TRAINJOB_MODEL_PATH"
+OUTPUT_PATH = "TRAINJOB_OUTPUT_PATH"
+NAME = "TRAINJOB_NAME"
+#: Marks every process of a job, so that none of them is missed when it ends.
+UID = "TRAINJOB_UID"
+
+DEFAULTS = {
+    TERMINATION_LOG: "/dev/termination-log",
+    DATASET_PATH: "/workspace/dataset",
+    MODEL_PATH: "/workspace/model",
+    OUTPUT_PATH: "/workspace/output",
+}
+
+#: Bytes that Kubernetes keeps of a termination message; the same everywhere, so that backends agree.
+RECORD_LIMIT = 4096
+
+
+def setting(name: str) -> str:
+    """Return a setting of this process, or its default; an empty value counts as not set."""
+    return os.environ.get(name) or DEFAULTS.get(name, "")
+
+
+def rank() -> int:
+    """Return the global rank of this process; 0 where no launcher numbers the processes."""
+    return _number("RANK")
+
+
+def restart() -> int:
+    """Return how often torchrun has already restarted the processes of this node."""
+    return _number("TORCHELASTIC_RESTART_COUNT")
+
+
+def _number(name: str) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() else 0

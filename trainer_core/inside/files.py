@@ -1,0 +1,90 @@
+"""Writing a small file so that a reader finds all of it or nothing of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["locked", "write"]
+
+#: Seconds to wait for the other processes of a node; they hold the lock for one small write.
+_LOCK_PATIENCE = 5.0
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file, readable by its owner only; at no time does a reader find half of it.
+
+    A file that is mounted by itself, as Kubernetes mounts the termination log, cannot be replaced and is
+    overwritten in place.
+
+    Raises:
+        OSError: It can be written neither way.
+    """
+    try:
+        _replace(path, data)
+    except OSError:
+        if not path.is_file():
+            raise
+        _overwrite(path, data)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    handle, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _overwrite(path: Path, data: bytes) -> None:
+    with path.open("r+b", buffering=0) as file:
+        file.write(data)
+        file.truncate()
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep the other processes of this node out while the block runs.
+
+    The lock is on the folder itself, which needs no right to write and leaves nothing behind. Where it cannot be
+    had (a network file system, a lock that somebody else holds), the block runs all the same: reporting late is
+    worse than reporting twice.
+    """
+    handle = None
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        _lock(handle)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+if sys.platform == "win32":  # pragma: no cover
+
+    def _lock(handle: int) -> None:
+        """Windows has no lock on a folder."""
+
+else:
+    import fcntl
+
+    def _lock(handle: int) -> None:
+        deadline = time.monotonic() + _LOCK_PATIENCE
+        while True:
+            try:
+                return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.005)

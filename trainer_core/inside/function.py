@@ -1,0 +1,129 @@
+"""A payload → the function in it.
+
+Source is written to a file and imported by name from there, so that tracebacks and `inspect` show it, and so
+that a child process (a DataLoader worker, `torch.multiprocessing`) can import what was pickled by name.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import hashlib
+import importlib
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from . import files
+
+__all__ = ["PayloadError", "digest", "load"]
+
+#: Modules made from source are called so, and told from everybody else's by it.
+_MODULE_PREFIX = "trainjob_"
+
+
+class PayloadError(Exception):
+    """The payload is not what the packaging made; the message is one line for the user."""
+
+    # What a traceback shows: the name under which this module was imported says nothing to a user.
+    __module__ = "trainjob"
+
+
+def digest(kind: str, text: str, entry: str) -> str:
+    """Return the hash by which packaged code is known, and a damaged one found."""
+    return hashlib.sha256(f"{kind}\0{text}\0{entry}".encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def load(payload: Mapping[str, Any], folder: Path) -> Callable[..., Any]:
+    """Return the function of a payload.
+
+    Args:
+        payload: ``kind``, ``text`` and ``entry``; with a ``digest``, it must agree with them.
+        folder: Where the file of a source function is written, if it belongs to this user; else a private
+            temporary folder is used.
+
+    Raises:
+        PayloadError: The payload is damaged or of an unknown kind.
+        Exception: Whatever the import of the function raises.
+    """
+    kind, text, entry = (str(payload.get(key, "")) for key in ("kind", "text", "entry"))
+    if payload.get("digest") and payload["digest"] != digest(kind, text, entry):
+        raise PayloadError("the packaged function does not agree with its digest: it was changed on its way here")
+    if kind == "source":
+        return _from_source(text, entry, folder)
+    if kind == "reference":
+        return _from_reference(text)
+    if kind == "cloudpickle":
+        return _from_cloudpickle(text)
+    raise PayloadError(f"the packaged function is of kind {kind!r}; known are source, reference and cloudpickle")
+
+
+def _from_source(text: str, entry: str, folder: Path) -> Callable[..., Any]:
+    data = text.encode("utf-8")
+    name = _MODULE_PREFIX + hashlib.sha256(data).hexdigest()[:12]
+    folder = _own(folder)
+    # Every process of the node writes the same bytes; a reader never sees half of them.
+    files.write(folder / f"{name}.py", data)
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    # A debugger may run the same code again in one process: each run starts with fresh globals.
+    sys.modules.pop(name, None)
+    importlib.invalidate_caches()
+    module = importlib.import_module(name)
+    if not callable(getattr(module, entry, None)):
+        raise PayloadError(f"the packaged source defines no function {entry!r}")
+    return getattr(module, entry)  # type: ignore[no-any-return]
+
+
+def _own(folder: Path) -> Path:
+    """A folder that only this user can write to: this one if possible, since it stays with the job."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        state = folder.stat()
+        others = stat.S_IMODE(state.st_mode) & (stat.S_IWGRP | stat.S_IWOTH)
+        if state.st_uid == os.geteuid() and not others and os.access(folder, os.W_OK):
+            return folder
+    except OSError:
+        pass  # A mounted payload is read-only.
+    private = Path(tempfile.mkdtemp(prefix=_MODULE_PREFIX))
+    atexit.register(_remove, private, os.getpid())
+    return private
+
+
+def _remove(folder: Path, owner: int) -> None:
+    """Remove the temporary folder, unless this is a forked child of the process that made it."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _from_reference(text: str) -> Callable[..., Any]:
+    module_name, _, path = text.partition(":")
+    # As for `python -m module`: what lies in the working directory can be named.
+    if not getattr(sys.flags, "safe_path", False) and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    found: Any = importlib.import_module(module_name)
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found  # type: ignore[no-any-return]
+
+
+def _from_cloudpickle(text: str) -> Callable[..., Any]:
+    version, _, data = text.rpartition(":")
+    here = "{}.{}".format(*sys.version_info[:2])
+    if version and version != here:
+        raise PayloadError(
+            f"the function was pickled by Python {version} and this is Python {here}, which cannot read its bytecode; "
+            'use the same version, or packaging="source"'
+        )
+    try:
+        cloudpickle = importlib.import_module("cloudpickle")  # Not in the standard library: the user asked for it.
+    except ImportError:
+        raise PayloadError(
+            'the function was pickled, and this environment has no cloudpickle; add packages_to_install=["cloudpickle"]'
+        ) from None
+    return cloudpickle.loads(base64.b64decode(data))  # type: ignore[no-any-return]
