@@ -1,0 +1,49 @@
+# One word a task; `make help` lists them. tools/install makes .venv with uv, or with pip where uv is missing.
+#   make demo PYTHON=python3.12     another interpreter
+#   make demo UV=                   pip, although uv is there
+#   make test ARGS="-k naming"      further arguments for pytest
+
+BIN := .venv/bin
+.DEFAULT_GOAL := help
+.PHONY: help demo install test lint format lock compile bench docs clean
+
+help: ## list the tasks
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+demo: .venv/.done/demo ## train a real model through Airflow on this machine
+	@$(BIN)/python tools/demo.py
+
+install: .venv/.done/dev ## install everything a developer needs into .venv
+
+test: .venv/.done/dev ## run every test
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: .venv/.done/dev ## check style, types and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: .venv/.done/dev ## format the code and mend what can be mended
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: ## resolve constraints.txt anew (needs uv)
+	tools/lock $(ARGS)
+
+compile: .venv/.done/dev ## compile the example pipelines and components to YAML
+	$(BIN)/python pipelines/compile.py
+
+bench: .venv/.done/dev ## measure, each against its yardstick
+	@for file in benchmarks/*.py; do $(BIN)/python "$$file" || exit 1; done
+
+docs: .venv/.done/docs ## build the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+clean: ## remove what builds, checks and tests leave (not .venv)
+	rm -rf build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+# Each file says that this part of the installation stands; it is written last.
+.venv/.done/%: tools/install pyproject.toml constraints.txt
+	@sh tools/install $*

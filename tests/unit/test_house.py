@@ -1,0 +1,140 @@
+"""The house itself: what is declared, what an import costs, how large a room may be."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from importlib.metadata import distribution, entry_points
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("trainer_core", "airflow_provider", "kfp_components")
+SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+HEAVY = {"airflow", "asyncio", "boto3", "docker", "httpx", "huggingface_hub", "kfp", "kubernetes", "kubernetes_asyncio"}
+HEAVY |= {"obstore", "psutil", "rich", "sklearn", "torch", "typer", "yaml"}
+
+
+def requirements() -> list[Requirement]:
+    return [Requirement(line) for line in distribution("trainjob-workflows").requires or ()]
+
+
+def pins() -> list[Requirement]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    return [Requirement(line) for line in lines if not line.startswith("#")]
+
+
+def extra(name: str) -> set[str]:
+    """Names of what an extra brings, its own extras followed."""
+    brought = [each for each in requirements() if each.marker and each.marker.evaluate({"extra": name})]
+    inner = [extra(more) for each in brought if each.name == "trainjob-workflows" for more in each.extras]
+    return {each.name for each in brought}.union(*inner)
+
+
+def functions(path: Path) -> list[tuple[str, int]]:
+    """Name and number of lines, docstring not counted, of every function of a file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return [(node.name, node.end_lineno - node.lineno + 1 - docstring_lines(node)) for node in nodes]
+
+
+def docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return len((ast.get_docstring(node, clean=False) or "").splitlines())
+
+
+def test_airflow_finds_the_provider_by_its_entry_point():
+    (point,) = [each for each in entry_points(group="apache_airflow_provider") if each.value.startswith("airflow_prov")]
+    assert point.load()()["package-name"] == "trainjob-workflows"
+
+
+def test_the_command_is_declared():
+    (point,) = entry_points(group="console_scripts", name="trainjob")
+    assert point.value == "trainer_core.cli:main"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_says_that_it_is_typed(package):
+    assert (ROOT / package / "py.typed").is_file()
+
+
+def test_the_demo_needs_nothing_of_kubernetes_docker_or_kfp():
+    assert extra("demo").isdisjoint({"docker", "kfp", "kfp-kubernetes", "kubernetes", "kubernetes-asyncio"})
+
+
+def test_the_core_needs_little():
+    assert {each.name for each in requirements() if not each.marker} == {"filelock", "psutil", "pydantic", "pyyaml"}
+
+
+def test_importing_the_core_loads_no_heavy_module():
+    program = "import sys, trainer_core; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert HEAVY.isdisjoint(done.stdout.split())
+
+
+def test_the_lock_names_no_index():
+    assert not re.search(r"://|^-|file:", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_the_lock_pins_each_name_to_one_version():
+    assert [str(pin) for pin in pins() if not str(pin.specifier).startswith("==")] == []
+
+
+def test_the_lock_brings_no_cuda():
+    assert [pin.name for pin in pins() if pin.name.startswith(("cuda", "nvidia", "triton"))] == []
+
+
+def test_every_requirement_is_locked_within_its_range():
+    wanted = [each for each in requirements() if each.name != "trainjob-workflows"]
+    locked = {pin.name: pin for pin in pins()}
+    out_of_range = [
+        each.name
+        for each in wanted
+        if not each.specifier.contains(str(locked[each.name].specifier).removeprefix("=="), prereleases=True)
+    ]
+    assert out_of_range == []
+
+
+def test_make_help_lists_every_task():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    tasks = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE).group(1).split()
+    listed = subprocess.run(["make", "help"], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert re.findall(r"^  make (\w+)", listed, re.MULTILINE) == tasks
+
+
+@pytest.mark.parametrize("script", ["tools/install", "tools/lock", ".ci/run"])
+def test_a_script_is_valid_shell_and_executable(script):
+    path = ROOT / script
+    assert path.stat().st_mode & 0o111
+    subprocess.run(["bash", "-n", path], check=True)
+
+
+def test_installing_something_unknown_says_what_there_is():
+    done = subprocess.run(["sh", ROOT / "tools/install", "all"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "install: say what to install: tools/install demo, dev or docs\n")
+
+
+def test_a_python_that_is_not_supported_is_refused_in_one_line(tmp_path):
+    old = tmp_path / "python3.9"
+    old.write_text("#!/bin/sh\necho 3.9\n", encoding="utf-8")
+    old.chmod(0o755)
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools/install").write_bytes((ROOT / "tools/install").read_bytes())
+    program = ["sh", tmp_path / "tools/install", "demo"]
+    done = subprocess.run(
+        program, capture_output=True, text=True, check=False, env={"PATH": "/usr/bin:/bin", "PYTHON": str(old)}
+    )
+    assert (done.returncode, done.stderr) == (1, f"install: PYTHON={old} is Python '3.9'; give one of 3.10 to 3.13\n")
+
+
+def test_no_file_holds_two_ideas():
+    sizes = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES}
+    assert {name: lines for name, lines in sizes.items() if lines > 400} == {}
+
+
+def test_no_function_is_longer_than_a_screen():
+    sizes = {f"{path.relative_to(ROOT)}:{name}": lines for path in SOURCES for name, lines in functions(path)}
+    assert {name: lines for name, lines in sizes.items() if lines > 50} == {}
