@@ -1,0 +1,219 @@
+"""Resources of a node: their names, and the quantities Kubernetes counts them in.
+
+Names may be short (``gpu``, ``storage``, ``mig-1g.5gb``, ``tpu``, ``npu``); a validated mapping has the full names and
+texts as quantities, so that a manifest copies it as it is and equal wishes look equal.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from fractions import Fraction
+
+from trainer_core import checks
+
+__all__ = [
+    "check_resources",
+    "device",
+    "get_tpu_num_nodes",
+    "parse_quantity",
+    "quantity_text",
+    "resource_name",
+    "validate",
+]
+
+GPU = "nvidia.com/gpu"
+_MIG_PREFIX = "nvidia.com/mig-"
+_ALIASES = {"gpu": GPU, "storage": "ephemeral-storage", "tpu": "google.com/tpu", "npu": "huawei.com/Ascend910"}
+_PLAIN = ("cpu", "memory", "ephemeral-storage")
+_KNOWN = "cpu, memory, storage, gpu, mig-<profile>, tpu, npu, hugepages-<size> or a full name like example.com/device"
+_FULL_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_DEVICES = {GPU: "gpu", "google.com/tpu": "tpu", "huawei.com/Ascend910": "npu"}
+
+_SUFFIXES: dict[str, Fraction] = {
+    **{suffix: Fraction(10) ** power for suffix, power in zip(("n", "u", "m", ""), (-9, -6, -3, 0), strict=True)},
+    **{suffix: Fraction(10) ** (3 * (power + 1)) for power, suffix in enumerate("kMGTPE")},
+    **{f"{suffix}i": Fraction(2) ** (10 * (power + 1)) for power, suffix in enumerate("KMGTPE")},
+}
+_QUANTITY = re.compile(
+    r"(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:(?P<suffix>n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)"
+    r"|[eE](?P<exponent>[+-]?[0-9]{1,2}))?"
+)
+#: Kubernetes keeps quantities in 63 bits; no quantity of sense is longer than this.
+_MAX_VALUE = 2**63 - 1
+_MAX_TEXT = 64
+
+
+def parse_quantity(quantity: str | int | float) -> Fraction:
+    """Read a Kubernetes quantity exactly: ``"500m"`` is one half, ``"1Ki"`` is 1024, ``2`` is two.
+
+    Args:
+        quantity: Digits with an optional suffix (n u m k M G T P E, Ki Mi Gi Ti Pi Ei) or exponent, or a number.
+
+    Returns:
+        The amount in the resource's own unit: cores for cpu, bytes for memory, pieces for devices.
+
+    Raises:
+        ValueError: Not a quantity, negative, or beyond 63 bits.
+    """
+    value = _number(quantity)
+    if value < 0:
+        raise ValueError(f"quantity {quantity!r} is negative; use 0 or more")
+    if value > _MAX_VALUE:
+        raise ValueError(f"quantity {quantity!r} is beyond what Kubernetes can count (2^63 - 1)")
+    return value
+
+
+def quantity_text(quantity: str | int | float) -> str:
+    """Return a quantity as text: texts as they are, numbers without exponent and without an empty fraction.
+
+    Raises:
+        ValueError: Not a quantity.
+    """
+    parse_quantity(quantity)
+    if isinstance(quantity, str):
+        return quantity
+    text = format(Decimal(repr(quantity)), "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def resource_name(name: object) -> str:
+    """Return the full name of a resource: ``gpu`` is ``nvidia.com/gpu``, ``mig-1g.5gb`` is ``nvidia.com/mig-1g.5gb``.
+
+    Raises:
+        ValueError: Not a resource name; the message names the known ones.
+    """
+    lowered = name.lower() if isinstance(name, str) else ""
+    if lowered in _ALIASES:
+        return _ALIASES[lowered]
+    if lowered in _PLAIN:
+        return lowered
+    full = f"nvidia.com/{lowered}" if lowered.startswith("mig-") else str(name)
+    if lowered and (lowered.startswith("hugepages-") or _FULL_NAME.fullmatch(full)):
+        return full
+    raise ValueError(f"resource {name!r} is not known; use {_KNOWN}")
+
+
+def validate(resources: Mapping[str, str | int | float]) -> dict[str, str]:
+    """Return resources with full names and texts as quantities.
+
+    Args:
+        resources: Quantities by resource name, short or full.
+
+    Raises:
+        ValueError: A name or quantity cannot be right, one resource is named twice, a device is counted in
+            fractions, or MIG slices are mixed with whole GPUs or with other MIG slices.
+    """
+    return {full: _text(name, full, resources[name]) for full, name in _names(resources).items()}
+
+
+def check_resources(what: str, resources: object) -> None:
+    """Refuse resources that `validate` would refuse; quantities to be filled in pass; None passes.
+
+    Raises:
+        ValueError: As for `validate`.
+    """
+    checks.check_mapping(what, resources, "{'cpu': 2, 'memory': '4Gi', 'gpu': 1}")
+    if isinstance(resources, Mapping):
+        for full, name in _names(resources).items():
+            if not checks.is_placeholder(resources[name]):
+                _text(name, full, resources[name])
+
+
+def device(resources: Mapping[str, str | int | float]) -> tuple[str, str] | None:
+    """Name what a node computes on, and how many of it.
+
+    Such as ``("gpu", "2")``, ``("mig-1g.5gb", "1")`` or ``("cpu", "4")``. Accelerators come first; None where nothing
+    of the kind was asked for.
+
+    Raises:
+        ValueError: As for `validate`.
+    """
+    amounts = validate(resources)
+    for full, amount in amounts.items():
+        if full in _DEVICES or full.startswith(_MIG_PREFIX):
+            return _DEVICES.get(full, full.removeprefix("nvidia.com/")), str(int(parse_quantity(amount)))
+    return ("cpu", amounts["cpu"]) if "cpu" in amounts else None
+
+
+def get_tpu_num_nodes(num_slices: int, topology: str, chips_per_host: int = 4) -> int:
+    """Return how many nodes a TPU job needs: the hosts of each slice, times the slices.
+
+    Args:
+        num_slices: Number of TPU slices, at least 1.
+        topology: Chips of one slice, such as ``"2x4"`` or ``"4x4x4"``.
+        chips_per_host: TPU chips of one machine. A slice smaller than a machine takes one machine.
+
+    Raises:
+        ValueError: An argument is not positive, the topology is not one, or its chips do not fill whole machines.
+    """
+    if num_slices <= 0:
+        raise ValueError(f"num_slices must be positive, got: {num_slices}")
+    if chips_per_host <= 0:
+        raise ValueError(f"chips_per_host must be positive, got: {chips_per_host}")
+    chips = math.prod(_dimensions(topology))
+    if chips <= chips_per_host:
+        return num_slices
+    if chips % chips_per_host:
+        raise ValueError(
+            f"Total TPU chips in slice ({chips}) must be cleanly divisible by chips_per_host ({chips_per_host})."
+        )
+    return num_slices * (chips // chips_per_host)
+
+
+def _dimensions(topology: str) -> list[int]:
+    if not topology:
+        raise ValueError("TPU topology must be specified.")
+    wrong, examples = f"Invalid topology format: {topology!r}.", "(e.g. '2x4' or '4x4x4')."
+    try:
+        dimensions = [int(part) for part in topology.lower().split("x")]
+    except ValueError:
+        raise ValueError(f"{wrong} Must be formatted as 'AxB' or 'AxBxC' {examples}") from None
+    if len(dimensions) not in (2, 3):
+        raise ValueError(f"{wrong} Must contain exactly 2 or 3 dimensions {examples}")
+    if min(dimensions) <= 0:
+        raise ValueError(f"TPU topology dimensions must be positive, got: {topology!r}")
+    return dimensions
+
+
+def _number(quantity: object) -> Fraction:
+    if isinstance(quantity, (int, float)) and not isinstance(quantity, bool) and math.isfinite(quantity):
+        return Fraction(repr(quantity))
+    match = _QUANTITY.fullmatch(quantity) if isinstance(quantity, str) and len(quantity) <= _MAX_TEXT else None
+    if match is None:
+        shown = repr(str(quantity)[:_MAX_TEXT])
+        raise ValueError(f"{shown} is not a quantity; write a number with a unit such as 2, '500m', '10G' or '4Gi'")
+    scale = Fraction(10) ** int(match["exponent"]) if match["exponent"] else _SUFFIXES[match["suffix"] or ""]
+    return Fraction(match["number"]) * scale
+
+
+def _names(resources: Mapping[str, object]) -> dict[str, str]:
+    """The given names by full name."""
+    names: dict[str, str] = {}
+    for name in resources:
+        full = resource_name(name)
+        if full in names:
+            raise ValueError(f"resources name {full} twice, as {names[full]!r} and {name!r}; keep one")
+        names[full] = name
+    slices = sorted(full for full in names if full.startswith(_MIG_PREFIX))
+    if len(slices) > 1:
+        raise ValueError(f"Multiple MIG resource types are not supported: {', '.join(slices)}; keep one")
+    if slices and GPU in names:
+        raise ValueError(f"GPU ({GPU}) and MIG ({slices[0]}) cannot be requested together; keep one")
+    return names
+
+
+def _text(name: str, full: str, quantity: object) -> str:
+    if not isinstance(quantity, (str, int, float)):
+        raise ValueError(f"resource {name!r}: a {type(quantity).__name__} is no quantity; write one such as 2 or '4Gi'")
+    try:
+        value = parse_quantity(quantity)
+    except ValueError as error:
+        raise ValueError(f"resource {name!r}: {error}") from None
+    if "/" in full and value.denominator != 1:
+        raise ValueError(f"resource {name!r}: {quantity!r} is a fraction of a device; use a whole number")
+    if full in ("memory", "ephemeral-storage") and str(quantity).endswith(("m", "u", "n")):
+        raise ValueError(f"resource {name!r}: {quantity!r} is a fraction of a byte; for megabytes write 'M' or 'Mi'")
+    return quantity_text(quantity)
