@@ -1,0 +1,37 @@
+"""TrainJobTemplate: the arguments of `TrainerClient.train`, kept for later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+from trainer_core.initializers import Initializer
+from trainer_core.runtimes import Runtime
+from trainer_core.trainers import CustomTrainer
+
+__all__ = ["TrainJobTemplate"]
+
+
+@dataclass
+class TrainJobTemplate:
+    """What to run, on what, with what: ``client.train(**template)``.
+
+    Args:
+        trainer: What to run.
+        runtime: The blueprint, or its name; None for the backend's default.
+        initializer: What to fetch first.
+    """
+
+    trainer: CustomTrainer
+    runtime: str | Runtime | None = None
+    initializer: Initializer | None = None
+
+    def keys(self) -> Iterator[str]:
+        """Return the names of the arguments, for unpacking with ``**``."""
+        return iter([item.name for item in fields(self)])
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self.keys():
+            raise KeyError(key)
+        return getattr(self, key)

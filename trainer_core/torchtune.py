@@ -1,0 +1,237 @@
+"""TorchTuneConfig: the packaged recipe that fine-tunes a language model with torchtune."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from trainer_core import checks, resources
+from trainer_core.initializers import DATASET_PATH
+
+__all__ = ["DataFormat", "DataType", "LoraConfig", "Loss", "TorchTuneConfig", "TorchTuneInstructDataset", "arguments"]
+
+_E = TypeVar("_E", bound=Enum)
+_TOP_FIELDS = ("dtype", "batch_size", "epochs", "loss")
+_LORA_FIELDS = (
+    "apply_lora_to_mlp",
+    "apply_lora_to_output",
+    "lora_rank",
+    "lora_alpha",
+    "lora_dropout",
+    "quantize_base",
+    "use_dora",
+)
+
+
+class DataType(Enum):
+    """Precision of the weights."""
+
+    BF16 = "bf16"
+    FP32 = "fp32"
+
+
+class DataFormat(Enum):
+    """Format of the dataset's files."""
+
+    JSON = "json"
+    CSV = "csv"
+    PARQUET = "parquet"
+    ARROW = "arrow"
+    TEXT = "text"
+    XML = "xml"
+
+
+class Loss(Enum):
+    """Loss functions of torchtune, by import path."""
+
+    CEWithChunkedOutputLoss = "torchtune.modules.loss.CEWithChunkedOutputLoss"
+
+
+@dataclass
+class LoraConfig:
+    """Fine-tune with LoRA: train small matrices beside frozen weights.
+
+    Every field left None keeps the recipe's own value.
+
+    Args:
+        apply_lora_to_mlp: Also train beside the layers of the MLP.
+        apply_lora_to_output: Also train beside the output projection.
+        lora_attn_modules: Projections of each attention block to train beside.
+        lora_rank: Rank of the matrices, at least 1.
+        lora_alpha: Scale of their contribution, at least 1.
+        lora_dropout: Share of activations dropped, 0 to 1.
+        quantize_base: Keep the frozen weights in four bits (QLoRA).
+        use_dora: Decompose into magnitude and direction (DoRA).
+
+    Raises:
+        ValueError: A value is of the wrong kind or out of range.
+    """
+
+    apply_lora_to_mlp: bool | None = None
+    apply_lora_to_output: bool | None = None
+    lora_attn_modules: list[str] = field(default_factory=lambda: ["q_proj", "v_proj", "output_proj"])
+    lora_rank: int | None = None
+    lora_alpha: int | None = None
+    lora_dropout: float | None = None
+    quantize_base: bool | None = None
+    use_dora: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("apply_lora_to_mlp", "apply_lora_to_output", "quantize_base", "use_dora"):
+            _check_flag(name, getattr(self, name))
+        checks.check_texts("lora_attn_modules", self.lora_attn_modules, "q_proj")
+        checks.check_count("lora_rank", self.lora_rank)
+        checks.check_count("lora_alpha", self.lora_alpha)
+        checks.check_fraction("lora_dropout", self.lora_dropout)
+
+
+@dataclass
+class TorchTuneInstructDataset:
+    """How the dataset becomes instructions and answers.
+
+    Every field left None keeps torchtune's own value.
+
+    Args:
+        source: Format of the files; a `DataFormat` or its value.
+        split: Part of the dataset, such as ``"train[:90%]"``.
+        train_on_input: Also learn from the prompt, not only from the answer.
+        new_system_prompt: Put before each sample.
+        column_map: Which column holds what, such as ``{"input": "question", "output": "answer"}``.
+
+    Raises:
+        ValueError: A value is of the wrong kind.
+    """
+
+    source: DataFormat | None = None
+    split: str | None = None
+    train_on_input: bool | None = None
+    new_system_prompt: str | None = None
+    column_map: dict[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        self.source = _member(DataFormat, "source", self.source)
+        _check_flag("train_on_input", self.train_on_input)
+        checks.check_mapping("column_map", self.column_map, "{'input': 'question', 'output': 'answer'}")
+
+
+@dataclass
+class TorchTuneConfig:
+    """The recipe's settings. Every field left None keeps the recipe's own value.
+
+    Args:
+        dtype: Precision of the weights; a `DataType` or its value.
+        batch_size: Samples in each batch, at least 1.
+        epochs: Passes over the dataset, at least 1.
+        loss: A `Loss`, its name or its value.
+        num_nodes: Nodes, at least 1.
+        peft_config: Fine-tune with LoRA instead of all weights.
+        dataset_preprocess_config: How the dataset becomes instructions.
+        resources_per_node: Kubernetes quantities by resource name.
+
+    Raises:
+        ValueError: A value is of the wrong kind or out of range.
+    """
+
+    dtype: DataType | None = None
+    batch_size: int | None = None
+    epochs: int | None = None
+    loss: Loss | None = None
+    num_nodes: int | None = None
+    peft_config: LoraConfig | None = None
+    dataset_preprocess_config: TorchTuneInstructDataset | None = None
+    resources_per_node: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        self.dtype = _member(DataType, "dtype", self.dtype)
+        self.loss = _member(Loss, "loss", self.loss)
+        for name in ("batch_size", "epochs", "num_nodes"):
+            checks.check_count(name, getattr(self, name))
+        _check_kind("peft_config", self.peft_config, LoraConfig)
+        _check_kind("dataset_preprocess_config", self.dataset_preprocess_config, TorchTuneInstructDataset)
+        resources.check_resources("resources_per_node", self.resources_per_node)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> TorchTuneConfig:
+        """Build it from plain data, as a request or a YAML file holds it.
+
+        Raises:
+            ValueError: An unknown field, or a value that the constructor refuses.
+        """
+        given = checks.known_fields(cls, data)
+        for name, kind in (("peft_config", LoraConfig), ("dataset_preprocess_config", TorchTuneInstructDataset)):
+            if isinstance(given.get(name), Mapping):
+                given[name] = kind(**checks.known_fields(kind, given[name]))
+        return cls(**given)
+
+
+def arguments(config: Mapping[str, Any], dataset_uri: str | None = None) -> list[str]:
+    """Return the arguments of ``tune run`` for a recipe's settings.
+
+    Args:
+        config: The settings as plain data, as a request holds them.
+        dataset_uri: Where the dataset comes from; a file or folder named within a Hugging Face
+            dataset (``hf://owner/name/path``) becomes the recipe's.
+
+    Returns:
+        ``key=value`` texts in the recipe's spelling.
+    """
+    return [
+        *[f"{name}={config[name]}" for name in _TOP_FIELDS if config.get(name) is not None],
+        *_data_location(dataset_uri),
+        *_lora_arguments(config.get("peft_config")),
+        *_dataset_arguments(config.get("dataset_preprocess_config")),
+    ]
+
+
+def _data_location(dataset_uri: str | None) -> list[str]:
+    if not dataset_uri or not dataset_uri.startswith("hf://"):
+        return []
+    inner = urlsplit(dataset_uri).path.strip("/").split("/", 1)[1:]
+    # Within a dataset, what has a dot is a file and what has none is a folder.
+    key = "dataset.data_files" if inner and "." in inner[0] else "dataset.data_dir"
+    return [f"{key}={'/'.join([DATASET_PATH, *inner])}"]
+
+
+def _lora_arguments(config: Mapping[str, Any] | None) -> list[str]:
+    if config is None:
+        return []
+    given = [f"model.{name}={config[name]}" for name in _LORA_FIELDS if config.get(name) is not None]
+    modules = config.get("lora_attn_modules")
+    return [*given, f"model.lora_attn_modules=[{','.join(modules)}]"] if modules else given
+
+
+def _dataset_arguments(config: Mapping[str, Any] | None) -> list[str]:
+    if config is None:
+        return []
+    given = ["dataset=torchtune.datasets.instruct_dataset"]
+    for name in ("source", "split", "train_on_input", "new_system_prompt"):
+        if config.get(name) is not None:
+            given.append(f"dataset.{name}={config[name]}")
+    if config.get("column_map"):
+        given.append(f"dataset.column_map={json.dumps(config['column_map'], ensure_ascii=False)}")
+    return given
+
+
+def _member(kind: type[_E], what: str, value: object) -> _E | None:
+    """A member of an enum from itself, its value or its name."""
+    if value is None or isinstance(value, kind):
+        return value
+    for member in kind:
+        if value in (member.value, member.name):
+            return member
+    known = ", ".join(repr(member.value) for member in kind)
+    raise ValueError(f"{what} must be one of {known}; got {value!r}")
+
+
+def _check_flag(what: str, value: object) -> None:
+    if value is not None and not isinstance(value, (bool, str)):
+        raise ValueError(f"{what} must be True or False, got {value!r}")
+
+
+def _check_kind(what: str, value: object, kind: type[Any]) -> None:
+    if value is not None and not isinstance(value, kind):
+        raise ValueError(f"{what} must be a {kind.__name__}, got {type(value).__name__}")
