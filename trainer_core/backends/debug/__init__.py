@@ -1,0 +1,1 @@
+"""The debug backend: the calling process itself."""

@@ -1,0 +1,1 @@
+"""The local backend: processes on this machine."""

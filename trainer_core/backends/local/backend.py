@@ -1,0 +1,265 @@
+"""LocalProcessBackend: TrainJobs as processes on this machine, the embedded default."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, ClassVar
+
+from trainer_core import packaging
+from trainer_core.attempts import Found
+from trainer_core.backends.base import Backend, NameTakenError
+from trainer_core.backends.local import events, observe, plan, runtimes, tailing
+from trainer_core.backends.local.files import Home, JobFolder, read_json, write_json
+from trainer_core.backends.local.record import Record, StepRecord, now_text
+from trainer_core.configs import LocalProcessBackendConfig
+from trainer_core.errors import BackendUnavailableError, InvalidRequestError, JobNotFoundError
+from trainer_core.inside.initialize import local_path
+from trainer_core.jobs import Event, TrainJob
+from trainer_core.observation import Observation
+from trainer_core.ref import TrainJobRef
+from trainer_core.request import TrainJobRequest
+from trainer_core.runtimes import Runtime
+
+__all__ = ["LocalProcessBackend"]
+
+_log = logging.getLogger(__name__)
+_CANCEL_SECONDS = 15.0
+_LOOK_SECONDS = 0.05
+
+
+class LocalProcessBackend(Backend):
+    """TrainJobs as processes on this machine.
+
+    A detached supervisor for each job runs its initializers and nodes and writes everything into the job's folder,
+    so any process that sees the folder can follow, suspend or delete the job, and none is needed for it to go on.
+
+    Args:
+        config: Where the state lies and how long finished jobs are kept.
+    """
+
+    name: ClassVar[str] = "local"
+    accepts: ClassVar[frozenset[str]] = frozenset({"Name", "Labels", "Annotations", "ActiveDeadlineSeconds", "Suspend"})
+
+    def __init__(self, config: LocalProcessBackendConfig | None = None) -> None:
+        self._config = config or LocalProcessBackendConfig()
+        self._home = Home(self._config.state_home)
+
+    def render(self, request: TrainJobRequest) -> dict[str, Any]:
+        name = request.runtime.name if request.runtime else self.default_runtime
+        rendered = plan.render(request, runtimes.get(self._home.runtimes, name), self._home)
+        keep = {"jobs": self._config.keep_finished, "days": self._config.keep_finished_days}
+        return {**rendered, "keep_finished": keep}
+
+    def find(self, request: TrainJobRequest) -> Sequence[Found]:
+        found = (self._found(name) for name in self._home.job_names() if self._may_concern(name, request))
+        return [job for job in found if job is not None]
+
+    def _may_concern(self, name: str, request: TrainJobRequest) -> bool:
+        """Names of one owner's attempts share their beginning, so that few of many jobs are read."""
+        first = request.attempt_name()
+        return name == first or name.startswith(f"{first}-")
+
+    def _found(self, name: str) -> Found | None:
+        folder = self._home.job(name)
+        try:
+            record = observe.read(folder)
+            request = TrainJobRequest.parse(read_json(folder.request))
+        except (JobNotFoundError, OSError, ValueError):
+            return None
+        return Found(
+            name=name,
+            status=observe.observe(folder, self._ref(record)).status,
+            fingerprint=request.fingerprint(),
+            owner_key=request.owner.key if request.owner else None,
+            generation=request.owner.generation if request.owner else None,
+            attempt=record.attempt,
+        )
+
+    def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
+        plan_ = self.render(request)
+        _check_sources(request)
+        record = Record(
+            uid=uuid.uuid4().hex,
+            name=request.require_name(),
+            created=now_text(),
+            attempt=attempt,
+            runtime=plan_["runtime"],
+            steps=[StepRecord(step["name"]) for step in plan_["steps"]],
+        )
+        try:
+            with self._home.staged() as staged:
+                _fill(staged, request, plan_, record)
+                self._launch(staged, record.name)
+        except OSError as error:
+            raise BackendUnavailableError(
+                f"TrainJob {record.name!r} could not be written under {self._home.path}: {error.strerror or error}; "
+                "nothing was created"
+            ) from error
+        return self._ref(record)
+
+    def _launch(self, staged: JobFolder, name: str) -> None:
+        """Start the supervisor and hear whether it made the staged folder the job."""
+        command = [sys.executable, "-m", "trainer_core.backends.local.supervisor", str(staged.path)]
+        finished = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=_supervisor_environment(),
+            start_new_session=True,
+            check=False,
+            text=True,
+        )
+        answer = finished.stdout.strip()
+        if answer == "taken":
+            raise NameTakenError(name)
+        if answer != "created":
+            reason = answer or (finished.stderr.strip().splitlines() or ["no answer"])[-1]
+            raise BackendUnavailableError(f"the supervisor of TrainJob {name!r} did not start: {reason}; nothing was created")
+
+    def request(self, ref: TrainJobRef) -> TrainJobRequest:
+        folder = self._folder(ref)
+        return TrainJobRequest.parse(read_json(folder.request))
+
+    def ref(self, name: str) -> TrainJobRef:
+        return self._ref(observe.read(self._home.job(name)))
+
+    def observe(self, ref: TrainJobRef) -> Observation:
+        return observe.observe(self._home_of(ref).job(ref.name), ref)
+
+    def logs(self, ref: TrainJobRef, step: str, follow: bool = False) -> Iterator[str]:
+        folder = self._folder(ref)
+        steps = [known.name for known in observe.read(folder).steps]
+        if step not in steps:
+            raise InvalidRequestError(f"TrainJob {ref.name!r} has no step {step!r}; it has {', '.join(steps)}")
+        return tailing.lines(folder, ref, step, follow)
+
+    def events(self, ref: TrainJobRef) -> list[Event]:
+        return events.read(self._folder(ref).events, ref.name)
+
+    def suspend(self, ref: TrainJobRef) -> None:
+        self._wish(ref, suspend=True)
+
+    def resume(self, ref: TrainJobRef) -> None:
+        self._wish(ref, suspend=False)
+
+    def cancel(self, ref: TrainJobRef) -> None:
+        try:
+            self._wish(ref, cancel=True)
+            end = time.monotonic() + _CANCEL_SECONDS
+            while self.observe(ref).outcome is None and time.monotonic() < end:
+                time.sleep(_LOOK_SECONDS)
+        except JobNotFoundError:
+            return
+
+    def delete(self, ref: TrainJobRef) -> None:
+        from trainer_core.backends.local import processes  # psutil costs 30 ms that only deleting needs
+
+        try:
+            folder = self._folder(ref)
+            supervisor = observe.read(folder).supervisor
+        except JobNotFoundError:
+            return
+        self.cancel(ref)
+        end = time.monotonic() + _LOOK_SECONDS * 20
+        while folder.supervised() and time.monotonic() < end:
+            time.sleep(_LOOK_SECONDS)
+        if supervisor and folder.supervised():
+            # It does not answer; its guard ends what it started.
+            processes.kill(supervisor)
+        processes.end_all(ref.uid)
+        self._home_of(ref).discard(folder)
+
+    def get_job(self, name: str) -> TrainJob:
+        return observe.train_job(self._home.job(name), self.ref(name))
+
+    def list_jobs(self) -> list[TrainJob]:
+        jobs = []
+        for name in self._home.job_names():
+            try:
+                jobs.append(self.get_job(name))
+            except (JobNotFoundError, ValueError) as error:
+                _log.warning("job %r is left out of the list: %s", name, error)
+        return sorted(jobs, key=lambda job: job.creation_timestamp, reverse=True)
+
+    def list_runtimes(self) -> list[Runtime]:
+        return [runtime.public() for runtime in runtimes.list_all(self._home.runtimes)]
+
+    def get_runtime(self, name: str) -> Runtime:
+        return runtimes.get(self._home.runtimes, name).public()
+
+    def get_runtime_packages(self, runtime: Runtime) -> list[str]:
+        runtimes.get(self._home.runtimes, runtime.name)
+        return sorted({f"{found.metadata['Name']}=={found.version}" for found in metadata.distributions()}, key=str.lower)
+
+    def _ref(self, record: Record) -> TrainJobRef:
+        return TrainJobRef(self.name, str(self._home.path), record.name, record.uid)
+
+    def _home_of(self, ref: TrainJobRef) -> Home:
+        """A ref says where its job lies, whatever home this backend was made with."""
+        return Home(Path(ref.namespace))
+
+    def _folder(self, ref: TrainJobRef) -> JobFolder:
+        folder = self._home_of(ref).job(ref.name)
+        observe.check_is(folder, ref)
+        return folder
+
+    def _wish(self, ref: TrainJobRef, **wish: bool) -> None:
+        """Write down what is wanted and tell the supervisor, if the job has not ended."""
+        folder = self._folder(ref)
+        record = observe.read(folder)
+        if record.ended or not folder.supervised():
+            return
+        write_json(folder.desired, {**_desired(folder), **wish})
+        if record.supervisor:
+            os.kill(record.supervisor, signal.SIGUSR1)
+
+
+def _fill(staged: JobFolder, request: TrainJobRequest, plan_: dict[str, Any], record: Record) -> None:
+    """Write everything of a job but its running."""
+    staged.make_folders()
+    write_json(staged.request, request.to_dict())
+    write_json(staged.plan, plan_)
+    write_json(staged.status, record.to_dict())
+    packaging.ship(staged.code)
+    if request.trainer is not None and request.trainer.code is not None:
+        write_json(staged.payload, request.trainer.code.model_dump(mode="json"))
+
+
+def _check_sources(request: TrainJobRequest) -> None:
+    initializer = request.initializer
+    sources = (("dataset", initializer.dataset), ("model", initializer.model)) if initializer else ()
+    for role, source in sources:
+        if source is None:
+            continue
+        try:
+            path = local_path(source.storage_uri)
+        except ValueError as error:
+            raise InvalidRequestError(f"initializer.{role}.storage_uri: {error}") from error
+        if not path.exists():
+            raise InvalidRequestError(f"initializer.{role}.storage_uri: {path} does not exist; make it first, or mend the path")
+
+
+def _supervisor_environment() -> dict[str, str]:
+    """The job's environment is the submitter's, without what marks the submitter as part of a job."""
+    dropped = ("TRAINJOB_UID", "TRAINJOB_NAME", "TRAINJOB_PAYLOAD", "RANK", "LOCAL_RANK", "WORLD_SIZE")
+    env = {key: value for key, value in os.environ.items() if key not in dropped and not key.startswith(("PET_", "TORCHELASTIC_"))}
+    root = str(Path(__file__).parents[3])
+    env["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [env.get("PYTHONPATH")])])
+    return env
+
+
+def _desired(folder: JobFolder) -> dict[str, Any]:
+    try:
+        return dict(read_json(folder.desired))
+    except (FileNotFoundError, ValueError):
+        return {}

@@ -1,0 +1,102 @@
+"""Virtual environments by what is installed in them, built once and shared by jobs.
+
+An environment sees the packages of the interpreter that runs the backend and adds the job's own on top, as a
+container's `pip install` adds to its image. A marker written last says that it is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Any
+
+from filelock import FileLock
+
+__all__ = ["BuildFailedError", "build", "interpreter", "key"]
+
+_MARKER = "trainjob-ready"
+
+
+class BuildFailedError(Exception):
+    """Installing the packages failed; nothing is left of the environment."""
+
+
+def key(packages: Sequence[str], index_urls: Sequence[str]) -> str:
+    """Name the environment that holds these packages over this interpreter."""
+    facts = [sys.version, sys.prefix, sorted(packages), list(index_urls)]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+
+
+def interpreter(environments: Path, wanted: dict[str, Any] | None) -> Path:
+    """Return the Python that a job runs with: the cached environment's, or the one that runs now."""
+    if wanted is None:
+        return Path(sys.executable)
+    return environments / key(wanted["packages"], wanted["index_urls"]) / "bin" / "python"
+
+
+def build(environments: Path, wanted: dict[str, Any], log: IO[bytes]) -> None:
+    """Make the environment if it is not there; concurrent builders wait for the first.
+
+    Args:
+        environments: The folder of all environments.
+        wanted: ``packages`` and ``index_urls``.
+        log: Where the installer's output goes.
+
+    Raises:
+        BuildFailedError: The installer failed.
+    """
+    name = key(wanted["packages"], wanted["index_urls"])
+    folder = environments / name
+    with FileLock(environments / f"{name}.lock", mode=0o600):
+        if (folder / _MARKER).exists():
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            _install(folder, wanted["packages"], wanted["index_urls"], log)
+            (folder / _MARKER).touch(mode=0o600)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+
+def _install(folder: Path, packages: Sequence[str], index_urls: Sequence[str], log: IO[bytes]) -> None:
+    uv = shutil.which("uv")
+    venv.create(folder, symlinks=True, with_pip=not uv and find_spec("pip") is None)
+    _show_packages_of_this_interpreter(folder)
+    python = folder / "bin" / "python"
+    command = [uv, "pip", "install", "--python", str(python)] if uv else [str(python), "-m", "pip", "install"]
+    finished = subprocess.run(
+        [*command, *_sources(index_urls, bool(uv)), *packages], stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False
+    )
+    if finished.returncode != 0:
+        raise BuildFailedError(f"installing {', '.join(packages)} failed with exit code {finished.returncode}")
+
+
+def _sources(index_urls: Sequence[str], uv: bool) -> list[str]:
+    first, *rest = index_urls or [""]
+    arguments = ["--index-url", first] if first else []
+    for url in rest:
+        arguments += ["--extra-index-url", url]
+    local = os.environ.get("PIP_FIND_LINKS")
+    # pip reads its own environment; uv does not.
+    return arguments + (["--find-links", local] if uv and local else [])
+
+
+def _show_packages_of_this_interpreter(folder: Path) -> None:
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    site = folder / "lib" / version / "site-packages"
+    paths = dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *_extra_paths()))
+    (site / "trainjob-base.pth").write_text("\n".join(paths) + "\n", encoding="utf-8")
+
+
+def _extra_paths() -> list[str]:
+    return [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]

@@ -1,0 +1,108 @@
+"""The detached program that carries out one local job: `python -m trainer_core.backends.local.supervisor STAGED`.
+
+It takes the job's lock, makes the staged folder the job by a rename, and says so on its standard output; until then
+there is no job, afterwards the job is supervised. A forked guard outlives it for the moment it takes to end the
+job's processes, so that a supervisor that is killed leaves none of them behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from trainer_core.backends.local import collect, processes
+from trainer_core.backends.local.files import Home, JobFolder, hold, read_json, write_json
+from trainer_core.backends.local.record import Record
+from trainer_core.backends.local.run import Run
+
+#: Answers on standard output, read by `LocalProcessBackend.create`.
+CREATED = "created"
+TAKEN = "taken"
+
+
+def main(staged: Path) -> None:
+    """Claim the staged job and run it to its end, in a process of its own."""
+    home = Home(staged.parent.parent)
+    if os.fork():
+        # The submitter waits for this process only; the job goes on without it.
+        os._exit(0)
+    # Until the loop listens a wish is only written down; it is read before the first step.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    try:
+        folder, record = _claim(home, JobFolder(staged))
+    except OSError as error:
+        _answer(f"error: {error}")
+        os._exit(1)
+    _detach(folder)
+    _answer(CREATED)
+    _close_answers()
+    lifeline = _guard(record.uid)
+    run = Run(home, folder, record)
+    asyncio.run(run.to_the_end())
+    os.write(lifeline, b"1")
+    collect.sweep(home, *run.keep)
+
+
+def _claim(home: Home, staged: JobFolder) -> tuple[JobFolder, Record]:
+    """Make the staged folder the job. The lock is taken first and goes along with the folder."""
+    if hold(staged.lock) is None:
+        raise OSError(f"{staged.lock} is held by somebody else")
+    record = Record.from_dict(read_json(staged.status))
+    record.supervisor = os.getpid()
+    write_json(staged.status, record.to_dict())
+    folder = home.job(record.name)
+    try:
+        os.rename(staged.path, folder.path)
+    except OSError:
+        if not folder.path.exists():
+            raise
+        _answer(TAKEN)
+        os._exit(0)
+    return folder, record
+
+
+def _answer(line: str) -> None:
+    with suppress(BrokenPipeError):
+        os.write(1, f"{line}\n".encode())
+
+
+def _detach(folder: JobFolder) -> None:
+    """Send errors to the supervisor's own log; keep nothing of the submitter's."""
+    log = os.open(folder.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log, 2)
+    os.close(log)
+    os.chdir(folder.workspace)
+
+
+def _close_answers() -> None:
+    os.dup2(2, 1)
+
+
+def _guard(uid: str) -> int:
+    """Fork the guard and return the lifeline: it ends the job's processes when the line is cut before its end."""
+    ending, lifeline = os.pipe()
+    if os.fork():
+        os.close(ending)
+        return lifeline
+    _watch_lifeline(uid, ending, lifeline)
+
+
+def _watch_lifeline(uid: str, ending: int, lifeline: int) -> NoReturn:
+    # The lock belongs to the supervisor alone: whoever asks must see at once that it is gone.
+    os.dup2(ending, 3)
+    os.closerange(4, os.sysconf("SC_OPEN_MAX"))
+    del lifeline
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    if not os.read(3, 1):
+        processes.end_all(uid)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,54 @@
+"""Observation: one look at a TrainJob, in the words all backends share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trainer_core.outcome import Outcome
+
+__all__ = ["COMPLETE", "CREATED", "FAILED", "RUNNING", "STATUSES", "SUSPENDED", "Observation", "Progress"]
+
+CREATED = "Created"
+SUSPENDED = "Suspended"
+RUNNING = "Running"
+COMPLETE = "Complete"
+FAILED = "Failed"
+STATUSES = frozenset({CREATED, SUSPENDED, RUNNING, COMPLETE, FAILED})
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What the training function last reported through `progress`.
+
+    Attributes:
+        step: Steps done, in the function's own unit.
+        total: Steps there will be; None when unknown.
+        metrics: The numbers reported with it.
+    """
+
+    step: int | None
+    total: int | None
+    metrics: Mapping[str, float]
+
+    @property
+    def percentage(self) -> int | None:
+        """How much is done, 0 to 100; None when unknown."""
+        if self.step is None or not self.total:
+            return None
+        return max(0, min(100, 100 * self.step // self.total))
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One look at a TrainJob.
+
+    Attributes:
+        status: One of `STATUSES`.
+        progress: What training last reported, None if nothing.
+        outcome: What it left; set exactly when the status is Complete or Failed.
+    """
+
+    status: str
+    progress: Progress | None = None
+    outcome: Outcome | None = None
