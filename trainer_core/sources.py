@@ -1,0 +1,201 @@
+"""The source of a function, as text that runs elsewhere; what source cannot carry is refused here, not there.
+
+The text is the user's, byte for byte. It is not even dedented, since that would change the lines of long strings:
+an indented function gets an ``if True:`` above it.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import builtins
+import dis
+import inspect
+import warnings
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType
+from typing import Any, NoReturn
+
+__all__ = ["source_of"]
+
+_LAZY = "from __future__ import annotations\n"
+_BLOCK = "if True:\n"
+#: Notebooks and translations add names that no other process has.
+_ADDED_TO_BUILTINS = {"_", "__IPYTHON__", "display", "get_ipython", "runfile"}
+#: What every module has.
+_OF_A_MODULE = {
+    *("__annotations__", "__builtins__", "__doc__", "__file__"),
+    *("__loader__", "__name__", "__package__", "__spec__"),
+}
+_AVAILABLE = (set(dir(builtins)) - _ADDED_TO_BUILTINS) | _OF_A_MODULE
+_LOADS = {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"}
+_REMEDY = 'or use packaging="reference" (a module that is installed there) or packaging="cloudpickle"'
+
+
+def source_of(func: Callable[..., Any]) -> tuple[str, str]:
+    """Return the text of a module that defines the function, and the function's name in it.
+
+    Decorators that are not part of the object given are left out: with ``@task.trainjob``, the task decorator
+    hands over the function below it, and that function is what travels.
+
+    Args:
+        func: A plain function.
+
+    Raises:
+        ValueError: It cannot travel as source; one line says what stands in the way and what to do.
+    """
+    raw = inspect.unwrap(func)
+    name = getattr(func, "__qualname__", type(func).__name__)
+    if not isinstance(raw, FunctionType):
+        _refuse(f"{name} has no Python source", "wrap it in a function")
+    if raw.__code__.co_name == "<lambda>":
+        _refuse("a lambda has no name by which its source could be called", "write it as a function with def")
+    source = _read(raw, name)
+    node = _parsed(source, raw, name)
+    _check_closure(raw, node, name)
+    active = _active_decorators(func, node, name)
+    _check_expressions(node, active, name)
+    text = _block(_without(source, node, [d for d in node.decorator_list if d not in active]))
+    return _runnable(text, raw, node, name), node.name
+
+
+def _read(raw: FunctionType, name: str) -> str:
+    try:
+        source = inspect.getsource(raw)
+    except (OSError, TypeError, SyntaxError, IndexError):
+        _refuse(f"the source of {name} cannot be found (defined by exec, or typed at a prompt)", "put it into a file")
+    return source if source.endswith("\n") else f"{source}\n"
+
+
+def _parsed(source: str, raw: FunctionType, name: str) -> ast.FunctionDef:
+    """The definition in the source, after a check that the file has not changed since it was imported."""
+    code = raw.__code__
+    parameters = list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # The user has seen them when the file was imported.
+        try:
+            tree = ast.parse(_block(source))
+        except (SyntaxError, ValueError):
+            tree = ast.Module(body=[], type_ignores=[])
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)][:1]
+    node = found[0] if found else None
+    if node is None or node.name != code.co_name or parameters != _parameters(node):
+        _refuse(f"the file of {name} has changed since it was imported, so its source is not at hand", "import it anew")
+    return node
+
+
+def _parameters(node: ast.FunctionDef) -> list[str]:
+    return [a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+
+
+def _check_closure(raw: FunctionType, node: ast.FunctionDef, name: str) -> None:
+    # A function that calls itself finds its own name in the new module.
+    around = [variable for variable in raw.__code__.co_freevars if variable != node.name]
+    if around:
+        _refuse(
+            f"{name} uses {', '.join(around)} of the function around it, which its source does not carry",
+            "pass it in func_args or define it inside the function",
+        )
+
+
+def _active_decorators(func: Callable[..., Any], node: ast.FunctionDef, name: str) -> list[ast.expr]:
+    """The decorators that made `func` of the function below them: as many as there are wrappers, the innermost."""
+    depth = 0
+    while hasattr(func, "__wrapped__"):
+        func, depth = func.__wrapped__, depth + 1
+    if depth > len(node.decorator_list):
+        _refuse(f"{name} is wrapped by another function, which its source does not carry", "call that one inside it")
+    return node.decorator_list[len(node.decorator_list) - depth :]
+
+
+def _check_expressions(node: ast.FunctionDef, decorators: list[ast.expr], name: str) -> None:
+    """Refuse what would already fail when the function is defined: decorators and defaults made of outside names."""
+    for decorator in decorators:
+        if _outside_names(_compiled(ast.Expression(decorator), "eval")):
+            made_by = f"@{ast.unparse(decorator)}"
+            _refuse(
+                f"{name} is decorated with {made_by}, which its source does not carry", "decorate a function inside it"
+            )
+    defaults = [d for d in (*node.args.defaults, *node.args.kw_defaults) if d is not None]
+    for default in defaults:
+        if _outside_names(_compiled(ast.Expression(default), "eval")):
+            what = f"a default value of {name} is {ast.unparse(default)}, which is defined outside it"
+            _refuse(what, "write the value itself, or None and set it inside")
+
+
+def _runnable(text: str, raw: FunctionType, node: ast.FunctionDef, name: str) -> str:
+    """The text of the module, with annotations that are not evaluated where their names may be missing."""
+    missing = _outside_names(_compiled(_LAZY + text, "exec"))
+    if missing:
+        _refuse(
+            f"{name} uses {', '.join(missing)}, defined outside it, which its source does not carry",
+            "import or define it inside the function",
+        )
+    had_it = raw.__code__.co_flags & __future__.annotations.compiler_flag
+    if had_it or not _plainly_annotated(node) or _outside_names(_compiled(text, "exec")):
+        return _LAZY + text
+    return text
+
+
+def _plainly_annotated(node: ast.FunctionDef) -> bool:
+    """Say whether every Python evaluates the signature's annotations alike: None and names of builtins."""
+    arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg)
+    annotations = [*(a.annotation for a in arguments if a is not None), node.returns]
+    return all(
+        a is None or isinstance(a, ast.Constant) or (isinstance(a, ast.Name) and a.id in _AVAILABLE)
+        for a in annotations
+    )
+
+
+def _without(source: str, node: ast.FunctionDef, decorators: list[ast.expr]) -> str:
+    """The source without the lines of these decorators."""
+    # Not splitlines(): a form feed, say, ends no line of Python.
+    lines: list[str | None] = list(source.split("\n"))
+    offset = _block(source).count("\n") - source.count("\n")
+    for decorator in decorators:
+        first, last = decorator.lineno - 1 - offset, (decorator.end_lineno or decorator.lineno) - offset
+        while not (lines[first] or "").lstrip().startswith("@"):
+            first -= 1  # The expression may stand in parentheses, on a line below its @.
+        lines[first:last] = [None] * (last - first)
+    return "\n".join(line for line in lines if line is not None)
+
+
+def _block(source: str) -> str:
+    return _BLOCK + source if source[:1].isspace() else source
+
+
+def _compiled(tree: Any, mode: str) -> CodeType:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        code = compile(tree, "<function>", mode, dont_inherit=True)
+    assert isinstance(code, CodeType)  # noqa: S101 -- for the type checker; compile() to an AST needs a flag
+    return code
+
+
+def _outside_names(code: CodeType) -> list[str]:
+    """Names that the code, or a scope inside it, looks up in its module without having put them there."""
+    scopes = list(_scopes(code))
+    shared = {i.argval for scope in scopes for i in dis.get_instructions(scope) if i.opname == "STORE_GLOBAL"}
+    shared |= _stored(code)
+    found: dict[str, None] = {}
+    for scope in scopes:
+        available = _AVAILABLE | shared | _stored(scope)
+        loads = [i.argval for i in dis.get_instructions(scope) if i.opname in _LOADS]
+        found.update(dict.fromkeys(name for name in loads if name not in available))
+    return list(found)
+
+
+def _scopes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _scopes(constant)
+
+
+def _stored(scope: CodeType) -> set[str]:
+    """Names that a module or a class body defines for itself."""
+    return {i.argval for i in dis.get_instructions(scope) if i.opname == "STORE_NAME"}
+
+
+def _refuse(what: str, remedy: str) -> NoReturn:
+    raise ValueError(f"{what}; {remedy}, {_REMEDY}")
