@@ -8,7 +8,7 @@ The one place where exactly-once is decided, for every backend and every orchest
   ========================  ==========================  =======================================
   latest job of the owner   same generation             other generation (a person cleared it)
   ========================  ==========================  =======================================
-  none                      create the first attempt    –
+  none                      create the first attempt    (the same)
   live                      attach                      end it, create the next attempt
   Complete                  hand its outcome over       create the next attempt
   Failed                    create the next attempt     create the next attempt
@@ -132,6 +132,6 @@ def _create(
     stranger = next((job for job in found if job.name == name and job.owner_key != owner_key), None)
     if stranger is not None:
         raise ConflictError(
-            f"TrainJob {name!r} belongs to {stranger.owner_key or 'nobody'!r}, not to {owner_key!r}; choose another name"
+            f"TrainJob {name!r} belongs to {stranger.owner_key!r}, not to {owner_key!r}; choose another name"
         )
     return Decision(Action.CREATE, name, attempt, end_first=end_first)

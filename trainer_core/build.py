@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trainer_core import packaging
 from trainer_core.initializers import DataCacheInitializer, FileDatasetInitializer, FileModelInitializer, Initializer
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Option", "Trainer", "plain", "request"]
 
-Trainer = Union[CustomTrainer, CustomTrainerContainer, BuiltinTrainer]
+Trainer: TypeAlias = CustomTrainer | CustomTrainerContainer | BuiltinTrainer
 Option = Callable[[dict[str, Any], Any, Any], None]
 
 #: Fields of initializers that are secrets: they travel by reference only.
@@ -108,7 +108,7 @@ def _flatten(
     return {key: value for key, value in data.items() if value not in (None, {}, [])}, literals
 
 
-def _runtime(runtime: str | Runtime | None) -> dict[str, Any] | None:
+def _runtime(runtime: Any) -> dict[str, Any] | None:
     if runtime is None:
         return None
     if isinstance(runtime, Runtime):
@@ -133,7 +133,8 @@ def _trainer(trainer: Trainer | None, overrides: dict[str, Any]) -> dict[str, An
         flat["resources_per_node"] = config.pop("resources_per_node", None)
     else:
         raise ValueError(
-            f"trainer must be CustomTrainer, CustomTrainerContainer, BuiltinTrainer or a dict, got {type(trainer).__name__}"
+            "trainer must be CustomTrainer, CustomTrainerContainer, BuiltinTrainer or a dict of their fields, "
+            f"got {type(trainer).__name__}"
         )
     return {key: value for key, value in {**flat, **overrides}.items() if value not in (None, {}, [])}
 

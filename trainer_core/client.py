@@ -100,7 +100,7 @@ class TrainerClient:
         Raises:
             ValueError: There is nothing to fetch. Nothing was created.
         """
-        if not isinstance(initializer, Initializer) or (initializer.dataset or initializer.model) is None:
+        if (initializer.dataset or initializer.model) is None:
             raise ValueError("initialize needs Initializer(dataset=…, model=…) with at least one of the two")
         return self.submit(self.request(initializer=initializer, options=options)).name
 
@@ -121,7 +121,12 @@ class TrainerClient:
             ValueError: Something in the arguments cannot be right.
         """
         asked = build.request(
-            backend=self.backend, runtime=runtime, trainer=trainer, initializer=initializer, options=options, owner=owner
+            backend=self.backend,
+            runtime=runtime,
+            trainer=trainer,
+            initializer=initializer,
+            options=options,
+            owner=owner,
         )
         return asked if asked.name or asked.owner else asked.named(naming.random_name())
 
@@ -214,7 +219,9 @@ class TrainerClient:
             left = end - time.monotonic()
             if left <= 0:
                 wanted = " or ".join(sorted(status))
-                raise WaitTimeoutError(f"TrainJob {name!r} is {job.status}, not {wanted}, after {timeout} s; it goes on")
+                raise WaitTimeoutError(
+                    f"TrainJob {name!r} is {job.status}, not {wanted}, after {timeout} s; it goes on"
+                )
             time.sleep(min(polling_interval, left))
 
     def _refuse_to_wait_for_the_ended(self, job: TrainJob, status: set[str]) -> None:
@@ -308,7 +315,9 @@ class TrainerClient:
 def _check_waiting(status: set[str], timeout: float, polling_interval: float) -> None:
     unknown = set(status) - STATUSES
     if unknown or not status:
-        raise ValueError(f"unknown status {', '.join(sorted(unknown)) or 'set()'}; known are {', '.join(sorted(STATUSES))}")
+        raise ValueError(
+            f"unknown status {', '.join(sorted(unknown)) or 'set()'}; known are {', '.join(sorted(STATUSES))}"
+        )
     if timeout <= 0:
         raise ValueError(f"Timeout must be a positive number, got timeout={timeout}")
     if polling_interval <= 0:

@@ -81,7 +81,9 @@ def diagnose(facts: Facts) -> Diagnosis:
     cause = next((step for step in facts.steps if step.error_type), next(iter(facts.steps), None))
     if facts.image_error:
         tail = tuple(cause.log_tail[-_TAIL_LINES:]) if cause else ()
-        return Diagnosis(category=Category.IMAGE, reason=facts.image_error, log_tail=tail, step=cause.name if cause else None)
+        return Diagnosis(
+            category=Category.IMAGE, reason=facts.image_error, log_tail=tail, step=cause.name if cause else None
+        )
     if cause is None:
         return Diagnosis(category=Category.INFRASTRUCTURE, reason="it failed and nothing says why", retryable=True)
     return _of_step(cause)
@@ -112,7 +114,10 @@ def _category(step: StepFacts) -> tuple[Category, str]:
         return Category.INFRASTRUCTURE, f"it was killed by {_signal_name(-step.exit_code)}, not by this backend"
     killed = next((match for line in reversed(step.log_tail) if (match := _TORCHRUN_KILLED.search(line))), None)
     if killed:
-        return Category.INFRASTRUCTURE, f"a training process was killed by {killed[1]} (SIGKILL: often for lack of memory)"
+        return (
+            Category.INFRASTRUCTURE,
+            f"a training process was killed by {killed[1]} (SIGKILL: often for lack of memory)",
+        )
     return Category.USER_CODE, f"it ended with exit code {step.exit_code}"
 
 

@@ -11,6 +11,7 @@ import hashlib
 import re
 import secrets
 import string
+from typing import Any
 
 __all__ = ["MAX_NAME_LENGTH", "job_name", "random_name", "validate_name"]
 
@@ -46,7 +47,7 @@ def random_name() -> str:
     return secrets.choice(string.ascii_lowercase) + secrets.token_hex(6)[:11]
 
 
-def validate_name(name: str) -> str:
+def validate_name(name: Any) -> str:
     """Return the name if it is one a TrainJob can have on every backend.
 
     Raises:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 __all__ = ["TrainJobRef"]
 
 _VERSION = 1
+_FIELDS = ("backend", "namespace", "name", "uid")
 
 
 @dataclass(frozen=True)
@@ -33,19 +35,20 @@ class TrainJobRef:
         return {"version": _VERSION, **asdict(self)}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> TrainJobRef:
+    def from_dict(cls, data: Any) -> TrainJobRef:
         """Read what `to_dict` wrote.
 
         Raises:
             ValueError: Not a ref, or one written by a newer version.
         """
-        if not isinstance(data, dict) or data.get("version") != _VERSION:
-            raise ValueError(f"not a TrainJob ref of version {_VERSION}: {str(data)[:120]!r}; pass what submit returned")
-        fields = {key: data.get(key) for key in ("backend", "namespace", "name", "uid")}
-        wrong = sorted(key for key, value in fields.items() if not isinstance(value, str) or not value)
-        if wrong:
-            raise ValueError(f"the TrainJob ref lacks {', '.join(wrong)}: {str(data)[:120]!r}; pass what submit returned")
-        return cls(**{key: str(value) for key, value in fields.items()})
+        shown = f"{str(data)[:120]!r}; pass what submit returned"
+        given = dict(data) if isinstance(data, Mapping) else {}
+        if given.get("version") != _VERSION:
+            raise ValueError(f"not a TrainJob ref of version {_VERSION}: {shown}")
+        texts = {key: given[key] for key in _FIELDS if isinstance(given.get(key), str) and given[key]}
+        if len(texts) < len(_FIELDS):
+            raise ValueError(f"the TrainJob ref lacks {', '.join(sorted(set(_FIELDS) - set(texts)))}: {shown}")
+        return cls(**texts)
 
     def to_json(self) -> str:
         """Return the ref as one line of JSON."""

@@ -109,6 +109,4 @@ def failure_message(outcome: Outcome) -> str:
 
 def _deleted(ref: TrainJobRef) -> Outcome:
     reason = f"TrainJob {ref.name!r} was deleted while it was waited for"
-    return Outcome(
-        ref=ref.to_dict(), status="Failed", diagnosis=Diagnosis(category=Category.DELETED, reason=reason)
-    )
+    return Outcome(ref=ref.to_dict(), status="Failed", diagnosis=Diagnosis(category=Category.DELETED, reason=reason))

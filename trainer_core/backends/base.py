@@ -71,7 +71,9 @@ class Backend(ABC):
                 return self.create(request.named(decision.name), decision.attempt)
             except NameTakenError:
                 continue
-        raise ConflictError(f"TrainJob {decision.name!r} is created and deleted by others all the time; try again later")
+        raise ConflictError(
+            f"TrainJob {decision.name!r} is created and deleted by others all the time; try again later"
+        )
 
     def _warn_if_different(self, request: TrainJobRequest, decision: Decision) -> None:
         if decision.differs:

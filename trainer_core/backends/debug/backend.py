@@ -145,7 +145,10 @@ class DebugBackend(Backend):
         ref = self.ref(name)
         job = self._jobs[name]
         status = job.outcome.status if job.outcome else "Running"
-        steps = [Step(step, _step_status(status), f"process-{os.getpid()}", device="cpu") for step in _step_names(job.request)]
+        steps = [
+            Step(step, _step_status(status), f"process-{os.getpid()}", device="cpu")
+            for step in _step_names(job.request)
+        ]
         return TrainJob(
             name=name,
             runtime=self.get_runtime(job.request.runtime.name if job.request.runtime else self.default_runtime),
@@ -169,18 +172,24 @@ class DebugBackend(Backend):
     def get_runtime(self, name: str) -> Runtime:
         if name not in _RUNTIMES:
             raise RuntimeNotFoundError(f"no runtime {name!r} on the debug backend; there are {', '.join(_RUNTIMES)}")
-        trainer = RuntimeTrainer(TrainerType.CUSTOM_TRAINER, _RUNTIMES[name], "this process", device="cpu", device_count="1")
+        trainer = RuntimeTrainer(
+            TrainerType.CUSTOM_TRAINER, _RUNTIMES[name], "this process", device="cpu", device_count="1"
+        )
         trainer.set_command(("python",))
         return Runtime(name=name, trainer=trainer, kind=RuntimeKind.CLUSTER_TRAINING_RUNTIME)
 
     def get_runtime_packages(self, runtime: Runtime) -> list[str]:
         self.get_runtime(runtime.name)
-        return sorted({f"{found.metadata['Name']}=={found.version}" for found in metadata.distributions()}, key=str.lower)
+        return sorted(
+            {f"{found.metadata['Name']}=={found.version}" for found in metadata.distributions()}, key=str.lower
+        )
 
     def _job(self, ref: TrainJobRef) -> _Job:
         job = self._jobs.get(ref.name)
         if job is None or job.ref.uid != ref.uid:
-            raise JobNotFoundError(f"TrainJob {ref.name!r} is not one of this process; the debug backend forgets with it")
+            raise JobNotFoundError(
+                f"TrainJob {ref.name!r} is not one of this process; the debug backend forgets with it"
+            )
         return job
 
 
@@ -224,7 +233,13 @@ def _call(job: _Job, payload: dict[str, Any], env: dict[str, str]) -> dict[str, 
 def _environment(job: _Job, env: dict[str, str]) -> Iterator[None]:
     paths = {contract.DATASET_PATH: "dataset", contract.MODEL_PATH: "model", contract.OUTPUT_PATH: "output"}
     (job.folder / "output").mkdir(mode=0o700, exist_ok=True)
-    launcher = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": _free_port()}
+    launcher = {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": _free_port(),
+    }
     before = dict(os.environ)
     os.environ.update({**launcher, **env, **{key: str(job.folder / name) for key, name in paths.items()}})
     os.environ[contract.NAME] = job.ref.name
@@ -252,14 +267,18 @@ class _Tee(io.TextIOBase):
 
 
 def _fetch(job: _Job, role: str, source: InitializerSource) -> str:
-    where, _ = fetch(local_path(source.storage_uri), job.folder / "cache", list(source.ignore_patterns or ()), source.link)
+    where, _ = fetch(
+        local_path(source.storage_uri), job.folder / "cache", list(source.ignore_patterns or ()), source.link
+    )
     (job.folder / role).symlink_to(where)
     job.logs[f"{role}-initializer"] = [f"{role}: {source.storage_uri} fetched into {where}"]
     return where.as_uri()
 
 
 def _sources(request: TrainJobRequest) -> list[tuple[str, InitializerSource]]:
-    pairs = (("dataset", request.initializer.dataset), ("model", request.initializer.model)) if request.initializer else ()
+    pairs = (
+        (("dataset", request.initializer.dataset), ("model", request.initializer.model)) if request.initializer else ()
+    )
     return [(role, source) for role, source in pairs if source is not None]
 
 
@@ -269,7 +288,9 @@ def _check_source(role: str, source: InitializerSource) -> None:
     except ValueError as error:
         raise InvalidRequestError(f"initializer.{role}.storage_uri: {error}") from error
     if not path.exists():
-        raise InvalidRequestError(f"initializer.{role}.storage_uri: {path} does not exist; make it first, or mend the path")
+        raise InvalidRequestError(
+            f"initializer.{role}.storage_uri: {path} does not exist; make it first, or mend the path"
+        )
 
 
 def _step_names(request: TrainJobRequest) -> list[str]:
@@ -281,7 +302,9 @@ def _step_status(status: str) -> str:
 
 
 def _concerns(job: _Job, name: str, owner_key: str | None) -> bool:
-    return job.ref.name == name or (owner_key is not None and job.request.owner is not None and job.request.owner.key == owner_key)
+    return job.ref.name == name or (
+        owner_key is not None and job.request.owner is not None and job.request.owner.key == owner_key
+    )
 
 
 def _found(job: _Job) -> Found:
@@ -293,9 +316,14 @@ def _found(job: _Job) -> Found:
 
 def _facts(error: dict[str, Any], log: Sequence[str]) -> StepFacts:
     return StepFacts(
-        "node-0", exit_code=1, node=socket.gethostname(), error_type=error.get("type"), error_message=str(error.get("message", "")),
-        traceback=error.get("traceback"), log_tail=list(log),
-    )  # fmt: skip
+        "node-0",
+        exit_code=1,
+        node=socket.gethostname(),
+        error_type=error.get("type"),
+        error_message=str(error.get("message", "")),
+        traceback=error.get("traceback"),
+        log_tail=list(log),
+    )
 
 
 def _event(job: _Job, reason: str, message: str) -> None:

@@ -112,8 +112,7 @@ class LocalProcessBackend(Backend):
         finished = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             env=_supervisor_environment(),
             start_new_session=True,
             check=False,
@@ -124,7 +123,9 @@ class LocalProcessBackend(Backend):
             raise NameTakenError(name)
         if answer != "created":
             reason = answer or (finished.stderr.strip().splitlines() or ["no answer"])[-1]
-            raise BackendUnavailableError(f"the supervisor of TrainJob {name!r} did not start: {reason}; nothing was created")
+            raise BackendUnavailableError(
+                f"the supervisor of TrainJob {name!r} did not start: {reason}; nothing was created"
+            )
 
     def request(self, ref: TrainJobRef) -> TrainJobRequest:
         folder = self._folder(ref)
@@ -199,7 +200,9 @@ class LocalProcessBackend(Backend):
 
     def get_runtime_packages(self, runtime: Runtime) -> list[str]:
         runtimes.get(self._home.runtimes, runtime.name)
-        return sorted({f"{found.metadata['Name']}=={found.version}" for found in metadata.distributions()}, key=str.lower)
+        return sorted(
+            {f"{found.metadata['Name']}=={found.version}" for found in metadata.distributions()}, key=str.lower
+        )
 
     def _ref(self, record: Record) -> TrainJobRef:
         return TrainJobRef(self.name, str(self._home.path), record.name, record.uid)
@@ -246,13 +249,19 @@ def _check_sources(request: TrainJobRequest) -> None:
         except ValueError as error:
             raise InvalidRequestError(f"initializer.{role}.storage_uri: {error}") from error
         if not path.exists():
-            raise InvalidRequestError(f"initializer.{role}.storage_uri: {path} does not exist; make it first, or mend the path")
+            raise InvalidRequestError(
+                f"initializer.{role}.storage_uri: {path} does not exist; make it first, or mend the path"
+            )
 
 
 def _supervisor_environment() -> dict[str, str]:
     """The job's environment is the submitter's, without what marks the submitter as part of a job."""
     dropped = ("TRAINJOB_UID", "TRAINJOB_NAME", "TRAINJOB_PAYLOAD", "RANK", "LOCAL_RANK", "WORLD_SIZE")
-    env = {key: value for key, value in os.environ.items() if key not in dropped and not key.startswith(("PET_", "TORCHELASTIC_"))}
+    env = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in dropped and not key.startswith(("PET_", "TORCHELASTIC_"))
+    }
     root = str(Path(__file__).parents[3])
     env["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [env.get("PYTHONPATH")])])
     return env

@@ -29,7 +29,11 @@ def sweep(home: Home, keep: int, keep_days: float) -> list[str]:
     _sweep_half_made(home)
     now = time.time()
     finished = sorted(_finished(home), reverse=True)
-    old = [folder for rank, (ended, folder) in enumerate(finished) if rank >= keep or now - ended > keep_days * _DAY_SECONDS]
+    old = [
+        folder
+        for rank, (ended, folder) in enumerate(finished)
+        if rank >= keep or now - ended > keep_days * _DAY_SECONDS
+    ]
     for folder in old:
         home.discard(JobFolder(folder))
     return [folder.name for folder in old]

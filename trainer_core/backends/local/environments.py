@@ -75,7 +75,11 @@ def _install(folder: Path, packages: Sequence[str], index_urls: Sequence[str], l
     python = folder / "bin" / "python"
     command = [uv, "pip", "install", "--python", str(python)] if uv else [str(python), "-m", "pip", "install"]
     finished = subprocess.run(
-        [*command, *_sources(index_urls, bool(uv)), *packages], stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False
+        [*command, *_sources(index_urls, bool(uv)), *packages],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        check=False,
     )
     if finished.returncode != 0:
         raise BuildFailedError(f"installing {', '.join(packages)} failed with exit code {finished.returncode}")

@@ -77,7 +77,7 @@ class Home:
         self.make()
         grave = self.trash / uuid.uuid4().hex
         try:
-            os.rename(folder.path, grave)
+            folder.path.rename(grave)
         except FileNotFoundError:
             return
         shutil.rmtree(grave, ignore_errors=True)
@@ -137,9 +137,9 @@ def write_json(path: Path, data: Any) -> None:
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump(data, file, ensure_ascii=False)
-        os.replace(temporary, path)
+        temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -30,7 +30,9 @@ def read(folder: JobFolder) -> Record:
     try:
         return Record.from_dict(read_json(folder.status))
     except FileNotFoundError as error:
-        raise JobNotFoundError(f"no TrainJob {folder.name!r} in {folder.path.parent}; `trainjob list` shows those there are") from error
+        raise JobNotFoundError(
+            f"no TrainJob {folder.name!r} in {folder.path.parent}; `trainjob list` shows those there are"
+        ) from error
     except ValueError:
         return _damaged(folder)
 

@@ -24,8 +24,6 @@ _PYTHON = "python"
 _RESERVED = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
 
 
-
-
 def render(request: TrainJobRequest, runtime: LocalRuntime, home: Home) -> dict[str, Any]:
     """Return the plan.
 
@@ -54,8 +52,12 @@ def render(request: TrainJobRequest, runtime: LocalRuntime, home: Home) -> dict[
 
 def _check(request: TrainJobRequest) -> None:
     trainer = request.trainer
-    if trainer is None and (request.initializer is None or not (request.initializer.dataset or request.initializer.model)):
-        raise InvalidRequestError("the request has neither a trainer nor an initializer; local processes have nothing to run")
+    if trainer is None and (
+        request.initializer is None or not (request.initializer.dataset or request.initializer.model)
+    ):
+        raise InvalidRequestError(
+            "the request has neither a trainer nor an initializer; local processes have nothing to run"
+        )
     if trainer is not None and trainer.kind == "container":
         raise UnsupportedError(
             "CustomTrainerContainer runs an image, which local processes cannot; give a CustomTrainer with a function, "
@@ -64,7 +66,9 @@ def _check(request: TrainJobRequest) -> None:
     if trainer is not None and trainer.kind == "builtin":
         raise UnsupportedError("BuiltinTrainer needs the image of its recipe; use the kubernetes backend")
     if request.patches:
-        raise UnsupportedError("RuntimePatch changes pods, which local processes have not; leave it out on this backend")
+        raise UnsupportedError(
+            "RuntimePatch changes pods, which local processes have not; leave it out on this backend"
+        )
     if trainer is not None:
         reserved = sorted(set(trainer.env) & set(_RESERVED))
         if reserved:
@@ -94,7 +98,12 @@ def _initializer(role: str, source: InitializerSource, folder: JobFolder, home: 
         "TRAINJOB_INITIALIZE_CACHE": str(home.cache / role),
         "TRAINJOB_INITIALIZE_TARGET": str(folder.workspace / role),
     }
-    return {"name": f"{role}-initializer", "kind": "initializer", "command": [_PYTHON, str(folder.code / _INITIALIZE)], "env": env}
+    return {
+        "name": f"{role}-initializer",
+        "kind": "initializer",
+        "command": [_PYTHON, str(folder.code / _INITIALIZE)],
+        "env": env,
+    }
 
 
 def _nodes(trainer: TrainerRequest, runtime: LocalRuntime, folder: JobFolder) -> list[dict[str, Any]]:

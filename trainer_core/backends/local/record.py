@@ -90,7 +90,9 @@ def failed_outcome(record: Record, ref: TrainJobRef, facts: Facts) -> Outcome:
 
 def lost_outcome(record: Record, ref: TrainJobRef, supervisor_log: str) -> Outcome:
     """Return the outcome of a job whose supervisor is gone without having recorded an end."""
-    reason = f"its supervisor (process {record.supervisor}) ended while the job was {record.status}; see {supervisor_log}"
+    reason = (
+        f"its supervisor (process {record.supervisor}) ended while the job was {record.status}; see {supervisor_log}"
+    )
     return failed_outcome(record, ref, Facts(infrastructure_error=reason))
 
 

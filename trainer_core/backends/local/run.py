@@ -99,7 +99,7 @@ class Run:
 
     async def _once(self) -> None:
         """Carry out the plan once, within the deadline, unless a wish ends it."""
-        work = asyncio.ensure_future(self._steps())
+        work = asyncio.create_task(self._steps())
         try:
             await self._until_done_or_wish(work)
         finally:
@@ -108,17 +108,19 @@ class Run:
                 await work
             await self._end_processes()
 
-    async def _until_done_or_wish(self, work: asyncio.Future[None]) -> None:
+    async def _until_done_or_wish(self, work: asyncio.Task[None]) -> None:
         loop = asyncio.get_running_loop()
-        seconds = self._plan["active_deadline_seconds"]
+        seconds: int | None = self._plan["active_deadline_seconds"]
         deadline = None if seconds is None else loop.time() + seconds
         while True:
-            wish = asyncio.ensure_future(self._wish.wait())
+            wish = asyncio.create_task(self._wish.wait())
             left = None if deadline is None else max(0.0, deadline - loop.time())
-            done, _ = await asyncio.wait({work, wish}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            waited: set[asyncio.Task[Any]] = {work, wish}
+            done, _ = await asyncio.wait(waited, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             wish.cancel()
             if work in done:
-                return work.result()
+                await work
+                return
             if not done:
                 raise _FailedError(Facts(deadline_seconds=seconds))
             self._wish.clear()
@@ -154,9 +156,9 @@ class Run:
 
     async def _run_steps(self, steps: list[dict[str, Any]], base: Any, extra: dict[str, str]) -> None:
         """Run steps side by side; the first that fails ends the others and the run."""
-        tasks = [asyncio.ensure_future(self._run_step(step, {**base, **step["env"], **extra})) for step in steps]
+        tasks = [asyncio.create_task(self._run_step(step, {**base, **step["env"], **extra})) for step in steps]
         try:
-            done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            _, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
             if pending:
                 # Peers of a failed node often fail by themselves a moment later, with the better reason.
                 await asyncio.wait(pending, timeout=0.5)
@@ -246,7 +248,9 @@ class Run:
         for step in self._record.steps:
             if step.status == record.RUNNING:
                 step.status = record.STEP_FAILED
-        self._event(status, str(outcome.diagnosis) if outcome.diagnosis else f"TrainJob {self._record.name} is complete")
+        self._event(
+            status, str(outcome.diagnosis) if outcome.diagnosis else f"TrainJob {self._record.name} is complete"
+        )
         self._record.outcome = outcome.to_dict()
         self._set_status(status)
 
@@ -287,7 +291,7 @@ class _StepFailedError(Exception):
 
 
 def _open_log(path: Path) -> Any:
-    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:

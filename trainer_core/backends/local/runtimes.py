@@ -62,7 +62,9 @@ def get(home_runtimes: Path, name: str) -> LocalRuntime:
         if runtime.name == name:
             return runtime
     names = ", ".join(sorted(runtime.name for runtime in known))
-    raise RuntimeNotFoundError(f"no runtime {name!r} on the local backend; there are {names}, or add {home_runtimes}/{name}.yaml")
+    raise RuntimeNotFoundError(
+        f"no runtime {name!r} on the local backend; there are {names}, or add {home_runtimes}/{name}.yaml"
+    )
 
 
 def list_all(home_runtimes: Path) -> list[LocalRuntime]:

@@ -57,7 +57,7 @@ def _claim(home: Home, staged: JobFolder) -> tuple[JobFolder, Record]:
     write_json(staged.status, record.to_dict())
     folder = home.job(record.name)
     try:
-        os.rename(staged.path, folder.path)
+        staged.path.rename(folder.path)
     except OSError:
         if not folder.path.exists():
             raise
@@ -86,17 +86,16 @@ def _close_answers() -> None:
 def _guard(uid: str) -> int:
     """Fork the guard and return the lifeline: it ends the job's processes when the line is cut before its end."""
     ending, lifeline = os.pipe()
-    if os.fork():
-        os.close(ending)
-        return lifeline
-    _watch_lifeline(uid, ending, lifeline)
+    if not os.fork():
+        _watch_lifeline(uid, ending)
+    os.close(ending)
+    return lifeline
 
 
-def _watch_lifeline(uid: str, ending: int, lifeline: int) -> NoReturn:
+def _watch_lifeline(uid: str, ending: int) -> NoReturn:
     # The lock belongs to the supervisor alone: whoever asks must see at once that it is gone.
     os.dup2(ending, 3)
     os.closerange(4, os.sysconf("SC_OPEN_MAX"))
-    del lifeline
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     if not os.read(3, 1):
