@@ -1,0 +1,179 @@
+"""User objects in, plain data out."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+
+from trainer_core import build
+from trainer_core.backends import backend_class
+from trainer_core.initializers import (
+    DataCacheInitializer,
+    FileDatasetInitializer,
+    HuggingFaceModelInitializer,
+    Initializer,
+    S3DatasetInitializer,
+)
+from trainer_core.options import ActiveDeadlineSeconds, Annotations, Labels, Name, TrainerArgs
+from trainer_core.request import Owner, TrainJobRequest
+from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
+from trainer_core.secrets import SecretRef
+from trainer_core.trainers import BuiltinTrainer, CustomTrainer, CustomTrainerContainer, LoraConfig, TorchTuneConfig
+
+LOCAL = backend_class("local")
+
+
+class AnyBackend:
+    """Accepts whatever the options module offers."""
+
+    name = "any"
+    accepts = frozenset({"Name", "Labels", "Annotations", "TrainerCommand", "TrainerArgs", "RuntimePatch"})
+
+
+def train(epochs: int, rate: float = 0.1):
+    return epochs * rate
+
+
+def test_a_function_with_everything_becomes_plain_json():
+    trainer = CustomTrainer(
+        func=train,
+        func_args={"epochs": "{{ params.epochs }}"},
+        packages_to_install=["numpy"],
+        num_nodes="{{ params.nodes }}",
+        num_proc_per_node=2,
+        resources_per_node={"cpu": 2},
+        env={"DAY": "{{ ds }}"},
+    )
+    data = build.plain(
+        backend=LOCAL,
+        runtime="python",
+        trainer=trainer,
+        initializer=Initializer(dataset=FileDatasetInitializer(storage_uri="file:///data", ignore_patterns=["*.tmp"])),
+        options=[Name("job"), Labels({"team": "vision"}), Annotations({"note": "x"}), ActiveDeadlineSeconds(60)],
+    )
+
+    assert json.loads(json.dumps(data)) == data
+    assert data["trainer"]["code"]["args"] == {"epochs": "{{ params.epochs }}"}
+    assert data["trainer"]["num_nodes"] == "{{ params.nodes }}"
+    assert data["initializer"] == {"dataset": {"storage_uri": "file:///data", "ignore_patterns": ["*.tmp"]}}
+    assert data["metadata"] == {"labels": {"team": "vision"}, "annotations": {"note": "x"}}
+    assert (data["name"], data["active_deadline_seconds"]) == ("job", 60)
+
+
+def test_what_templates_leave_behind_parses_into_a_request():
+    data = build.plain(
+        backend=LOCAL, trainer=CustomTrainer(func=train, func_args={"epochs": "{{ e }}"}, num_nodes="{{ n }}")
+    )
+    rendered = json.loads(json.dumps(data).replace("{{ e }}", "3").replace("{{ n }}", "2"))
+    request = TrainJobRequest.parse({**rendered, "name": "job"})
+
+    assert request.trainer.code.args["epochs"] == 3
+    assert request.trainer.num_nodes == 2
+
+
+def test_building_twice_gives_the_same_and_leaves_the_arguments_alone():
+    trainer = CustomTrainer(func=train, func_args={"epochs": 1}, env={"A": "1"})
+    before = copy.deepcopy(trainer)
+
+    assert build.plain(backend=LOCAL, trainer=trainer) == build.plain(backend=LOCAL, trainer=trainer)
+    assert trainer == before
+
+
+def test_a_dict_stands_for_a_trainer():
+    by_dict = build.plain(backend=LOCAL, trainer={"func": "json:dumps", "func_args": {"obj": 1}, "num_nodes": 2})
+    by_object = build.plain(backend=LOCAL, trainer=CustomTrainer(func="json:dumps", func_args={"obj": 1}, num_nodes=2))
+
+    assert by_dict == by_object
+
+
+def test_a_runtime_object_keeps_its_kind():
+    runtime = Runtime("mine", RuntimeTrainer(TrainerType.CUSTOM_TRAINER, "torch", "x"), RuntimeKind.TRAINING_RUNTIME)
+
+    assert build.plain(backend=LOCAL, runtime=runtime)["runtime"] == {"name": "mine", "kind": "TrainingRuntime"}
+
+
+def test_a_recipe_carries_its_configuration():
+    config = TorchTuneConfig(epochs=2, num_nodes=1, resources_per_node={"gpu": 1}, peft_config=LoraConfig(lora_rank=8))
+    trainer = build.plain(backend=AnyBackend, trainer=BuiltinTrainer(config))["trainer"]
+
+    assert trainer["kind"] == "builtin"
+    assert (trainer["num_nodes"], trainer["resources_per_node"]) == (1, {"gpu": 1})
+    assert trainer["config"]["peft_config"]["lora_rank"] == 8
+    assert TrainJobRequest.parse({"trainer": trainer, "name": "job"}).trainer.config == trainer["config"]
+
+
+def test_command_options_replace_the_images_own():
+    data = build.plain(
+        backend=AnyBackend, trainer=CustomTrainerContainer(image="x:1"), options=[TrainerArgs(["--epochs", "3"])]
+    )
+
+    assert data["trainer"] == {"kind": "container", "image": "x:1", "args": ["--epochs", "3"]}
+
+
+def test_settings_of_initializers_keep_trainers_environment_names():
+    cache = DataCacheInitializer(
+        storage_uri="cache://db/table", metadata_loc="s3://m", num_data_nodes=3, worker_mem="2Gi"
+    )
+    data = build.plain(backend=AnyBackend, initializer=Initializer(dataset=cache))
+
+    assert data["initializer"]["dataset"]["env"] == {"METADATA_LOC": "s3://m", "CLUSTER_SIZE": "4", "WORKER_MEM": "2Gi"}
+
+
+def test_secrets_travel_by_reference():
+    model = HuggingFaceModelInitializer(storage_uri="hf://org/model", access_token=SecretRef("hf", "token"))
+    data = build.plain(backend=AnyBackend, initializer=Initializer(model=model))
+
+    assert data["initializer"]["model"]["secrets"] == {"ACCESS_TOKEN": {"name": "hf", "key": "token"}}
+
+
+def test_a_literal_secret_is_refused_where_it_would_be_readable():
+    dataset = S3DatasetInitializer(storage_uri="s3://bucket/x", secret_access_key="top-secret")
+
+    with pytest.raises(ValueError, match="dataset.SECRET_ACCESS_KEY.*SecretRef") as raised:
+        build.plain(backend=AnyBackend, initializer=Initializer(dataset=dataset))
+    assert "top-secret" not in str(raised.value)
+
+
+def test_a_literal_secret_of_a_python_caller_stays_in_the_process():
+    dataset = S3DatasetInitializer(storage_uri="s3://bucket/x", secret_access_key="top-secret")
+    request = build.request(backend=AnyBackend, initializer=Initializer(dataset=dataset))
+
+    assert request.literal_secrets["dataset.SECRET_ACCESS_KEY"].get_secret_value() == "top-secret"
+    assert "top-secret" not in request.to_json()
+
+
+def test_the_owner_is_part_of_the_request():
+    request = build.request(
+        backend=LOCAL, trainer=CustomTrainer(func=train, func_args={"epochs": 1}), owner=Owner(key="k")
+    )
+
+    assert request.owner.key == "k"
+
+
+def test_an_option_that_the_backend_does_not_accept_fails_at_once():
+    with pytest.raises(ValueError, match="TrainerArgs.*LocalProcessBackend"):
+        build.plain(backend=LOCAL, trainer=CustomTrainerContainer(image="x"), options=[TrainerArgs(["a"])])
+
+
+def test_what_a_custom_option_writes_is_never_dropped_silently():
+    def option(job_spec, trainer, backend):
+        job_spec["spec"]["ttl"] = 3
+
+    with pytest.raises(ValueError, match=r"spec\.ttl.*RuntimePatch"):
+        build.plain(backend=LOCAL, options=[option])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"trainer": 3}, "trainer must be CustomTrainer"),
+        ({"runtime": 3}, "runtime must be a name"),
+        ({"options": ["x"]}, "options must be callables"),
+        ({"trainer": {"funk": "a:b"}}, "func"),
+    ],
+)
+def test_what_cannot_be_flattened_is_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        build.plain(backend=LOCAL, **arguments)

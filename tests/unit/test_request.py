@@ -1,0 +1,116 @@
+"""TrainJobRequest: frozen, JSON both ways, the last place where a mistake can be found."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from trainer_core.errors import InvalidRequestError
+from trainer_core.request import TrainJobRequest
+
+NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
+TRAINERS = st.fixed_dictionaries(
+    {"kind": st.just("container"), "image": TEXTS},
+    optional={
+        "num_nodes": st.integers(1, 100),
+        "num_proc_per_node": st.integers(1, 8),
+        "env": st.dictionaries(TEXTS, TEXTS, max_size=3),
+        "args": st.lists(TEXTS, max_size=3),
+        "resources_per_node": st.sampled_from([{"gpu": 2}, {"cpu": "500m", "memory": "4Gi"}, {"mig-1g.5gb": 1}]),
+    },
+)
+SOURCES = st.fixed_dictionaries(
+    {"storage_uri": st.just("file:///data")},
+    optional={"ignore_patterns": st.lists(TEXTS, max_size=3), "link": st.booleans()},
+)
+REQUESTS = st.fixed_dictionaries(
+    {"name": NAMES, "trainer": TRAINERS},
+    optional={
+        "runtime": st.fixed_dictionaries({"name": NAMES}),
+        "owner": st.fixed_dictionaries({"key": TEXTS, "slug": TEXTS, "generation": TEXTS}),
+        "initializer": st.fixed_dictionaries({"dataset": SOURCES}),
+        "metadata": st.fixed_dictionaries({"labels": st.dictionaries(TEXTS, TEXTS, max_size=2)}),
+        "active_deadline_seconds": st.integers(1, 10**6),
+        "suspend": st.booleans(),
+    },
+).map(TrainJobRequest.parse)
+
+
+def a_request(**fields) -> TrainJobRequest:
+    return TrainJobRequest.parse({"name": "job", "trainer": {"kind": "container", "image": "x:1"}, **fields})
+
+
+def code(args, types):
+    return {
+        "kind": "custom",
+        "code": {"kind": "source", "text": "def f(): pass", "entry": "f", "args": args, "types": types},
+    }
+
+
+@given(REQUESTS)
+def test_a_request_is_the_same_after_json(request):
+    again = TrainJobRequest.from_json(request.to_json())
+
+    assert again == request
+    assert again.to_json() == request.to_json()
+    assert again.fingerprint() == request.fingerprint()
+
+
+@given(REQUESTS, NAMES)
+def test_the_fingerprint_knows_neither_name_nor_owner(request, name):
+    assert request.named(name).fingerprint() == request.fingerprint()
+    assert request.model_copy(update={"owner": None}).fingerprint() == request.fingerprint()
+
+
+def test_different_work_has_another_fingerprint_and_names_the_fields():
+    one, other = a_request(), a_request(trainer={"kind": "container", "image": "x:2", "num_nodes": 2})
+
+    assert one.fingerprint() != other.fingerprint()
+    assert one.differences(other) == ["trainer.image", "trainer.num_nodes"]
+
+
+def test_a_request_cannot_be_changed():
+    with pytest.raises(ValidationError, match="frozen"):
+        a_request().name = "other"
+
+
+def test_texts_from_templates_become_the_types_the_function_declares():
+    trainer = code({"epochs": "3", "rate": "0.1", "fast": "true"}, {"epochs": "int", "rate": "float", "fast": "bool"})
+    request = a_request(trainer={**trainer, "num_nodes": "2"})
+
+    assert request.trainer.code.args == {"epochs": 3, "rate": 0.1, "fast": True}
+    assert request.trainer.num_nodes == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"trainer": {"kind": "container", "image": "x", "num_nodes": -1}},
+            r"trainer.num_nodes: .*greater than 0, got -1",
+        ),
+        ({"trainer": {"kind": "container"}}, "a container trainer needs its image"),
+        ({"trainer": code({"epochs": "many"}, {"epochs": "int"})}, "epochs.*many"),
+        ({"name": "a/b"}, "name: job name 'a/b' is not a DNS label"),
+        ({"runtme": {"name": "x"}}, "runtme: "),
+        ({"active_deadline_seconds": 0}, "active_deadline_seconds"),
+        ({"initializer": {"dataset": {"storage_uri": "data"}}}, "initializer.dataset.storage_uri"),
+        ({"version": 2}, "version"),
+    ],
+)
+def test_a_mistake_is_one_line_with_its_path(fields, message):
+    with pytest.raises(InvalidRequestError, match=message) as raised:
+        a_request(**fields)
+
+    assert "\n" not in str(raised.value)
+
+
+def test_a_literal_secret_is_in_no_text_of_the_request():
+    request = a_request(literal_secrets={"dataset.ACCESS_TOKEN": "hf_topsecret"})
+
+    assert request.literal_secrets["dataset.ACCESS_TOKEN"].get_secret_value() == "hf_topsecret"
+    assert all("hf_topsecret" not in text for text in (request.to_json(), repr(request), str(request)))
+    assert request.fingerprint() == a_request().fingerprint()
