@@ -22,7 +22,17 @@ from trainer_core.ref import TrainJobRef
 from trainer_core.request import Owner, TrainJobRequest
 from trainer_core.runtimes import Runtime
 
-__all__ = ["TrainerClient"]
+__all__ = ["TrainerClient", "backend_for"]
+
+
+def backend_for(name: str) -> type[Backend]:
+    """Return the class of a backend: enough to build requests for it, without reaching it.
+
+    Raises:
+        ValueError: No backend has that name.
+        BackendUnavailableError: It is not part of this release yet.
+    """
+    return backend_class(name)
 
 
 class TrainerClient:

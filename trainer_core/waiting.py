@@ -17,7 +17,7 @@ __all__ = ["Waiting", "failure_message", "outcome_or_raise", "start"]
 
 #: A backend that answers with errors this many times in a row is taken to be gone.
 MAX_ERRORS_IN_A_ROW = 10
-_FIRST_DELAY = 0.1
+_FIRST_DELAY = 0.02
 _MAX_DELAY = 2.0
 
 

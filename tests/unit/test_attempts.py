@@ -97,7 +97,7 @@ def test_without_an_owner_the_same_request_attaches():
 def test_without_an_owner_another_request_is_refused():
     job = a_job("Complete", a_request(name="mine", owner=False, env={"A": "1"}), name="mine", owner_key=None)
 
-    with pytest.raises(ConflictError, match="exists with another request.*trainjob delete mine"):
+    with pytest.raises(ConflictError, match=r"exists with another request.*trainjob delete mine"):
         decide(a_request(name="mine", owner=False), [job])
 
 

@@ -131,7 +131,7 @@ def test_secrets_travel_by_reference():
 def test_a_literal_secret_is_refused_where_it_would_be_readable():
     dataset = S3DatasetInitializer(storage_uri="s3://bucket/x", secret_access_key="top-secret")
 
-    with pytest.raises(ValueError, match="dataset.SECRET_ACCESS_KEY.*SecretRef") as raised:
+    with pytest.raises(ValueError, match=r"dataset.SECRET_ACCESS_KEY.*SecretRef") as raised:
         build.plain(backend=AnyBackend, initializer=Initializer(dataset=dataset))
     assert "top-secret" not in str(raised.value)
 
@@ -153,7 +153,7 @@ def test_the_owner_is_part_of_the_request():
 
 
 def test_an_option_that_the_backend_does_not_accept_fails_at_once():
-    with pytest.raises(ValueError, match="TrainerArgs.*LocalProcessBackend"):
+    with pytest.raises(ValueError, match=r"TrainerArgs.*LocalProcessBackend"):
         build.plain(backend=LOCAL, trainer=CustomTrainerContainer(image="x"), options=[TrainerArgs(["a"])])
 
 

@@ -41,7 +41,7 @@ def test_the_last_look_is_at_the_deadline():
 
 
 def test_a_deadline_that_has_passed_ends_the_waiting_not_the_job():
-    with pytest.raises(WaitTimeoutError, match="still Running.*was not stopped.*trainjob cancel job"):
+    with pytest.raises(WaitTimeoutError, match=r"still Running.*was not stopped.*trainjob cancel job"):
         waiting.start(REF, now=0, timeout=10).seen(Observation("Running"), now=10)
 
 
@@ -71,7 +71,7 @@ def test_a_job_that_is_gone_was_deleted():
 
 
 def test_a_failed_outcome_raises_with_its_diagnosis_and_what_a_retry_does():
-    with pytest.raises(JobFailedError, match="Preempted: evicted .a retry can help") as raised:
+    with pytest.raises(JobFailedError, match=r"Preempted: evicted .a retry can help") as raised:
         waiting.outcome_or_raise(FAILED)
 
     assert raised.value.outcome is FAILED

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from trainer_core import packaging
 from trainer_core.attempts import Found
 from trainer_core.backends.base import Backend, NameTakenError
-from trainer_core.backends.local import events, observe, plan, runtimes, tailing
+from trainer_core.backends.local import observe, plan, runtimes, tailing
 from trainer_core.backends.local.files import Home, JobFolder, read_json, write_json
 from trainer_core.backends.local.record import Record, StepRecord, now_text
 from trainer_core.configs import LocalProcessBackendConfig
@@ -145,7 +145,7 @@ class LocalProcessBackend(Backend):
         return tailing.lines(folder, ref, step, follow)
 
     def events(self, ref: TrainJobRef) -> list[Event]:
-        return events.read(self._folder(ref).events, ref.name)
+        return observe.events(self._folder(ref).events, ref.name)
 
     def suspend(self, ref: TrainJobRef) -> None:
         self._wish(ref, suspend=True)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from datetime import datetime
 from pathlib import Path
 
 from trainer_core.backends.local.record import now_text
-from trainer_core.jobs import Event
 
-__all__ = ["append", "read"]
+__all__ = ["append"]
 
 
 def append(path: Path, reason: str, message: str, step: str | None = None) -> None:
@@ -21,26 +19,3 @@ def append(path: Path, reason: str, message: str, step: str | None = None) -> No
         os.write(descriptor, f"{line}\n".encode())
     finally:
         os.close(descriptor)
-
-
-def read(path: Path, name: str) -> list[Event]:
-    """Return the events of the job of that name, oldest first; a damaged line is left out."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
-        return []
-    return [event for line in lines if (event := _event(line, name)) is not None]
-
-
-def _event(line: str, name: str) -> Event | None:
-    try:
-        data = json.loads(line)
-        return Event(
-            involved_object_kind="Step" if data["step"] else "TrainJob",
-            involved_object_name=data["step"] or name,
-            message=data["message"],
-            reason=data["reason"],
-            event_time=datetime.fromisoformat(data["time"]),
-        )
-    except (ValueError, KeyError, TypeError):
-        return None

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
+from pathlib import Path
 
 from trainer_core.backends.local import runtimes
 from trainer_core.backends.local.files import Home, JobFolder, read_json
 from trainer_core.backends.local.left import last_progress
 from trainer_core.backends.local.record import Record, StepRecord, lost_outcome
 from trainer_core.errors import JobNotFoundError, RuntimeNotFoundError
-from trainer_core.jobs import Step, TrainJob
+from trainer_core.jobs import Event, Step, TrainJob
 from trainer_core.observation import FAILED, RUNNING, Observation
 from trainer_core.outcome import Outcome
 from trainer_core.ref import TrainJobRef
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
-__all__ = ["check_is", "observe", "read", "train_job"]
+__all__ = ["check_is", "events", "observe", "read", "train_job"]
 
 
 def read(folder: JobFolder) -> Record:
@@ -92,6 +94,29 @@ def train_job(folder: JobFolder, ref: TrainJobRef) -> TrainJob:
         progress=seen.progress,
         reason=str(seen.outcome.diagnosis) if seen.outcome and seen.outcome.diagnosis else None,
     )
+
+
+def events(path: Path, name: str) -> list[Event]:
+    """Return the events of the job of that name, oldest first; a damaged line is left out."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    return [event for line in lines if (event := _event(line, name)) is not None]
+
+
+def _event(line: str, name: str) -> Event | None:
+    try:
+        data = json.loads(line)
+        return Event(
+            involved_object_kind="Step" if data["step"] else "TrainJob",
+            involved_object_name=data["step"] or name,
+            message=data["message"],
+            reason=data["reason"],
+            event_time=datetime.fromisoformat(data["time"]),
+        )
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _step(step: StepRecord, status: str) -> Step:

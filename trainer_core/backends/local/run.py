@@ -43,16 +43,15 @@ class Run:
 
     Args:
         home: The state folder.
-        folder: The job's folder.
-        job: The job's record, which from now on only this object changes.
+        folder: The job's folder; its record is from now on changed by this object only.
     """
 
-    def __init__(self, home: Home, folder: JobFolder, job: Record) -> None:
+    def __init__(self, home: Home, folder: JobFolder) -> None:
         self._home = home
         self._folder = folder
-        self._record = job
+        self._record = Record.from_dict(read_json(folder.status))
         self._plan: dict[str, Any] = read_json(folder.plan)
-        self._ref = TrainJobRef("local", str(home.path), job.name, job.uid)
+        self._ref = TrainJobRef("local", str(home.path), self._record.name, self._record.uid)
         self._wish = asyncio.Event()
         self._interrupted = False
 

@@ -7,7 +7,6 @@ job's processes, so that a supervisor that is killed leaves none of them behind.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sys
@@ -15,10 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from trainer_core.backends.local import collect, processes
 from trainer_core.backends.local.files import Home, JobFolder, hold, read_json, write_json
-from trainer_core.backends.local.record import Record
-from trainer_core.backends.local.run import Run
 
 #: Answers on standard output, read by `LocalProcessBackend.create`.
 CREATED = "created"
@@ -34,28 +30,37 @@ def main(staged: Path) -> None:
     # Until the loop listens a wish is only written down; it is read before the first step.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
-        folder, record = _claim(home, JobFolder(staged))
+        folder, uid = _claim(home, JobFolder(staged))
     except OSError as error:
         _answer(f"error: {error}")
         os._exit(1)
     _detach(folder)
     _answer(CREATED)
     _close_answers()
-    lifeline = _guard(record.uid)
-    run = Run(home, folder, record)
-    asyncio.run(run.to_the_end())
+    lifeline = _guard(uid)
+    _run(home, folder)
     os.write(lifeline, b"1")
+
+
+def _run(home: Home, folder: JobFolder) -> None:
+    # Loaded only now: the submitter waits until the job is claimed, which needs none of it.
+    import asyncio
+
+    from trainer_core.backends.local import collect
+    from trainer_core.backends.local.run import Run
+
+    run = Run(home, folder)
+    asyncio.run(run.to_the_end())
     collect.sweep(home, *run.keep)
 
 
-def _claim(home: Home, staged: JobFolder) -> tuple[JobFolder, Record]:
-    """Make the staged folder the job. The lock is taken first and goes along with the folder."""
+def _claim(home: Home, staged: JobFolder) -> tuple[JobFolder, str]:
+    """Make the staged folder the job, and return it with its uid. The lock is taken first and goes along."""
     if hold(staged.lock) is None:
         raise OSError(f"{staged.lock} is held by somebody else")
-    record = Record.from_dict(read_json(staged.status))
-    record.supervisor = os.getpid()
-    write_json(staged.status, record.to_dict())
-    folder = home.job(record.name)
+    status = {**read_json(staged.status), "supervisor": os.getpid()}
+    write_json(staged.status, status)
+    folder = home.job(status["name"])
     try:
         staged.path.rename(folder.path)
     except OSError:
@@ -63,7 +68,7 @@ def _claim(home: Home, staged: JobFolder) -> tuple[JobFolder, Record]:
             raise
         _answer(TAKEN)
         os._exit(0)
-    return folder, record
+    return folder, status["uid"]
 
 
 def _answer(line: str) -> None:
@@ -93,6 +98,8 @@ def _guard(uid: str) -> int:
 
 
 def _watch_lifeline(uid: str, ending: int) -> NoReturn:
+    from trainer_core.backends.local import processes
+
     # The lock belongs to the supervisor alone: whoever asks must see at once that it is gone.
     os.dup2(ending, 3)
     os.closerange(4, os.sysconf("SC_OPEN_MAX"))
