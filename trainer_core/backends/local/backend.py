@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -57,7 +58,7 @@ class LocalProcessBackend(Backend):
         name = request.runtime.name if request.runtime else self.default_runtime
         rendered = plan.render(request, runtimes.get(self._home.runtimes, name), self._home)
         keep = {"jobs": self._config.keep_finished, "days": self._config.keep_finished_days}
-        return {**rendered, "keep_finished": keep}
+        return {**rendered, "keep_finished": keep, "keep_environments": not self._config.cleanup_venv}
 
     def find(self, request: TrainJobRequest) -> Sequence[Found]:
         found = (self._found(name) for name in self._home.job_names() if self._may_concern(name, request))
@@ -87,6 +88,7 @@ class LocalProcessBackend(Backend):
     def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
         plan_ = self.render(request)
         _check_sources(request)
+        _check_launcher(plan_)
         record = Record(
             uid=uuid.uuid4().hex,
             name=request.require_name(),
@@ -252,6 +254,16 @@ def _check_sources(request: TrainJobRequest) -> None:
             raise InvalidRequestError(
                 f"initializer.{role}.storage_uri: {path} does not exist; make it first, or mend the path"
             )
+
+
+def _check_launcher(plan_: dict[str, Any]) -> None:
+    """Without packages of its own a job runs in this interpreter: torchrun must be here."""
+    uses_torchrun = any("torch.distributed.run" in step["command"] for step in plan_["steps"])
+    if uses_torchrun and plan_["environment"] is None and find_spec("torch") is None:
+        raise BackendUnavailableError(
+            f"runtime {plan_['runtime']!r} needs torch, which {sys.executable} has not: install "
+            "'trainjob-workflows[torch]', or use the runtime 'python'"
+        )
 
 
 def _supervisor_environment() -> dict[str, str]:

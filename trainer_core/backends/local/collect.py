@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
+from trainer_core.backends.local import environments
 from trainer_core.backends.local.files import Home, JobFolder, read_json
 from trainer_core.backends.local.record import Record
 
-__all__ = ["sweep"]
+__all__ = ["sweep", "sweep_environments"]
 
 _HALF_MADE_SECONDS = 3600.0
 _DAY_SECONDS = 86_400.0
@@ -37,6 +39,21 @@ def sweep(home: Home, keep: int, keep_days: float) -> list[str]:
     for folder in old:
         home.discard(JobFolder(folder))
     return [folder.name for folder in old]
+
+
+def sweep_environments(home: Home) -> None:
+    """Remove environments that no job there is refers to."""
+    plans = (_plan(home.job(name)) for name in home.job_names())
+    wanted = (plan["environment"] for plan in plans if plan.get("environment"))
+    needed = {environments.key(env["packages"], env["index_urls"]) for env in wanted}
+    environments.remove_unused(home.environments, needed, _DAY_SECONDS)
+
+
+def _plan(folder: JobFolder) -> dict[str, Any]:
+    try:
+        return dict(read_json(folder.plan))
+    except (OSError, ValueError):
+        return {}
 
 
 def _finished(home: Home) -> list[tuple[float, Path]]:

@@ -13,15 +13,16 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 import venv
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
 from filelock import FileLock
 
-__all__ = ["BuildFailedError", "build", "interpreter", "key"]
+__all__ = ["BuildFailedError", "build", "interpreter", "key", "remove_unused"]
 
 _MARKER = "trainjob-ready"
 
@@ -58,6 +59,8 @@ def build(environments: Path, wanted: dict[str, Any], log: IO[bytes]) -> None:
     folder = environments / name
     with FileLock(environments / f"{name}.lock", mode=0o600):
         if (folder / _MARKER).exists():
+            # Says when it was last wanted.
+            (folder / _MARKER).touch()
             return
         shutil.rmtree(folder, ignore_errors=True)
         try:
@@ -66,6 +69,22 @@ def build(environments: Path, wanted: dict[str, Any], log: IO[bytes]) -> None:
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
+
+
+def remove_unused(environments: Path, needed: Set[str], older_than: float) -> None:
+    """Remove the environments that no job needs.
+
+    Args:
+        environments: The folder of all environments.
+        needed: Keys of those that jobs refer to.
+        older_than: Seconds since an environment was last wanted; a job that is just being made is not listed yet.
+    """
+    for marker in environments.glob(f"*/{_MARKER}"):
+        folder = marker.parent
+        with FileLock(environments / f"{folder.name}.lock", mode=0o600):
+            if folder.name not in needed and time.time() - marker.stat().st_mtime > older_than:
+                marker.unlink()
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _install(folder: Path, packages: Sequence[str], index_urls: Sequence[str], log: IO[bytes]) -> None:

@@ -61,6 +61,11 @@ class Run:
         keep = self._plan["keep_finished"]
         return keep["jobs"], keep["days"]
 
+    @property
+    def keep_environments(self) -> bool:
+        """Whether to keep environments that no job needs any more."""
+        return bool(self._plan["keep_environments"])
+
     async def to_the_end(self) -> None:
         """Run, suspend and resume as wished, until the job has ended and its outcome is recorded."""
         loop = asyncio.get_running_loop()
@@ -75,7 +80,9 @@ class Run:
             except _SuspendedError:
                 continue
             except _FailedError as failed:
-                self._end(FAILED, record.failed_outcome(self._now_finished(), self._ref, failed.facts))
+                self._end_failed(failed.facts)
+            except OSError as error:
+                self._end_failed(Facts(infrastructure_error=f"its supervisor could not go on: {error}"))
             else:
                 self._end(COMPLETE, self._complete())
             return
@@ -161,10 +168,13 @@ class Run:
             if pending:
                 # Peers of a failed node often fail by themselves a moment later, with the better reason.
                 await asyncio.wait(pending, timeout=0.5)
-            failed = [task.exception() for task in tasks if task.done() and task.exception()]
+            failed = [error for task in tasks if task.done() and (error := task.exception())]
+            for error in failed:
+                if not isinstance(error, _StepFailedError):
+                    raise error
             if failed:
-                facts = sorted((e for e in failed if isinstance(e, _StepFailedError)), key=lambda e: e.order)
-                raise _FailedError(Facts(steps=[e.facts for e in facts])) from failed[0]
+                ordered = sorted((e for e in failed if isinstance(e, _StepFailedError)), key=lambda e: e.order)
+                raise _FailedError(Facts(steps=[e.facts for e in ordered])) from failed[0]
         finally:
             for task in tasks:
                 task.cancel()
@@ -242,6 +252,9 @@ class Run:
     def _now_finished(self) -> Record:
         self._record.finished = now_text()
         return self._record
+
+    def _end_failed(self, facts: Facts) -> None:
+        self._end(FAILED, record.failed_outcome(self._now_finished(), self._ref, facts))
 
     def _end(self, status: str, outcome: Outcome) -> None:
         for step in self._record.steps:

@@ -52,6 +52,8 @@ def _run(home: Home, folder: JobFolder) -> None:
     run = Run(home, folder)
     asyncio.run(run.to_the_end())
     collect.sweep(home, *run.keep)
+    if not run.keep_environments:
+        collect.sweep_environments(home)
 
 
 def _claim(home: Home, staged: JobFolder) -> tuple[JobFolder, str]:
