@@ -1,14 +1,73 @@
-"""Airflow: hook, operators, sensor and trigger over the training core."""
+"""Airflow: hook, operators, sensor and trigger over the training core.
+
+`get_provider_info` is asked for in every process that touches providers, so nothing is imported here.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+__all__ = ["get_provider_info"]
+
+_INTEGRATION = "TrainJob"
+
+
+def _text_field(label: str, description: str) -> dict[str, Any]:
+    return {"label": label, "description": description, "schema": {"type": ["string", "null"]}}
+
+
+#: The form of a connection: its fields are what `TrainJobHook` takes from a connection, and nothing else.
+_CONNECTION_FIELDS: dict[str, Any] = {
+    "backend": {
+        "label": "Backend",
+        "description": "Where training jobs run.",
+        "schema": {
+            "type": ["string", "null"],
+            "enum": ["local", "debug", "container", "kubernetes", "runai", "training-operator"],
+            "default": "local",
+        },
+    },
+    "home": _text_field("State folder", "local: folder of all jobs; empty for $TRAINJOB_HOME, else ~/.trainjob."),
+    "namespace": _text_field("Namespace", "kubernetes, runai, training-operator: where jobs run."),
+    "context": _text_field("Context", "kubernetes, runai, training-operator: context of the kubeconfig."),
+    "config_file": _text_field("Kubeconfig", "kubernetes, runai, training-operator: path of the kubeconfig."),
+    "project": _text_field("Project", "runai: the Run:ai project."),
+    "container_host": _text_field("Engine address", "container: address of Docker or Podman."),
+}
+
 
 def get_provider_info() -> dict[str, Any]:
-    """What Airflow's provider manager shows and registers."""
+    """Return what Airflow's provider manager shows and registers."""
     return {
         "package-name": "trainjob-workflows",
         "name": "TrainJob",
-        "description": "Run one training definition as an Airflow task on any backend.",
+        "description": "Run one training definition as an Airflow task, on any backend.",
+        "integrations": [
+            {
+                "integration-name": _INTEGRATION,
+                "external-doc-url": "https://www.kubeflow.org/docs/components/trainer/",
+                "tags": ["software"],
+            }
+        ],
+        "operators": [_modules("airflow_provider.operators.trainjob")],
+        "sensors": [_modules("airflow_provider.sensors.trainjob")],
+        "hooks": [_modules("airflow_provider.hooks.trainjob")],
+        "triggers": [_modules("airflow_provider.triggers.trainjob")],
+        "connection-types": [
+            {
+                "connection-type": "trainjob",
+                "hook-class-name": "airflow_provider.hooks.trainjob.TrainJobHook",
+                "hook-name": "TrainJob",
+                "ui-field-behaviour": {
+                    "hidden-fields": ["host", "schema", "login", "password", "port"],
+                    "relabeling": {},
+                    "placeholders": {"home": "~/.trainjob", "namespace": "default"},
+                },
+                "conn-fields": _CONNECTION_FIELDS,
+            }
+        ],
     }
+
+
+def _modules(*names: str) -> dict[str, Any]:
+    return {"integration-name": _INTEGRATION, "python-modules": list(names)}

@@ -1,0 +1,34 @@
+"""Names of Airflow that lie elsewhere in some of the versions we support (3.1 and later)."""
+
+from __future__ import annotations
+
+try:
+    from airflow.sdk.exceptions import (
+        AirflowException,
+        AirflowFailException,
+        AirflowNotFoundException,
+        AirflowSensorTimeout,
+        AirflowSkipException,
+        TaskDeferralError,
+        TaskDeferralTimeout,
+    )
+except ImportError:  # before 3.2
+    from airflow.exceptions import (  # type: ignore[no-redef,attr-defined]
+        AirflowException,
+        AirflowFailException,
+        AirflowNotFoundException,
+        AirflowSensorTimeout,
+        AirflowSkipException,
+        TaskDeferralError,
+        TaskDeferralTimeout,
+    )
+
+__all__ = [
+    "AirflowException",
+    "AirflowFailException",
+    "AirflowNotFoundException",
+    "AirflowSensorTimeout",
+    "AirflowSkipException",
+    "TaskDeferralError",
+    "TaskDeferralTimeout",
+]

@@ -1,0 +1,69 @@
+"""The log of a TrainJob, line by line as it grows, for the log of a task."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from trainer_core.client import TrainerClient
+from trainer_core.errors import TrainerError
+from trainer_core.ref import TrainJobRef
+
+__all__ = ["LogTail"]
+
+#: The steps whose log is worth reading in Airflow: what fetches, and the node that reports.
+_STEPS = ("dataset-initializer", "model-initializer", "node-0")
+#: Reading may take this share of the time, so that a huge log does not keep its reader busy.
+_SHARE = 0.05
+
+
+class LogTail:
+    """Show what was added to the log of a TrainJob since the last look.
+
+    Each look asks anew instead of holding a stream open: hundreds of jobs can be followed without a thread each.
+
+    Args:
+        client: Reaches the job.
+        ref: The job.
+        show: Called with each line, once.
+    """
+
+    def __init__(self, client: TrainerClient, ref: TrainJobRef, show: Callable[[str], object]) -> None:
+        self._client = client
+        self._ref = ref
+        self._show = show
+        self._shown = dict.fromkeys(_STEPS, 0)
+        self._next = 0.0
+
+    def look(self, *, ended: bool = False) -> None:
+        """Show the new lines.
+
+        Args:
+            ended: The job has ended: the last line is whole, and there will be no other look.
+        """
+        begin = time.monotonic()
+        if not ended and begin < self._next:
+            return
+        for step in _STEPS:
+            for line in self._new(step, ended):
+                self._show(line if step == "node-0" else f"[{step}] {line}")
+        taken = time.monotonic() - begin
+        self._next = begin + taken / _SHARE
+
+    def _new(self, step: str, ended: bool) -> Iterator[str]:
+        """The log must never be what fails a task, so a step or a job that is not there has no lines."""
+        try:
+            lines = islice(self._client.backend.logs(self._ref, step), self._shown[step], None)
+            held: str | None = None
+            for line in lines:
+                if held is not None:
+                    self._shown[step] += 1
+                    yield held
+                held = line
+        except TrainerError:
+            return
+        # A last line may still be being written: it is shown when another follows it.
+        if ended and held is not None:
+            self._shown[step] += 1
+            yield held

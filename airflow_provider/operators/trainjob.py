@@ -1,0 +1,247 @@
+"""TrainJobOperator and InitializeOperator: a TrainJob as a task.
+
+The job, not the worker, is what goes on: its name follows from the task instance, so that a worker killed at any
+instant leaves one job or none, and the next try finds it. After submitting nothing reads the operator's definition
+any more; whatever comes later starts from the ref.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
+
+from airflow.configuration import conf
+from airflow.sdk import BaseOperator
+
+from airflow_provider import cancelling, deferral, definition, handover, identity
+from airflow_provider.compat import TaskDeferralError, TaskDeferralTimeout
+from airflow_provider.exceptions import (
+    TrainJobInterruptedError,
+    TrainJobRejectedError,
+    TrainJobTimeoutError,
+    TrainJobUnreachableError,
+)
+from airflow_provider.hooks.trainjob import TrainJobHook
+from airflow_provider.logs import LogTail
+from trainer_core.build import Option, Trainer
+from trainer_core.configs import BackendConfig
+from trainer_core.errors import ConflictError, RuntimeNotFoundError, TrainerError, WaitTimeoutError
+from trainer_core.initializers import Initializer
+from trainer_core.observation import CREATED, Observation
+from trainer_core.outcome import Outcome
+from trainer_core.ref import TrainJobRef
+from trainer_core.request import TrainJobRequest
+from trainer_core.runtimes import Runtime
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+__all__ = ["InitializeOperator", "TrainJobOperator"]
+
+
+class TrainJobOperator(BaseOperator):
+    """Run a TrainJob: submit it, wait for it, and return its result.
+
+    A retry takes up the job that the try before it left: one that runs is waited for, one that is complete is handed
+    over, one that failed is run again. Clearing the task ends what runs and starts anew.
+
+    XComs: ``return_value`` (the result; the ref where `wait_for_completion` is False), ``ref``, ``status``,
+    ``metrics``, ``artifacts``.
+
+    Args:
+        runtime: The blueprint, or its name; None for the backend's default (``torch-distributed``).
+        trainer: What to run: a trainer, a dict of its fields, or YAML of that dict. Templates reach `func_args`, `env`
+            and numbers, and arrive in the function as what it declares.
+        initializer: What to fetch first.
+        options: Such as ``[Labels({"team": "vision"})]``; each must be accepted by the backend.
+        backend: Name of the backend; None for the connection's. The DAG is then checked against ``local``.
+        backend_config: A configuration of `trainer_core.configs`, or a dict of settings that win over the connection's.
+        trainjob_conn_id: The connection. The default one need not exist: jobs then run on the worker's machine.
+        wait_for_completion: False to return the ref at once, for `TrainJobSensor` to wait.
+        deferrable: Wait in the triggerer, without a worker slot.
+        on_kill: What becomes of the job when the task is killed, marked or times out: ``cancel`` or ``keep``.
+        kwargs: As for every operator. `execution_timeout` also holds while deferred.
+
+    Raises:
+        ValueError: Something in the definition cannot be right.
+    """
+
+    template_fields: Sequence[str] = ("spec",)
+    template_fields_renderers: ClassVar[dict[str, str]] = {"spec": "json"}
+    ui_color = "#e8f0fe"
+
+    def __init__(
+        self,
+        *,
+        runtime: str | Runtime | None = None,
+        trainer: Trainer | Mapping[str, Any] | str | None = None,
+        initializer: Initializer | None = None,
+        options: Sequence[Option] | None = None,
+        backend: str | None = None,
+        backend_config: BackendConfig | Mapping[str, Any] | None = None,
+        trainjob_conn_id: str | None = TrainJobHook.default_conn_name,
+        wait_for_completion: bool = True,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        on_kill: Literal["cancel", "keep"] = "cancel",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        data = definition.plain(
+            backend=backend,
+            backend_config=backend_config,
+            runtime=runtime,
+            trainer=trainer,
+            initializer=initializer,
+            options=options,
+        )
+        self.spec, self.code_text = definition.split(data)
+        self.backend = backend
+        self.backend_config = backend_config
+        self.trainjob_conn_id = trainjob_conn_id
+        self.wait_for_completion = wait_for_completion
+        self.deferrable = deferrable
+        self.on_kill_policy = cancelling.check_policy(on_kill)
+        self._ref: TrainJobRef | None = None
+        self._interrupted = False
+
+    @cached_property
+    def hook(self) -> TrainJobHook:
+        """The way to the backend."""
+        return TrainJobHook(self.trainjob_conn_id, self.backend, self.backend_config)
+
+    def execute(self, context: Context) -> Any:
+        """Submit the TrainJob, or take up the one there is; then return its ref, defer, or wait."""
+        ti = context["ti"]
+        ref = self._submit(ti)
+        handover.push_ref(ti, ref)
+        status, outcome = self._first_look(ref)
+        ti.xcom_push(key="status", value=status)
+        if not self.wait_for_completion:
+            return ref.to_dict()
+        if outcome is None and self.deferrable:
+            self._defer(ti, ref)
+        return self._finish(ti, outcome or self._wait(ref))
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
+        """Finish from the trigger's event alone."""
+        ti = context["ti"]
+        self._ref = deferral.ref_of(event)
+        if "outcome" in event:
+            return self._finish(ti, Outcome.from_dict(event["outcome"]))
+        if "timeout" in event:
+            raise TrainJobTimeoutError(event["timeout"])
+        self._cancel_unless_retried(ti)
+        raise TrainJobUnreachableError(f"TrainJob {self._ref.name!r} could not be followed: {event.get('error')}")
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Resume from deferral. Where Airflow gave up by itself, see to the job that nobody waits for any more."""
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except TaskDeferralTimeout as error:
+            self._cancel(context["ti"])
+            raise TrainJobTimeoutError("the time of the task is over, and its trigger did not say so") from error
+        except TaskDeferralError:
+            self._cancel_unless_retried(context["ti"])
+            raise
+
+    def on_kill(self) -> None:
+        """Cancel the job, unless it is to be kept. Nothing here speaks with Airflow: its locks may be held."""
+        self._interrupted = True
+        if self.on_kill_policy == "cancel" and self._ref is not None:
+            cancelling.cancel_in_signal_handler(self.hook, self._ref, self.log)
+
+    def _submit(self, ti: Any) -> TrainJobRef:
+        try:
+            if self.deferrable:
+                self.hook.portable()
+            ref = self._ref = self.hook.client.submit(self._request(ti))
+        except (ValueError, RuntimeNotFoundError, ConflictError) as error:
+            raise TrainJobRejectedError(str(error)) from error
+        self.log.info("TrainJob %s on the %s backend (%s)", ref.name, ref.backend, ref.namespace)
+        if self._interrupted:
+            # The signal came when there was no ref to cancel yet.
+            self.on_kill()
+            self._raise_interrupted(ref)
+        return ref
+
+    def _request(self, ti: Any) -> TrainJobRequest:
+        return TrainJobRequest.parse({**definition.joined(self.spec, self.code_text), "owner": identity.owner(ti)})
+
+    def _first_look(self, ref: TrainJobRef) -> tuple[str, Outcome | None]:
+        seen = [CREATED]
+        try:
+            outcome = self.hook.client.wait(ref, timeout=0, on_observation=lambda each: seen.append(each.status))
+        except WaitTimeoutError:
+            return seen[-1], None
+        return seen[-1], outcome
+
+    def _defer(self, ti: Any, ref: TrainJobRef) -> None:
+        end = deferral.deadline(ti, self.execution_timeout)
+        trigger = deferral.trigger(self.hook, ref, deadline=end, on_kill=self.on_kill_policy)
+        self.defer(trigger=trigger, method_name="execute_complete", timeout=deferral.backstop(end))
+
+    def _wait(self, ref: TrainJobRef) -> Outcome:
+        client = self.hook.client
+        tail = LogTail(client, ref, lambda line: self.log.info("%s", line))
+
+        def seen(observation: Observation) -> None:
+            if self._interrupted:
+                self._raise_interrupted(ref)
+            tail.look(ended=observation.outcome is not None)
+
+        try:
+            return client.wait(ref, on_observation=seen)
+        except TrainerError as error:
+            raise TrainJobUnreachableError(f"TrainJob {ref.name!r} could not be followed: {error}") from error
+
+    def _finish(self, ti: Any, outcome: Outcome) -> Any:
+        handover.push_outcome(ti, outcome)
+        handover.report(self.log, outcome)
+        if outcome.succeeded:
+            return outcome.result
+        if self._interrupted:
+            # The job was ended together with its task: whether there is another try is Airflow's to say.
+            self._raise_interrupted(outcome.job)
+        raise handover.failure(outcome)
+
+    def _raise_interrupted(self, ref: TrainJobRef) -> NoReturn:
+        became = "was cancelled" if self.on_kill_policy == "cancel" else "goes on (on_kill='keep')"
+        raise TrainJobInterruptedError(f"the task was told to end; TrainJob {ref.name!r} {became}")
+
+    def _cancel_unless_retried(self, ti: Any) -> None:
+        """A next try takes up the job as it is; after the last one nobody would."""
+        if ti.try_number > ti.max_tries:
+            self._cancel(ti)
+
+    def _cancel(self, ti: Any) -> None:
+        """Cancel by the ref that was written down before the deferral."""
+        if self.on_kill_policy != "cancel":
+            return
+        if self._ref is None:
+            known = ti.xcom_pull(task_ids=ti.task_id, key="ref", map_indexes=ti.map_index)
+            self._ref = TrainJobRef.from_dict(known) if known else None
+        if self._ref is not None:
+            cancelling.cancel(self.hook, self._ref, self.log)
+
+
+class InitializeOperator(TrainJobOperator):
+    """Fetch a dataset or a model once, for TrainJobs to use many times.
+
+    Its result names where the data lies, as ``{"dataset": uri, "model": uri}``; XComs and everything else as for
+    `TrainJobOperator`.
+
+    Args:
+        initializer: What to fetch.
+        kwargs: As for `TrainJobOperator`, without runtime and trainer.
+
+    Raises:
+        ValueError: There is nothing to fetch, or something in the definition cannot be right.
+    """
+
+    def __init__(self, *, initializer: Initializer | None, **kwargs: Any) -> None:
+        if kwargs.get("runtime") is not None or kwargs.get("trainer") is not None:
+            raise ValueError("InitializeOperator runs no trainer; TrainJobOperator(initializer=…) fetches and trains")
+        if initializer is None or (initializer.dataset or initializer.model) is None:
+            raise ValueError("InitializeOperator needs Initializer(dataset=…, model=…) with at least one of the two")
+        super().__init__(initializer=initializer, **kwargs)

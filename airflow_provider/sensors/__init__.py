@@ -1,0 +1,1 @@
+"""Sensors over the training core."""

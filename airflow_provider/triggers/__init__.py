@@ -1,0 +1,1 @@
+"""Triggers over the training core."""
