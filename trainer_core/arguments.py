@@ -57,7 +57,8 @@ def declared_types(func: Callable[..., Any]) -> dict[str, str]:
     Simple are int, float, bool, str, list and dict, also with item types or optional; others are left out.
     """
     parameters = _signature(func) or {}
-    found = {name: _simple(parameter.annotation) for name, parameter in parameters.items()}
+    named = (p for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
+    found = {parameter.name: _simple(parameter.annotation) for parameter in named}
     return {name: kind for name, kind in found.items() if kind is not None}
 
 

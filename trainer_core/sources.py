@@ -11,6 +11,7 @@ import ast
 import builtins
 import dis
 import inspect
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
@@ -28,6 +29,7 @@ _OF_A_MODULE = {
     *("__loader__", "__name__", "__package__", "__spec__"),
 }
 _AVAILABLE = (set(dir(builtins)) - _ADDED_TO_BUILTINS) | _OF_A_MODULE
+_FIRST_LINE = re.compile(r"\s*(@|def\s)")
 _LOADS = {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"}
 _REMEDY = 'or use packaging="reference" (a module that is installed there) or packaging="cloudpickle"'
 
@@ -55,13 +57,16 @@ def source_of(func: Callable[..., Any]) -> tuple[str, str]:
     _check_closure(raw, node, name)
     active = _active_decorators(func, node, name)
     _check_expressions(node, active, name)
-    text = _block(_without(source, node, [d for d in node.decorator_list if d not in active]))
+    text = _block(_from_first(source, node, active))
     return _runnable(text, raw, node, name), node.name
 
 
 def _read(raw: FunctionType, name: str) -> str:
     try:
-        source = inspect.getsource(raw)
+        lines, first = inspect.findsource(raw)
+        while first and not _FIRST_LINE.match(lines[first]):
+            first -= 1  # From Python 3.13 on, a decorator in parentheses is found below the line of its @.
+        source = "".join(inspect.getblock(lines[first:]))
     except (OSError, TypeError, SyntaxError, IndexError):
         _refuse(f"the source of {name} cannot be found (defined by exec, or typed at a prompt)", "put it into a file")
     return source if source.endswith("\n") else f"{source}\n"
@@ -147,17 +152,16 @@ def _plainly_annotated(node: ast.FunctionDef) -> bool:
     )
 
 
-def _without(source: str, node: ast.FunctionDef, decorators: list[ast.expr]) -> str:
-    """The source without the lines of these decorators."""
-    # Not splitlines(): a form feed, say, ends no line of Python.
-    lines: list[str | None] = list(source.split("\n"))
+def _from_first(source: str, node: ast.FunctionDef, decorators: list[ast.expr]) -> str:
+    """The source from the first of these decorators on, or from the def where there are none."""
+    lines = source.split("\n")  # Not splitlines(): a form feed, say, ends no line of Python.
     offset = _block(source).count("\n") - source.count("\n")
-    for decorator in decorators:
-        first, last = decorator.lineno - 1 - offset, (decorator.end_lineno or decorator.lineno) - offset
-        while not (lines[first] or "").lstrip().startswith("@"):
-            first -= 1  # The expression may stand in parentheses, on a line below its @.
-        lines[first:last] = [None] * (last - first)
-    return "\n".join(line for line in lines if line is not None)
+    if not decorators:
+        return "\n".join(lines[node.lineno - 1 - offset :])
+    first = decorators[0].lineno - 1 - offset
+    while not lines[first].lstrip().startswith("@"):
+        first -= 1  # The expression may stand in parentheses, on a line below its @.
+    return "\n".join(lines[first:])
 
 
 def _block(source: str) -> str:

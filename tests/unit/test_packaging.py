@@ -1,0 +1,439 @@
+"""What a function becomes when it is packaged, and what is refused before it travels."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import functools
+import importlib.util
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, reject
+from hypothesis import strategies as st
+from node_process import module_of
+
+from trainer_core import packaging
+from trainer_core.packaging import coerce, package
+
+users = module_of(Path(__file__).parent / "data" / "users_functions.py")
+
+
+def epochs_and_rate(epochs, lr=0.1):
+    return epochs * lr
+
+
+def refused(function, args=None, mode="source"):
+    """The one line with which a function is refused."""
+    with pytest.raises(ValueError, match=r"\S") as caught:
+        package(function, args, mode)
+    line = str(caught.value)
+    assert "\n" not in line
+    return line
+
+
+# ---- source --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("function", [users.quotes, users.tabs, users.odd_whitespace, users.semicolons])
+def test_the_text_of_a_function_is_its_source(function):
+    assert package(function)["text"] == inspect.getsource(function)
+
+
+def test_an_indented_function_is_not_dedented_because_that_would_change_its_strings():
+    assert package(users.nested)["text"] == "if True:\n" + inspect.getsource(users.nested)
+
+
+@pytest.mark.parametrize("function", users.WORKING, ids=lambda function: function.__name__)
+def test_the_text_ends_with_the_source_below_the_decorators_byte_for_byte(function):
+    source = inspect.getsource(function)
+
+    assert package(function)["text"].endswith(source[source.index("def ") :])
+
+
+def test_packaging_twice_gives_the_same():
+    assert package(epochs_and_rate, {"epochs": 1}) == package(epochs_and_rate, {"epochs": 1})
+
+
+def test_what_is_packaged_is_json():
+    code = package(epochs_and_rate, {"epochs": 1})
+
+    assert json.loads(json.dumps(code)) == code
+    assert set(code) == {"kind", "text", "entry", "args", "types", "digest"}
+
+
+def test_the_digest_changes_with_the_code_and_not_with_the_arguments():
+    digest = package(epochs_and_rate, {"epochs": 1})["digest"]
+
+    assert package(epochs_and_rate, {"epochs": 2})["digest"] == digest
+    assert package(users.quotes)["digest"] != digest
+
+
+def test_annotations_of_other_modules_are_not_evaluated_where_the_function_runs():
+    assert package(users.type_hints)["text"].startswith("from __future__ import annotations\n")
+
+
+def test_decorators_that_are_no_part_of_the_function_stay_behind():
+    assert package(users.in_a_registry)["text"].startswith("def in_a_registry")
+
+
+def test_a_static_method_is_a_function():
+    assert package(users.Trainer.static)["entry"] == "static"
+
+
+@pytest.mark.parametrize(
+    ("function", "names"),
+    [
+        (users.uses_globals, "RATE, wrapping, math"),
+        (users.misspelt, "prnt"),
+        (users.class_from_outside, "Path"),
+    ],
+)
+def test_names_from_outside_are_named(function, names):
+    assert sorted(refused(function).split(" uses ")[1].split(", defined")[0].split(", ")) == sorted(names.split(", "))
+
+
+def test_a_refusal_names_the_function_and_the_ways_out():
+    line = refused(users.misspelt)
+
+    assert line.startswith("misspelt uses prnt, defined outside it")
+    assert "import or define it inside the function" in line
+    assert 'packaging="reference"' in line
+    assert 'packaging="cloudpickle"' in line
+
+
+@pytest.mark.parametrize(
+    ("function", "part"),
+    [
+        (users.closure, "uses rate, unit of the function around it"),
+        (users.hidden, "uses function of the function around it"),
+        (users.a_lambda, "a lambda has no name"),
+        (users.default_from_outside, "a default value of default_from_outside is RATE"),
+        (users.keyword_default_from_outside, "a default value of keyword_default_from_outside is lambda: RATE"),
+        (users.decorated, "decorated is decorated with @wrapping"),
+        (users.cached, "cached is decorated with @functools.lru_cache(maxsize=None)"),
+        (users.wrapped_by_hand, "under is wrapped by another function"),
+        (users.Trainer().method, "Trainer.method is a method"),
+        (users.Trainer(), "func must be a function, got an object of Trainer"),
+        (users.Trainer, "func must be a function, got a class"),
+        (functools.partial(epochs_and_rate, 1), "func is a functools.partial"),
+        (print, "print has no Python source"),
+        (None, "func must be a function or 'module:function', got NoneType"),
+    ],
+)
+def test_what_source_cannot_carry_is_refused(function, part):
+    assert part in refused(function)
+
+
+@pytest.mark.parametrize("mode", ["source", "reference", "cloudpickle"])
+@pytest.mark.parametrize("name", ["asynchronous", "generator", "asynchronous_generator"])
+def test_a_function_that_nothing_would_run_is_refused(name, mode):
+    assert f"{name} is async or a generator" in refused(getattr(users, name), mode=mode)
+
+
+def test_a_function_without_a_file_is_refused():
+    names: dict[str, Any] = {}
+    exec("def typed():\n    return 1\n", names)  # noqa: S102 -- what a prompt does
+
+    assert "the source of typed cannot be found" in refused(names["typed"])
+
+
+def test_a_file_that_has_changed_since_its_import_is_noticed(tmp_path):
+    path = tmp_path / "changing.py"
+    function = module_of(path, "def first():\n    return 1\n").first
+    path.write_text("# One line more.\n\n\ndef other():\n    return 2\n")
+
+    assert "has changed since it was imported" in refused(function)
+
+
+def test_names_that_only_a_notebook_has_are_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr("builtins.display", print, raising=False)
+    module = module_of(tmp_path / "notebook.py", "def train():\n    display(1)\n")
+
+    assert "train uses display" in refused(module.train)
+
+
+def test_an_annotation_inside_a_class_is_carried(tmp_path):
+    assert package(users.annotated_class_inside)["text"].startswith("from __future__")
+
+
+def test_a_name_of_the_module_itself_is_there(tmp_path):
+    module = module_of(tmp_path / "own.py", "def train():\n    return [__name__, __file__]\n")
+
+    assert package(module.train)["entry"] == "train"
+
+
+def test_an_invalid_escape_warns_only_when_its_file_is_imported(tmp_path):
+    with pytest.warns((SyntaxWarning, DeprecationWarning)):
+        module = module_of(tmp_path / "escape.py", 'def train():\n    return "\\d"\n')
+
+    assert package(module.train)["entry"] == "train"
+
+
+# ---- references ----------------------------------------------------------------------------------------------
+
+
+def test_a_text_is_a_reference_and_nothing_is_imported_for_it():
+    code = package("not_installed_here.train:Recipe.main", {"epochs": 3})
+
+    assert (code["kind"], code["text"], code["entry"]) == (
+        "reference",
+        "not_installed_here.train:Recipe.main",
+        "Recipe.main",
+    )
+    assert (code["args"], code["types"]) == ({"epochs": 3}, {})
+
+
+def test_a_function_becomes_a_reference_to_where_it_is_defined():
+    code = package(json.dumps, {"obj": 1}, mode="reference")
+
+    assert code["text"] == "json:dumps"
+
+
+@pytest.mark.parametrize("text", ["train", "a:b:c", "a.b", ":f", "m:", "my-module:f", "m:f()", "m:class", "m: f", ""])
+def test_a_text_that_is_no_reference_is_refused(text):
+    assert "'module:function'" in refused(text)
+
+
+def test_a_reference_cannot_be_pickled():
+    assert "give the function itself" in refused("m:f", mode="cloudpickle")
+
+
+def test_a_function_of_main_cannot_be_referred_to():
+    def train():
+        return 1
+
+    train.__module__ = "__main__"
+
+    assert "__main__" in refused(train, mode="reference")
+
+
+def test_a_function_inside_another_cannot_be_referred_to():
+    def train():
+        return 1
+
+    assert "defined inside another one" in refused(train, mode="reference")
+
+
+def test_a_function_of_a_file_without_a_module_name_cannot_be_referred_to():
+    assert "no module that can be imported by name" in refused(users.quotes, mode="reference")
+
+
+# ---- cloudpickle ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("function", [users.closure, users.a_lambda, users.uses_globals, users.Trainer().method])
+def test_a_pickle_carries_what_source_cannot(function):
+    code = package(function, mode="cloudpickle")
+
+    assert (code["kind"], code["text"].isascii()) == ("cloudpickle", True)
+
+
+def test_what_cannot_be_pickled_is_refused(tmp_path):
+    with (tmp_path / "open").open("w") as file:
+        assert "cannot be pickled" in refused(lambda: file, mode="cloudpickle")
+
+
+def test_an_unknown_packaging_is_answered_with_the_known_ones():
+    assert "source, reference, cloudpickle" in refused(epochs_and_rate, mode="pickle")
+
+
+# ---- arguments -----------------------------------------------------------------------------------------------
+
+
+def test_texts_pass_because_they_may_be_templates():
+    assert package(epochs_and_rate, {"epochs": "{{ params.epochs }}"})["args"] == {"epochs": "{{ params.epochs }}"}
+
+
+def test_the_callers_arguments_are_copied():
+    given = {"epochs": [1]}
+    code = package(epochs_and_rate, given)
+    given["epochs"].append(2)
+
+    assert code["args"] == {"epochs": [1]}
+
+
+def test_tuples_become_lists_and_subclasses_plain():
+    class Kind(str, enum.Enum):
+        fast = "f"
+
+    args = package(epochs_and_rate, {"epochs": (Kind.fast, np.float64(0.5)), "lr": enum.IntEnum("N", "one").one})[
+        "args"
+    ]
+
+    assert args == {"epochs": ["f", 0.5], "lr": 1}
+    assert [type(value) for value in args["epochs"]] == [str, float]
+
+
+@pytest.mark.parametrize(
+    ("args", "part"),
+    [
+        ({}, "epochs_and_rate needs epochs; give it in func_args"),
+        ({"epochs": 1, "rate": 2}, "has no parameter rate as in func_args; it takes epochs, lr"),
+        ({"epochs": Path("/x")}, "func_args['epochs'] is a PosixPath"),
+        ({"epochs": [{"day": datetime.date(2026, 1, 1)}]}, "func_args['epochs'][0]['day'] is a date"),
+        ({"epochs": float("nan")}, "func_args['epochs'] is nan"),
+        ({"epochs": [float("-inf")]}, "func_args['epochs'][0] is -inf"),
+        ({"epochs": np.int64(1)}, "func_args['epochs'] is a int64, which JSON cannot hold; pass its tolist()"),
+        ({"epochs": {1, 2}}, "pass a sorted list"),
+        ({"epochs": {1: 2}}, "func_args['epochs'] has the key 1"),
+        ({"epochs": "\ud800"}, "half a surrogate pair"),
+        ({"epochs": b"x"}, "func_args['epochs'] is a bytes"),
+        ([1], "func_args must be a dict"),
+    ],
+)
+def test_arguments_that_cannot_be_passed_are_named(args, part):
+    assert part in refused(epochs_and_rate, args)
+
+
+def test_data_that_contains_itself_is_refused():
+    loop: list[Any] = []
+    loop.append(loop)
+
+    assert "contains itself" in refused(epochs_and_rate, {"epochs": loop})
+
+
+def test_a_parameter_by_position_only_cannot_be_given_by_name():
+    def train(a, /):
+        return a
+
+    assert "remove the /" in refused(train, {"a": 1})
+
+
+def test_a_function_with_keywords_takes_any_name():
+    def train(**settings):
+        return settings
+
+    assert package(train, {"any": 1})["args"] == {"any": 1}
+
+
+def test_a_reference_takes_json_only_too():
+    assert "func_args['x'] is a bytes" in refused("m:f", {"x": b""})
+
+
+# ---- types ---------------------------------------------------------------------------------------------------
+
+
+def test_simple_types_are_recorded_however_they_are_written(tmp_path):
+    text = """
+import typing
+from typing import Dict, List, Optional, Union
+class Config: pass
+def train(a: int, b: "float", c: Optional[bool], d: "str | None", e: list[int], f: Dict[str, int],
+          g: "typing.List[int]", h: Union[int, None], i: "Optional['int']", j: Union[int, str], k: Config,
+          l: "Config", m, n: List = (), o: dict = {}, p: "not an expression" = 1, *q: int, **r: int):
+    return 1
+"""
+    types = package(module_of(tmp_path / "typed.py", text).train, dict.fromkeys("abcdefghijklm", 1))["types"]
+
+    simple = {"a": "int", "b": "float", "c": "bool", "d": "str", "e": "list", "f": "dict", "g": "list"}
+    assert types == {**simple, "h": "int", "i": "int", "n": "list", "o": "dict"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "expected"),
+    [
+        ("int", "10", 10),
+        ("int", " 10 ", 10),
+        ("int", 10.0, 10),
+        ("int", "10.0", 10),
+        ("int", "1e3", 1000),
+        ("int", True, True),
+        ("float", "0.1", 0.1),
+        ("float", 3, 3.0),
+        ("bool", "true", True),
+        ("bool", "False", False),
+        ("bool", 1.0, True),
+        ("bool", "0", False),
+        ("str", "10", "10"),
+        ("str", 10, "10"),
+        ("list", "[1, 2]", [1, 2]),
+        ("list", "['a', None]", ["a", None]),
+        ("list", (1, 2), [1, 2]),
+        ("dict", '{"a": true}', {"a": True}),
+        ("dict", "{'a': True}", {"a": True}),
+        ("int", None, None),
+    ],
+)
+def test_a_value_becomes_what_the_function_declares(kind, given, expected):
+    found = coerce({"x": given}, {"x": kind})["x"]
+
+    assert (found, type(found)) == (expected, type(expected))
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        ("int", "ten"),
+        ("int", "10.5"),
+        ("int", 10.5),
+        ("int", "inf"),
+        ("int", ""),
+        ("int", [1]),
+        ("float", "nan"),
+        ("float", "fast"),
+        ("float", True),
+        ("float", 10**400),
+        ("bool", "yes please"),
+        ("bool", 2),
+        ("str", 1.10),
+        ("str", True),
+        ("list", "a, b"),
+        ("list", '{"a": 1}'),
+        ("list", "[b'x']"),
+        ("dict", "[1]"),
+        ("dict", 1),
+        ("dict", "f()"),
+    ],
+)
+def test_a_value_that_does_not_convert_is_named_with_its_parameter_and_type(kind, given):
+    with pytest.raises(
+        ValueError, match=f"^parameter epochs is declared as {kind}, and .* cannot be read as one$"
+    ) as error:
+        coerce({"epochs": given}, {"epochs": kind})
+
+    assert repr(given)[:70] in str(error.value)
+
+
+def test_what_has_no_declared_type_stays_as_it_is():
+    assert coerce({"x": "10", "y": [1]}, {}) == {"x": "10", "y": [1]}
+
+
+@given(
+    value=st.one_of(st.integers(), st.floats(allow_nan=False), st.text(), st.booleans(), st.none()),
+    kind=st.sampled_from(["int", "float", "bool", "str", "list", "dict"]),
+)
+def test_converting_twice_changes_nothing(value, kind):
+    try:
+        once = coerce({"x": value}, {"x": kind})
+    except ValueError:
+        reject()
+    assert coerce(once, {"x": kind}) == once
+
+
+@given(st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.booleans())
+def test_the_text_of_a_value_converts_back_to_it(value):
+    kind = type(value).__name__
+
+    assert coerce({"x": str(value)}, {"x": kind}) == {"x": value}
+
+
+# ---- the payload ---------------------------------------------------------------------------------------------
+
+
+def test_the_payload_is_what_the_bootstrap_reads():
+    code = package(epochs_and_rate, {"epochs": "ü"})
+
+    assert json.loads(packaging.payload(code)) == {key: code[key] for key in code if key != "types"}
+
+
+def test_the_shipped_files_hold_the_bootstrap_and_the_public_functions():
+    shipped = packaging.shipped_files()
+
+    assert packaging.BOOTSTRAP in shipped
+    assert "progress" in shipped["trainer_core/__init__.py"]
+    assert importlib.util.find_spec("trainer_core.inside.bootstrap") is not None

@@ -1,0 +1,220 @@
+"""Progress lines: one a while, from rank 0, and never the reason that a training fails."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from node_process import BARE, Node
+
+from trainer_core import packaging
+from trainer_core.inside import progress as progress_module
+from trainer_core.inside.progress import INTERVAL, PREFIX, Reporter, parse_progress, progress
+
+numbers = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
+
+
+class Clock:
+    """A clock that stands still until it is told otherwise."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def reporter(clock):
+    return Reporter(clock=clock)
+
+
+@pytest.fixture
+def lines(capsys):
+    """What was printed since the last look, parsed."""
+    return lambda: [parse_progress(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_line_is_readable_and_parses(reporter, capsys):
+    reporter.report(3, 10, {"loss": 0.3})
+
+    assert capsys.readouterr().out == '[trainjob:progress] {"step": 3, "total": 10, "metrics": {"loss": 0.3}}\n'
+
+
+@given(
+    said=st.fixed_dictionaries(
+        {},
+        optional={
+            "step": numbers,
+            "total": numbers,
+            "metrics": st.dictionaries(st.text(), numbers, min_size=1, max_size=4),
+        },
+    )
+)
+def test_what_was_said_is_read_back(said):
+    printed = []
+
+    class Stdout:
+        def write(self, text):
+            printed.append(text)
+
+        def flush(self):
+            pass
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", Stdout())
+        Reporter().report(**said)
+
+    assert [parse_progress(line) for line in printed] == [said] * bool(said)
+
+
+def test_calls_in_quick_succession_make_one_line(reporter, lines):
+    for step in range(100):
+        reporter.report(step, 1000)
+
+    assert lines() == [{"step": 0, "total": 1000}]
+
+
+def test_after_the_interval_comes_the_next_line(reporter, clock, lines):
+    reporter.report(1, 9)
+    clock.now += INTERVAL
+    reporter.report(2, 9)
+
+    assert lines() == [{"step": 1, "total": 9}, {"step": 2, "total": 9}]
+
+
+def test_the_last_step_always_gets_its_line(reporter, lines):
+    for step in range(1, 11):
+        reporter.report(step, 10)
+
+    assert lines() == [{"step": 1, "total": 10}, {"step": 10, "total": 10}]
+
+
+def test_metrics_given_between_two_lines_are_in_the_next(reporter, clock, lines):
+    reporter.report(1, 9)
+    reporter.report(metrics={"accuracy": 0.9, "loss": 1})
+    reporter.report(2, metrics={"loss": 0.5})
+    clock.now += INTERVAL
+    reporter.report(3)
+
+    assert lines()[1:] == [{"step": 3, "metrics": {"accuracy": 0.9, "loss": 0.5}}]
+
+
+def test_what_no_line_has_shown_is_printed_at_the_end(reporter, lines):
+    reporter.report(1)
+    reporter.report(2)
+    reporter.flush()
+    reporter.flush()
+
+    assert lines() == [{"step": 1}, {"step": 2}]
+
+
+def test_a_tensor_is_read_when_a_line_is_printed_and_not_kept_otherwise(reporter, clock, lines):
+    reporter.report(1, metrics={"loss": torch.tensor(0.5, requires_grad=True)})
+    reporter.report(2, metrics={"loss": torch.tensor(0.25), "rate": 0.1})
+    clock.now += INTERVAL
+    reporter.report(3)
+
+    assert lines() == [{"step": 1, "metrics": {"loss": 0.5}}, {"step": 3, "metrics": {"rate": 0.1}}]
+
+
+def test_a_number_that_is_not_finite_is_printed_as_null_and_read_as_missing(reporter, capsys):
+    reporter.report(1, metrics={"loss": float("nan"), "norm": float("inf"), "ok": True})
+    line = capsys.readouterr().out
+
+    assert '"metrics": {"loss": null, "norm": null, "ok": 1}' in line
+    assert parse_progress(line) == {"step": 1, "metrics": {"ok": 1.0}}
+
+
+def test_other_ranks_say_nothing(reporter, monkeypatch, lines):
+    monkeypatch.setenv("RANK", "1")
+    reporter.report(1, 1)
+    reporter.flush()
+
+    assert lines() == []
+
+
+@pytest.mark.parametrize("said", [("x",), (object(), 3), (1, 1, "metrics"), (1, 1, {"a": object()}), (1, 1, [1, 2])])
+def test_odd_values_raise_nothing(said):
+    progress(*said)
+
+
+def test_a_closed_stdout_raises_nothing(tmp_path):
+    packaging.ship(tmp_path / "shipped")
+
+    def train():
+        import os
+        import sys
+
+        from trainer_core import progress
+
+        sys.stdout.close()
+        progress(1, 3)
+        sys.stdout = None
+        progress(3, 3)
+        reading, writing = os.pipe()
+        os.close(reading)
+        sys.stdout = os.fdopen(writing, "w")
+        progress(3, 3)
+        sys.stdout = None
+        return "survived"
+
+    assert Node(tmp_path, tmp_path / "shipped").run(packaging.package(train), BARE).result == "survived"
+
+
+def test_a_process_that_ends_prints_what_is_left(tmp_path):
+    packaging.ship(tmp_path / "shipped")
+
+    def train():
+        from trainer_core import progress
+
+        progress(1)
+        progress(2, metrics={"accuracy": 0.9})
+
+    ended = Node(tmp_path, tmp_path / "shipped").run(packaging.package(train), BARE)
+
+    lines = [parse_progress(line) for line in ended.stdout.splitlines()]
+
+    assert lines == [{"step": 1}, {"step": 2, "metrics": {"accuracy": 0.9}}]
+
+
+def test_the_public_function_prints_to_stdout(lines):
+    progress_module.flush()
+    lines()
+    progress(5, 5)
+
+    assert lines() == [{"step": 5, "total": 5}]
+
+
+@pytest.mark.parametrize("before", ["", "[default0]:", "epoch 1 ... ", "2026-01-01T00:00:00Z stdout F "])
+def test_a_line_is_found_behind_what_a_launcher_puts_before_it(before):
+    assert parse_progress(f'{before}{PREFIX}{{"step": 1}}\r\n') == {"step": 1}
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "loss 0.3", PREFIX, f"{PREFIX}{{", f"{PREFIX}[1]", f"{PREFIX}3", f"{PREFIX}{'[' * 100_000}", '{"step": 1}'],
+)
+def test_any_other_line_is_no_progress(line):
+    assert parse_progress(line) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"step": "1", "total": null}', '{"step": true, "metrics": 3}', '{"step": 1e999, "metrics": {"a": "x"}}'],
+)
+def test_values_that_are_no_numbers_are_left_out(text):
+    assert parse_progress(PREFIX + text) in ({}, {"metrics": {}})
+
+
+@given(st.text())
+def test_no_line_makes_the_reader_fail(text):
+    parse_progress(PREFIX + text)
