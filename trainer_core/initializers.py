@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from trainer_core import checks, resources
+from trainer_core.inside import contract
 from trainer_core.secrets import SecretRef
 
 __all__ = [
@@ -26,8 +27,8 @@ __all__ = [
 ]
 
 #: Where the fetched dataset and model lie inside a training container.
-DATASET_PATH = "/workspace/dataset"
-MODEL_PATH = "/workspace/model"
+DATASET_PATH = contract.DEFAULTS[contract.DATASET_PATH]
+MODEL_PATH = contract.DEFAULTS[contract.MODEL_PATH]
 
 #: Weights in formats that training does not read; left out of pre-trained models.
 _MODEL_IGNORE_PATTERNS = ("*.msgpack", "*.h5", "*.bin", "*.pt", "*.pth")

@@ -41,8 +41,9 @@ _QUANTITY = re.compile(
     r"(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:(?P<suffix>n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)"
     r"|[eE](?P<exponent>[+-]?[0-9]{1,2}))?"
 )
-#: Kubernetes keeps quantities in 63 bits; no quantity of sense is longer than this.
+#: Kubernetes keeps quantities in 63 bits.
 _MAX_VALUE = 2**63 - 1
+#: No quantity of sense is longer.
 _MAX_TEXT = 64
 
 
@@ -56,13 +57,13 @@ def parse_quantity(quantity: str | int | float) -> Fraction:
         The amount in the resource's own unit: cores for cpu, bytes for memory, pieces for devices.
 
     Raises:
-        ValueError: Not a quantity, negative, or beyond 63 bits.
+        ValueError: Not a quantity, negative, or beyond what Kubernetes can count.
     """
     value = _number(quantity)
     if value < 0:
         raise ValueError(f"quantity {quantity!r} is negative; use 0 or more")
-    if value > _MAX_VALUE:
-        raise ValueError(f"quantity {quantity!r} is beyond what Kubernetes can count (2^63 - 1)")
+    if value > _MAX_VALUE or 0 < value < _SUFFIXES["n"]:
+        raise ValueError(f"quantity {quantity!r} is beyond what Kubernetes can count, which is 1n to 2^63 - 1")
     return value
 
 

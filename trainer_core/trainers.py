@@ -93,13 +93,8 @@ class CustomTrainer:
 
     def _check_function(self) -> None:
         checks.check_one_of("packaging", self.packaging, _PACKAGINGS)
-        if isinstance(self.func, str):
-            if not _REFERENCE.fullmatch(self.func):
-                raise ValueError(f"func must be a function or 'package.module:function', got {self.func!r}")
-            if self.packaging == "cloudpickle":
-                raise ValueError(f"func {self.func!r} is a reference, which cloudpickle cannot pack; give the function")
-        elif not callable(self.func):
-            raise ValueError(f"func must be a function or 'package.module:function', got {type(self.func).__name__}")
+        if not callable(self.func) and not _REFERENCE.fullmatch(str(self.func)):
+            raise ValueError(f"func must be a function or 'package.module:function', got {self.func!r}")
 
 
 @dataclass

@@ -1,0 +1,237 @@
+"""Options: what each writes into a job, which backends take it, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+
+from trainer_core.options import (
+    ActiveDeadlineSeconds,
+    Annotations,
+    JobSetTemplatePatch,
+    Labels,
+    Name,
+    RuntimePatch,
+    Suspend,
+    TrainerArgs,
+    TrainerCommand,
+    TrainingRuntimeSpecPatch,
+)
+from trainer_core.trainers import BuiltinTrainer, CustomTrainer, CustomTrainerContainer, TorchTuneConfig
+
+MANAGER = "trainer.kubeflow.org/kubeflow-sdk"
+OPTIONS = [
+    Name("a-job"),
+    Labels({"team": "vision"}),
+    Annotations({"note": "any text"}),
+    TrainerCommand(["python"]),
+    TrainerArgs(["--epochs=3"]),
+    RuntimePatch(),
+    ActiveDeadlineSeconds(60),
+    Suspend(),
+]
+
+
+class EveryBackend:
+    accepts: ClassVar[frozenset[str]] = frozenset(type(option).__name__ for option in OPTIONS)
+
+
+class SmallBackend:
+    accepts: ClassVar[frozenset[str]] = frozenset({"Name", "Suspend"})
+
+
+def applied(*options, trainer=None, backend=EveryBackend):
+    job_spec = {}
+    for option in options:
+        option(job_spec, trainer, backend)
+    return job_spec
+
+
+def jobset_patch(**metadata):
+    return RuntimePatch(TrainingRuntimeSpecPatch(JobSetTemplatePatch(metadata=metadata)))
+
+
+@pytest.mark.parametrize(
+    ("option", "job_spec"),
+    [
+        (Name("a-job"), {"metadata": {"name": "a-job"}}),
+        (Labels({"team": "vision"}), {"metadata": {"labels": {"team": "vision"}}}),
+        (Annotations({"note": "any text"}), {"metadata": {"annotations": {"note": "any text"}}}),
+        (TrainerCommand(["python", "-m"]), {"spec": {"trainer": {"command": ["python", "-m"]}}}),
+        (TrainerArgs(["--epochs=3"]), {"spec": {"trainer": {"args": ["--epochs=3"]}}}),
+        (RuntimePatch(), {"spec": {"runtimePatches": [{"manager": MANAGER}]}}),
+        (ActiveDeadlineSeconds(60), {"spec": {"activeDeadlineSeconds": 60}}),
+        (Suspend(), {"spec": {"suspend": True}}),
+    ],
+)
+def test_an_option_writes_where_a_trainjob_has_it(option, job_spec):
+    assert applied(option) == job_spec
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: type(option).__name__)
+def test_an_option_leaves_alone_what_others_wrote(option):
+    job_spec = {"metadata": {"other": 1}, "spec": {"other": 2, "trainer": {"image": "i"}}}
+    option(job_spec, None, EveryBackend)
+    assert (job_spec["metadata"]["other"], job_spec["spec"]["other"]) == (1, 2)
+    assert job_spec["spec"]["trainer"]["image"] == "i"
+
+
+@pytest.mark.parametrize("backend", [SmallBackend, SmallBackend()], ids=["class", "instance"])
+def test_an_option_that_a_backend_does_not_accept_is_refused_with_what_it_accepts(backend):
+    message = (
+        "Labels option is not compatible with SmallBackend. Supported backends: KubernetesBackend and every other that "
+        "accepts Labels; SmallBackend accepts Name, Suspend"
+    )
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        applied(Labels({"team": "vision"}), backend=backend)
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: type(option).__name__)
+def test_a_backend_that_accepts_nothing_refuses_every_option(option):
+    with pytest.raises(ValueError, match=r"option is not compatible with object.* accepts no options"):
+        applied(option, backend=object())
+
+
+def test_a_refused_option_writes_nothing():
+    job_spec = {}
+    with pytest.raises(ValueError, match="not compatible"):
+        RuntimePatch()(job_spec, None, SmallBackend)
+    assert job_spec == {}
+
+
+def test_an_option_derived_from_a_known_one_is_accepted_with_it():
+    class TeamLabel(Labels):
+        pass
+
+    assert applied(TeamLabel({"team": "vision"})) == {"metadata": {"labels": {"team": "vision"}}}
+
+
+@pytest.mark.parametrize(("option", "key"), [(Labels, "labels"), (Annotations, "annotations")])
+def test_two_of_a_kind_add_up_and_the_last_value_counts(option, key):
+    both = applied(option({"a": "1", "b": "1"}), option({"b": "2", "c": "2"}))
+    assert both["metadata"][key] == {"a": "1", "b": "2", "c": "2"}
+
+
+def test_what_was_given_to_an_option_is_not_changed():
+    given = {"a": "1"}
+    applied(Labels(given), Labels({"b": "2"}))
+    assert given == {"a": "1"}
+
+
+@pytest.mark.parametrize("name", ["bad/name", "Bad", "", "-a", "a" * 64, "{{ ds }}", None])
+def test_a_name_that_no_job_can_have_is_refused_in_one_line(name):
+    with pytest.raises(ValueError, match="job name") as refused:
+        Name(name)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "labels", [{"team": "vision"}, {"example.com/team": ""}, {"a": "A.b_c-1"}, {"day": "{{ ds }}"}, {}]
+)
+def test_labels_of_kubernetes_are_labels(labels):
+    assert Labels(labels).labels == labels
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (None, "labels must be a dict"),
+        ("x", "labels must be a dict"),
+        ({1: "x"}, "labels must have texts as keys, got 1"),
+        ({"": "x"}, "labels key '' is not a label key"),
+        ({"a b": "x"}, "labels key 'a b' is not a label key"),
+        ({"/a": "x"}, "labels key '/a' is not a label key"),
+        ({"Example.com/a": "x"}, "is not a label key"),
+        ({"a" * 64: "x"}, "is not a label key"),
+        ({"a": "-x"}, r"labels\['a'\] must be a text of at most 63"),
+        ({"a": "x" * 64}, r"labels\['a'\] must be a text of at most 63"),
+        ({"a": 1}, r"labels\['a'\] must be a text"),
+        ({"a": "x\n"}, r"labels\['a'\] must be a text"),
+    ],
+)
+def test_what_kubernetes_would_not_take_as_a_label_is_refused(labels, message):
+    with pytest.raises(ValueError, match=message):
+        Labels(labels)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "message"),
+    [
+        (None, "annotations must be a dict"),
+        ({"a b": "x"}, "annotations key 'a b' is not a label key"),
+        ({"a": 1}, r"annotations\['a'\] must be a text, got 1; put it in quotes"),
+        ({"a": "\ud800"}, r"annotations\['a'\] must be a text"),
+        ({"a": "x" * 2**18}, "annotations are 262145 bytes together; keep them within 262144"),
+    ],
+)
+def test_what_kubernetes_would_not_take_as_an_annotation_is_refused(annotations, message):
+    with pytest.raises(ValueError, match=message):
+        Annotations(annotations)
+
+
+@pytest.mark.parametrize("option", [TrainerCommand(["python"]), TrainerArgs(["--epochs=3"])])
+@pytest.mark.parametrize("trainer", [CustomTrainerContainer("train:1.0"), None])
+def test_command_and_arguments_go_with_an_image_or_with_no_trainer(option, trainer):
+    assert applied(option, trainer=trainer)["spec"]["trainer"]
+
+
+@pytest.mark.parametrize("option", [TrainerCommand(["python"]), TrainerArgs(["--epochs=3"])])
+@pytest.mark.parametrize("trainer", [CustomTrainer("train:main"), BuiltinTrainer(TorchTuneConfig())])
+def test_command_and_arguments_do_not_go_with_another_trainer(option, trainer):
+    with pytest.raises(ValueError, match=r"Trainer(Command|Args) can only be used with CustomTrainerContainer\. "):
+        applied(option, trainer=trainer)
+
+
+@pytest.mark.parametrize("option", [TrainerCommand, TrainerArgs])
+@pytest.mark.parametrize("texts", ["python train.py", None, [1], ["a\0b"], ["x"] * 129, {"a": 1}])
+def test_what_is_no_command_line_is_refused(option, texts):
+    with pytest.raises(ValueError, match=r"(command|args).* (must be|use at most)"):
+        option(texts)
+
+
+def test_an_empty_argument_is_an_argument():
+    assert applied(TrainerArgs(["--prefix", ""]))["spec"]["trainer"]["args"] == ["--prefix", ""]
+
+
+def test_a_command_written_later_does_not_change_the_option():
+    option = TrainerCommand(["python"])
+    applied(option)["spec"]["trainer"]["command"].append("-c")
+    assert option.command == ["python"]
+
+
+@pytest.mark.parametrize("seconds", [1, 86400, "{{ params.deadline }}"])
+def test_a_deadline_is_a_positive_number(seconds):
+    assert applied(ActiveDeadlineSeconds(seconds))["spec"]["activeDeadlineSeconds"] == seconds
+
+
+@pytest.mark.parametrize("seconds", [0, -1, True, 1.5, "60", None, 2**63])
+def test_a_deadline_that_cannot_be_is_refused(seconds):
+    with pytest.raises(ValueError, match=r"activeDeadlineSeconds must be a positive integer \(minimum 1\), got"):
+        ActiveDeadlineSeconds(seconds)
+
+
+def test_a_patch_names_who_patches():
+    assert RuntimePatch().manager == MANAGER
+
+
+def test_several_patches_become_one():
+    spec = applied(
+        jobset_patch(labels={"a": "1"}), jobset_patch(labels={"b": "2"}), jobset_patch(annotations={"c": "3"})
+    )
+    metadata = {"labels": {"a": "1", "b": "2"}, "annotations": {"c": "3"}}
+    assert spec["spec"]["runtimePatches"] == [
+        {"manager": MANAGER, "trainingRuntimeSpec": {"template": {"metadata": metadata}}}
+    ]
+
+
+def test_patches_of_other_managers_are_left_alone():
+    other = {"manager": "example.com/other", "trainingRuntimeSpec": {}}
+    job_spec = {"spec": {"runtimePatches": [other]}}
+    RuntimePatch()(job_spec, None, EveryBackend)
+    assert job_spec["spec"]["runtimePatches"] == [other, {"manager": MANAGER}]
+
+
+def test_what_is_no_patch_is_refused():
+    with pytest.raises(ValueError, match="training_runtime_spec must be a TrainingRuntimeSpecPatch, got dict"):
+        RuntimePatch({"template": {}})
