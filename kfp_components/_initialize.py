@@ -1,0 +1,45 @@
+"""What the components initialize_dataset and initialize_model do: fetch once, as a TrainJob of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kfp_components import _follow, _handover
+from kfp_components._client import client_for
+from kfp_components._executor import Task
+from kfp_components._train import owned
+from trainer_core import waiting
+from trainer_core.errors import InvalidRequestError
+
+__all__ = ["initialize"]
+
+
+def initialize(
+    task: Task,
+    *,
+    storage_uri: str,
+    ignore_patterns: list[str] | None = None,
+    env: dict[str, str] | None = None,
+    secrets: dict[str, Any] | None = None,
+    backend: str = "local",
+    backend_config: dict[str, Any] | None = None,
+    job_name: str | None = None,
+    timeout: int = 0,
+    on_kill: str = "cancel",
+) -> None:
+    """Fetch what the task's only output artifact is named after; the components' docstrings describe the inputs."""
+    _follow.check_on_kill(on_kill)
+    ((role, artifact),) = task.artifacts.items()
+    source = {"storage_uri": storage_uri, "ignore_patterns": ignore_patterns, "env": env, "secrets": secrets}
+    given = {key: value for key, value in source.items() if value}
+    client = client_for(backend, backend_config)
+    ref = client.submit(owned({"initializer": {role: given}}, job_name, artifact.uri, slug=role))
+    outcome = _follow.follow(client, ref, timeout, on_kill)
+    task.write("job", ref.to_dict())
+    task.write("status", outcome.status)
+    task.write("result", dict(outcome.artifacts))
+    waiting.outcome_or_raise(outcome)
+    if role not in outcome.artifacts:
+        raise InvalidRequestError(f"TrainJob {ref.name!r} does not say where the {role} lies; the backend must name it")
+    artifact.metadata.update(job=ref.name, backend=ref.backend, storage_uri=storage_uri)
+    _handover.place(artifact, outcome.artifacts[role])

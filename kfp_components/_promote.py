@@ -1,0 +1,96 @@
+"""What the promote component does: copy a model to a registry folder, if it beats the one promoted last.
+
+Of the registry folder::
+
+    current.json            the model promoted last: version, metric, file or folder; replaced atomically
+    versions/<version>/     each model that was ever promoted, whole
+    lock                    held while one is compared and promoted
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kfp_components import _handover
+from kfp_components._executor import Artifact, Task, local_path
+from trainer_core.errors import InvalidRequestError
+
+__all__ = ["promote"]
+
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+
+
+def promote(
+    task: Task,
+    *,
+    model: Artifact,
+    metric: float,
+    registry: str,
+    higher_is_better: bool = True,
+) -> None:
+    """Promote a model; the component's docstring describes the inputs."""
+    folder = local_path(registry)
+    if folder is None or not folder.is_absolute():
+        raise InvalidRequestError(f"registry must be an absolute path or file:// URI, got {registry!r}")
+    source = model.require_path()
+    if not source.exists():
+        raise InvalidRequestError(
+            f"there is no model at {source}; let the training function return {{'artifacts': {{'model': uri}}}}"
+        )
+    version = _version(model)
+    with _locked(folder):
+        last = _current(folder)
+        promoted = last.get("version") == version or _beats(metric, last.get("metric"), higher_is_better)
+        if promoted:
+            _promote(folder, version, source, metric)
+        current = _current(folder)
+    task.write("promoted", promoted)
+    task.write("uri", (folder / current["path"]).as_uri())
+    verdict = "promoted" if promoted else f"not promoted, for {last.get('version')} has {last.get('metric')}"
+    print(f"model {version} with {metric} is {verdict}", flush=True)
+
+
+def _version(model: Artifact) -> str:
+    """The model's job, so that a retry promotes the same; a digest of the URI for a model of another origin."""
+    job = str(model.metadata.get("job") or "")
+    return job if _VERSION.fullmatch(job) else hashlib.sha256(model.uri.encode()).hexdigest()[:16]
+
+
+def _beats(metric: float, last: Any, higher_is_better: bool) -> bool:
+    if last is None:
+        return True
+    return metric > float(last) if higher_is_better else metric < float(last)
+
+
+def _promote(folder: Path, version: str, source: Path, metric: float) -> None:
+    target = Path("versions", version, source.name)
+    _handover.replace(source, folder / target)
+    temporary = folder / f".current.{uuid.uuid4().hex}"
+    temporary.write_text(json.dumps({"version": version, "metric": metric, "path": str(target)}), encoding="utf-8")
+    temporary.replace(folder / "current.json")
+
+
+def _current(folder: Path) -> dict[str, Any]:
+    try:
+        data = json.loads((folder / "current.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    if not isinstance(data, dict):
+        raise InvalidRequestError(f"{folder / 'current.json'} is not a registry's; give promote a folder of its own")
+    return data
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

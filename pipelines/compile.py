@@ -1,0 +1,54 @@
+"""Compile every component and example pipeline to YAML, the same from the same sources: ``make compile``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+COMPONENTS = ("initialize_dataset", "initialize_model", "promote", "train", "wait")
+PIPELINES = ("retrain_digits",)
+
+
+def compile_all(root: Path) -> list[Path]:
+    """Compile into the folders of a checkout, and return the files written.
+
+    Args:
+        root: Where `kfp_components/components` and `pipelines` lie, or are to be made.
+    """
+    # Imported when the image is known: components take it when they are defined.
+    from kfp import compiler
+
+    sys.path[:0] = [str(ROOT / "pipelines")]
+    written = []
+    for folder, module, name in _sources():
+        target = root / folder / f"{name}.yaml"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        definition = getattr(importlib.import_module(module), name)
+        compiler.Compiler().compile(definition, str(target))
+        written.append(target)
+    return written
+
+
+def _sources() -> list[tuple[str, str, str]]:
+    components = [("kfp_components/components", f"kfp_components.{name}", name) for name in COMPONENTS]
+    return components + [("pipelines", name, name) for name in PIPELINES]
+
+
+def main() -> None:
+    """Compile into this checkout, or for an image of one's own into another folder."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--image", help="image of the components in your registry, as name@sha256:… or name:version")
+    parser.add_argument("--output", type=Path, default=ROOT, help="folder to write into (default: this checkout)")
+    arguments = parser.parse_args()
+    if arguments.image:
+        os.environ["TRAINJOB_KFP_IMAGE"] = arguments.image
+    for path in compile_all(arguments.output):
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Training functions for the tests of components and pipelines: no torch, done at once."""
+
+
+def train_a_little(epochs: int, learning_rate: float, note: str = "", tags: list | None = None):
+    from trainer_core import output_path, progress
+
+    progress(step=epochs, total=epochs, metrics={"loss": 0.25})
+    print("a line of the log, with python3 in it")
+    model = output_path() / "model.txt"
+    model.write_text("weights")
+    given = {"epochs": epochs, "learning_rate": learning_rate, "note": note, "tags": tags}
+    return {"accuracy": 0.9, "given": repr(given), "artifacts": {"model": model.as_uri()}}
+
+
+def read_the_dataset():
+    from trainer_core import dataset_path
+
+    return {"files": {path.name: path.read_text() for path in sorted(dataset_path().iterdir())}}
+
+
+def read_the_model():
+    from trainer_core import model_path
+
+    return {"files": {path.name: path.read_text() for path in sorted(model_path().iterdir())}}
+
+
+def fail_with_markup():
+    raise ValueError("<b>no luck</b>")
+
+
+def fail_once(marker: str):
+    from pathlib import Path
+
+    if not Path(marker).exists():
+        Path(marker).touch()
+        raise RuntimeError("the first time fails")
+    return {"accuracy": 0.8}
+
+
+def run_for_ever():
+    import time
+
+    print("training has begun", flush=True)
+    while True:
+        time.sleep(0.1)
+
+
+def return_a_list():
+    return [1, 2, 3]
+
+
+def return_what_json_has_not():
+    return {"accuracy": 0.5, "loss": float("nan")}
+
+
+def name_a_model_elsewhere():
+    return {"accuracy": 0.7, "artifacts": {"model": "s3://models/digits"}}

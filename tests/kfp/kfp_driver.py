@@ -1,0 +1,116 @@
+"""Stands in for the driver and launcher of a KFP backend: makes executor inputs, runs the component's own command."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainer_core import CustomTrainer, build
+from trainer_core.client import backend_for
+
+REPOSITORY = Path(__file__).parents[2]
+COMPONENTS = REPOSITORY / "kfp_components" / "components"
+
+
+def document(component: str) -> dict[str, Any]:
+    """The committed YAML of a component."""
+    return yaml.safe_load((COMPONENTS / f"{component}.yaml").read_text())
+
+
+def component_spec(component: str) -> dict[str, Any]:
+    (spec,) = document(component)["components"].values()
+    return spec
+
+
+def container(component: str) -> dict[str, Any]:
+    (executor,) = document(component)["deploymentSpec"]["executors"].values()
+    return executor["container"]
+
+
+def request_for(func: Any, func_args: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+    trainer = CustomTrainer(func=func, func_args=func_args, **fields)
+    return build.plain(backend=backend_for("local"), runtime="python", trainer=trainer)
+
+
+@dataclass
+class DrivenTask:
+    """One task of a run: what its component is given, and where its outputs go.
+
+    Args:
+        component: Name of the component.
+        folder: Of this task; equal for the retries of a task.
+        parameters: Input parameters; those left out are not in the executor input at all.
+        artifacts: Paths of input artifacts by name.
+    """
+
+    component: str
+    folder: Path
+    parameters: dict[str, Any]
+    artifacts: dict[str, Path]
+
+    @property
+    def executor_input(self) -> str:
+        outputs = component_spec(self.component).get("outputDefinitions", {})
+        inputs = {
+            "parameterValues": _as_a_struct(self.parameters),
+            "artifacts": {name: _artifacts(name, str(path)) for name, path in self.artifacts.items()},
+        }
+        places = {
+            "parameters": {name: {"outputFile": str(self._output(name))} for name in outputs.get("parameters", {})},
+            "artifacts": {name: _artifacts(name, str(self.artifact(name))) for name in outputs.get("artifacts", {})},
+            "outputFile": str(self.folder / "outputs" / "executor_output.json"),
+        }
+        return json.dumps({"inputs": inputs, "outputs": places})
+
+    @property
+    def command(self) -> list[str]:
+        spec = container(self.component)
+        (python, *rest), (target, placeholder) = spec["command"], spec["args"]
+        assert (python, placeholder) == ("python3", "{{$}}")
+        return [sys.executable, *rest, target, self.executor_input]
+
+    def run(self) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(self.command, capture_output=True, text=True, check=False, timeout=60)
+
+    def start(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def artifact(self, name: str) -> Path:
+        return self.folder / "artifacts" / name
+
+    def output(self, name: str) -> Any:
+        """An output parameter as the backend reads it."""
+        kind = component_spec(self.component)["outputDefinitions"]["parameters"][name]["parameterType"]
+        text = self._output(name).read_text()
+        return text if kind == "STRING" else json.loads(text)
+
+    def outputs(self) -> set[str]:
+        return {path.name for path in (self.folder / "outputs").iterdir()} - {"executor_output.json"}
+
+    def executor_output(self) -> dict[str, Any]:
+        return json.loads((self.folder / "outputs" / "executor_output.json").read_text())
+
+    def metadata(self, name: str) -> dict[str, Any]:
+        return self.executor_output()["artifacts"][name]["artifacts"][0]["metadata"]
+
+    def _output(self, name: str) -> Path:
+        return self.folder / "outputs" / name
+
+
+def _artifacts(name: str, uri: str) -> dict[str, Any]:
+    return {"artifacts": [{"name": name, "type": {"schemaTitle": "system.Artifact"}, "uri": uri, "metadata": {}}]}
+
+
+def _as_a_struct(value: Any) -> Any:
+    """Every number becomes a float, as in a protobuf Struct."""
+    if isinstance(value, dict):
+        return {key: _as_a_struct(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_as_a_struct(item) for item in value]
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
