@@ -31,8 +31,9 @@ _FACE = '''"""What a training function may import; shipped with the job, where t
 
 from trainer_core.inside.paths import dataset_path, model_path, output_path
 from trainer_core.inside.progress import progress
+from trainer_core.inside.status import update_trainjob_status
 
-__all__ = ["dataset_path", "model_path", "output_path", "progress"]
+__all__ = ["dataset_path", "model_path", "output_path", "progress", "update_trainjob_status"]
 '''
 
 

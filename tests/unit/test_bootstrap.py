@@ -191,9 +191,10 @@ def test_the_public_functions_can_be_imported(node, python):
 
 def test_without_trainer_core_the_shipped_one_is_imported(node):
     def train():
-        from trainer_core import dataset_path, model_path, output_path, progress
+        from trainer_core import dataset_path, model_path, output_path, progress, update_trainjob_status
 
         progress(step=1)
+        update_trainjob_status(100)
         return [str(dataset_path()), str(model_path()), output_path().is_dir()]
 
     ended = node.run(packaging.package(train), TRAINJOB_DATASET_PATH="/data set")

@@ -7,6 +7,7 @@ trainer_core may be of another version, and costs an import that most trainings 
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import importlib
 import importlib.util
@@ -106,7 +107,8 @@ def _prepare() -> None:
             # A log is followed line by line, and a character it cannot show must not end the training.
             stream.reconfigure(line_buffering=True, errors="backslashreplace")
     if sys.stderr is not None and not faulthandler.is_enabled():
-        faulthandler.enable()
+        with contextlib.suppress(OSError, RuntimeError):  # A stderr that is no file cannot take a crash's stack.
+            faulthandler.enable()
     if (_HERE.parent / _SHIPPED).is_file():
         # At the end: a trainer_core that is installed comes first.
         sys.path.append(str(_HERE.parent.parent))
