@@ -22,9 +22,11 @@ __all__ = [
     "check_count",
     "check_env",
     "check_fraction",
+    "check_index_urls",
     "check_labels",
     "check_mapping",
     "check_one_of",
+    "check_packages",
     "check_text",
     "check_texts",
     "is_placeholder",
@@ -35,6 +37,7 @@ __all__ = [
 #: Counts are int32 on the wire (specs.md A2).
 _MAX_COUNT = 2**31 - 1
 _MAX_ANNOTATIONS_BYTES = 256 * 1024
+_INDEX_URL = re.compile(r"(https?|file)://\S+")
 _ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _LABEL_PREFIX = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -134,6 +137,32 @@ def check_env(what: str, env: object) -> None:
             raise ValueError(
                 f"{what}[{name!r}] holds a character that no environment can carry, such as NUL; remove it"
             )
+
+
+def check_packages(what: str, packages: object) -> None:
+    """Refuse what pip would not take for a package; None passes.
+
+    Raises:
+        ValueError: Not a list of texts, or one that pip would read as an option.
+    """
+    check_texts(what, packages, "scikit-learn>=1.5")
+    for package in packages if isinstance(packages, (list, tuple)) else ():
+        # `-r` reads files and `--index-url` asks another server.
+        if package.lstrip().startswith("-") or "\n" in package:
+            raise ValueError(f"{what}: {package!r} is not a package; write one such as 'scikit-learn>=1.5'")
+
+
+def check_index_urls(what: str, urls: object) -> None:
+    """Refuse what is no URL; those to be filled in pass; None passes.
+
+    Raises:
+        ValueError: Not a list of URLs.
+    """
+    check_texts(what, urls, "https://packages.example.com/simple")
+    for index, url in enumerate(urls if isinstance(urls, (list, tuple)) else ()):
+        if not _INDEX_URL.fullmatch(url) and not is_placeholder(url):
+            # Not shown: an index URL may carry a password.
+            raise ValueError(f"{what}[{index}] is not a URL; write one such as 'https://packages.example.com/simple'")
 
 
 def check_labels(what: str, labels: object) -> None:
