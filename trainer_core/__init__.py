@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     )
     from trainer_core.inside.paths import dataset_path, model_path, output_path
     from trainer_core.inside.progress import progress
+    from trainer_core.inside.status import update_trainjob_status
     from trainer_core.jobs import Event, Step, TrainJob
     from trainer_core.observation import Observation, Progress
     from trainer_core.options import (
@@ -163,6 +164,7 @@ __all__ = [
     "model_path",
     "output_path",
     "progress",
+    "update_trainjob_status",
 ]
 
 _MODULES = {
@@ -202,6 +204,7 @@ _MODULES = {
     ),
     "inside.paths": ("dataset_path", "model_path", "output_path"),
     "inside.progress": ("progress",),
+    "inside.status": ("update_trainjob_status",),
     "jobs": ("Event", "Step", "TrainJob"),
     "observation": ("Observation", "Progress"),
     "options": (

@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from trainer_core import naming, packaging, resources
+from trainer_core import checks, naming, packaging, resources
 from trainer_core.errors import InvalidRequestError
 from trainer_core.secrets import SecretRef
 
@@ -117,6 +117,14 @@ class TrainerRequest(_Part):
     config: dict[str, Any] | None = None
     result_uri: str | None = None
 
+    @model_validator(mode="after")
+    def _texts_are_what_they_stand_for(self) -> TrainerRequest:
+        """Checked once more after the constructors: templates have been filled in since."""
+        checks.check_env("env", self.env)
+        checks.check_packages("packages", self.packages)
+        checks.check_index_urls("pip_index_urls", self.pip_index_urls)
+        return self
+
     @field_validator("resources_per_node")
     @classmethod
     def _quantities_are_quantities(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -162,6 +170,12 @@ class Metadata(_Part):
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
 
+    @model_validator(mode="after")
+    def _they_are_what_kubernetes_takes(self) -> Metadata:
+        checks.check_labels("labels", self.labels)
+        checks.check_annotations("annotations", self.annotations)
+        return self
+
 
 class TrainJobRequest(_Part):
     """A TrainJob as it was asked for.
@@ -203,7 +217,7 @@ class TrainJobRequest(_Part):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            raise InvalidRequestError(_one_line(error)) from error
+            raise InvalidRequestError(checks.one_line(error)) from error
 
     @classmethod
     def from_json(cls, text: str) -> TrainJobRequest:
@@ -273,15 +287,3 @@ def _leaves(data: Any, path: str = "") -> list[tuple[str, Any]]:
     if not isinstance(data, dict):
         return [(path, data)]
     return [leaf for key, value in data.items() for leaf in _leaves(value, f"{path}.{key}" if path else str(key))]
-
-
-def _one_line(error: ValidationError) -> str:
-    """Pydantic's report as one line: `trainer.num_nodes: input should be greater than 0, got -1`."""
-    parts = []
-    for item in error.errors(include_url=False):
-        path = ".".join(str(p) for p in item["loc"])
-        message = item["msg"].removeprefix("Value error, ")
-        shown = item["input"] if isinstance(item["input"], (str, int, float, bool)) else None
-        got = f", got {shown!r}" if shown is not None and repr(shown) not in message else ""
-        parts.append(f"{path}: {message}{got}" if path else message)
-    return "; ".join(parts)

@@ -11,13 +11,16 @@ from trainer_core.errors import InvalidRequestError
 from trainer_core.request import TrainJobRequest
 
 NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True)
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20).filter(
+    str.strip
+)
+KEYS = st.from_regex(r"[A-Za-z][A-Za-z0-9]{0,10}", fullmatch=True)
 TRAINERS = st.fixed_dictionaries(
     {"kind": st.just("container"), "image": TEXTS},
     optional={
         "num_nodes": st.integers(1, 100),
         "num_proc_per_node": st.integers(1, 8),
-        "env": st.dictionaries(TEXTS, TEXTS, max_size=3),
+        "env": st.dictionaries(KEYS, TEXTS, max_size=3),
         "args": st.lists(TEXTS, max_size=3),
         "resources_per_node": st.sampled_from([{"gpu": 2}, {"cpu": "500m", "memory": "4Gi"}, {"mig-1g.5gb": 1}]),
     },
@@ -32,7 +35,7 @@ REQUESTS = st.fixed_dictionaries(
         "runtime": st.fixed_dictionaries({"name": NAMES}),
         "owner": st.fixed_dictionaries({"key": TEXTS, "slug": TEXTS, "generation": TEXTS}),
         "initializer": st.fixed_dictionaries({"dataset": SOURCES}),
-        "metadata": st.fixed_dictionaries({"labels": st.dictionaries(TEXTS, TEXTS, max_size=2)}),
+        "metadata": st.fixed_dictionaries({"labels": st.dictionaries(KEYS, KEYS, max_size=2)}),
         "active_deadline_seconds": st.integers(1, 10**6),
         "suspend": st.booleans(),
     },
@@ -114,3 +117,18 @@ def test_a_literal_secret_is_in_no_text_of_the_request():
     assert request.literal_secrets["dataset.ACCESS_TOKEN"].get_secret_value() == "hf_topsecret"
     assert all("hf_topsecret" not in text for text in (request.to_json(), repr(request), str(request)))
     assert request.fingerprint() == a_request().fingerprint()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"metadata": {"labels": {"team": "bad label!"}}},
+        {"metadata": {"annotations": {"bad key!": "x"}}},
+        {"trainer": {"kind": "container", "image": "x", "env": {"NOT=A": "name"}}},
+        {"trainer": {**code({}, {}), "packages": ["--index-url=http://evil"]}},
+        {"trainer": {**code({}, {}), "pip_index_urls": ["not a url"]}},
+    ],
+)
+def test_what_a_template_left_behind_is_judged_like_a_constant(fields):
+    with pytest.raises(InvalidRequestError):
+        a_request(**fields)

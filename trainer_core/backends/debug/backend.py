@@ -222,8 +222,9 @@ def _call(job: _Job, payload: dict[str, Any], env: dict[str, str]) -> dict[str, 
         with _environment(job, env), contextlib.redirect_stdout(_Tee(sys.stdout, lines)):
             value = bootstrap.call(payload, job.folder / "function")
         encoded = result.encode_result(result.result_record(value))
-    except Exception as error:  # noqa: BLE001 -- whatever the user's function raises is the job's failure
-        encoded = result.encode_error(result.error_record(error))
+    except (Exception, SystemExit) as error:  # noqa: BLE001 -- whatever the user's function raises ends the job only
+        users = error.with_traceback(bootstrap.users_part(error.__traceback__))
+        encoded = result.encode_error(result.error_record(users))
     finally:
         job.logs["node-0"] = lines.getvalue().splitlines()
     return dict(json.loads(encoded))
