@@ -37,8 +37,8 @@ def promote(
     higher_is_better: bool = True,
 ) -> None:
     """Promote a model; the component's docstring describes the inputs."""
-    folder = local_path(registry)
-    if folder is None or not folder.is_absolute():
+    folder = local_path(registry) if registry.startswith(("/", "file://")) else None
+    if folder is None:
         raise InvalidRequestError(f"registry must be an absolute path or file:// URI, got {registry!r}")
     source = model.require_path()
     if not source.exists():

@@ -18,7 +18,7 @@ DEFAULT_IMAGE = "trainjob-workflows/kfp-components:0.1.0"
 #: Names the image in your own registry, when components are compiled: ``registry/name@sha256:…``.
 IMAGE_VARIABLE = "TRAINJOB_KFP_IMAGE"
 
-_PINNED = re.compile(r"\S+(@sha256:[0-9a-f]{64}|:(?!latest$)[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})")
+_PINNED = re.compile(r"[^\s@]+(@sha256:[0-9a-f]{64}|:(?!latest$)[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})")
 
 
 def image() -> str:

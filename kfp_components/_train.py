@@ -7,6 +7,7 @@ every run and loop iteration. So the URI of the report is the job's owner, and a
 from __future__ import annotations
 
 import copy
+import math
 import os
 from typing import Any
 
@@ -117,6 +118,10 @@ def _metric(metrics: dict[str, float], name: str | None) -> float:
     if name not in metrics:
         known = ", ".join(sorted(metrics)) or "none"
         raise InvalidRequestError(f"metric_name: the job reported no metric {name!r}; it reported {known}")
+    if not math.isfinite(metrics[name]):
+        raise InvalidRequestError(
+            f"metric_name: the job reported {name!r} as {metrics[name]}, which is no measure of it"
+        )
     return metrics[name]
 
 

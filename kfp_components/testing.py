@@ -3,6 +3,9 @@
 KFP's local runner for subprocesses refuses container components. Ours are a command and one argument, which need no
 container where this package is installed, so the refusal is lifted for the time of a ``with`` block. What runs is the
 components' own command and arguments, also those of a compiled pipeline, and a non-zero exit fails the task.
+
+Two faults of KFP's local runner are mended meanwhile. It writes the interpreter's path over every "python3" it finds,
+in inputs and shipped code too; and a `dsl.If` on a named output of a task is always false.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ from unittest import mock
 
 import kfp
 from kfp import local
-from kfp.local import config, subprocess_task_handler
+from kfp.local import config, io, subprocess_task_handler
+from kfp.local.orchestrator.enhanced_dag_orchestrator import ConditionEvaluator
 
 __all__ = ["host_runner"]
 
@@ -39,13 +43,10 @@ def host_runner(root: str | Path, raise_on_error: bool = True) -> Iterator[None]
     """
     if not kfp.__version__.startswith(_KNOWN):
         raise RuntimeError(f"host_runner is written for kfp {_KNOWN}x, found {kfp.__version__}; use local.DockerRunner")
-    handler = subprocess_task_handler.SubprocessTaskHandler
     before = config.LocalExecutionConfig.instance
     with ExitStack() as patches:
-        for check in ("validate_not_container_component", "validate_image"):
-            patches.enter_context(mock.patch.object(handler, check, _let_pass))
-        replace = _python_replaced(subprocess_task_handler.replace_python_executable)
-        patches.enter_context(mock.patch.object(subprocess_task_handler, "replace_python_executable", replace))
+        for owner, name, ours in _replacements():
+            patches.enter_context(mock.patch.object(owner, name, ours))
         local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(root), raise_on_error=raise_on_error)
         try:
             yield
@@ -53,16 +54,38 @@ def host_runner(root: str | Path, raise_on_error: bool = True) -> Iterator[None]
             config.LocalExecutionConfig.instance = before
 
 
+def _replacements() -> list[tuple[Any, str, Any]]:
+    handler, evaluator = subprocess_task_handler.SubprocessTaskHandler, ConditionEvaluator
+    replaced = _python_replaced(subprocess_task_handler.replace_python_executable)
+    resolved = staticmethod(_outputs_resolved(evaluator._resolve_pipeline_channel))
+    return [
+        (handler, "validate_not_container_component", _let_pass),
+        (handler, "validate_image", _let_pass),
+        (subprocess_task_handler, "replace_python_executable", replaced),
+        (evaluator, "_resolve_pipeline_channel", resolved),
+    ]
+
+
 def _let_pass(*_: Any) -> None:
     """Stand in for a check of KFP's subprocess runner."""
 
 
 def _python_replaced(original: Callable[..., list[str]]) -> Callable[..., list[str]]:
-    """KFP writes this interpreter's path over every "python3", inputs and shipped code included."""
-
     def replace(full_command: list[str], new_executable: str) -> list[str]:
         if full_command[: len(_COMMAND)] == _COMMAND:
             return [new_executable, *full_command[1:]]
         return original(full_command, new_executable)
 
     return replace
+
+
+def _outputs_resolved(original: Callable[[str, io.IOStore], Any]) -> Callable[[str, io.IOStore], Any]:
+    def resolve(channel_ref: str, io_store: io.IOStore) -> Any:
+        # Names of outputs have no dash, those of tasks may: wait-2-metric is the output metric of the task wait-2.
+        task, _, output = channel_ref.removeprefix("pipelinechannel--").rpartition("-")
+        try:
+            return io_store.get_task_output(task, output)
+        except ValueError:
+            return original(channel_ref, io_store)
+
+    return resolve

@@ -24,7 +24,9 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TrainerC
 def task(tmp_path: Path, client: TrainerClient) -> Callable[..., DrivenTask]:
     """Make a task of a component: ``task("train", "task-1", request=…)``."""
 
-    def make(component: str, name: str = "task-1", artifacts: dict[str, Path] | None = None, **parameters: Any) -> DrivenTask:
+    def make(
+        component: str, name: str = "task-1", artifacts: dict[str, Path] | None = None, **parameters: Any
+    ) -> DrivenTask:
         return DrivenTask(component, tmp_path / "run" / name, parameters, artifacts or {})
 
     return make

@@ -109,7 +109,13 @@ def test_a_needed_input_that_is_missing_is_named():
 
 @pytest.mark.parametrize(
     ("name", "value", "kind"),
-    [("count", 2.5, "int"), ("count", "many", "int"), ("count", True, "int"), ("settings", [1], "dict"), ("needed", 3, "str")],
+    [
+        ("count", 2.5, "int"),
+        ("count", "many", "int"),
+        ("count", True, "int"),
+        ("settings", [1], "dict"),
+        ("needed", 3, "str"),
+    ],
 )
 def test_an_input_of_another_type_is_named_with_its_type(name, value, kind):
     with pytest.raises(InvalidRequestError, match=f"input '{name}' must be {kind}, got"):

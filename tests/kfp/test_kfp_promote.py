@@ -1,0 +1,109 @@
+"""The promote component, run by its own command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from kfp_driver import component_spec
+
+
+@pytest.fixture
+def registry(tmp_path):
+    return tmp_path / "registry"
+
+
+@pytest.fixture
+def promote(task, tmp_path, registry):
+    """Promote a model of some content; returns the finished task."""
+
+    def _promote(content, metric, **parameters):
+        model = tmp_path / f"model-{content}"
+        model.write_text(content)
+        promoting = task("promote", content, {"model": model}, metric=metric, registry=str(registry), **parameters)
+        finished = promoting.run()
+        assert finished.returncode == 0, finished.stderr
+        return promoting
+
+    return _promote
+
+
+def current(promoted):
+    return Path(urlsplit(promoted.output("uri")).path).read_text()
+
+
+def test_the_first_model_is_promoted(promote):
+    promoted = promote("first", 0.5)
+
+    assert (promoted.output("promoted"), current(promoted)) == (True, "first")
+
+
+def test_a_better_model_takes_the_place_of_the_last(promote):
+    promote("first", 0.5)
+
+    promoted = promote("second", 0.6)
+
+    assert (promoted.output("promoted"), current(promoted)) == (True, "second")
+
+
+@pytest.mark.parametrize("metric", [0.5, 0.4])
+def test_a_model_that_is_not_better_is_not_promoted(promote, metric):
+    promote("first", 0.5)
+
+    promoted = promote("second", metric)
+
+    assert (promoted.output("promoted"), current(promoted)) == (False, "first")
+
+
+def test_lower_can_be_better(promote):
+    promote("first", 0.5, higher_is_better=False)
+
+    assert promote("second", 0.4, higher_is_better=False).output("promoted") is True
+
+
+def test_a_retry_promotes_the_same_model(promote):
+    promote("first", 0.5)
+
+    assert promote("first", 0.5).output("promoted") is True
+
+
+def test_a_model_that_was_replaced_is_still_there(promote, registry):
+    promote("first", 0.5)
+    promote("second", 0.6)
+
+    assert sorted(path.read_text() for path in registry.glob("versions/*/*")) == ["first", "second"]
+
+
+def test_every_declared_output_is_written(promote):
+    assert promote("first", 0.5).outputs() == set(component_spec("promote")["outputDefinitions"]["parameters"])
+
+
+@pytest.mark.parametrize("registry_input", ["relative/path", "s3://bucket/registry"])
+def test_a_registry_that_is_no_folder_of_this_machine_is_refused(task, tmp_path, registry_input):
+    (tmp_path / "model").write_text("m")
+
+    finished = task("promote", artifacts={"model": tmp_path / "model"}, metric=1, registry=registry_input).run()
+
+    assert finished.returncode == 1
+    assert finished.stderr.startswith("error: registry must be ")
+
+
+def test_a_model_that_is_not_there_is_refused(task, tmp_path, registry):
+    finished = task("promote", artifacts={"model": tmp_path / "none"}, metric=1, registry=str(registry)).run()
+
+    assert finished.returncode == 1
+    assert "there is no model at" in finished.stderr
+
+
+def test_a_broken_registry_is_not_overwritten(task, tmp_path, registry):
+    registry.mkdir()
+    (registry / "current.json").write_text(json.dumps(["something else"]))
+    (tmp_path / "model").write_text("m")
+
+    finished = task("promote", artifacts={"model": tmp_path / "model"}, metric=1, registry=str(registry)).run()
+
+    assert finished.returncode == 1
+    assert "give promote a folder of its own" in finished.stderr
+    assert (registry / "current.json").read_text() == '["something else"]'

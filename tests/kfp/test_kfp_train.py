@@ -1,0 +1,294 @@
+"""The train component, run by its own command as a backend's driver starts it."""
+
+from __future__ import annotations
+
+import json
+
+import kfp_definitions as definitions
+import pytest
+from google.protobuf import json_format
+from kfp.pipeline_spec import pipeline_spec_pb2
+from kfp_driver import component_spec, request_for
+
+ARGUMENTS = {"epochs": 2, "learning_rate": 0.1}
+
+
+@pytest.fixture
+def request_():
+    return request_for(definitions.train_a_little, ARGUMENTS)
+
+
+def test_a_task_that_waits_hands_over_what_the_job_left(task, request_):
+    training = task("train", request=request_, wait=True, metric_name="accuracy")
+
+    finished = training.run()
+
+    assert finished.returncode == 0, finished.stderr
+    assert (training.output("status"), training.output("metric")) == ("Complete", 0.9)
+    assert training.output("result")["accuracy"] == 0.9
+    assert training.artifact("model").read_text() == "weights"
+    assert training.metadata("metrics") == {"accuracy": 0.9, "loss": 0.25}
+
+
+def test_every_declared_output_is_written(task, request_):
+    training = task("train", request=request_)
+
+    training.run()
+
+    declared = component_spec("train")["outputDefinitions"]
+    assert training.outputs() == set(declared["parameters"])
+    assert set(training.executor_output()["artifacts"]) == set(declared["artifacts"])
+
+
+def test_what_the_task_writes_is_an_executor_output_of_kfp(task, request_):
+    training = task("train", request=request_, wait=True)
+
+    training.run()
+
+    message = pipeline_spec_pb2.ExecutorOutput()
+    json_format.ParseDict(training.executor_output(), message)
+    assert message.artifacts["model"].artifacts[0].metadata["runtime"] == "python"
+
+
+def test_the_log_of_the_job_is_the_log_of_the_task(task, request_):
+    finished = task("train", request=request_, wait=True).run()
+
+    assert "[node-0] a line of the log, with python3 in it\n" in finished.stdout
+
+
+def test_a_task_that_does_not_wait_returns_the_ref_of_a_live_job(task, client, request_):
+    training = task("train", request=request_)
+
+    finished = training.run()
+
+    assert finished.returncode == 0, finished.stderr
+    assert client.wait(training.output("job")["name"]).succeeded
+    assert training.output("result") == {}
+
+
+def test_arguments_arrive_as_the_types_that_the_function_declares(task, request_):
+    overrides = {"epochs": 3, "learning_rate": "1", "note": '$HOME "`quoted`"', "tags": "[1.0, 2.0]"}
+    training = task("train", request=request_, func_args=overrides, wait=True)
+
+    training.run()
+
+    expected = {"epochs": 3, "learning_rate": 1.0, "note": '$HOME "`quoted`"', "tags": [1.0, 2.0]}
+    assert training.output("result")["given"] == repr(expected)
+
+
+def test_pipeline_parameters_that_the_driver_left_as_references_arrive_too(task, request_):
+    reference = "{{$.inputs.parameters['pipelinechannel--%s']}}"
+    training = task(
+        "train",
+        request=request_,
+        func_args={"epochs": reference % "epochs", "note": reference % "note"},
+        wait=True,
+        **{"pipelinechannel--epochs": 4, "pipelinechannel--note": "it's\nfine"},
+    )
+
+    training.run()
+
+    expected = {"epochs": 4, "learning_rate": 0.1, "note": "it's\nfine", "tags": None}
+    assert training.output("result")["given"] == repr(expected)
+
+
+def test_nodes_come_from_the_input(task, client, request_):
+    training = task("train", request=request_, num_nodes=2)
+
+    training.run()
+
+    assert client.get_job(training.output("job")["name"]).num_nodes == 2
+
+
+def test_a_retry_of_a_task_finds_the_job_of_the_first_try(task, client, request_):
+    training = task("train", request=request_)
+
+    names = [(training.run(), training.output("job")["name"])[1] for _ in range(3)]
+
+    assert [job.name for job in client.list_jobs()] == [names[0]]
+    assert len(set(names)) == 1
+
+
+def test_two_tries_at_the_same_time_share_one_job(task, client, request_):
+    training = task("train", request=request_, wait=True)
+
+    tries = [training.start() for _ in range(3)]
+    codes = [(process.communicate(timeout=60), process.returncode)[1] for process in tries]
+
+    assert codes == [0, 0, 0]
+    assert len(client.list_jobs()) == 1
+
+
+def test_another_task_of_the_run_has_a_job_of_its_own(task, client, request_):
+    task("train", "iteration-1", request=request_).run()
+    task("train", "iteration-2", request=request_).run()
+
+    assert len(client.list_jobs()) == 2
+
+
+def test_a_job_name_wins_over_the_task(task, client, request_):
+    task("train", "run-1", request=request_, job_name="digits").run()
+    task("train", "run-2", request=request_, job_name="digits").run()
+
+    assert [job.name for job in client.list_jobs()] == ["digits"]
+
+
+def test_a_job_name_that_another_request_has_taken_is_refused_in_one_line(task, request_):
+    task("train", "run-1", request=request_, job_name="digits").run()
+
+    finished = task("train", "run-2", request=request_, job_name="digits", func_args={"epochs": 9}).run()
+
+    assert finished.returncode == 1
+    assert finished.stderr.startswith("error: TrainJob 'digits' exists with another request")
+
+
+def test_a_failed_job_fails_the_task_with_its_diagnosis_in_one_line(task):
+    training = task("train", request=request_for(definitions.fail_with_markup), wait=True)
+
+    finished = training.run()
+
+    (line,) = finished.stderr.splitlines()
+    assert finished.returncode == 1
+    assert line.startswith("error: TrainJob 'fail-with-markup-")
+    assert "ValueError: <b>no luck</b>" in line
+    assert training.output("status") == "Failed"
+
+
+def test_the_report_of_a_failed_job_shows_the_traceback_and_no_markup_of_the_user(task):
+    training = task("train", request=request_for(definitions.fail_with_markup), wait=True)
+
+    training.run()
+
+    report = training.artifact("report").read_text()
+    assert "&lt;b&gt;no luck&lt;/b&gt;" in report
+    assert "Traceback" in report
+    assert "<b>" not in report
+
+
+def test_a_retry_after_a_failed_job_runs_it_again(task, client, tmp_path):
+    request = request_for(definitions.fail_once, {"marker": str(tmp_path / "marker")})
+    training = task("train", request=request, wait=True)
+
+    codes = [training.run().returncode, training.run().returncode]
+
+    assert codes == [1, 0]
+    assert len(client.list_jobs()) == 2
+
+
+def test_an_artifact_becomes_the_dataset_of_the_job(task, tmp_path):
+    folder = tmp_path / "with a space and ü"
+    folder.mkdir()
+    (folder / "a.csv").write_text("1,2")
+    artifacts = {"dataset": folder}
+
+    training = task("train", artifacts=artifacts, request=request_for(definitions.read_the_dataset), wait=True)
+    training.run()
+
+    assert training.output("result") == {"files": {"a.csv": "1,2"}}
+
+
+def test_a_uri_becomes_the_pretrained_model_of_the_job(task, tmp_path):
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "w.safetensors").write_text("w")
+    uri = (tmp_path / "weights").as_uri()
+
+    training = task("train", request=request_for(definitions.read_the_model), pretrained_uri=uri, wait=True)
+    training.run()
+
+    assert training.output("result") == {"files": {"w.safetensors": "w"}}
+
+
+def test_a_result_that_is_no_dict_goes_under_value(task):
+    training = task("train", request=request_for(definitions.return_a_list), wait=True)
+
+    training.run()
+
+    assert training.output("result") == {"value": [1, 2, 3]}
+
+
+def test_a_model_that_lies_elsewhere_keeps_its_uri(task):
+    training = task("train", request=request_for(definitions.name_a_model_elsewhere), wait=True)
+
+    training.run()
+
+    assert training.executor_output()["artifacts"]["model"]["artifacts"][0]["uri"] == "s3://models/digits"
+
+
+def refusals():
+    plain = request_for(definitions.train_a_little, ARGUMENTS)
+    uri = "file:///data"
+    return {
+        "no backend of that name": ({"request": plain, "backend": "moon"}, "unknown backend 'moon'; known are"),
+        "no setting of that name": ({"request": plain, "backend_config": {"color": 1}}, "unknown setting color"),
+        "no runtime of that name": ({"request": {**plain, "runtime": {"name": "x"}}}, "runtime 'x'"),
+        "no way to be killed": ({"request": plain, "on_kill": "maybe"}, "on_kill must be one of cancel, keep"),
+        "no argument of that type": (
+            {"request": plain, "func_args": {"epochs": "many"}},
+            "parameter epochs is declared as",
+        ),
+        "no trainer": (
+            {"request": {"initializer": {"dataset": {"storage_uri": uri}}}, "num_nodes": 2},
+            "with a trainer",
+        ),
+        "no function": (
+            {"request": {"trainer": {"kind": "container", "image": "x:1"}}, "func_args": {"a": 1}},
+            "func_args are for a training function",
+        ),
+        "a negative number of nodes": ({"request": plain, "num_nodes": -1}, "trainer.num_nodes: "),
+        "no such dataset": (
+            {"request": plain, "dataset_uri": "file:///nowhere/at/all"},
+            "/nowhere/at/all does not exist",
+        ),
+        "a name with a slash": ({"request": plain, "job_name": "a/b"}, "job name 'a/b' is not a DNS label"),
+        "no request": ({}, "input 'request' is missing"),
+    }
+
+
+@pytest.mark.parametrize("case", refusals())
+def test_what_cannot_be_right_is_refused_in_one_line_and_nothing_is_created(task, client, case):
+    parameters, reason = refusals()[case]
+
+    finished = task("train", **parameters).run()
+
+    (line,) = finished.stderr.splitlines()
+    assert (finished.returncode, client.list_jobs()) == (1, [])
+    assert line.startswith("error: ")
+    assert reason in line
+
+
+def test_a_dataset_given_twice_is_refused(task, tmp_path, request_):
+    artifacts = {"dataset": tmp_path}
+
+    finished = task("train", artifacts=artifacts, request=request_, dataset_uri="file:///data").run()
+
+    assert finished.stderr == "error: dataset and dataset_uri are both given; give one of them\n"
+
+
+def test_a_metric_that_the_job_does_not_report_fails_the_task_and_names_those_it_does(task, request_):
+    finished = task("train", request=request_, wait=True, metric_name="f1").run()
+
+    assert finished.stderr == ("error: metric_name: the job reported no metric 'f1'; it reported accuracy, loss\n")
+
+
+def test_a_container_does_not_leave_a_local_job_behind(task, client, monkeypatch, request_):
+    monkeypatch.setenv("TRAINJOB_KFP_CONTAINER", "1")
+
+    finished = task("train", request=request_).run()
+
+    assert (finished.returncode, client.list_jobs()) == (1, [])
+    assert "end with this container; set wait=True" in finished.stderr
+
+
+def test_a_container_may_wait_for_a_local_job(task, monkeypatch, request_):
+    monkeypatch.setenv("TRAINJOB_KFP_CONTAINER", "1")
+
+    assert task("train", request=request_, wait=True).run().returncode == 0
+
+
+def test_json_of_outputs_has_no_nan(task):
+    training = task("train", request=request_for(definitions.return_what_json_has_not), wait=True)
+
+    training.run()
+
+    json.dumps([training.executor_output(), training.output("result")], allow_nan=False)
+    assert training.output("status") == "Complete"
