@@ -42,6 +42,14 @@ def functions(path: Path) -> list[tuple[str, int]]:
     return [(node.name, node.end_lineno - node.lineno + 1 - docstring_lines(node)) for node in nodes]
 
 
+def imports(path: Path) -> set[str]:
+    """First names of all modules that a file imports, at its top or later."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    direct = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    parts = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    return {name.partition(".")[0] for name in direct | parts}
+
+
 def docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return len((ast.get_docstring(node, clean=False) or "").splitlines())
 
@@ -73,6 +81,12 @@ def test_importing_the_core_loads_no_heavy_module():
     program = "import sys, trainer_core; print(*{name.partition('.')[0] for name in sys.modules})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     assert HEAVY.isdisjoint(done.stdout.split())
+
+
+def test_what_runs_inside_the_training_container_imports_the_standard_library_only():
+    allowed = {*sys.stdlib_module_names, "trainer_core", "__future__"}
+    files = [path for path in SOURCES if path.is_relative_to(ROOT / "trainer_core/inside")]
+    assert {f"{path.name}: {name}" for path in files for name in imports(path) if name not in allowed} == set()
 
 
 def test_the_lock_names_no_index():
