@@ -93,7 +93,7 @@ def _print_logs(client: TrainerClient, ref: TrainJobRef) -> list[threading.Threa
 
 def _print_log(client: TrainerClient, ref: TrainJobRef, step: str) -> None:
     try:
-        for line in client.backend.logs(ref, step, follow=True):
+        for line in client.get_job_logs(ref.name, step, follow=True):
             sys.stdout.write(f"[{step}] {line}\n")
             sys.stdout.flush()
     except TrainerError as error:
