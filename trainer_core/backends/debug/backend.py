@@ -7,32 +7,26 @@ jobs are forgotten with the process.
 from __future__ import annotations
 
 import contextlib
-import io
-import json
 import os
-import socket
-import sys
+import shutil
 import tempfile
+import threading
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import Any, ClassVar, TextIO
+from typing import Any, ClassVar
 
-from trainer_core import diagnosis
 from trainer_core.attempts import Found
 from trainer_core.backends.base import Backend, NameTakenError
+from trainer_core.backends.debug.run import Job, last_progress, now_text, run, sources
 from trainer_core.configs import DebugBackendConfig
-from trainer_core.diagnosis import Facts, StepFacts
 from trainer_core.errors import InvalidRequestError, JobNotFoundError, RuntimeNotFoundError, UnsupportedError
-from trainer_core.inside import bootstrap, contract, result
-from trainer_core.inside.initialize import fetch, local_path
-from trainer_core.inside.progress import parse_progress
+from trainer_core.inside.initialize import local_path
 from trainer_core.jobs import Event, Step, TrainJob
-from trainer_core.observation import COMPLETE, FAILED, Observation, Progress
-from trainer_core.outcome import Outcome, artifacts_of, metrics_of
+from trainer_core.observation import COMPLETE, FAILED, Observation
 from trainer_core.ref import TrainJobRef
 from trainer_core.request import InitializerSource, TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
@@ -40,20 +34,6 @@ from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerT
 __all__ = ["DebugBackend"]
 
 _RUNTIMES = {"python": "python", "torch-distributed": "torch"}
-
-
-@dataclass
-class _Job:
-    """What is remembered of a job."""
-
-    request: TrainJobRequest
-    ref: TrainJobRef
-    attempt: int
-    created: datetime
-    folder: Path
-    logs: dict[str, list[str]] = field(default_factory=dict)
-    events: list[Event] = field(default_factory=list)
-    outcome: Outcome | None = None
 
 
 class DebugBackend(Backend):
@@ -68,7 +48,9 @@ class DebugBackend(Backend):
 
     def __init__(self, config: DebugBackendConfig | None = None) -> None:
         del config
-        self._jobs: dict[str, _Job] = {}
+        self._jobs: dict[str, Job] = {}
+        # A job changes the environment and the streams of the whole process. A job may submit another one.
+        self._running = threading.RLock()
 
     def render(self, request: TrainJobRequest) -> dict[str, Any]:
         self.get_runtime(request.runtime.name if request.runtime else self.default_runtime)
@@ -82,7 +64,7 @@ class DebugBackend(Backend):
             )
         if request.patches or request.active_deadline_seconds or request.suspend:
             raise UnsupportedError("the debug backend can neither patch, nor suspend, nor end a job by deadline")
-        if trainer is None and not any(_sources(request)):
+        if trainer is None and not any(sources(request)):
             raise InvalidRequestError("the request has neither a trainer nor an initializer: there is nothing to run")
         return {"steps": _step_names(request), "entry": trainer.code.entry if trainer and trainer.code else None}
 
@@ -91,16 +73,19 @@ class DebugBackend(Backend):
         return [_found(job) for job in self._jobs.values() if _concerns(job, request.attempt_name(), key)]
 
     def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
-        name = request.require_name()
+        with self._running:
+            return self._create(request, request.require_name(), attempt)
+
+    def _create(self, request: TrainJobRequest, name: str, attempt: int) -> TrainJobRef:
         if name in self._jobs:
             raise NameTakenError(name)
-        for role, source in _sources(request):
+        for role, source in sources(request):
             _check_source(role, source)
         ref = TrainJobRef(self.name, f"process-{os.getpid()}", name, uuid.uuid4().hex)
         folder = Path(tempfile.mkdtemp(prefix=f"trainjob-{name}-"))
-        job = self._jobs[name] = _Job(request, ref, attempt, datetime.now(timezone.utc), folder)
+        job = self._jobs[name] = Job(request, ref, attempt, datetime.fromisoformat(now_text()), folder)
         _event(job, "Created", f"TrainJob {name} is created")
-        job.outcome = _run(job)
+        job.outcome = run(job, self._cache)
         _event(job, job.outcome.status, str(job.outcome.diagnosis or f"TrainJob {name} is complete"))
         return ref
 
@@ -114,10 +99,9 @@ class DebugBackend(Backend):
 
     def observe(self, ref: TrainJobRef) -> Observation:
         job = self._job(ref)
-        seen = [parse_progress(line) for line in job.logs.get("node-0", [])]
-        last = next((data for data in reversed(seen) if data is not None), None)
-        progress = Progress(last.get("step"), last.get("total"), last.get("metrics") or {}) if last else None
-        return Observation(job.outcome.status if job.outcome else "Running", progress=progress, outcome=job.outcome)
+        return Observation(
+            job.outcome.status if job.outcome else "Running", progress=last_progress(job), outcome=job.outcome
+        )
 
     def logs(self, ref: TrainJobRef, step: str, follow: bool = False) -> Iterator[str]:
         job, steps = self._job(ref), _step_names(self._job(ref).request)
@@ -139,7 +123,9 @@ class DebugBackend(Backend):
 
     def delete(self, ref: TrainJobRef) -> None:
         with contextlib.suppress(JobNotFoundError):
-            del self._jobs[self._job(ref).ref.name]
+            job = self._job(ref)
+            del self._jobs[ref.name]
+            shutil.rmtree(job.folder, ignore_errors=True)
 
     def get_job(self, name: str) -> TrainJob:
         ref = self.ref(name)
@@ -161,6 +147,7 @@ class DebugBackend(Backend):
             labels=dict(job.request.metadata.labels),
             annotations=dict(job.request.metadata.annotations),
             reason=str(job.outcome.diagnosis) if job.outcome and job.outcome.diagnosis else None,
+            progress=last_progress(job),
         )
 
     def list_jobs(self) -> list[TrainJob]:
@@ -184,103 +171,17 @@ class DebugBackend(Backend):
             {f"{found.metadata['Name']}=={found.version}" for found in metadata.distributions()}, key=str.lower
         )
 
-    def _job(self, ref: TrainJobRef) -> _Job:
+    @cached_property
+    def _cache(self) -> Path:
+        return Path(tempfile.mkdtemp(prefix="trainjob-cache-"))
+
+    def _job(self, ref: TrainJobRef) -> Job:
         job = self._jobs.get(ref.name)
         if job is None or job.ref.uid != ref.uid:
             raise JobNotFoundError(
                 f"TrainJob {ref.name!r} is not one of this process; the debug backend forgets with it"
             )
         return job
-
-
-def _run(job: _Job) -> Outcome:
-    started = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-    fetched = {role: _fetch(job, role, source) for role, source in _sources(job.request)}
-    left: dict[str, Any] = {"result": fetched or None}
-    if job.request.trainer is not None and job.request.trainer.code is not None:
-        left = _call(job, job.request.trainer.code.model_dump(mode="json"), job.request.trainer.env)
-    error = left.get("error")
-    value = left.get("result")
-    return Outcome(
-        ref=job.ref.to_dict(),
-        status=FAILED if error else COMPLETE,
-        result=value,
-        metrics=metrics_of(value),
-        artifacts={**fetched, **artifacts_of(value)},
-        diagnosis=diagnosis.diagnose(Facts(steps=[_facts(error, job.logs["node-0"])])) if error else None,
-        started_at=started,
-        finished_at=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-        result_truncated=bool(left.get("truncated")),
-        result_note=left.get("note"),
-    )
-
-
-def _call(job: _Job, payload: dict[str, Any], env: dict[str, str]) -> dict[str, Any]:
-    """Call the function as a node's only process would, and return what it leaves."""
-    lines = io.StringIO()
-    try:
-        with _environment(job, env), contextlib.redirect_stdout(_Tee(sys.stdout, lines)):
-            value = bootstrap.call(payload, job.folder / "function")
-        encoded = result.encode_result(result.result_record(value))
-    except (Exception, SystemExit) as error:  # noqa: BLE001 -- whatever the user's function raises ends the job only
-        users = error.with_traceback(bootstrap.users_part(error.__traceback__))
-        encoded = result.encode_error(result.error_record(users))
-    finally:
-        job.logs["node-0"] = lines.getvalue().splitlines()
-    return dict(json.loads(encoded))
-
-
-@contextlib.contextmanager
-def _environment(job: _Job, env: dict[str, str]) -> Iterator[None]:
-    paths = {contract.DATASET_PATH: "dataset", contract.MODEL_PATH: "model", contract.OUTPUT_PATH: "output"}
-    (job.folder / "output").mkdir(mode=0o700, exist_ok=True)
-    launcher = {
-        "RANK": "0",
-        "LOCAL_RANK": "0",
-        "WORLD_SIZE": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": _free_port(),
-    }
-    before = dict(os.environ)
-    os.environ.update({**launcher, **env, **{key: str(job.folder / name) for key, name in paths.items()}})
-    os.environ[contract.NAME] = job.ref.name
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
-class _Tee(io.TextIOBase):
-    """Writes to the terminal and to the job's log."""
-
-    def __init__(self, *targets: TextIO) -> None:
-        self._targets = targets
-
-    def write(self, text: str) -> int:
-        for target in self._targets:
-            target.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        for target in self._targets:
-            target.flush()
-
-
-def _fetch(job: _Job, role: str, source: InitializerSource) -> str:
-    where, _ = fetch(
-        local_path(source.storage_uri), job.folder / "cache", list(source.ignore_patterns or ()), source.link
-    )
-    (job.folder / role).symlink_to(where)
-    job.logs[f"{role}-initializer"] = [f"{role}: {source.storage_uri} fetched into {where}"]
-    return where.as_uri()
-
-
-def _sources(request: TrainJobRequest) -> list[tuple[str, InitializerSource]]:
-    pairs = (
-        (("dataset", request.initializer.dataset), ("model", request.initializer.model)) if request.initializer else ()
-    )
-    return [(role, source) for role, source in pairs if source is not None]
 
 
 def _check_source(role: str, source: InitializerSource) -> None:
@@ -295,43 +196,25 @@ def _check_source(role: str, source: InitializerSource) -> None:
 
 
 def _step_names(request: TrainJobRequest) -> list[str]:
-    return [f"{role}-initializer" for role, _ in _sources(request)] + (["node-0"] if request.trainer else [])
+    return [f"{role}-initializer" for role, _ in sources(request)] + (["node-0"] if request.trainer else [])
 
 
 def _step_status(status: str) -> str:
     return {COMPLETE: "Succeeded", FAILED: "Failed"}.get(status, "Running")
 
 
-def _concerns(job: _Job, name: str, owner_key: str | None) -> bool:
+def _concerns(job: Job, name: str, owner_key: str | None) -> bool:
     return job.ref.name == name or (
         owner_key is not None and job.request.owner is not None and job.request.owner.key == owner_key
     )
 
 
-def _found(job: _Job) -> Found:
+def _found(job: Job) -> Found:
     owner = job.request.owner
     status = job.outcome.status if job.outcome else "Running"
     key, generation = (owner.key, owner.generation) if owner else (None, None)
     return Found(job.ref.name, status, job.request.fingerprint(), key, generation, job.attempt)
 
 
-def _facts(error: dict[str, Any], log: Sequence[str]) -> StepFacts:
-    return StepFacts(
-        "node-0",
-        exit_code=1,
-        node=socket.gethostname(),
-        error_type=error.get("type"),
-        error_message=str(error.get("message", "")),
-        traceback=error.get("traceback"),
-        log_tail=list(log),
-    )
-
-
-def _event(job: _Job, reason: str, message: str) -> None:
+def _event(job: Job, reason: str, message: str) -> None:
     job.events.append(Event("TrainJob", job.ref.name, message, reason, datetime.now(timezone.utc)))
-
-
-def _free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
