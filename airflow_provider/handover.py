@@ -31,10 +31,10 @@ def report(log: Any, outcome: Outcome) -> None:
         log.info("TrainJob %s is %s", outcome.job.name, outcome.status)
         _report_missing_result(log, outcome)
         return
-    if diagnosis.log_tail:
-        log.error("The last lines of %s:\n%s", diagnosis.step or "its log", "\n".join(diagnosis.log_tail))
     if diagnosis.traceback:
         log.error("The training function failed:\n%s", diagnosis.traceback)
+    elif diagnosis.log_tail:
+        log.error("The last lines of %s:\n%s", diagnosis.step or "its log", "\n".join(diagnosis.log_tail))
 
 
 def failure(outcome: Outcome, *, retry_can_help: bool = True) -> TrainJobFailedError:

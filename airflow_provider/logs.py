@@ -8,6 +8,7 @@ from itertools import islice
 
 from trainer_core.client import TrainerClient
 from trainer_core.errors import TrainerError
+from trainer_core.inside.progress import parse_progress
 from trainer_core.ref import TrainJobRef
 
 __all__ = ["LogTail"]
@@ -47,7 +48,7 @@ class LogTail:
             return
         for step in _STEPS:
             for line in self._new(step, ended):
-                self._show(line if step == "node-0" else f"[{step}] {line}")
+                self._show(_readable(line) if step == "node-0" else f"[{step}] {line}")
         taken = time.monotonic() - begin
         self._next = begin + taken / _SHARE
 
@@ -67,3 +68,13 @@ class LogTail:
         if ended and held is not None:
             self._shown[step] += 1
             yield held
+
+
+def _readable(line: str) -> str:
+    """A line as people read it: what `progress` prints is meant for programs."""
+    found = parse_progress(line)
+    if found is None:
+        return line
+    numbers = [f"{name}={value:g}" for name, value in found.get("metrics", {}).items()]
+    steps = [str(found[key]) for key in ("step", "total") if key in found]
+    return " ".join(part for part in ("progress", "/".join(steps), *numbers) if part)

@@ -228,8 +228,8 @@ class TrainJobOperator(BaseOperator):
 class InitializeOperator(TrainJobOperator):
     """Fetch a dataset or a model once, for TrainJobs to use many times.
 
-    Its result names where the data lies, as ``{"dataset": uri, "model": uri}``; XComs and everything else as for
-    `TrainJobOperator`.
+    Its result names where the data lies, as ``{"dataset": uri, "model": uri}``. Each is an XCom of its own as well, so
+    that later tasks can take ``initialize.output["dataset"]``. Everything else as for `TrainJobOperator`.
 
     Args:
         initializer: What to fetch.
@@ -244,4 +244,6 @@ class InitializeOperator(TrainJobOperator):
             raise ValueError("InitializeOperator runs no trainer; TrainJobOperator(initializer=…) fetches and trains")
         if initializer is None or (initializer.dataset or initializer.model) is None:
             raise ValueError("InitializeOperator needs Initializer(dataset=…, model=…) with at least one of the two")
-        super().__init__(initializer=initializer, **kwargs)
+        super().__init__(
+            initializer=initializer, **{"multiple_outputs": kwargs.get("wait_for_completion", True), **kwargs}
+        )

@@ -1,0 +1,81 @@
+"""What Airflow is told about the provider, and what importing it costs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import resources
+
+import jsonschema
+import pytest
+
+from airflow_provider import get_provider_info
+from trainer_core.configs import CONFIGS
+
+
+def test_the_provider_info_fits_the_schema_of_airflow():
+    schema = json.loads(resources.files("airflow").joinpath("provider_info.schema.json").read_text())
+    jsonschema.validate(get_provider_info(), schema)
+
+
+def test_airflow_lists_the_provider_and_its_connection_type():
+    from airflow.providers_manager import ProvidersManager
+
+    manager = ProvidersManager()
+    assert "trainjob-workflows" in manager.providers
+    assert manager.hooks["trainjob"].hook_name == "TrainJob"
+
+
+@pytest.mark.parametrize("kind", ["operators", "sensors", "hooks", "triggers"])
+def test_every_module_the_provider_names_exists(kind):
+    from importlib import import_module
+
+    for entry in get_provider_info()[kind]:
+        for module in entry["python-modules"]:
+            assert import_module(module).__all__
+
+
+def test_the_connection_form_names_settings_that_some_backend_has():
+    connection = get_provider_info()["connection-types"][0]
+    fields = dict(connection["conn-fields"])
+    assert sorted(fields.pop("backend")["schema"]["enum"]) == sorted(CONFIGS)
+    settings = {name for config in CONFIGS.values() for name in config.model_fields}
+    assert fields.keys() <= settings
+    assert "client_configuration" not in fields
+
+
+_COST = """
+import sys
+import airflow.sdk
+from airflow.sdk import BaseOperator, BaseSensorOperator, BaseHook, XComArg
+before = set(sys.modules)
+import airflow_provider.operators.trainjob, airflow_provider.sensors.trainjob
+print("\\n".join(sorted(set(sys.modules) - before)))
+"""
+
+
+def test_importing_the_operators_loads_no_client_library():
+    loaded = subprocess.run([sys.executable, "-c", _COST], check=True, capture_output=True, text=True).stdout.split()
+    heavy = {
+        "kubernetes",
+        "kubernetes_asyncio",
+        "docker",
+        "torch",
+        "huggingface_hub",
+        "boto3",
+        "kfp",
+        "fastapi",
+        "psutil",
+    }
+    assert heavy.isdisjoint(name.partition(".")[0] for name in loaded)
+    assert "airflow.triggers.base" not in loaded
+    assert len(loaded) <= 80
+
+
+def test_asking_for_the_provider_info_imports_nothing():
+    program = (
+        "import sys; import airflow_provider; airflow_provider.get_provider_info(); print('airflow' in sys.modules)"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert answer.strip() == "False"

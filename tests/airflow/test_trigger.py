@@ -1,0 +1,180 @@
+"""The trigger, on an event loop, against real local jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+import time
+
+import pytest
+from airflow.sdk.execution_time.comms import TaskStatesResult
+from airflow.sdk.execution_time.supervisor import set_supervisor_comms
+from airflow_fakes import FakeTaskInstance, double, fail, wait_for_file
+
+from airflow_provider.triggers.trainjob import TrainJobTrigger
+from trainer_core import CustomTrainer, TrainJobRef
+
+
+class FakeSupervisor:
+    """Answers for Airflow what a trigger asks of it."""
+
+    def __init__(self, states):
+        self.states = states
+
+    def send(self, msg):
+        if self.states is None:
+            raise RuntimeError("the API server does not answer")
+        return TaskStatesResult(task_states=self.states)
+
+
+@pytest.fixture
+def submit(client):
+    """Submit a function and return the ref."""
+
+    def run(func, **arguments):
+        return client.ref(client.train(runtime="python", trainer=CustomTrainer(func, arguments)))
+
+    return run
+
+
+@pytest.fixture
+def running(submit, tmp_path):
+    """The ref of a job that goes on until it is ended."""
+    return submit(wait_for_file, path=str(tmp_path / "never"))
+
+
+async def events_of(trigger):
+    return [event.payload async for event in trigger.run()]
+
+
+async def fired(trigger):
+    (event,) = await events_of(trigger)
+    return json.loads(json.dumps(event))
+
+
+async def test_the_event_holds_the_outcome_as_json(submit, client):
+    ref = submit(double, number=2)
+    event = await fired(TrainJobTrigger(ref.to_dict()))
+    assert event == {"ref": ref.to_dict(), "outcome": client.outcome(ref).to_dict()}
+
+
+async def test_a_job_that_failed_is_an_outcome_too(submit):
+    event = await fired(TrainJobTrigger(submit(fail, message="no").to_dict()))
+    assert event["outcome"]["diagnosis"]["reason"] == "ValueError: no"
+
+
+async def test_a_job_that_was_deleted_is_an_outcome_too(submit, client):
+    ref = submit(double, number=2)
+    client.delete_job(ref.name)
+    event = await fired(TrainJobTrigger(ref.to_dict()))
+    assert event["outcome"]["diagnosis"]["category"] == "Deleted"
+
+
+async def test_the_log_of_the_training_is_shown_while_it_is_waited_for(submit, task_log):
+    await fired(TrainJobTrigger(submit(double, number=2).to_dict()))
+    assert task_log().count("doubling 2") == 1
+
+
+def test_a_trigger_is_made_again_from_what_it_stored():
+    ref = TrainJobRef("local", "/home", "a-job", "uid").to_dict()
+    trigger = TrainJobTrigger(ref, backend="local", backend_config={"home": "/x"}, deadline=5.0, on_kill="keep")
+    path, stored = trigger.serialize()
+    assert path == f"{TrainJobTrigger.__module__}.TrainJobTrigger"
+    assert TrainJobTrigger(**json.loads(json.dumps(stored))).serialize() == (path, stored)
+
+
+async def test_a_deadline_that_passed_ends_the_job(running, client):
+    event = await fired(TrainJobTrigger(running.to_dict(), deadline=time.time() - 1))
+    assert "was cancelled" in event["timeout"]
+    assert client.outcome(running).status == "Failed"
+
+
+async def test_a_deadline_that_passed_leaves_a_job_that_is_to_be_kept(running, client):
+    event = await fired(TrainJobTrigger(running.to_dict(), deadline=time.time() - 1, on_kill="keep"))
+    assert "was not stopped" in event["timeout"]
+    assert client.observe(running).outcome is None
+
+
+async def test_a_backend_that_cannot_be_made_is_an_error_and_not_a_crash(running):
+    event = await fired(TrainJobTrigger(running.to_dict(), backend="local", backend_config={"hme": "/x"}))
+    assert "unknown setting hme" in event["error"]
+
+
+async def test_a_trigger_that_is_cancelled_leaves_the_job_alone(running, client):
+    trigger = TrainJobTrigger(running.to_dict())
+    task = asyncio.create_task(events_of(trigger))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await trigger.cleanup()
+    assert client.observe(running).outcome is None
+
+
+async def killed(ref, states, *, map_index=-1, **arguments):
+    trigger = TrainJobTrigger(ref.to_dict(), **arguments)
+    trigger.task_instance = FakeTaskInstance(run_id="run", map_index=map_index)
+    with set_supervisor_comms(FakeSupervisor(states)):
+        await trigger.on_kill()
+
+
+@pytest.mark.parametrize("state", ["failed", "success", "skipped", "removed", "queued", None])
+async def test_a_person_who_ends_the_task_ends_the_job(running, client, state):
+    await killed(running, {"run": {"train": state}})
+    assert client.outcome(running).diagnosis.reason == "it was cancelled"
+
+
+async def test_a_task_that_is_gone_needs_its_job_no_more(running, client):
+    await killed(running, {})
+    assert client.outcome(running).status == "Failed"
+
+
+async def test_a_trigger_that_moves_to_another_triggerer_leaves_the_job_alone(running, client):
+    await killed(running, {"run": {"train": "deferred"}})
+    assert client.observe(running).outcome is None
+
+
+async def test_the_state_of_a_mapped_task_is_that_of_its_own_index(running, client):
+    await killed(running, {"run": {"train_3": "deferred", "train_4": "failed"}}, map_index=3)
+    assert client.observe(running).outcome is None
+
+
+async def test_when_airflow_does_not_answer_the_job_goes_on(running, client):
+    await killed(running, None)
+    assert client.observe(running).outcome is None
+
+
+async def test_a_job_that_is_to_be_kept_outlives_its_task(running, client):
+    await killed(running, {"run": {"train": "failed"}}, on_kill="keep")
+    assert client.observe(running).outcome is None
+
+
+async def test_an_event_that_fired_is_not_undone(submit, client):
+    ref = submit(double, number=2)
+    trigger = TrainJobTrigger(ref.to_dict())
+    await fired(trigger)
+    await trigger.on_kill()
+    assert client.outcome(ref).status == "Complete"
+
+
+_watched: dict[str, object] = {"thread": None, "home": "", "seen": []}
+
+
+def _watch(event, arguments):
+    if (
+        event == "open"
+        and threading.get_ident() == _watched["thread"]
+        and str(arguments[0]).startswith(_watched["home"])
+    ):
+        _watched["seen"].append(arguments[0])
+
+
+async def test_no_file_is_read_on_the_event_loop(submit, home):
+    ref = submit(double, number=2)
+    sys.addaudithook(_watch)
+    _watched.update(thread=threading.get_ident(), home=str(home), seen=[])
+    await fired(TrainJobTrigger(ref.to_dict()))
+    _watched["thread"] = None
+    assert _watched["seen"] == []
