@@ -1,0 +1,114 @@
+"""What a backend under test is, and what all tests of the contract have in common."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from trainer_core.client import TrainerClient
+from trainer_core.initializers import Initializer
+from trainer_core.jobs import TrainJob
+from trainer_core.options import Name
+from trainer_core.request import Owner, TrainJobRequest
+from trainer_core.testing.functions import returns
+from trainer_core.trainers import CustomTrainer
+
+__all__ = ["BackendCase", "Contract", "on_each", "reached", "where"]
+
+#: Seconds to wait for what must happen; far more than it takes, so that a busy machine fails no test.
+_PATIENCE = 60.0
+_LOOK = 0.02
+
+_WHERE = "__trainjob_where__"
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class BackendCase:
+    """A backend to prove, and the facts in which backends may differ.
+
+    Each fact is tested both ways, and nothing else may differ.
+
+    Attributes:
+        name: Shown in the names of the tests.
+        connect: Makes a client whose state lies in a folder; called again for the same folder, a client of the same.
+        runtime: A runtime that runs a function in a plain Python process.
+        outlives_its_client: Another client finds its jobs.
+        runs_beside_its_client: `submit` returns before the job ends, so a job can be seen running, suspended and ended.
+        runs_every_node: A job of two nodes runs two processes.
+        installs_packages: `packages_to_install` are installed.
+    """
+
+    name: str
+    connect: Callable[[Path], TrainerClient]
+    runtime: str = "python"
+    outlives_its_client: bool = True
+    runs_beside_its_client: bool = True
+    runs_every_node: bool = True
+    installs_packages: bool = True
+
+
+def where(**facts: bool) -> Callable[[_F], _F]:
+    """Say that a test is about backends with these facts only; another one is about the others."""
+
+    def mark(test: _F) -> _F:
+        setattr(test, _WHERE, facts)
+        return test
+
+    return mark
+
+
+def on_each(cases: Sequence[BackendCase], metafunc: pytest.Metafunc) -> None:
+    """Run a test on every backend that has the facts the test is about; call it in ``pytest_generate_tests``."""
+    if "case" in metafunc.fixturenames:
+        facts = getattr(metafunc.function, _WHERE, {})
+        fitting = [case for case in cases if all(getattr(case, fact) == value for fact, value in facts.items())]
+        metafunc.parametrize("case", fitting, ids=[case.name for case in fitting])
+
+
+def reached(client: TrainerClient, name: str, status: str) -> TrainJob:
+    """Wait until a job has a status, and return it as it is then."""
+    end = time.monotonic() + _PATIENCE
+    while (job := client.get_job(name)).status != status and time.monotonic() < end:
+        time.sleep(_LOOK)
+    assert job.status == status  # noqa: S101 -- a test's helper
+    return job
+
+
+class Contract:
+    """A part of the contract: fixtures, and how a test says what to run."""
+
+    @pytest.fixture
+    def client(self, case: BackendCase, tmp_path: Path) -> Iterator[TrainerClient]:
+        """A client without jobs; what still runs after the test is ended."""
+        client = case.connect(tmp_path / "state")
+        yield client
+        for job in client.list_jobs():
+            client.cancel(job.name)
+
+    @pytest.fixture
+    def ask(self, case: BackendCase, client: TrainerClient) -> Callable[..., TrainJobRequest]:
+        """Builds requests: ``ask(func, {args}, name=, owner=, options=[], initializer=, **further trainer fields)``."""
+
+        def ask(
+            func: Callable[..., Any] = returns,
+            args: dict[str, Any] | None = None,
+            *,
+            name: str | None = "job",
+            owner: Owner | None = None,
+            options: Sequence[Any] = (),
+            initializer: Initializer | None = None,
+            **fields: Any,
+        ) -> TrainJobRequest:
+            trainer = CustomTrainer(func=func, func_args=args, **fields)
+            named = [Name(name)] if name and owner is None else []
+            return client.request(
+                runtime=case.runtime, trainer=trainer, initializer=initializer, options=[*named, *options], owner=owner
+            )
+
+        return ask
