@@ -13,7 +13,7 @@ import secrets
 import string
 from typing import Any
 
-__all__ = ["MAX_NAME_LENGTH", "job_name", "random_name", "validate_name"]
+__all__ = ["MAX_NAME_LENGTH", "job_name", "numbered", "random_name", "validate_name"]
 
 #: 63 less ``-dataset-initializer-0-0-xxxxx`` (30 characters).
 MAX_NAME_LENGTH = 33
@@ -40,6 +40,12 @@ def job_name(slug: str, owner_key: str, attempt: int = 0) -> str:
     digest = hashlib.sha256(owner_key.encode()).hexdigest()[:_DIGEST_LENGTH]
     suffix = f"-{digest}-{attempt}" if attempt else f"-{digest}"
     return _slug(slug, MAX_NAME_LENGTH - len(suffix)) + suffix
+
+
+def numbered(name: str, attempt: int) -> str:
+    """Name a later attempt at a job that was given its name: ``<name>-<attempt>``, cut to what a name can hold."""
+    suffix = f"-{attempt}"
+    return name[: MAX_NAME_LENGTH - len(suffix)].rstrip("-") + suffix
 
 
 def random_name() -> str:

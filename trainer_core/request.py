@@ -263,7 +263,7 @@ class TrainJobRequest(_Part):
             return self.require_name()
         if self.name is None:
             return naming.job_name(self.owner.slug, self.owner.key, attempt)
-        return f"{self.name}-{attempt}" if attempt else self.name
+        return naming.numbered(self.name, attempt) if attempt else self.name
 
     def require_name(self) -> str:
         """Return the name.

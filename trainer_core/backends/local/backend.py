@@ -65,20 +65,22 @@ class LocalProcessBackend(Backend):
         return [job for job in found if job is not None]
 
     def _may_concern(self, name: str, request: TrainJobRequest) -> bool:
-        """Names of one owner's attempts share their beginning, so that few of many jobs are read."""
-        first = request.attempt_name()
-        return name == first or name.startswith(f"{first}-")
+        """Say by its name alone whether a job can be the request's or its owner's, so that few of many are read."""
+        number = name.rpartition("-")[2]
+        attempt = int(number) if number.isdecimal() and request.owner else 0
+        return name in (request.attempt_name(), request.attempt_name(attempt))
 
     def _found(self, name: str) -> Found | None:
         folder = self._home.job(name)
         try:
             record = observe.read(folder)
             request = TrainJobRequest.parse(read_json(folder.request))
+            status = observe.observe(folder, self._ref(record)).status
         except (JobNotFoundError, OSError, ValueError):
             return None
         return Found(
             name=name,
-            status=observe.observe(folder, self._ref(record)).status,
+            status=status,
             fingerprint=request.fingerprint(),
             owner_key=request.owner.key if request.owner else None,
             generation=request.owner.generation if request.owner else None,

@@ -93,6 +93,8 @@ class Run:
         while self._desires("suspend", self._plan["suspend"]):
             if not suspended:
                 suspended = True
+                for step in self._record.steps:
+                    step.status, step.pid, step.exit_code = record.PENDING, None, None
                 self._set_status(SUSPENDED)
                 self._event("Suspended", "TrainJob is suspended")
             self._check_cancelled()
@@ -185,6 +187,8 @@ class Run:
         state = self._record.step(name)
         command = [str(self._interpreter(step)), *step["command"][1:]]
         env = {**env, processes.MARK: self._record.uid, "TRAINJOB_NAME": self._record.name, "PYTHONUNBUFFERED": "1"}
+        # What an earlier run of it left says nothing about this one.
+        self._folder.termination(name).unlink(missing_ok=True)
         with _open_log(self._folder.log(name)) as log:
             process = await asyncio.create_subprocess_exec(
                 *command,
