@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 import psutil
@@ -17,6 +19,7 @@ __all__ = ["MARK", "end_all", "kill", "signal_group"]
 MARK = "TRAINJOB_UID"
 _TERMINATE_SECONDS = 3.0
 _ROUNDS = 10
+_LOOK_SECONDS = 0.01
 
 
 def signal_group(pid: int, number: signal.Signals) -> None:
@@ -37,7 +40,21 @@ def end_all(uid: str) -> None:
         for process in found:
             with suppress(psutil.Error):
                 process.kill()
-        psutil.wait_procs(found, timeout=_TERMINATE_SECONDS)
+        _wait(found)
+
+
+def _wait(processes: Sequence[psutil.Process]) -> None:
+    """Wait until the processes have ended; not until somebody has taken notice, which in a container may be nobody."""
+    end = time.monotonic() + _TERMINATE_SECONDS
+    while not all(_has_ended(process) for process in processes) and time.monotonic() < end:
+        time.sleep(_LOOK_SECONDS)
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return True
 
 
 def _of_job(uid: str) -> list[psutil.Process]:
