@@ -1,0 +1,55 @@
+"""A local backend of its own for each test, and nothing that survives the test."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from local_jobs import returns
+
+from trainer_core import CustomTrainer, LocalProcessBackendConfig, Name, TrainerClient
+
+
+@pytest.fixture
+def home(tmp_path):
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def client(home):
+    client = TrainerClient(LocalProcessBackendConfig(home=home))
+    yield client
+    for job in client.list_jobs():
+        client.delete_job(job.name)
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """A FIFO at which jobs wait; `open_gate` lets them go."""
+    path = tmp_path / "gate"
+    os.mkfifo(path)
+    return str(path)
+
+
+@pytest.fixture
+def ask(client):
+    """Builds requests: ``ask(func, {args}, name=…, options=[…], **further fields of the trainer)``."""
+
+    def ask(func=returns, args=None, name="job", options=(), runtime="python", initializer=None, **fields):
+        trainer = CustomTrainer(func=func, func_args=args, **fields)
+        named = [Name(name), *options]
+        return client.request(runtime=runtime, trainer=trainer, initializer=initializer, options=named)
+
+    return ask
+
+
+@pytest.fixture
+def running(client, ask):
+    """Submits a job, and returns its ref when its function runs."""
+
+    def running(func, args, **more):
+        ref = client.submit(ask(func, args, **more))
+        assert "it runs" in client.get_job_logs(ref.name, follow=True)
+        return ref
+
+    return running
