@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,6 +25,7 @@ __all__ = [
     "Initializer",
     "S3DatasetInitializer",
     "S3ModelInitializer",
+    "initializer_from_dict",
 ]
 
 #: Where the fetched dataset and model lie inside a training container.
@@ -283,6 +285,44 @@ class Initializer:
     def __post_init__(self) -> None:
         _check_kind("dataset", self.dataset, _DATASETS)
         _check_kind("model", self.model, _MODELS)
+
+
+_BY_SCHEME: dict[str, dict[str, type[BaseInitializer]]] = {
+    "dataset": {"s3": S3DatasetInitializer, "cache": DataCacheInitializer, "file": FileDatasetInitializer},
+    "model": {"s3": S3ModelInitializer, "file": FileModelInitializer},
+}
+_ELSE: dict[str, type[BaseInitializer]] = {
+    "dataset": HuggingFaceDatasetInitializer,
+    "model": HuggingFaceModelInitializer,
+}
+
+
+def initializer_from_dict(data: Mapping[str, Any]) -> Initializer:
+    """Build an initializer from plain data, as a YAML file holds it.
+
+    Args:
+        data: ``dataset`` and ``model``, each a URI, or a dict of the fields of the initializer that its scheme names.
+            A secret is given as ``{"name": …, "key": …}``.
+
+    Raises:
+        ValueError: An unknown field, or a value that the constructor refuses.
+    """
+    sources = checks.known_fields(Initializer, data)
+    made = {role: _source_from(role, given) for role, given in sources.items() if given is not None}
+    return Initializer(**made)
+
+
+def _source_from(role: str, given: Any) -> Any:
+    settings = {"storage_uri": given} if isinstance(given, str) else given
+    if not isinstance(settings, Mapping) or not isinstance(settings.get("storage_uri"), str):
+        raise ValueError(f"initializer {role} must be a URI, or a dict with storage_uri; got {type(given).__name__}")
+    scheme = settings["storage_uri"].partition("://")[0]
+    kind = _BY_SCHEME[role].get(scheme, _ELSE[role])
+    fields = checks.known_fields(kind, settings)
+    for name in _SECRET_FIELDS:
+        if isinstance(fields.get(name), Mapping):
+            fields[name] = SecretRef(**checks.known_fields(SecretRef, fields[name]))
+    return kind(**fields)
 
 
 def _check_kind(what: str, value: object, kinds: tuple[type[BaseInitializer], ...]) -> None:

@@ -1,0 +1,215 @@
+"""What the command does, from outside."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+RUN = ("--runtime", "python")
+
+
+def test_a_function_is_submitted_waited_for_and_its_result_printed(trainjob):
+    done = trainjob("submit", "train:train", "-a", "x=3", "-a", "rate=0.25", *RUN, "--name", "job", "--wait")
+
+    assert (done.returncode, done.stdout) == (0, "job Complete {'x': 3, 'accuracy': 0.25}\n")
+    assert "job Complete 100%" in done.stderr
+
+
+def test_submitting_prints_the_name_that_other_commands_take(trainjob):
+    name = trainjob("submit", "train:train", "-a", "x=3", *RUN).stdout.strip()
+
+    assert trainjob("wait", name).returncode == 0
+    assert "x is 3, rate is 0.5" in trainjob("logs", name).stdout
+    assert trainjob.json("get", name)["outcome"]["metrics"] == {"loss": 0.25, "x": 3.0, "accuracy": 0.5}
+
+
+def test_a_failed_job_ends_the_command_with_1_and_says_why(trainjob):
+    done = trainjob("submit", "train:train", "-a", "x=3", "-a", "fail=true", *RUN, "--wait")
+
+    assert done.returncode == 1
+    assert "ValueError: as asked (a retry will not help)" in done.stderr.splitlines()[-1]
+    assert "line " in done.stderr
+
+
+def test_a_definition_in_yaml_is_submitted(trainjob):
+    definition = {
+        "name": "from-file",
+        "runtime": "python",
+        "trainer": {"func": "train:train", "func_args": {"x": 7}},
+        "labels": {"team": "vision"},
+        "active_deadline_seconds": 60,
+    }
+    (trainjob.folder / "job.yaml").write_text(yaml.safe_dump(definition))
+    done = trainjob("submit", "--file", "job.yaml", "--wait", "-o", "json")
+
+    assert json.loads(done.stdout)["result"] == {"x": 7, "accuracy": 0.5}
+    assert trainjob.json("get", "from-file")["labels"] == {"team": "vision"}
+
+
+def test_the_request_of_a_job_can_be_submitted_again_under_another_name(trainjob):
+    trainjob("submit", "train:train", "-a", "x=3", *RUN, "--name", "first", "--wait")
+    request = trainjob.folder / "home" / "jobs" / "first" / "request.json"
+    done = trainjob("submit", "--file", str(request), "--name", "second", "--wait")
+
+    assert done.stdout == "second Complete {'x': 3, 'accuracy': 0.5}\n"
+
+
+def test_submitting_the_same_again_gives_the_same_job(trainjob):
+    arguments = ("submit", "train:train", "-a", "x=3", *RUN, "--name", "job", "--wait")
+
+    assert trainjob(*arguments).stdout == trainjob(*arguments).stdout
+    assert trainjob.jobs == ["job"]
+
+
+def test_another_job_of_the_same_name_is_a_conflict(trainjob):
+    trainjob("submit", "train:train", "-a", "x=3", *RUN, "--name", "job", "--wait")
+    done = trainjob("submit", "train:train", "-a", "x=4", *RUN, "--name", "job")
+
+    assert done.returncode == 4
+    assert "exists with another request" in done.stderr
+
+
+def test_initialize_tells_where_the_data_lies(trainjob):
+    (trainjob.folder / "data").mkdir()
+    (trainjob.folder / "data" / "a.txt").write_text("a")
+    done = trainjob("initialize", "--dataset", (trainjob.folder / "data").as_uri(), "--wait", "-o", "json")
+
+    assert json.loads(done.stdout)["result"]["dataset"].startswith("file:///")
+
+
+def test_logs_follow_to_the_end_of_the_job(trainjob):
+    gate = trainjob.folder / "gate"
+    trainjob("submit", "train:wait_for", "-a", f"path={gate}", *RUN, "--name", "job")
+    following = trainjob.start("logs", "-f", "job")
+
+    assert following.stdout.readline() == "waiting\n"
+    gate.touch()
+    assert following.wait() == 0
+    following.communicate()
+
+
+def test_ctrl_c_leaves_the_job_running_and_says_so(trainjob):
+    gate = trainjob.folder / "gate"
+    trainjob("submit", "train:wait_for", "-a", f"path={gate}", *RUN, "--name", "job")
+    waiting = trainjob.start("wait", "job")
+    waiting.stderr.readline()
+    waiting.send_signal(signal.SIGINT)
+    _, err = waiting.communicate()
+
+    assert waiting.returncode == 130
+    assert "job goes on; `trainjob wait job` waits again" in err
+    gate.touch()
+    assert trainjob("wait", "job").returncode == 0
+
+
+def test_waiting_that_takes_too_long_ends_with_5(trainjob):
+    trainjob("submit", "train:wait_for", "-a", "path=never", *RUN, "--name", "job")
+
+    assert trainjob("wait", "job", "--timeout", "0.2").returncode == 5
+
+
+def test_a_job_is_suspended_resumed_cancelled_and_deleted(trainjob):
+    trainjob("submit", "train:wait_for", "-a", "path=never", *RUN, "--name", "job")
+
+    assert trainjob("suspend", "job").returncode == 0
+    assert trainjob("resume", "job").returncode == 0
+    assert trainjob("cancel", "job").returncode == 0
+    assert "it was cancelled" in trainjob.json("get", "job")["reason"]
+    assert [event["reason"] for event in trainjob.json("events", "job")][-1] == "Failed"
+    assert trainjob("delete", "job").returncode == 0
+    assert trainjob("delete", "job").returncode == 0
+    assert trainjob.json("list") == []
+
+
+def test_lists_are_one_line_a_job_newest_first(trainjob):
+    for name in ("first", "second"):
+        trainjob("submit", "train:train", "-a", "x=1", *RUN, "--name", name, "--wait")
+    lines = trainjob("list").stdout.splitlines()
+
+    assert [line.split()[:3] for line in lines] == [
+        ["NAME", "STATUS", "RUNTIME"],
+        ["second", "Complete", "python"],
+        ["first", "Complete", "python"],
+    ]
+
+
+def test_runtimes_are_listed_and_one_shows_its_packages(trainjob):
+    assert [runtime["name"] for runtime in trainjob.json("runtimes")] == ["python", "torch-distributed"]
+    assert any(package.startswith("pydantic==") for package in trainjob.json("runtimes", "python")["packages"])
+
+
+def test_render_prints_what_would_be_created_and_creates_nothing(trainjob):
+    rendered = yaml.safe_load(trainjob("render", "train:train", "-a", "x=1", *RUN, "--name", "job").stdout)
+
+    assert [step["name"] for step in rendered["steps"]] == ["node-0"]
+    assert trainjob.jobs == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (
+            ("submit", "train:train", "-a", "x=1", "--runtime", "nope"),
+            3,
+            "no runtime 'nope'.*python, torch-distributed",
+        ),
+        (("submit", "train:train", *RUN), 2, "x"),
+        (("submit", "train:train", "-a", "x=many", *RUN), 2, "x.*many"),
+        (("submit", "train:train", "-a", "x", *RUN), 2, "--arg must be name=value"),
+        (("submit", "train:nothing", *RUN), 2, "cannot be imported"),
+        (("submit", "train.py", *RUN), 2, "module:function"),
+        (("submit", "train:uses_a_global", *RUN), 2, "LIMIT"),
+        (("submit", *RUN), 2, "module:function, or --file"),
+        (("submit", "train:train", "-a", "x=1", *RUN, "--name", "a/b"), 2, "job name 'a/b'"),
+        (("submit", "train:train", "-a", "x=1", *RUN, "--nodes", "-1"), 2, "num_nodes"),
+        (("submit", "train:train", "-a", "x=1", *RUN, "--dataset", "file:///nowhere"), 2, "/nowhere does not exist"),
+        (("submit", "--file", "nowhere.yaml"), 2, "nowhere.yaml cannot be read"),
+        (("initialize",), 2, "--dataset URI"),
+        (("get", "nobody"), 3, "no TrainJob 'nobody'"),
+        (("wait", "nobody"), 3, "no TrainJob 'nobody'"),
+        (("--backend", "moon", "list"), 2, "unknown backend 'moon'; known are"),
+        (("--backend", "kubernetes", "list"), 6, "kubernetes backend"),
+        (("launch",), 2, "launch"),
+        (("list", "--wrong"), 2, "--wrong"),
+    ],
+)
+def test_a_mistake_is_one_line_and_creates_nothing(trainjob, arguments, code, message):
+    done = trainjob(*arguments)
+
+    assert done.returncode == code
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("trainjob: ")
+    assert re.search(message, line)
+    assert trainjob.jobs == []
+
+
+def test_unknown_keys_of_a_definition_are_refused_with_the_known_ones(trainjob):
+    (trainjob.folder / "job.yaml").write_text("trainr: {}")
+    done = trainjob("submit", "--file", "job.yaml")
+
+    assert done.returncode == 2
+    assert "unknown key trainr; known are name, runtime, trainer" in done.stderr
+
+
+def test_flags_that_a_definition_would_override_are_refused(trainjob):
+    (trainjob.folder / "job.yaml").write_text("trainer: {func: 'train:train'}")
+
+    assert "--nodes goes with module:function" in trainjob("submit", "-f", "job.yaml", "--nodes", "2").stderr
+
+
+def test_help_names_the_exit_codes(trainjob):
+    assert "5 waiting timed out" in " ".join(trainjob("submit", "--help").stdout.split())
+
+
+def test_without_the_extra_the_command_says_what_to_install():
+    program = "import sys; sys.modules['typer'] = None; from trainer_core.cli import main; sys.exit(main(['list']))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "trainjob: typer is not installed; pip install 'trainjob-workflows[cli]'\n"

@@ -1,0 +1,77 @@
+"""The command itself: its subcommands and how errors leave it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Annotated, Any
+
+import typer
+
+from trainer_core.cli import exits, manage, submit
+from trainer_core.cli.settings import Settings
+from trainer_core.errors import TrainerError
+
+__all__ = ["app", "run"]
+
+app = typer.Typer(
+    help="Run training jobs and follow them, on this machine or on a cluster.",
+    epilog=exits.HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+submit.register(app)
+manage.register(app)
+
+#: The base class of wrong usage; it lies in click or in typer, by typer's version.
+_UsageError: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"trainjob {metadata.version('trainjob-workflows')}")
+        raise typer.Exit
+
+
+@app.callback()
+def settings(
+    context: typer.Context,
+    backend: Annotated[
+        str | None, typer.Option(help="Where jobs run: local, debug, …  [env: TRAINJOB_BACKEND; default: local]")
+    ] = None,
+    home: Annotated[
+        str | None, typer.Option(help="State folder of the local backend.  [env: TRAINJOB_HOME; default: ~/.trainjob]")
+    ] = None,
+    namespace: Annotated[str | None, typer.Option(help="Namespace, for backends on a cluster.")] = None,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    """Take what holds for every subcommand."""
+    del version
+    context.obj = Settings(backend, home, namespace)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; errors are one line on standard error."""
+    try:
+        code = app(args=list(arguments) if arguments is not None else None, prog_name="trainjob", standalone_mode=False)
+    except typer.Exit as end:
+        return int(end.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        return exits.INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has gone, as `head` does.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exits.OK
+    except _UsageError as error:
+        return _fail(error.format_message(), exits.BAD_INPUT)
+    except (TrainerError, ValueError) as error:
+        return _fail(str(error), exits.code_of(error))
+    return code if isinstance(code, int) else exits.OK
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"trainjob: {' '.join(message.split())}", file=sys.stderr)
+    return code

@@ -1,0 +1,169 @@
+"""Subcommands for TrainJobs that exist: look at them, wait for them, end them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from trainer_core.cli import exits
+from trainer_core.cli.output import Format, Output, print_data, print_table, when
+from trainer_core.cli.submit import finish
+from trainer_core.client import TrainerClient
+from trainer_core.jobs import TrainJob
+from trainer_core.runtimes import Runtime
+
+__all__ = ["register"]
+
+Name = Annotated[str, typer.Argument(help="Name of the TrainJob.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the subcommands."""
+    for name, command in _COMMANDS.items():
+        app.command(name, epilog=exits.HELP)(command)
+
+
+def list_jobs(context: typer.Context, output: Output = Format.TABLE) -> None:
+    """List the TrainJobs, newest first."""
+    jobs = _client(context).list_jobs()
+    if output is Format.JSON:
+        print_data([job.to_dict() for job in jobs])
+        return
+    rows = [
+        (job.name, job.status, job.runtime.name, job.num_nodes, when(job.creation_timestamp), job.reason)
+        for job in jobs
+    ]
+    print_table(("NAME", "STATUS", "RUNTIME", "NODES", "CREATED", "REASON"), rows)
+
+
+def get(context: typer.Context, name: Name, output: Output = Format.TABLE) -> None:
+    """Show one TrainJob, its steps, and what it left."""
+    client = _client(context)
+    job = client.get_job(name)
+    left = client.observe(name).outcome
+    if output is Format.JSON:
+        print_data({**job.to_dict(), "outcome": left.to_dict() if left else None})
+        return
+    print_table(("NAME", "STATUS", "RUNTIME", "CREATED", "REASON"), [_row(job)])
+    print()
+    steps = [(step.name, step.status, step.exit_code, when(step.started), when(step.finished)) for step in job.steps]
+    print_table(("STEP", "STATUS", "EXIT CODE", "STARTED", "FINISHED"), steps)
+    if left is not None and left.succeeded:
+        print(f"\nresult: {left.result}")
+
+
+def wait(
+    context: typer.Context,
+    name: Name,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds to wait at most.  [default: as long as it takes]")
+    ] = None,
+    output: Output = Format.TABLE,
+) -> int:
+    """Wait until a TrainJob has ended; show its progress."""
+    client = _client(context)
+    return finish(client, client.ref(name), timeout, output)
+
+
+def logs(
+    context: typer.Context,
+    name: Name,
+    step: Annotated[str, typer.Option("--step", "-s", help="Such as node-0 or dataset-initializer.")] = "node-0",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the TrainJob has ended.")] = False,
+    output: Output = Format.TABLE,
+) -> None:
+    """Print the log of one step."""
+    for line in _client(context).get_job_logs(name, step, follow):
+        if output is Format.JSON:
+            print_data({"step": step, "line": line})
+        else:
+            print(line, flush=follow)
+
+
+def events(context: typer.Context, name: Name, output: Output = Format.TABLE) -> None:
+    """Print what happened to a TrainJob."""
+    found = _client(context).get_job_events(name)
+    if output is Format.JSON:
+        print_data([event.to_dict() for event in found])
+        return
+    print_table(
+        ("TIME", "REASON", "OBJECT", "MESSAGE"),
+        [(when(event.event_time), event.reason, event.involved_object_name, event.message) for event in found],
+    )
+
+
+def suspend(context: typer.Context, name: Name) -> None:
+    """End what runs of a TrainJob but keep it, to resume it later."""
+    _client(context).suspend(name)
+
+
+def resume(context: typer.Context, name: Name) -> None:
+    """Start a suspended TrainJob again, from its beginning."""
+    _client(context).resume(name)
+
+
+def cancel(context: typer.Context, name: Name) -> None:
+    """End a TrainJob for good; its logs stay."""
+    client = _client(context)
+    client.cancel(client.ref(name))
+
+
+def delete(context: typer.Context, name: Name) -> None:
+    """Remove a TrainJob with everything it has. Gone already: that is fine."""
+    _client(context).delete_job(name)
+
+
+def runtimes(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(help="Only this one, with its Python packages.")] = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """List the runtimes, or show one."""
+    client = _client(context)
+    found = [client.get_runtime(name)] if name else client.list_runtimes()
+    packages = client.backend.get_runtime_packages(found[0]) if name else []
+    if output is Format.JSON:
+        print_data(
+            [_runtime(runtime) for runtime in found] if not name else {**_runtime(found[0]), "packages": packages}
+        )
+        return
+    rows = [(r.name, r.trainer.framework, r.trainer.num_nodes, r.trainer.device, r.trainer.image) for r in found]
+    print_table(("NAME", "FRAMEWORK", "NODES", "DEVICE", "IMAGE"), rows)
+    sys.stdout.write("".join(f"{package}\n" for package in packages))
+
+
+def _client(context: typer.Context) -> TrainerClient:
+    client: TrainerClient = context.obj.client
+    return client
+
+
+def _row(job: TrainJob) -> tuple[Any, ...]:
+    return job.name, job.status, job.runtime.name, when(job.creation_timestamp), job.reason
+
+
+def _runtime(runtime: Runtime) -> dict[str, Any]:
+    trainer = runtime.trainer
+    facts = {
+        "framework": trainer.framework,
+        "image": trainer.image,
+        "num_nodes": trainer.num_nodes,
+        "device": trainer.device,
+    }
+    return {"name": runtime.name, "kind": runtime.kind.value, **facts, "command": list(trainer.command)}
+
+
+_COMMANDS: dict[str, Callable[..., Any]] = {
+    "list": list_jobs,
+    "get": get,
+    "wait": wait,
+    "logs": logs,
+    "events": events,
+    "suspend": suspend,
+    "resume": resume,
+    "cancel": cancel,
+    "delete": delete,
+    "runtimes": runtimes,
+}
