@@ -27,8 +27,8 @@ class Progress:
         metrics: The numbers reported with it.
     """
 
-    step: int | None
-    total: int | None
+    step: float | None
+    total: float | None
     metrics: Mapping[str, float]
 
     @property
@@ -36,7 +36,7 @@ class Progress:
         """How much is done, 0 to 100; None when unknown."""
         if self.step is None or not self.total:
             return None
-        return max(0, min(100, 100 * self.step // self.total))
+        return max(0, min(100, int(100 * self.step / self.total)))
 
 
 @dataclass(frozen=True)
