@@ -37,7 +37,7 @@ def test_looks_come_less_often_up_to_a_limit():
 
 
 def test_the_last_look_is_at_the_deadline():
-    assert waiting.start(REF, now=0, timeout=10).seen(Observation("Running"), now=9.95).delay == pytest.approx(0.05)
+    assert waiting.start(REF, now=0, timeout=10).seen(Observation("Running"), now=9.99).delay == pytest.approx(0.01)
 
 
 def test_a_deadline_that_has_passed_ends_the_waiting_not_the_job():
