@@ -70,7 +70,8 @@ class Home:
             folder.path.mkdir(mode=0o700)
             yield folder
         finally:
-            shutil.rmtree(folder.path, ignore_errors=True)
+            # Moved first: a supervisor that is about to make it the job gets all of it or nothing.
+            self.discard(folder)
 
     def discard(self, folder: JobFolder) -> None:
         """Take a job away: at once for everybody who looks, then its files."""

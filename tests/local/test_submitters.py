@@ -1,0 +1,90 @@
+"""A submitter that dies or races at any instant leads to one job, never two, and never to half of one."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from local_jobs import PATIENCE, supervisor_of
+from local_submitter import request_of, submit
+
+ROUNDS = 100
+#: What every job folder holds from the first moment on which anybody can see it.
+WHOLE = {"request.json", "plan.json", "payload.json", "status.json", "lock", "code", "logs", "steps", "workspace"}
+
+
+@pytest.fixture(scope="module")
+def processes():
+    """Starts a clean process in milliseconds: all it needs is imported already."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["trainer_core.client", "trainer_core.backends.local.backend", "yaml"])
+    return context
+
+
+@pytest.fixture
+def book(tmp_path):
+    folder = tmp_path / "book"
+    folder.mkdir()
+    return folder
+
+
+def runs(book: Path) -> dict[str, int]:
+    return {page.name: len(page.read_text().splitlines()) for page in book.iterdir()}
+
+
+def half_made(home: Path) -> list[Path]:
+    folders = (home / "jobs").iterdir() if (home / "jobs").exists() else ()
+    return [folder for folder in folders if not {entry.name for entry in folder.iterdir()} >= WHOLE]
+
+
+@pytest.mark.parametrize(
+    ("how", "rounds"), [(signal.SIGKILL, ROUNDS), (signal.SIGTERM, ROUNDS // 3)], ids=["killed", "interrupted"]
+)
+def test_a_submitter_ended_at_any_instant_leads_to_one_job_after_its_retry(processes, client, home, book, how, rounds):
+    names = [f"job{number}" for number in range(rounds)]
+    instants = random.Random(how)  # noqa: S311 -- the same instants in each run
+
+    def end_at_some_instant(name: str) -> list[Path]:
+        submitter = processes.Process(target=submit, args=(home, book, name))
+        submitter.start()
+        time.sleep(instants.uniform(0.0, 0.12))
+        with suppress(ProcessLookupError):
+            os.kill(submitter.pid, how)
+        submitter.join(PATIENCE)
+        return half_made(home)
+
+    with ThreadPoolExecutor(3) as threads:
+        assert [found for found in threads.map(end_at_some_instant, names) if found] == []
+    refs = [client.submit(request_of(client, book, name)) for name in names]
+    assert [client.wait(ref, timeout=PATIENCE).status for ref in refs] == ["Complete"] * len(names)
+    assert sorted(job.name for job in client.list_jobs()) == sorted(names)
+    assert runs(book) == dict.fromkeys(names, 1)
+
+
+def test_submitters_racing_on_one_name_get_one_job(processes, client, home, book):
+    names = [f"job{number}" for number in range(ROUNDS)]
+
+    def race(name: str) -> set[str]:
+        ends = [processes.Pipe(duplex=False) for _ in range(2)]
+        racers = [processes.Process(target=submit, args=(home, book, name, answers)) for _, answers in ends]
+        for racer in racers:
+            racer.start()
+        refs = {answer.recv() for answer, _ in ends}
+        # Who got the job is known; running it to its end would show no more.
+        supervisor_of(home, name).kill()
+        for racer in racers:
+            racer.join(PATIENCE)
+        return refs
+
+    with ThreadPoolExecutor(2) as threads:
+        refs = list(threads.map(race, names))
+    assert [len(of_one_name) for of_one_name in refs] == [1] * ROUNDS
+    assert sorted(job.name for job in client.list_jobs()) == sorted(names)
+    assert list((home / "staging").iterdir()) == []
