@@ -237,6 +237,7 @@ def _fill(staged: JobFolder, request: TrainJobRequest, plan_: dict[str, Any], re
     write_json(staged.request, request.to_dict())
     write_json(staged.plan, plan_)
     write_json(staged.status, record.to_dict())
+    staged.make_reserve()
     packaging.ship(staged.code)
     if request.trainer is not None and request.trainer.code is not None:
         write_json(staged.payload, request.trainer.code.model_dump(mode="json"))

@@ -7,6 +7,7 @@
         status.json           replaced atomically by the supervisor, read by everybody
         desired.json          what people want of it: suspended, cancelled
         events.jsonl  supervisor.log
+        reserve               room to say how the job ended, should the disk be full by then
         logs/<step>.log  steps/<step>.json (what the step left: its termination message)
         code/  workspace/{dataset,model,output}
       staging/  trash/        half-made and half-removed jobs
@@ -30,6 +31,8 @@ from pathlib import Path
 from typing import Any
 
 __all__ = ["Home", "JobFolder", "hold", "is_held", "read_json", "write_json"]
+
+_RESERVE_BYTES = 16_384
 
 
 class Home:
@@ -96,6 +99,7 @@ class JobFolder:
         self.desired = path / "desired.json"
         self.events = path / "events.jsonl"
         self.supervisor_log = path / "supervisor.log"
+        self.reserve = path / "reserve"
         self.code = path / "code"
         self.payload = path / "payload.json"
         self.workspace = path / "workspace"
@@ -118,6 +122,11 @@ class JobFolder:
         for folder in (self.path / "logs", self.path / "steps", self.workspace, self.workspace / "output"):
             folder.mkdir(mode=0o700)
 
+    def make_reserve(self) -> None:
+        """Take some room on the disk, to be given back when the job's end is written."""
+        # Not zeros, which some file systems store without taking room.
+        _write(self.reserve, os.urandom(_RESERVE_BYTES))
+
     def supervised(self) -> bool:
         """Whether the supervisor lives. Answered by the lock it holds, never by a process id."""
         return is_held(self.lock)
@@ -137,12 +146,15 @@ def write_json(path: Path, data: Any) -> None:
     """Replace a file atomically: a reader sees the old or the new, and a full disk leaves the old."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(data, file, ensure_ascii=False)
+        _write(temporary, json.dumps(data, ensure_ascii=False).encode())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _write(path: Path, data: bytes) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
 
 
 def hold(path: Path) -> int | None:

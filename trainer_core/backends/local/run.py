@@ -261,6 +261,7 @@ class Run:
         self._end(FAILED, record.failed_outcome(self._now_finished(), self._ref, facts))
 
     def _end(self, status: str, outcome: Outcome) -> None:
+        self._folder.reserve.unlink(missing_ok=True)
         for step in self._record.steps:
             if step.status == record.RUNNING:
                 step.status = record.STEP_FAILED
