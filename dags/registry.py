@@ -1,0 +1,77 @@
+"""Where the digits and their models lie, and which model is the promoted one.
+
+<registry>/<version>/digits.pt    each promoted model
+<registry>/latest.json            which of them is in force: version, model, metrics; replaced atomically
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from airflow.sdk import Asset
+
+__all__ = ["DATASET", "MODEL", "dataset_folder", "latest", "promote", "registry_folder"]
+
+DATASET = Asset(name="digits-dataset", uri="trainjob://digits/dataset")
+MODEL = Asset(name="digits-model", uri="trainjob://digits/model")
+
+
+def dataset_folder() -> Path:
+    """Return the folder of the dataset: ``DIGITS_DATASET``, else one beside the TrainJobs."""
+    return Path(os.environ.get("DIGITS_DATASET") or _home() / "digits" / "dataset")
+
+
+def registry_folder() -> Path:
+    """Return the folder of promoted models: ``DIGITS_REGISTRY``, else one beside the TrainJobs."""
+    return Path(os.environ.get("DIGITS_REGISTRY") or _home() / "digits" / "registry")
+
+
+def latest() -> dict[str, Any]:
+    """Return what is promoted now; empty when nothing is."""
+    try:
+        return dict(json.loads((registry_folder() / "latest.json").read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return {}
+
+
+def promote(result: Mapping[str, Any], version: str) -> dict[str, Any] | None:
+    """Promote the model of a training result if it is more accurate than the promoted one.
+
+    Args:
+        result: What the training function returned.
+        version: Name of the new version; promoting it again changes nothing.
+
+    Returns:
+        The new entry, or None if the promoted model stays.
+    """
+    before = latest()
+    if before.get("version") == version:
+        return before
+    if before and result["accuracy"] <= before["metrics"]["accuracy"]:
+        return None
+    source = Path(unquote(urlsplit(result["artifacts"]["model"]).path))
+    target = registry_folder() / version / source.name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+    metrics = {name: result[name] for name in ("accuracy", "loss", "epochs")}
+    entry = {"version": version, "model": str(target), "metrics": metrics}
+    _replace(registry_folder() / "latest.json", json.dumps(entry))
+    return entry
+
+
+def _replace(path: Path, text: str) -> None:
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    Path(temporary).replace(path)
+
+
+def _home() -> Path:
+    return Path(os.environ.get("TRAINJOB_HOME") or "~/.trainjob").expanduser().absolute()
