@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime, timezone
 
 from airflow.sdk import dag, task
 from registry import DATASET, dataset_folder
+from retraining import DEFAULT_ARGS
 
 
 @dag(
     schedule=None,
-    start_date=datetime(2026, 1, 1),
-    catchup=False,
-    default_args={"retries": 2, "retry_delay": timedelta(seconds=30)},
+    start_date=datetime(2026, 1, 1, tzinfo=timezone.utc),
+    default_args=DEFAULT_ARGS,
     tags=["trainjob", "example"],
 )
-def ingest_digits():
+def ingest_digits() -> None:
     """Write the handwritten digits into the dataset folder."""
 
     @task(outlets=[DATASET])
