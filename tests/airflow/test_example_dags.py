@@ -1,0 +1,119 @@
+"""The example DAGs: they import lightly, they are what the documentation says, and they run."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DAGS = Path(__file__).parents[2] / "dags"
+MODULES = ("digits", "registry", "retraining", "ingest_digits", "retrain_digits", "retrain_digits_one_task")
+
+
+@pytest.fixture
+def dags(monkeypatch, home, tmp_path):
+    """Import the DAG files anew, with folders of this test."""
+    monkeypatch.setenv("DIGITS_DATASET", str(tmp_path / "dataset"))
+    monkeypatch.setenv("DIGITS_REGISTRY", str(tmp_path / "registry"))
+    monkeypatch.syspath_prepend(str(DAGS))
+    for name in MODULES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield importlib.import_module
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def bag(airflow_db, dags):
+    from airflow.dag_processing.dagbag import DagBag
+
+    return DagBag(dag_folder=str(DAGS), bundle_name="testing")
+
+
+def test_the_dag_files_have_no_import_errors(bag):
+    assert bag.import_errors == {}
+    assert sorted(bag.dags) == ["ingest_digits", "retrain_digits", "retrain_digits_one_task"]
+
+
+def test_every_task_of_every_dag_is_retried(bag):
+    assert {task.retries for dag in bag.dags.values() for task in dag.tasks} == {2}
+
+
+def test_the_retraining_has_its_steps_in_a_row_and_runs_by_asset_and_by_night(bag):
+    dag = bag.dags["retrain_digits"]
+
+    assert [task.task_id for task in dag.topological_sort()] == ["initialize", "train", "wait", "promote"]
+    assert sorted(dag.params) == ["epochs", "learning_rate", "nodes", "processes_per_node"]
+    assert type(dag.timetable).__name__ == "AssetOrTimeSchedule"
+
+
+def test_parsing_the_dags_loads_nothing_heavy():
+    program = f"""
+import sys
+sys.path.insert(0, {str(DAGS)!r})
+import retrain_digits, retrain_digits_one_task, ingest_digits
+print(sorted({{"torch", "sklearn", "numpy", "kubernetes", "kfp"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_retraining_trains_promotes_and_hands_over_real_types(run_dag, xcom, bag, dags, client):
+    from digits import write_dataset
+
+    registry = dags("registry")
+    write_dataset(registry.dataset_folder())
+    run = run_dag(bag.dags["retrain_digits"], run_conf={"epochs": 12, "learning_rate": 0.005})
+
+    assert run.state == "success"
+    result = xcom(run, "wait")
+    assert result["accuracy"] >= 0.95
+    assert (result["epochs"], result["world_size"]) == (12, 2)
+    assert registry.latest()["metrics"]["accuracy"] == result["accuracy"]
+    assert Path(registry.latest()["model"]).is_file()
+    assert xcom(run, "train")["name"] in [job.name for job in client.list_jobs()]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_one_deferrable_task_does_the_same(run_dag, xcom, bag, dags):
+    from digits import write_dataset
+
+    write_dataset(dags("registry").dataset_folder())
+    run = run_dag(bag.dags["retrain_digits_one_task"], run_conf={"epochs": 12})
+
+    assert run.state == "success"
+    assert xcom(run, "retrain", "status") == "Complete"
+    assert xcom(run, "retrain", "metrics")["accuracy"] >= 0.95
+
+
+def a_result(accuracy, tmp_path):
+    model = tmp_path / "digits.pt"
+    model.write_text(f"model of {accuracy}")
+    return {"accuracy": accuracy, "loss": 0.1, "epochs": 3, "artifacts": {"model": model.as_uri()}}
+
+
+def test_only_a_better_model_is_promoted(dags, tmp_path):
+    registry = dags("registry")
+
+    assert registry.promote(a_result(0.96, tmp_path), "one")["version"] == "one"
+    assert registry.promote(a_result(0.96, tmp_path), "two") is None
+    assert registry.promote(a_result(0.95, tmp_path), "three") is None
+    assert registry.latest()["version"] == "one"
+    assert registry.promote(a_result(0.97, tmp_path), "four")["version"] == "four"
+    assert Path(registry.latest()["model"]).read_text() == "model of 0.97"
+
+
+def test_a_retried_promotion_changes_nothing(dags, tmp_path):
+    registry = dags("registry")
+    first = registry.promote(a_result(0.96, tmp_path), "one")
+
+    assert registry.promote(a_result(0.96, tmp_path), "one") == first
+    assert json.loads((tmp_path / "registry" / "latest.json").read_text()) == first
