@@ -37,7 +37,9 @@ def fill(disk, leave: int) -> None:
 
 
 def fills_the_disk(place: str):
-    with open(place, "wb", buffering=0) as filler:
+    from pathlib import Path
+
+    with Path(place).open("wb", buffering=0) as filler:
         try:
             while True:
                 filler.write(bytes(4096))

@@ -10,6 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,7 +23,7 @@ from trainer_core.backends.local import observe, plan, runtimes, tailing
 from trainer_core.backends.local.files import Home, JobFolder, read_json, write_json
 from trainer_core.backends.local.record import Record, StepRecord, now_text
 from trainer_core.configs import LocalProcessBackendConfig
-from trainer_core.errors import BackendUnavailableError, InvalidRequestError, JobNotFoundError
+from trainer_core.errors import BackendUnavailableError, ConflictError, InvalidRequestError, JobNotFoundError
 from trainer_core.inside.initialize import local_path
 from trainer_core.jobs import Event, TrainJob
 from trainer_core.observation import Observation
@@ -74,10 +75,12 @@ class LocalProcessBackend(Backend):
         folder = self._home.job(name)
         try:
             record = observe.read(folder)
-            request = TrainJobRequest.parse(read_json(folder.request))
             status = observe.observe(folder, self._ref(record)).status
-        except (JobNotFoundError, OSError, ValueError):
+            request = observe.request(folder)
+        except JobNotFoundError:
             return None
+        except InvalidRequestError as error:
+            raise ConflictError(f"TrainJob {name!r} exists, but {error}") from error
         return Found(
             name=name,
             status=status,
@@ -132,8 +135,7 @@ class LocalProcessBackend(Backend):
             )
 
     def request(self, ref: TrainJobRef) -> TrainJobRequest:
-        folder = self._folder(ref)
-        return TrainJobRequest.parse(read_json(folder.request))
+        return observe.request(self._folder(ref))
 
     def ref(self, name: str) -> TrainJobRef:
         return self._ref(observe.read(self._home.job(name)))
@@ -182,7 +184,9 @@ class LocalProcessBackend(Backend):
             # It does not answer; its guard ends what it started.
             processes.kill(supervisor)
         processes.end_all(ref.uid)
-        self._home_of(ref).discard(folder)
+        with suppress(JobNotFoundError):
+            # Asked again: another deleter may have been faster, and the name have passed to a new job.
+            self._home_of(ref).discard(self._folder(ref))
 
     def get_job(self, name: str) -> TrainJob:
         return observe.train_job(self._home.job(name), self.ref(name))
@@ -192,7 +196,7 @@ class LocalProcessBackend(Backend):
         for name in self._home.job_names():
             try:
                 jobs.append(self.get_job(name))
-            except (JobNotFoundError, ValueError) as error:
+            except (JobNotFoundError, OSError, ValueError) as error:
                 _log.warning("job %r is left out of the list: %s", name, error)
         return sorted(jobs, key=lambda job: job.creation_timestamp, reverse=True)
 
@@ -228,7 +232,8 @@ class LocalProcessBackend(Backend):
             return
         write_json(folder.desired, {**_desired(folder), **wish})
         if record.supervisor:
-            os.kill(record.supervisor, signal.SIGUSR1)
+            with suppress(ProcessLookupError):
+                os.kill(record.supervisor, signal.SIGUSR1)
 
 
 def _fill(staged: JobFolder, request: TrainJobRequest, plan_: dict[str, Any], record: Record) -> None:

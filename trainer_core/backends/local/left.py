@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from trainer_core.backends.local.files import read_json
 from trainer_core.inside.progress import parse_progress
+from trainer_core.inside.result import parse_record
 from trainer_core.observation import Progress
 
 __all__ = ["fetched", "last_progress", "left_by", "tail"]
@@ -19,10 +19,9 @@ _TAIL_LINES = 50
 def left_by(termination: Path) -> dict[str, Any]:
     """Return a step's termination message; empty when it left none, or none that can be read."""
     try:
-        data = read_json(termination)
-    except (FileNotFoundError, ValueError):
+        return parse_record(termination.read_bytes()) or {}
+    except OSError:
         return {}
-    return data if isinstance(data, dict) else {}
 
 
 def tail(log: Path) -> list[str]:

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 from trainer_core.backends.local import runtimes
 from trainer_core.backends.local.files import Home, JobFolder, read_json
 from trainer_core.backends.local.left import last_progress
-from trainer_core.backends.local.record import Record, StepRecord, lost_outcome
-from trainer_core.errors import JobNotFoundError, RuntimeNotFoundError
+from trainer_core.backends.local.record import DAMAGED, Record, StepRecord, lost_outcome
+from trainer_core.errors import InvalidRequestError, JobNotFoundError, RuntimeNotFoundError
 from trainer_core.jobs import Event, Step, TrainJob
 from trainer_core.observation import FAILED, RUNNING, Observation
 from trainer_core.outcome import Outcome
 from trainer_core.ref import TrainJobRef
-from trainer_core.request import TrainJobRequest
+from trainer_core.request import Metadata, TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
-__all__ = ["check_is", "events", "observe", "read", "train_job"]
+__all__ = ["check_is", "events", "observe", "read", "request", "train_job"]
 
 
 def read(folder: JobFolder) -> Record:
     """Return the record of a job.
 
-    A status that cannot be read, which no supervisor of ours writes, counts as that of a job nobody supervises.
+    A status that cannot be read, which no supervisor of ours writes, is that of a damaged job: what it was made as
+    is known from its lock, how far it got is not.
 
     Raises:
         JobNotFoundError: There is no such job.
@@ -65,7 +67,21 @@ def observe(folder: JobFolder, ref: TrainJobRef) -> Observation:
             return Observation(FAILED, outcome=lost_outcome(record, ref, str(folder.supervisor_log)))
     outcome = Outcome.from_dict(record.outcome) if record.outcome else None
     progress = last_progress(folder.log("node-0")) if record.status != FAILED else None
-    return Observation(record.status, progress=progress, outcome=outcome)
+    return Observation(RUNNING if record.status == DAMAGED else record.status, progress=progress, outcome=outcome)
+
+
+def request(folder: JobFolder) -> TrainJobRequest:
+    """Return the request a job was made from.
+
+    Raises:
+        InvalidRequestError: It is damaged.
+    """
+    try:
+        return TrainJobRequest.parse(read_json(folder.request))
+    except (OSError, ValueError) as error:
+        raise InvalidRequestError(
+            f"{folder.request} cannot be read ({error}); delete the job: `trainjob delete {folder.name}`"
+        ) from error
 
 
 def train_job(folder: JobFolder, ref: TrainJobRef) -> TrainJob:
@@ -76,7 +92,7 @@ def train_job(folder: JobFolder, ref: TrainJobRef) -> TrainJob:
     """
     seen = observe(folder, ref)
     record = read(folder)
-    request = TrainJobRequest.parse(read_json(folder.request))
+    metadata = _metadata(folder)
     nodes = [step for step in record.steps if step.name.startswith("node-")]
     return TrainJob(
         name=ref.name,
@@ -87,8 +103,8 @@ def train_job(folder: JobFolder, ref: TrainJobRef) -> TrainJob:
         status=seen.status,
         uid=ref.uid,
         namespace=ref.namespace,
-        labels=dict(request.metadata.labels),
-        annotations=dict(request.metadata.annotations),
+        labels=dict(metadata.labels),
+        annotations=dict(metadata.annotations),
         started=_time(record.started),
         finished=_time(record.finished),
         progress=seen.progress,
@@ -117,6 +133,13 @@ def _event(line: str, name: str) -> Event | None:
         )
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def _metadata(folder: JobFolder) -> Metadata:
+    try:
+        return request(folder).metadata
+    except InvalidRequestError:
+        return Metadata()
 
 
 def _step(step: StepRecord, status: str) -> Step:
@@ -150,5 +173,9 @@ _UNKNOWN = "unknown"
 
 
 def _damaged(folder: JobFolder) -> Record:
+    try:
+        return replace(Record.from_dict(read_json(folder.lock)), status=DAMAGED)
+    except (OSError, ValueError):
+        pass  # Damaged as well, or made by an older version.
     created = datetime.fromtimestamp(folder.path.stat().st_mtime).astimezone().isoformat(timespec="milliseconds")
-    return Record(uid=_UNKNOWN, name=folder.name, created=created, status="of a damaged status.json")
+    return Record(uid=_UNKNOWN, name=folder.name, created=created, status=DAMAGED)

@@ -14,6 +14,8 @@ from trainer_core.ref import TrainJobRef
 
 __all__ = ["Record", "StepRecord", "complete_outcome", "failed_outcome", "lost_outcome", "now_text"]
 
+#: Stands for the status of a job whose record cannot be read.
+DAMAGED = "Damaged"
 PENDING, RUNNING, SUCCEEDED, STEP_FAILED = "Pending", "Running", "Succeeded", "Failed"
 
 
@@ -90,9 +92,10 @@ def failed_outcome(record: Record, ref: TrainJobRef, facts: Facts) -> Outcome:
 
 def lost_outcome(record: Record, ref: TrainJobRef, supervisor_log: str) -> Outcome:
     """Return the outcome of a job whose supervisor is gone without having recorded an end."""
-    reason = (
-        f"its supervisor (process {record.supervisor}) ended while the job was {record.status}; see {supervisor_log}"
-    )
+    what = f"its supervisor (process {record.supervisor}) ended while the job was {record.status}"
+    if record.status == DAMAGED:
+        what = "its status.json is damaged and no supervisor is there to write it anew"
+    reason = f"{what}; see {supervisor_log}"
     return failed_outcome(record, ref, Facts(infrastructure_error=reason))
 
 

@@ -7,6 +7,8 @@ job's processes, so that a supervisor that is killed leaves none of them behind.
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import signal
 import sys
@@ -58,15 +60,20 @@ def _run(home: Home, folder: JobFolder) -> None:
 
 def _claim(home: Home, staged: JobFolder) -> tuple[JobFolder, str]:
     """Make the staged folder the job, and return it with its uid. The lock is taken first and goes along."""
-    if hold(staged.lock) is None:
+    lock = hold(staged.lock)
+    if lock is None:
         raise OSError(f"{staged.lock} is held by somebody else")
     status = {**read_json(staged.status), "supervisor": os.getpid()}
+    # Also into the lock, which nobody writes again: should the status be damaged, it says whose job this is.
+    os.write(lock, json.dumps(status).encode())
     write_json(staged.status, status)
+    # All that needs room on the disk comes before there is a job.
+    os.close(os.open(staged.supervisor_log, os.O_WRONLY | os.O_CREAT, 0o600))
     folder = home.job(status["name"])
     try:
         staged.path.rename(folder.path)
-    except OSError:
-        if not folder.path.exists():
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         _answer(TAKEN)
         os._exit(0)
@@ -80,7 +87,7 @@ def _answer(line: str) -> None:
 
 def _detach(folder: JobFolder) -> None:
     """Send errors to the supervisor's own log; keep nothing of the submitter's."""
-    log = os.open(folder.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log = os.open(folder.supervisor_log, os.O_WRONLY | os.O_APPEND)
     os.dup2(log, 2)
     os.close(log)
     os.chdir(folder.workspace)
