@@ -1,0 +1,130 @@
+"""Retrain the digits model as a KFP pipeline: initialize → train → wait → promote, if it is good enough.
+
+The training definition is the one that the DAGs use too (`dags/digits.py`).
+
+    python pipelines/retrain_digits.py --run     run the compiled YAML on this machine, without a container engine
+    python pipelines/compile.py                  compile it anew
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any, Dict, NamedTuple
+
+from kfp import components, dsl
+
+from kfp_components.initialize_dataset import initialize_dataset
+from kfp_components.promote import promote
+from kfp_components.tasks import train_task
+from kfp_components.testing import host_runner
+from kfp_components.wait import wait
+
+ROOT = Path(__file__).resolve().parents[1]
+COMPILED = Path(__file__).with_suffix(".yaml")
+
+# DAGs and pipelines share definitions by folder: Airflow puts dags/ on the path, and here we do.
+sys.path.append(str(ROOT / "dags"))
+
+from digits import digits_trainer, write_dataset  # noqa: E402
+
+
+class Retrained(NamedTuple):
+    """What a run leaves."""
+
+    job: Dict
+    status: str
+    accuracy: float
+    model: dsl.Model
+
+
+@dsl.pipeline(name="retrain-digits", description="Fetch the digits, train on several processes, promote a good model.")
+def retrain_digits(
+    dataset_uri: str,
+    registry: str,
+    epochs: int = 20,
+    learning_rate: float = 0.01,
+    nodes: int = 1,
+    processes_per_node: int = 2,
+    min_accuracy: float = 0.95,
+    backend: str = "local",
+    backend_config: Dict = {},  # noqa: B006 - KFP takes it for an optional input, and never changes it
+) -> Retrained:
+    """Retrain the digits model.
+
+    Args:
+        dataset_uri: Folder that `write_dataset` wrote, as a URI.
+        registry: Folder of promoted models, as an absolute path or file:// URI.
+        epochs: Passes over the data.
+        learning_rate: Of the optimiser.
+        nodes: Nodes to train on.
+        processes_per_node: Processes on each node.
+        min_accuracy: Test accuracy from which on a model may be promoted.
+        backend: Where to run. "local" trains where the step runs, which suits this machine and not a cluster.
+        backend_config: Settings of the backend.
+    """
+    where = {"backend": backend, "backend_config": backend_config}
+    fetched = initialize_dataset(storage_uri=dataset_uri, **where)
+    trained = train_task(
+        trainer=digits_trainer(),
+        runtime="torch-distributed",
+        func_args={"epochs": epochs, "learning_rate": learning_rate},
+        num_nodes=nodes,
+        num_proc_per_node=processes_per_node,
+        dataset=fetched.outputs["dataset"],
+        **where,
+    )
+    waited = wait(job=trained.outputs["job"], metric_name="accuracy", backend_config=backend_config)
+    with dsl.If(waited.outputs["metric"] >= min_accuracy, name="good-enough"):
+        promoted = promote(model=waited.outputs["model"], metric=waited.outputs["metric"], registry=registry)
+    for task in (fetched, trained, waited, promoted):
+        # Every try finds its TrainJob again. Cached, none of them would see new data behind the same URI.
+        task.set_caching_options(False).set_retry(2, backoff_duration="5s")
+    return Retrained(
+        job=trained.outputs["job"],
+        status=waited.outputs["status"],
+        accuracy=waited.outputs["metric"],
+        model=waited.outputs["model"],
+    )
+
+
+def run(root: Path, **arguments: Any) -> Retrained:
+    """Run the compiled pipeline on this machine, and return what it left.
+
+    Args:
+        root: Folder for the dataset, the registry and what the tasks write.
+        **arguments: Of the pipeline, instead of its defaults.
+    """
+    root = root.resolve()
+    if "dataset_uri" not in arguments:
+        write_dataset(root / "dataset")
+        arguments["dataset_uri"] = (root / "dataset").as_uri()
+    arguments.setdefault("registry", str(root / "registry"))
+    pipeline = components.load_component_from_file(str(COMPILED))
+    with host_runner(root / "runs"):
+        outputs = pipeline(**arguments).outputs
+    return Retrained(**{name: outputs[name] for name in Retrained._fields})
+
+
+def main() -> None:
+    """Run it, and print what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--run", action="store_true", required=True, help="run the compiled YAML on this machine")
+    parser.add_argument("--root", type=Path, default=ROOT / ".demo" / "kfp", help="folder for everything it writes")
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--learning-rate", type=float)
+    parser.add_argument("--nodes", type=int)
+    parser.add_argument("--processes-per-node", type=int)
+    parser.add_argument("--min-accuracy", type=float)
+    given = vars(parser.parse_args())
+    root, _ = given.pop("root"), given.pop("run")
+    left = run(root, **{name: value for name, value in given.items() if value is not None})
+    print(f"TrainJob  {left.job['name']}")
+    print(f"status    {left.status}")
+    print(f"accuracy  {left.accuracy:.4f}")
+    print(f"model     {left.model.path}")
+    print(f"registry  {root / 'registry'}")
+    print(f"logs      trainjob logs {left.job['name']}")
+
+
+if __name__ == "__main__":
+    main()
