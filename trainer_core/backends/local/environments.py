@@ -15,7 +15,7 @@ import sys
 import sysconfig
 import time
 import venv
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
@@ -44,13 +44,14 @@ def interpreter(environments: Path, wanted: dict[str, Any] | None) -> Path:
     return environments / key(wanted["packages"], wanted["index_urls"]) / "bin" / "python"
 
 
-def build(environments: Path, wanted: dict[str, Any], log: IO[bytes]) -> None:
+def build(environments: Path, wanted: dict[str, Any], log: IO[bytes], marks: Mapping[str, str]) -> None:
     """Make the environment if it is not there; concurrent builders wait for the first.
 
     Args:
         environments: The folder of all environments.
         wanted: ``packages`` and ``index_urls``.
         log: Where the installer's output goes.
+        marks: Environment variables by which the installer is found when the job has to end.
 
     Raises:
         BuildFailedError: The installer failed.
@@ -64,7 +65,7 @@ def build(environments: Path, wanted: dict[str, Any], log: IO[bytes]) -> None:
             return
         shutil.rmtree(folder, ignore_errors=True)
         try:
-            _install(folder, wanted["packages"], wanted["index_urls"], log)
+            _install(folder, wanted["packages"], wanted["index_urls"], log, {**os.environ, **marks})
             (folder / _MARKER).touch(mode=0o600)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -87,7 +88,9 @@ def remove_unused(environments: Path, needed: Set[str], older_than: float) -> No
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _install(folder: Path, packages: Sequence[str], index_urls: Sequence[str], log: IO[bytes]) -> None:
+def _install(
+    folder: Path, packages: Sequence[str], index_urls: Sequence[str], log: IO[bytes], env: Mapping[str, str]
+) -> None:
     uv = shutil.which("uv")
     venv.create(folder, symlinks=True, with_pip=not uv and find_spec("pip") is None)
     _show_packages_of_this_interpreter(folder)
@@ -98,6 +101,7 @@ def _install(folder: Path, packages: Sequence[str], index_urls: Sequence[str], l
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
+        env=env,
         check=False,
     )
     if finished.returncode != 0:

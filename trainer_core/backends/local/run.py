@@ -155,9 +155,10 @@ class Run:
         wanted = self._plan["environment"]
         if wanted is None:
             return
+        marks = {processes.MARK: self._record.uid}
         with _open_log(self._folder.log(step)) as log:
             try:
-                await asyncio.to_thread(environments.build, self._home.environments, wanted, log)
+                await asyncio.to_thread(environments.build, self._home.environments, wanted, log, marks)
             except environments.BuildFailedError as error:
                 facts = StepFacts(step, log_tail=tail(self._folder.log(step)))
                 raise _FailedError(Facts(steps=[facts], image_error=str(error))) from error

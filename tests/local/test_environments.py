@@ -1,0 +1,177 @@
+"""packages_to_install: built once, shared, whole or not there; with uv and with pip."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zipfile
+from pathlib import Path
+
+import psutil
+import pytest
+from local_jobs import PATIENCE, gone, kill, supervisor_of
+
+from trainer_core import Category
+from trainer_core.backends.local import collect
+from trainer_core.backends.local.files import Home
+
+#: A package whose build waits at the FIFO of the test.
+BLOCKING_BACKEND = """
+import os
+from pathlib import Path
+
+def get_requires_for_build_wheel(config_settings=None):
+    return []
+
+def build_wheel(*_, **__):
+    Path(os.environ["BUILD_STARTED"]).write_text("started")
+    Path(os.environ["BUILD_GATE"]).read_text()
+    raise RuntimeError("not this time")
+
+def prepare_metadata_for_build_wheel(*_, **__):
+    build_wheel()
+"""
+
+
+def imports_tiny():
+    import tiny
+
+    return tiny.VERSION
+
+
+def write_wheel(folder: Path, version: str) -> None:
+    """The smallest wheel there is."""
+    info = f"tiny-{version}.dist-info"
+    files = {
+        "tiny.py": f"VERSION = {version!r}\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: tiny\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{name},,\n" for name in [*files, f"{info}/RECORD"])
+    folder.mkdir(exist_ok=True)
+    with zipfile.ZipFile(folder / f"tiny-{version}-py3-none-any.whl", "w") as wheel:
+        for name, text in {**files, f"{info}/RECORD": record}.items():
+            wheel.writestr(name, text)
+
+
+@pytest.fixture
+def wheels(tmp_path, monkeypatch):
+    """A folder of wheels, and no other place to install from."""
+    folder = tmp_path / "wheels"
+    write_wheel(folder, "1.0")
+    for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX", "UV_FIND_LINKS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("UV_NO_INDEX", "1")
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv-cache"))
+    return folder
+
+
+@pytest.fixture
+def without_uv(monkeypatch):
+    folders = os.environ["PATH"].split(os.pathsep)
+    monkeypatch.setenv("PATH", os.pathsep.join(folder for folder in folders if not (Path(folder) / "uv").exists()))
+
+
+def environments(home):
+    return [path for path in (home / "environments").iterdir() if path.is_dir()]
+
+
+@pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed")
+def test_uv_installs_packages_where_it_is_there(client, ask, wheels, home):
+    assert client.wait(client.submit(ask(imports_tiny, packages_to_install=["tiny"]))).result == "1.0"
+    assert "tiny==1.0" in "\n".join(client.get_job_logs("job"))
+
+
+def test_pip_installs_packages_where_uv_is_not(client, ask, wheels, without_uv):
+    assert client.wait(client.submit(ask(imports_tiny, packages_to_install=["tiny"]))).result == "1.0"
+    assert "Successfully installed tiny-1.0" in "\n".join(client.get_job_logs("job"))
+
+
+def test_a_second_job_with_the_same_list_installs_nothing(client, ask, wheels, home):
+    first = client.wait(client.submit(ask(imports_tiny, packages_to_install=["tiny"])))
+    shutil.rmtree(wheels)
+    second = client.wait(client.submit(ask(imports_tiny, packages_to_install=["tiny"], name="second")))
+    assert (first.result, second.result) == ("1.0", "1.0")
+    assert list(client.get_job_logs("second")) == []
+    assert len(environments(home)) == 1
+
+
+def test_builders_at_the_same_time_build_once(client, ask, wheels, home):
+    names = ["one", "two", "three"]
+    refs = [client.submit(ask(imports_tiny, packages_to_install=["tiny"], name=name)) for name in names]
+    assert [client.wait(ref, timeout=PATIENCE).result for ref in refs] == ["1.0"] * 3
+    assert sorted(bool(list(client.get_job_logs(name))) for name in names) == [False, False, True]
+    assert len(environments(home)) == 1
+
+
+def test_a_failed_build_is_diagnosed_and_leaves_no_environment(client, ask, wheels, home):
+    diagnosis = client.wait(client.submit(ask(imports_tiny, packages_to_install=["tiny==9.9"]))).diagnosis
+    assert (diagnosis.category, diagnosis.step, diagnosis.retryable) == (Category.IMAGE, "node-0", False)
+    assert "installing tiny==9.9 failed" in diagnosis.reason
+    assert "tiny" in "\n".join(diagnosis.log_tail)
+    assert environments(home) == []
+    write_wheel(wheels, "9.9")
+    again = client.submit(ask(imports_tiny, packages_to_install=["tiny==9.9"], name="again"))
+    assert client.wait(again).result == "9.9"
+
+
+@pytest.fixture
+def building(client, ask, tmp_path, monkeypatch, wheels, gate):
+    """Submits a job whose environment is being built, and returns its ref."""
+    source = tmp_path / "tiny-source"
+    source.mkdir()
+    system = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    (source / "pyproject.toml").write_text(f'{system}[project]\nname = "tiny"\nversion = "2.0"\n')
+    monkeypatch.setenv("BUILD_GATE", gate)
+    # A FIFO: opening it for reading waits until the build has started.
+    started = tmp_path / "started"
+    os.mkfifo(started)
+    monkeypatch.setenv("BUILD_STARTED", str(started))
+    (source / "backend.py").write_text(BLOCKING_BACKEND)
+    ref = client.submit(ask(imports_tiny, packages_to_install=[f"tiny @ {source.as_uri()}"]))
+    assert started.read_text() == "started"
+    return ref
+
+
+def builders(home):
+    """Processes that install into an environment of this home."""
+    folder = str(home / "environments")
+    return [each for each in psutil.process_iter(["cmdline"]) if folder in " ".join(each.info["cmdline"] or ())]
+
+
+def test_a_killed_supervisor_takes_the_installer_along(client, ask, building, home):
+    installers = builders(home)
+    kill(supervisor_of(home, "job"))
+    assert client.wait(building, timeout=PATIENCE).diagnosis.category == Category.INFRASTRUCTURE
+    assert installers
+    assert gone(installers)
+
+
+def test_cancelling_ends_the_installer(client, ask, building, home):
+    installers, supervisor = builders(home), supervisor_of(home, "job")
+    client.cancel(building)
+    assert client.outcome(building).diagnosis.category == Category.DELETED
+    assert gone([*installers, supervisor])
+    assert environments(home) == []
+
+
+def test_an_environment_that_was_half_built_is_built_anew(client, ask, wheels, home):
+    client.wait(client.submit(ask(imports_tiny, packages_to_install=["tiny"])))
+    (environment,) = environments(home)
+    (environment / "trainjob-ready").unlink()
+    shutil.rmtree(environment / "lib")
+    again = client.submit(ask(imports_tiny, packages_to_install=["tiny"], name="again"))
+    assert client.wait(again).result == "1.0"
+
+
+def test_environments_that_no_job_needs_are_removed_after_a_day(client, ask, wheels, home):
+    client.wait(client.submit(ask(imports_tiny, packages_to_install=["tiny"])))
+    (environment,) = environments(home)
+    os.utime(environment / "trainjob-ready", (0, 0))
+    collect.sweep_environments(Home(home))
+    assert environments(home) == [environment]
+    client.delete_job("job")
+    collect.sweep_environments(Home(home))
+    assert environments(home) == []
