@@ -66,6 +66,8 @@ def fetch(source: Path, cache: Path, ignore: list[str], link: bool) -> tuple[Pat
 
 def main() -> int:
     """Do what the environment says; 0 when the data is in place."""
+    # Whatever is made here is for this user only, also the folders in between.
+    os.umask(0o077)
     env = os.environ
     uri, role = env["TRAINJOB_INITIALIZE_URI"], env["TRAINJOB_INITIALIZE_ROLE"]
     ignore = [p for p in env.get("TRAINJOB_INITIALIZE_IGNORE", "").split("\n") if p]

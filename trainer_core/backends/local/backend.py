@@ -23,7 +23,13 @@ from trainer_core.backends.local import observe, plan, runtimes, tailing
 from trainer_core.backends.local.files import Home, JobFolder, read_json, write_json
 from trainer_core.backends.local.record import Record, StepRecord, now_text
 from trainer_core.configs import LocalProcessBackendConfig
-from trainer_core.errors import BackendUnavailableError, ConflictError, InvalidRequestError, JobNotFoundError
+from trainer_core.errors import (
+    BackendUnavailableError,
+    ConflictError,
+    InvalidRequestError,
+    JobNotFoundError,
+    TrainerError,
+)
 from trainer_core.inside.initialize import local_path
 from trainer_core.jobs import Event, TrainJob
 from trainer_core.observation import Observation
@@ -120,6 +126,8 @@ class LocalProcessBackend(Backend):
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
+            # Python looks for modules where it is started: not where the submitter happens to stand.
+            cwd=self._home.path,
             env=_supervisor_environment(),
             start_new_session=True,
             check=False,
@@ -196,7 +204,7 @@ class LocalProcessBackend(Backend):
         for name in self._home.job_names():
             try:
                 jobs.append(self.get_job(name))
-            except (JobNotFoundError, OSError, ValueError) as error:
+            except (TrainerError, OSError, ValueError) as error:
                 _log.warning("job %r is left out of the list: %s", name, error)
         return sorted(jobs, key=lambda job: job.creation_timestamp, reverse=True)
 
@@ -283,7 +291,8 @@ def _supervisor_environment() -> dict[str, str]:
         if key not in dropped and not key.startswith(("PET_", "TORCHELASTIC_"))
     }
     root = str(Path(__file__).parents[3])
-    env["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [env.get("PYTHONPATH")])])
+    search = [str(Path(entry).absolute()) for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    env["PYTHONPATH"] = os.pathsep.join([root, *search])
     return env
 
 

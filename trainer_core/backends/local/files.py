@@ -30,6 +30,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from trainer_core.errors import BackendUnavailableError
+
 __all__ = ["Home", "JobFolder", "hold", "is_held", "read_json", "write_json"]
 
 _RESERVE_BYTES = 16_384
@@ -58,11 +60,19 @@ class Home:
         return JobFolder(self.jobs / name)
 
     def job_names(self) -> list[str]:
-        """Return the names of all jobs there are."""
+        """Return the names of all jobs there are.
+
+        Raises:
+            BackendUnavailableError: The folder cannot be read.
+        """
         try:
             return [entry.name for entry in os.scandir(self.jobs) if entry.is_dir(follow_symlinks=False)]
         except FileNotFoundError:
             return []
+        except OSError as error:
+            raise BackendUnavailableError(
+                f"{self.jobs} cannot be read: {error.strerror}; mend it, or give another home"
+            ) from error
 
     @contextmanager
     def staged(self) -> Iterator[JobFolder]:

@@ -11,7 +11,7 @@ from trainer_core.backends.local import runtimes
 from trainer_core.backends.local.files import Home, JobFolder, read_json
 from trainer_core.backends.local.left import last_progress
 from trainer_core.backends.local.record import DAMAGED, Record, StepRecord, lost_outcome
-from trainer_core.errors import InvalidRequestError, JobNotFoundError, RuntimeNotFoundError
+from trainer_core.errors import BackendUnavailableError, InvalidRequestError, JobNotFoundError, RuntimeNotFoundError
 from trainer_core.jobs import Event, Step, TrainJob
 from trainer_core.observation import FAILED, RUNNING, Observation
 from trainer_core.outcome import Outcome
@@ -30,6 +30,7 @@ def read(folder: JobFolder) -> Record:
 
     Raises:
         JobNotFoundError: There is no such job.
+        BackendUnavailableError: Its folder cannot be read.
     """
     try:
         return Record.from_dict(read_json(folder.status))
@@ -37,6 +38,8 @@ def read(folder: JobFolder) -> Record:
         raise JobNotFoundError(
             f"no TrainJob {folder.name!r} in {folder.path.parent}; `trainjob list` shows those there are"
         ) from error
+    except OSError as error:
+        raise BackendUnavailableError(f"{folder.status} cannot be read: {error.strerror}") from error
     except ValueError:
         return _damaged(folder)
 
