@@ -20,7 +20,8 @@ def client(home):
     client = TrainerClient(LocalProcessBackendConfig(home=home))
     yield client
     for job in client.list_jobs():
-        client.delete_job(job.name)
+        if job.status not in ("Complete", "Failed"):
+            client.delete_job(job.name)
 
 
 @pytest.fixture

@@ -121,3 +121,11 @@ def kill(process: psutil.Process) -> None:
     """kill -9, and wait until it is dead."""
     process.kill()
     assert gone([process])
+
+
+def left(home: Path, name: str) -> bool:
+    """Wait until the supervisor of a job that has ended has done the rest of its work."""
+    try:
+        return gone([supervisor_of(home, name)])
+    except psutil.NoSuchProcess:
+        return True

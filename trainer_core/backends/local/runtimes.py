@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,16 @@ def list_all(home_runtimes: Path) -> list[LocalRuntime]:
 
 
 def _load(path: Path) -> LocalRuntime | None:
+    try:
+        now = path.stat()
+    except OSError:
+        return None
+    return _load_once(path, now.st_mtime_ns, now.st_size)
+
+
+@lru_cache(maxsize=256)
+def _load_once(path: Path, *version: int) -> LocalRuntime | None:
+    """Read a file unless this version of it was read before: a list of a thousand jobs asks a thousand times."""
     import yaml  # 20 ms that only those who look at runtimes shall pay
 
     try:

@@ -53,7 +53,9 @@ def _run(home: Home, folder: JobFolder) -> None:
 
     run = Run(home, folder)
     asyncio.run(run.to_the_end())
-    collect.sweep(home, *run.keep)
+    # Its own is one of the jobs to keep, and the one that is not swept: it is still supervised.
+    jobs, days = run.keep
+    collect.sweep(home, max(0, jobs - 1), days)
     if not run.keep_environments:
         collect.sweep_environments(home)
 
