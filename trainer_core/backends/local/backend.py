@@ -30,6 +30,7 @@ from trainer_core.errors import (
     JobNotFoundError,
     TrainerError,
 )
+from trainer_core.inside import contract
 from trainer_core.inside.initialize import local_path
 from trainer_core.jobs import Event, TrainJob
 from trainer_core.observation import Observation
@@ -42,6 +43,16 @@ __all__ = ["LocalProcessBackend"]
 _log = logging.getLogger(__name__)
 _CANCEL_SECONDS = 15.0
 _LOOK_SECONDS = 0.05
+#: Environment variables that one job has from its backend or launcher, and that no other shall inherit.
+_OF_ONE_JOB = frozenset(
+    {
+        *(contract.PAYLOAD, contract.TERMINATION_LOG, contract.RESULT_URI, contract.NAME, contract.UID),
+        *(contract.DATASET_PATH, contract.MODEL_PATH, contract.OUTPUT_PATH),
+        *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"),
+        *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+    }
+)
+_OF_ONE_JOB_BEGINNINGS = ("TRAINJOB_INITIALIZE_", "PET_", "TORCHELASTIC_")
 
 
 class LocalProcessBackend(Backend):
@@ -283,12 +294,11 @@ def _check_launcher(plan_: dict[str, Any]) -> None:
 
 
 def _supervisor_environment() -> dict[str, str]:
-    """The job's environment is the submitter's, without what marks the submitter as part of a job."""
-    dropped = ("TRAINJOB_UID", "TRAINJOB_NAME", "TRAINJOB_PAYLOAD", "RANK", "LOCAL_RANK", "WORLD_SIZE")
+    """The job's environment is the submitter's, without what a job that submits has from its own backend."""
     env = {
         key: value
         for key, value in os.environ.items()
-        if key not in dropped and not key.startswith(("PET_", "TORCHELASTIC_"))
+        if key not in _OF_ONE_JOB and not key.startswith(_OF_ONE_JOB_BEGINNINGS)
     }
     root = str(Path(__file__).parents[3])
     search = [str(Path(entry).absolute()) for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]

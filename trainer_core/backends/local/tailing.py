@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import ExitStack
+from typing import IO
 
 from trainer_core.backends.local import observe
 from trainer_core.backends.local.files import JobFolder
@@ -19,33 +20,39 @@ _BLOCK = 65_536
 
 def lines(folder: JobFolder, ref: TrainJobRef, step: str, follow: bool) -> Iterator[str]:
     """Yield each line once, without its end. A last line without an end is yielded when nothing can follow it."""
-    path = folder.log(step)
-    offset, rest = 0, b""
-    while True:
-        # Asked before reading: what is written before the end is read after it was seen.
-        ended = not follow or _has_ended(folder, ref)
-        offset, block = _read_on(path, offset)
-        rest += block
-        *whole, rest = rest.split(b"\n")
-        for line in whole:
-            yield line.decode("utf-8", "replace").rstrip("\r")
-        if block:
-            continue
-        if ended:
-            if rest:
-                yield rest.decode("utf-8", "replace")
-            return
-        time.sleep(_LOOK_SECONDS)
+    rest = b""
+    with ExitStack() as stack:
+        file: IO[bytes] | None = None
+        while True:
+            # Asked before reading: what is written before the end is read after it was seen.
+            ended = not follow or _has_ended(folder, ref)
+            if file is None and (file := _opened(folder, ref, step)) is not None:
+                # Kept open: it stays this job's, also when the job is deleted and its name used again.
+                stack.enter_context(file)
+            block = file.read(_BLOCK) if file is not None else b""
+            *whole, rest = (rest + block).split(b"\n")
+            for line in whole:
+                yield line.decode("utf-8", "replace").rstrip("\r")
+            if block:
+                continue
+            if ended:
+                break
+            time.sleep(_LOOK_SECONDS)
+    if rest:
+        yield rest.decode("utf-8", "replace")
 
 
-def _read_on(path: Path, offset: int) -> tuple[int, bytes]:
+def _opened(folder: JobFolder, ref: TrainJobRef, step: str) -> IO[bytes] | None:
     try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            block = file.read(_BLOCK)
+        file = folder.log(step).open("rb", buffering=0)
     except FileNotFoundError:
-        return offset, b""
-    return offset + len(block), block
+        return None
+    try:
+        observe.check_is(folder, ref)
+    except JobNotFoundError:
+        file.close()
+        return None
+    return file
 
 
 def _has_ended(folder: JobFolder, ref: TrainJobRef) -> bool:
