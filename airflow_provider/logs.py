@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 
 from trainer_core.client import TrainerClient
@@ -35,6 +35,8 @@ class LogTail:
         self._ref = ref
         self._show = show
         self._shown = dict.fromkeys(_STEPS, 0)
+        self._last: dict[str, str | None] = {}
+        self._early: dict[str, str | None] = {}
         self._next = 0.0
 
     def look(self, *, ended: bool = False) -> None:
@@ -52,22 +54,30 @@ class LogTail:
         taken = time.monotonic() - begin
         self._next = begin + taken / _SHARE
 
-    def _new(self, step: str, ended: bool) -> Iterator[str]:
+    def _new(self, step: str, ended: bool) -> list[str]:
         """The log must never be what fails a task, so a step or a job that is not there has no lines."""
         try:
-            lines = islice(self._client.backend.logs(self._ref, step), self._shown[step], None)
-            held: str | None = None
-            for line in lines:
-                if held is not None:
-                    self._shown[step] += 1
-                    yield held
-                held = line
+            lines = list(islice(self._client.backend.logs(self._ref, step), self._shown[step], None))
         except TrainerError:
-            return
-        # A last line may still be being written: it is shown when another follows it.
-        if ended and held is not None:
-            self._shown[step] += 1
-            yield held
+            return []
+        last = None if ended or not lines else lines.pop()
+        self._shown[step] += len(lines)
+        return self._but_early(step, lines) + self._unfinished(step, last)
+
+    def _but_early(self, step: str, lines: list[str]) -> list[str]:
+        """The lines that are whole, without one that was shown before it was."""
+        if not lines:
+            return []
+        early = self._early.pop(step, None)
+        return lines[1:] if lines[0] == early else lines
+
+    def _unfinished(self, step: str, last: str | None) -> list[str]:
+        """A last line may still grow, as a progress bar does; one that did not since the look before is shown."""
+        before, self._last[step] = self._last.get(step), last
+        if last is None or last != before or last == self._early.get(step):
+            return []
+        self._early[step] = last
+        return [last]
 
 
 def _readable(line: str) -> str:

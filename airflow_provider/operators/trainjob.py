@@ -115,24 +115,23 @@ class TrainJobOperator(BaseOperator):
         ti = context["ti"]
         ref = self._submit(ti)
         handover.push_ref(ti, ref)
-        status, outcome = self._first_look(ref)
-        ti.xcom_push(key="status", value=status)
-        if not self.wait_for_completion:
-            return ref.to_dict()
-        if outcome is None and self.deferrable:
-            self._defer(ti, ref)
-        return self._finish(ti, outcome or self._wait(ref))
+        return self._follow(ti, ref)
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Finish from the trigger's event alone."""
         ti = context["ti"]
-        self._ref = deferral.ref_of(event)
+        ref = deferral.ref_of(event)
+        self._ref = self._known_ref(ti) or ref
+        if ref != self._ref:
+            # Airflow can deliver the event of a trigger that an earlier, cleared try left behind.
+            self.log.info("That was TrainJob %s of an earlier try; waiting for %s", ref.name, self._ref.name)
+            return self._follow(ti, self._ref)
         if "outcome" in event:
             return self._finish(ti, Outcome.from_dict(event["outcome"]))
         if "timeout" in event:
             raise TrainJobTimeoutError(event["timeout"])
         self._cancel_unless_retried(ti)
-        raise TrainJobUnreachableError(f"TrainJob {self._ref.name!r} could not be followed: {event.get('error')}")
+        raise TrainJobUnreachableError(f"TrainJob {ref.name!r} could not be followed: {event.get('error')}")
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume from deferral. Where Airflow gave up by itself, see to the job that nobody waits for any more."""
@@ -167,6 +166,15 @@ class TrainJobOperator(BaseOperator):
 
     def _request(self, ti: Any) -> TrainJobRequest:
         return TrainJobRequest.parse({**definition.joined(self.spec, self.code_text), "owner": identity.owner(ti)})
+
+    def _follow(self, ti: Any, ref: TrainJobRef) -> Any:
+        status, outcome = self._first_look(ref)
+        ti.xcom_push(key="status", value=status)
+        if not self.wait_for_completion:
+            return ref.to_dict()
+        if outcome is None and self.deferrable:
+            self._defer(ti, ref)
+        return self._finish(ti, outcome or self._wait(ref))
 
     def _first_look(self, ref: TrainJobRef) -> tuple[str, Outcome | None]:
         seen = [CREATED]
@@ -215,14 +223,14 @@ class TrainJobOperator(BaseOperator):
             self._cancel(ti)
 
     def _cancel(self, ti: Any) -> None:
-        """Cancel by the ref that was written down before the deferral."""
-        if self.on_kill_policy != "cancel":
-            return
-        if self._ref is None:
-            known = ti.xcom_pull(task_ids=ti.task_id, key="ref", map_indexes=ti.map_index)
-            self._ref = TrainJobRef.from_dict(known) if known else None
-        if self._ref is not None:
-            cancelling.cancel(self.hook, self._ref, self.log)
+        ref = self._ref or self._known_ref(ti)
+        if ref is not None and self.on_kill_policy == "cancel":
+            cancelling.cancel(self.hook, ref, self.log)
+
+    def _known_ref(self, ti: Any) -> TrainJobRef | None:
+        """The TrainJob that this try wrote down before its deferral."""
+        known = ti.xcom_pull(task_ids=ti.task_id, key="ref", map_indexes=ti.map_index)
+        return TrainJobRef.from_dict(known) if known else None
 
 
 class InitializeOperator(TrainJobOperator):

@@ -125,6 +125,10 @@ class TrainJobSensor(BaseSensorOperator):
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Finish from the trigger's event alone."""
         ref = deferral.ref_of(event)
+        if ref != self.ref:
+            # Airflow can deliver the event of a trigger that an earlier, cleared try left behind.
+            self.log.info("That was TrainJob %s of an earlier try; waiting for %s", ref.name, self.ref.name)
+            return self._defer_unless_ended(context)
         if "outcome" in event:
             return self._finish(context["ti"], Outcome.from_dict(event["outcome"]))
         if "timeout" in event:

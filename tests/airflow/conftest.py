@@ -17,6 +17,7 @@ os.environ.update(
         "AIRFLOW__CORE__DAGS_FOLDER": str(_HOME / "dags"),
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{_HOME}/airflow.db",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+        "TRAINJOB_HOME": str(_HOME / "trainjob"),
     }
 )
 (_HOME / "dags").mkdir()

@@ -37,7 +37,7 @@ def gate(tmp_path):
 
 
 @pytest.fixture
-def waiting(gate):
+def waiting(gate, home):
     """Make an operator whose training goes on until the gate is there."""
 
     def make(**arguments):
@@ -182,6 +182,14 @@ def test_resuming_needs_nothing_but_the_event(home):
 def test_an_event_of_a_timeout_fails_the_task_and_leaves_its_retries(home):
     with pytest.raises(TrainJobTimeoutError, match="time is over"):
         an_operator().execute_complete({"ti": FakeTaskInstance()}, {"ref": REF, "timeout": "time is over"})
+
+
+def test_an_event_that_an_earlier_try_left_behind_is_not_taken_for_ours(waiting, gate):
+    ti = FakeTaskInstance()
+    deferred(waiting(deferrable=True), ti)
+    with pytest.raises(TaskDeferred) as caught:
+        waiting(deferrable=True).execute_complete({"ti": ti}, ended(REF, status="Complete"))
+    assert caught.value.trigger.ref == ti.xcoms["ref"]
 
 
 def deferred(operator, ti):

@@ -125,3 +125,9 @@ def test_a_deferral_that_airflow_timed_out_ends_the_job_if_the_sensor_was_told_s
     with pytest.raises(AirflowSensorTimeout):
         sensor.resume_execution("__fail__", {"error": "Trigger timeout"}, {"ti": FakeTaskInstance("wait")})
     assert client.outcome(running).status == "Failed"
+
+
+def test_an_event_that_an_earlier_try_left_behind_is_not_taken_for_ours(running):
+    with pytest.raises(TaskDeferred) as caught:
+        resumed(a_sensor(running), {"ref": {**running.to_dict(), "uid": "another"}, "timeout": "it is over"})
+    assert caught.value.trigger.ref == running.to_dict()

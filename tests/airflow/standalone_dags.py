@@ -1,0 +1,39 @@
+"""The DAGs of test_standalone.py; each trains until the file named in the run's configuration is there."""
+
+from __future__ import annotations
+
+import datetime
+
+from airflow.sdk import DAG
+
+from airflow_provider.operators.trainjob import TrainJobOperator
+from trainer_core import CustomTrainer
+
+
+def train(gate: str) -> dict:
+    import pathlib
+    import time
+
+    print("training begins", flush=True)
+    while not pathlib.Path(gate).exists():
+        time.sleep(0.05)
+    return {"accuracy": 0.97}
+
+
+def a_dag(name: str, dag_arguments: dict | None = None, **arguments) -> DAG:
+    start = datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc)
+    with DAG(name, schedule=None, start_date=start, **(dag_arguments or {})) as dag:
+        TrainJobOperator(
+            task_id="train",
+            runtime="python",
+            trainer=CustomTrainer(train, {"gate": "{{ dag_run.conf['gate'] }}"}),
+            **arguments,
+        )
+    return dag
+
+
+waiting = a_dag("waiting", retries=1, retry_delay=datetime.timedelta(seconds=1))
+deferred = a_dag("deferred", deferrable=True)
+kept = a_dag("kept", deferrable=True, on_kill="keep")
+out_of_time = a_dag("out_of_time", deferrable=True, execution_timeout=datetime.timedelta(seconds=4))
+run_out_of_time = a_dag("run_out_of_time", {"dagrun_timeout": datetime.timedelta(seconds=4)}, deferrable=True)

@@ -1,0 +1,156 @@
+"""Real worker processes, killed at any instant, leave one job; the next try delivers what it left."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from trainer_core import LocalProcessBackendConfig, TrainerClient
+
+_HERE = pathlib.Path(__file__).parent
+
+
+class Worker:
+    """The program of `worker.py`, for as many tries as a test likes."""
+
+    def __init__(self):
+        command = [sys.executable, "-W", "ignore", str(_HERE / "worker.py")]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        self._hear("ready")
+
+    def begin(self, folder, number, **command):
+        self._process.stdin.write(json.dumps({"folder": str(folder), "try": number, **command}) + "\n")
+        self._process.stdin.flush()
+
+    def finish(self, folder, number):
+        """Wait for a try to end; return what it left, None if it was killed."""
+        self._hear("done")
+        answer = folder / f"try-{number}.json"
+        return json.loads(answer.read_text()) if answer.exists() else None
+
+    def attempt(self, folder, number, **command):
+        self.begin(folder, number, **command)
+        return self.finish(folder, number)
+
+    def _hear(self, word):
+        # Airflow writes a task's log to stdout as well.
+        for line in self._process.stdout:
+            if line.strip() == word:
+                return
+        raise AssertionError(f"the worker ended before it said {word!r}")
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait()
+
+
+@pytest.fixture(scope="module")
+def worker():
+    worker = Worker()
+    yield worker
+    worker.close()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    yield tmp_path
+    (tmp_path / "gate").touch()
+    client = jobs_in(tmp_path)
+    for job in client.list_jobs():
+        client.delete_job(job.name)
+
+
+def jobs_in(folder):
+    return TrainerClient(LocalProcessBackendConfig(home=folder / "home"))
+
+
+def runs_in(folder):
+    return (folder / "runs").read_text().count("run")
+
+
+def delivered(folder, answer):
+    """One job, run once, its outcome delivered."""
+    assert answer == {"returned": 42}
+    assert [job.status for job in jobs_in(folder).list_jobs()] == ["Complete"]
+    assert runs_in(folder) == 1
+    assert json.loads((folder / "xcom-status.json").read_text()) == "Complete"
+    assert json.loads((folder / "xcom-ref.json").read_text())["name"] == jobs_in(folder).list_jobs()[0].name
+
+
+_EARLY = ["before-submit", "after-submit", "before-xcom-ref", "after-xcom-ref", "before-xcom-status"]
+_LATE = ["before-finishing", "before-xcom-metrics", "after-xcom-artifacts", "before-returning"]
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+@pytest.mark.parametrize("stop", [*_EARLY, *_LATE])
+def test_a_worker_killed_between_two_steps_leaves_one_job(worker, folder, stop, deferrable):
+    (folder / "gate").touch()
+    assert worker.attempt(folder, 1, stop=stop, deferrable=deferrable) is None
+    delivered(folder, worker.attempt(folder, 2, deferrable=deferrable))
+
+
+@pytest.mark.parametrize(
+    ("stop", "deferrable"), [("before-waiting", False), ("before-deferring", True), ("deferred", True)]
+)
+def test_a_worker_killed_before_waiting_leaves_the_job_running(worker, folder, stop, deferrable):
+    assert worker.attempt(folder, 1, stop=stop, deferrable=deferrable) is None
+    (folder / "gate").touch()
+    delivered(folder, worker.attempt(folder, 2, deferrable=deferrable))
+
+
+def test_a_worker_killed_in_every_try_but_the_last_leaves_one_job(worker, folder):
+    (folder / "gate").touch()
+    for number, stop in enumerate(["after-submit", "after-xcom-ref", "before-returning"], 1):
+        assert worker.attempt(folder, number, stop=stop) is None
+    delivered(folder, worker.attempt(folder, 4))
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_a_worker_killed_at_a_random_instant_leaves_one_job(worker, folder, seed):
+    (folder / "gate").touch()
+    instant = random.Random(seed).uniform(0.0, 0.35)  # noqa: S311 - chosen anew for nobody's secret
+    worker.attempt(folder, 1, kill_after=instant)
+    delivered(folder, worker.attempt(folder, 2))
+
+
+def begun(worker, folder, **command):
+    """A try whose training runs, and the process of the try."""
+    worker.begin(folder, 1, **command)
+    until(lambda: (folder / "runs").exists())
+    return int((folder / "started-1").read_text())
+
+
+def until(condition):
+    pause = threading.Event()
+    while not condition():
+        pause.wait(0.02)
+
+
+def test_ending_a_task_by_signal_ends_its_job(worker, folder):
+    os.kill(begun(worker, folder), signal.SIGTERM)
+    assert worker.finish(folder, 1)["raised"] == "TrainJobInterruptedError"
+    assert [job.status for job in jobs_in(folder).list_jobs()] == ["Failed"]
+
+
+def test_a_job_to_be_kept_outlives_its_task_and_is_taken_up_again(worker, folder):
+    os.kill(begun(worker, folder, on_kill="keep"), signal.SIGTERM)
+    assert "goes on" in worker.finish(folder, 1)["message"]
+    (folder / "gate").touch()
+    delivered(folder, worker.attempt(folder, 2, on_kill="keep"))
+
+
+def test_a_worker_killed_while_waiting_leaves_the_job_running(worker, folder):
+    os.kill(begun(worker, folder), signal.SIGKILL)
+    assert worker.finish(folder, 1) is None
+    (folder / "gate").touch()
+    delivered(folder, worker.attempt(folder, 2))
