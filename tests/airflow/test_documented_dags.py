@@ -1,0 +1,35 @@
+"""The DAGs of the documentation, run by Airflow."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = {"guide": ROOT / "docs" / "guides" / "airflow.md", "readme": ROOT / "README.md"}
+FILE = re.compile(r"```python\n# (?P<name>[\w.]+)\n(?P<text>.*?)^```$", re.M | re.S)
+
+
+@pytest.mark.parametrize(
+    ("page", "dag_id", "task_id"),
+    [("guide", "guide_train", "train"), ("guide", "guide_two_tasks", "wait"), ("readme", "nightly", "train")],
+)
+def test_a_documented_dag_runs(page, dag_id, task_id, airflow_db, run_dag, xcom, tmp_path, monkeypatch):
+    from airflow.dag_processing.dagbag import DagBag
+
+    folder = tmp_path / "dags"
+    folder.mkdir()
+    for block in FILE.finditer(PAGES[page].read_text(encoding="utf-8")):
+        is_dag, is_training = "@dag" in block["text"], block["name"] == "train.py"
+        (folder / block["name"]).write_text(block["text"]) if is_dag or is_training else None
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "train", raising=False)
+    bag = DagBag(dag_folder=str(folder), bundle_name="testing")
+
+    assert bag.import_errors == {}
+    run = run_dag(bag.dags[dag_id])
+    assert run.state == "success"
+    assert xcom(run, task_id, "status") == "Complete"
