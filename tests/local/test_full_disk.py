@@ -67,7 +67,7 @@ def test_a_job_that_was_refused_is_accepted_when_there_is_room_again(client, ask
     assert client.wait(client.submit(ask()), timeout=PATIENCE).succeeded
 
 
-@pytest.mark.parametrize("kib", range(40, 200, 16))
+@pytest.mark.parametrize("kib", range(40, 200, 32))
 def test_however_much_fits_a_job_is_whole_and_ends_or_is_not_there(client, ask, home, kib):
     fill(home.parent, leave=kib * 1024)
     with suppress(BackendUnavailableError):

@@ -33,7 +33,7 @@ def fails_on_the_last_rank():
     import os
     import time
 
-    if os.environ["RANK"] == "3":
+    if os.environ["RANK"] == "1":
         raise ValueError("the last rank has enough")
     time.sleep(600)
 
@@ -60,7 +60,7 @@ def test_two_nodes_of_two_processes_work_together_and_rank_0_reports(client, ask
 
 
 def test_an_error_on_any_rank_is_the_diagnosis_and_ends_all_the_others(client, ask):
-    ref = client.submit(ask(fails_on_the_last_rank, runtime="torch-distributed", num_nodes=2, num_proc_per_node=2))
+    ref = client.submit(ask(fails_on_the_last_rank, runtime="torch-distributed", num_nodes=2))
     diagnosis = client.wait(ref, timeout=PATIENCE).diagnosis
     assert (diagnosis.category, diagnosis.step) == (Category.USER_CODE, "node-1")
     assert diagnosis.reason == "ValueError: the last rank has enough"

@@ -22,7 +22,6 @@ from trainer_core.testing.functions import (
     returns_its_rank,
     returns_setting,
 )
-from trainer_core.trainers import CustomTrainer
 
 __all__ = ["Results"]
 
@@ -115,11 +114,9 @@ class Results(Contract):
 
     @where(installs_packages=True)
     def test_packages_that_cannot_be_installed_fail_the_job_and_not_the_submitter(
-        self, client: TrainerClient, case: object
+        self, client: TrainerClient, ask: Ask
     ) -> None:
-        trainer = CustomTrainer(
-            func=returns, packages_to_install=["trainjob-no-such-package"], pip_index_urls=["file:///nowhere"]
-        )
-        outcome = client.wait(client.train(runtime="python", trainer=trainer))
+        request = ask(packages_to_install=["trainjob-no-such-package"], pip_index_urls=["file:///nowhere"])
+        outcome = client.wait(client.submit(request))
         assert outcome.diagnosis is not None
         assert "trainjob-no-such-package" in outcome.diagnosis.reason
