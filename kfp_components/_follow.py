@@ -14,7 +14,7 @@ from trainer_core.errors import InvalidRequestError, TrainerError
 from trainer_core.outcome import Outcome
 from trainer_core.ref import TrainJobRef
 
-__all__ = ["ON_KILL", "Terminated", "check_on_kill", "follow", "terminable"]
+__all__ = ["ON_KILL", "Terminated", "check_on_kill", "ended_with", "follow", "terminable"]
 
 ON_KILL = ("cancel", "keep")
 #: Steps whose log is shown; those of further nodes say the same, and `trainjob logs` shows them.
@@ -52,6 +52,18 @@ def check_on_kill(on_kill: str) -> None:
         raise InvalidRequestError(f"on_kill must be one of {', '.join(ON_KILL)}, got {on_kill!r}")
 
 
+@contextmanager
+def ended_with(client: TrainerClient, ref: TrainJobRef, on_kill: str) -> Iterator[None]:
+    """End the TrainJob, if `on_kill` says so, when the task is terminated in the block."""
+    try:
+        yield
+    except Terminated:
+        if on_kill == "cancel":
+            print(f"terminated: ending TrainJob {ref.name}", file=sys.stderr, flush=True)
+            client.cancel(ref)
+        raise
+
+
 def follow(client: TrainerClient, ref: TrainJobRef, timeout: int, on_kill: str) -> Outcome:
     """Wait for a TrainJob and print its log meanwhile.
 
@@ -65,14 +77,9 @@ def follow(client: TrainerClient, ref: TrainJobRef, timeout: int, on_kill: str) 
         WaitTimeoutError: The time is over; the job goes on.
         Terminated: This task was terminated.
     """
-    printers = _print_logs(client, ref)
-    try:
+    with ended_with(client, ref, on_kill):
+        printers = _print_logs(client, ref)
         outcome = client.wait(ref, timeout=timeout or None)
-    except Terminated:
-        if on_kill == "cancel":
-            print(f"terminated: ending TrainJob {ref.name}", file=sys.stderr, flush=True)
-            client.cancel(ref)
-        raise
     for printer in printers:
         printer.join(_LAST_LINES_SECONDS)
     return outcome

@@ -56,12 +56,13 @@ def train(
     _set_source(data, "model", pretrained, pretrained_uri, backend)
     client = client_for(backend, backend_config)
     ref = client.submit(owned(data, job_name, task.artifact("report").uri, slug=_slug(data)))
-    task.write("job", ref.to_dict())
-    print(f"TrainJob {ref.name} on {ref.backend} (logs: trainjob logs {ref.name})", flush=True)
-    if wait:
-        _finish(task, client, ref, metric_name, timeout, on_kill)
-    else:
-        _handover.submitted(task, client, ref)
+    with _follow.ended_with(client, ref, on_kill if wait else "keep"):
+        task.write("job", ref.to_dict())
+        print(f"TrainJob {ref.name} on {ref.backend} (logs: trainjob logs {ref.name})", flush=True)
+        if wait:
+            _finish(task, client, ref, metric_name, timeout, on_kill)
+        else:
+            _handover.submitted(task, client, ref)
 
 
 def wait(
