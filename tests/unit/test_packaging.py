@@ -113,7 +113,7 @@ def test_a_refusal_names_the_function_and_the_ways_out():
         (users.hidden, "uses function of the function around it"),
         (users.a_lambda, "a lambda has no name"),
         (users.default_from_outside, "a default value of default_from_outside is RATE"),
-        (users.keyword_default_from_outside, "a default value of keyword_default_from_outside is lambda: RATE"),
+        (users.keyword_default_from_outside, "a default value of keyword_default_from_outside is str(RATE)"),
         (users.decorated, "decorated is decorated with @wrapping"),
         (users.cached, "cached is decorated with @functools.lru_cache(maxsize=None)"),
         (users.wrapped_by_hand, "under is wrapped by another function"),

@@ -248,7 +248,7 @@ def default_from_outside(rate=RATE):
     return rate
 
 
-def keyword_default_from_outside(*, key=lambda: RATE):
+def keyword_default_from_outside(*, key=str(RATE)):
     return key()
 
 
