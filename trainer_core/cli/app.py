@@ -40,10 +40,10 @@ def _version(asked: bool) -> None:
 def settings(
     context: typer.Context,
     backend: Annotated[
-        str | None, typer.Option(help="Where jobs run: local, debug, …  [env: TRAINJOB_BACKEND; default: local]")
+        str | None, typer.Option(help="Where jobs run: local, debug, … (TRAINJOB_BACKEND; local)")
     ] = None,
     home: Annotated[
-        str | None, typer.Option(help="State folder of the local backend.  [env: TRAINJOB_HOME; default: ~/.trainjob]")
+        str | None, typer.Option(help="State folder of the local backend. (TRAINJOB_HOME; ~/.trainjob)")
     ] = None,
     namespace: Annotated[str | None, typer.Option(help="Namespace, for backends on a cluster.")] = None,
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,

@@ -22,12 +22,12 @@ from trainer_core.waiting import failure_message
 
 __all__ = ["finish", "register"]
 
-Function = Annotated[str | None, typer.Argument(metavar="[MODULE:FUNCTION]", help="The training function.")]
+Function = Annotated[str | None, typer.Argument(metavar="MODULE:FUNCTION", help="The training function.")]
 File = Annotated[str | None, typer.Option("--file", "-f", help="A definition in YAML or JSON; - for standard input.")]
 Arg = Annotated[
     list[str] | None, typer.Option("--arg", "-a", help="name=value for the function; as its annotations say.")
 ]
-Runtime = Annotated[str | None, typer.Option(help="The blueprint.  [default: torch-distributed]")]
+Runtime = Annotated[str | None, typer.Option(help="The blueprint; torch-distributed if not given.")]
 Nodes = Annotated[int | None, typer.Option(help="Nodes to train on.")]
 Processes = Annotated[int | None, typer.Option("--procs-per-node", help="Processes on each node.")]
 Package = Annotated[list[str] | None, typer.Option("--package", "-p", help="What pip installs first.")]
@@ -35,9 +35,9 @@ Env = Annotated[list[str] | None, typer.Option("--env", "-e", help="NAME=VALUE f
 Packaging = Annotated[str, typer.Option(help="How the function travels: source, reference or cloudpickle.")]
 Dataset = Annotated[str | None, typer.Option(help="URI of the dataset to fetch first.")]
 Model = Annotated[str | None, typer.Option(help="URI of the model to fetch first.")]
-JobName = Annotated[str | None, typer.Option("--name", "-n", help="Name of the job.  [default: a random one]")]
+JobName = Annotated[str | None, typer.Option("--name", "-n", help="Name of the job; a random one if not given.")]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for its end.")]
-Timeout = Annotated[float | None, typer.Option(help="Seconds to wait at most.  [default: as long as it takes]")]
+Timeout = Annotated[float | None, typer.Option(help="Seconds to wait at most; as long as it takes if not given.")]
 
 
 def register(app: typer.Typer) -> None:
