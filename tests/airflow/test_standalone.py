@@ -84,9 +84,13 @@ class Task:
     def xcom(self, key):
         return self._airflow.ask("GET", f"{self._path}/xcomEntries/{key}?deserialize=true")["value"]
 
+    def submitted(self):
+        """Wait for the job to exist; return its ref."""
+        return TrainJobRef.from_dict(until(self.ref))
+
     def training(self):
         """Wait for the training to run; return its ref."""
-        ref = TrainJobRef.from_dict(until(self.ref))
+        ref = self.submitted()
         until(lambda: self._airflow.client.observe(ref).status == "Running")
         return ref
 
@@ -205,12 +209,12 @@ def test_marking_a_running_task_ends_its_job(airflow, gate):
 
 def test_a_dag_run_that_times_out_ends_the_job_of_a_deferred_task(airflow, gate):
     task = airflow.start("run_out_of_time", gate)
-    assert ended(airflow, task.training()).diagnosis.reason == "it was cancelled"
+    assert ended(airflow, task.submitted()).diagnosis.reason == "it was cancelled"
 
 
 def test_a_deferred_task_that_times_out_fails_and_ends_its_job(airflow, gate):
     task = airflow.start("out_of_time", gate)
-    assert ended(airflow, task.training()).diagnosis.reason == "it was cancelled"
+    assert ended(airflow, task.submitted()).diagnosis.reason == "it was cancelled"
     task.is_now("failed")
 
 
