@@ -43,7 +43,7 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
 
 
 def check_on_kill(on_kill: str) -> None:
-    """Refuse what `follow` does not know.
+    """Refuse what `ended_with` does not know.
 
     Raises:
         InvalidRequestError: Neither ``cancel`` nor ``keep``.
@@ -64,22 +64,20 @@ def ended_with(client: TrainerClient, ref: TrainJobRef, on_kill: str) -> Iterato
         raise
 
 
-def follow(client: TrainerClient, ref: TrainJobRef, timeout: int, on_kill: str) -> Outcome:
+def follow(client: TrainerClient, ref: TrainJobRef, timeout: int) -> Outcome:
     """Wait for a TrainJob and print its log meanwhile.
 
     Args:
         client: Of the job's backend.
         ref: The job.
         timeout: Seconds to wait at most; 0 for as long as it takes.
-        on_kill: What becomes of the job when this task is terminated: ``cancel`` or ``keep``.
 
     Raises:
         WaitTimeoutError: The time is over; the job goes on.
-        Terminated: This task was terminated.
+        Terminated: This task was terminated; `ended_with` says what becomes of the job.
     """
-    with ended_with(client, ref, on_kill):
-        printers = _print_logs(client, ref)
-        outcome = client.wait(ref, timeout=timeout or None)
+    printers = _print_logs(client, ref)
+    outcome = client.wait(ref, timeout=timeout or None)
     for printer in printers:
         printer.join(_LAST_LINES_SECONDS)
     return outcome

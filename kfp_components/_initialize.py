@@ -34,7 +34,8 @@ def initialize(
     given = {key: value for key, value in source.items() if value}
     client = client_for(backend, backend_config)
     ref = client.submit(owned({"initializer": {role: given}}, job_name, artifact.uri, slug=role))
-    outcome = _follow.follow(client, ref, timeout, on_kill)
+    with _follow.ended_with(client, ref, on_kill):
+        outcome = _follow.follow(client, ref, timeout)
     task.write("job", ref.to_dict())
     task.write("status", outcome.status)
     task.write("result", dict(outcome.artifacts))

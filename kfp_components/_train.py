@@ -60,7 +60,7 @@ def train(
         task.write("job", ref.to_dict())
         print(f"TrainJob {ref.name} on {ref.backend} (logs: trainjob logs {ref.name})", flush=True)
         if wait:
-            _finish(task, client, ref, metric_name, timeout, on_kill)
+            _finish(task, client, ref, metric_name, timeout)
         else:
             _handover.submitted(task, client, ref)
 
@@ -77,7 +77,9 @@ def wait(
     """Follow a TrainJob to its end; the component's docstring describes the inputs."""
     _follow.check_on_kill(on_kill)
     ref = TrainJobRef.from_dict(job)
-    _finish(task, client_of(ref, backend_config), ref, metric_name, timeout, on_kill)
+    client = client_of(ref, backend_config)
+    with _follow.ended_with(client, ref, on_kill):
+        _finish(task, client, ref, metric_name, timeout)
 
 
 def owned(data: dict[str, Any], job_name: str | None, uri: str, slug: str) -> TrainJobRequest:
@@ -97,10 +99,8 @@ def owned(data: dict[str, Any], job_name: str | None, uri: str, slug: str) -> Tr
     return TrainJobRequest.parse({**data, **identity})
 
 
-def _finish(
-    task: Task, client: TrainerClient, ref: TrainJobRef, metric_name: str | None, timeout: int, on_kill: str
-) -> None:
-    outcome = _follow.follow(client, ref, timeout, on_kill)
+def _finish(task: Task, client: TrainerClient, ref: TrainJobRef, metric_name: str | None, timeout: int) -> None:
+    outcome = _follow.follow(client, ref, timeout)
     _handover.ended(task, client, outcome)
     waiting.outcome_or_raise(outcome)
     task.write("metric", _metric(outcome.metrics, metric_name))
