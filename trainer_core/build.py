@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import urlsplit
 
 from trainer_core import packaging
 from trainer_core.initializers import DataCacheInitializer, FileDatasetInitializer, FileModelInitializer, Initializer
@@ -57,6 +58,11 @@ def plain(
             literal text: give a `SecretRef`.
     """
     data, literals = _flatten(backend, runtime, trainer, initializer, options)
+    if any(urlsplit(url).password for url in data.get("trainer", {}).get("pip_index_urls", ())):
+        raise ValueError(
+            "pip_index_urls: a URL with a password would be readable in the UI and the metadata database; "
+            "put it into the configuration of pip where the job runs"
+        )
     if literals:
         raise ValueError(
             f"initializer {', '.join(sorted(literals))}: a secret given as text would be readable in the UI and the "

@@ -136,6 +136,19 @@ def test_a_literal_secret_is_refused_where_it_would_be_readable():
     assert "top-secret" not in str(raised.value)
 
 
+def test_an_index_url_with_a_password_is_refused_where_it_would_be_readable():
+    trainer = CustomTrainer(
+        func=train,
+        func_args={"epochs": 1},
+        packages_to_install=["numpy"],
+        pip_index_urls=["https://me:top-secret@packages.example.com/simple"],
+    )
+
+    with pytest.raises(ValueError, match=r"pip_index_urls.*password") as raised:
+        build.plain(backend=LOCAL, trainer=trainer)
+    assert "top-secret" not in str(raised.value)
+
+
 def test_a_literal_secret_of_a_python_caller_stays_in_the_process():
     dataset = S3DatasetInitializer(storage_uri="s3://bucket/x", secret_access_key="top-secret")
     request = build.request(backend=AnyBackend, initializer=Initializer(dataset=dataset))
