@@ -211,6 +211,16 @@ def test_the_dockerfile_names_no_floating_image():
     assert not [line for line in lines if "latest" in line]
 
 
+def test_the_dockerfile_copies_what_the_build_reads():
+    lines = (REPOSITORY / "kfp_components" / "Dockerfile").read_text().splitlines()
+    copied = {word for line in lines if line.startswith("COPY") for word in line.split()[1:-1]}
+    project = (REPOSITORY / "pyproject.toml").read_text()
+    read = re.findall(r'^readme = "(.*)"$', project, flags=re.MULTILINE)
+    (packages,) = re.findall(r"^packages = (\[.*\])$", project, flags=re.MULTILINE)
+
+    assert copied >= {"pyproject.toml", "constraints.txt", "LICENSE", *read, *json.loads(packages)}
+
+
 def test_the_program_of_the_image_needs_no_kfp():
     program = "import kfp_components._entry, sys; sys.exit('kfp' in sys.modules)"
 
