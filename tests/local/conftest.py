@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 
 import pytest
@@ -54,3 +55,18 @@ def running(client, ask):
         return ref
 
     return running
+
+
+@pytest.fixture(scope="session")
+def processes():
+    """Starts a clean process in milliseconds: all it needs is imported already."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["trainer_core.client", "trainer_core.backends.local.backend", "yaml"])
+    return context
+
+
+@pytest.fixture
+def book(tmp_path):
+    folder = tmp_path / "book"
+    folder.mkdir()
+    return folder

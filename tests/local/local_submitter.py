@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import local_faults
+
 from trainer_core import CustomTrainer, LocalProcessBackendConfig, Name, Owner, TrainerClient
 
 
@@ -20,10 +22,12 @@ def request_of(client: TrainerClient, book: Path, name: str):
     return client.request(runtime="python", trainer=trainer, options=[Name(name)], owner=Owner(key=name, slug="race"))
 
 
-def submit(home: Path, book: Path, name: str, answers=None) -> None:
+def submit(home: Path, book: Path, name: str, answers=None, dies_at: int = 0, count_into: str | None = None) -> None:
     signal.signal(signal.SIGTERM, _raise)
     client = TrainerClient(LocalProcessBackendConfig(home=home))
-    ref = client.submit(request_of(client, book, name))
+    request = request_of(client, book, name)
+    local_faults.die_at(dies_at, count_into)
+    ref = client.submit(request)
     if answers is not None:
         answers.send(ref.to_json())
 

@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -38,7 +39,13 @@ def leaves_a_note(place: str):
     Path(place).write_text("note")
 
 
-@pytest.mark.parametrize("runtime", ["python", "torch-distributed"])
+@pytest.mark.parametrize(
+    "runtime",
+    [
+        "python",
+        pytest.param("torch-distributed", marks=pytest.mark.skipif(not find_spec("torch"), reason="needs torch")),
+    ],
+)
 def test_a_state_folder_with_spaces_and_unicode_works(tmp_path, runtime):
     client = TrainerClient(LocalProcessBackendConfig(home=tmp_path / ODD))
     source = tmp_path / f"{ODD}.csv"

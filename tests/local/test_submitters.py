@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import signal
@@ -20,21 +19,6 @@ ROUNDS = 100
 WHOLE = {"request.json", "plan.json", "payload.json", "status.json", "lock", "code", "logs", "steps", "workspace"}
 
 
-@pytest.fixture(scope="module")
-def processes():
-    """Starts a clean process in milliseconds: all it needs is imported already."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["trainer_core.client", "trainer_core.backends.local.backend", "yaml"])
-    return context
-
-
-@pytest.fixture
-def book(tmp_path):
-    folder = tmp_path / "book"
-    folder.mkdir()
-    return folder
-
-
 def runs(book: Path) -> dict[str, int]:
     return {page.name: len(page.read_text().splitlines()) for page in book.iterdir()}
 
@@ -44,6 +28,8 @@ def half_made(home: Path) -> list[Path]:
     return [folder for folder in folders if not {entry.name for entry in folder.iterdir()} >= WHOLE]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("how", "rounds"), [(signal.SIGKILL, ROUNDS), (signal.SIGTERM, ROUNDS // 3)], ids=["killed", "interrupted"]
 )
@@ -68,6 +54,8 @@ def test_a_submitter_ended_at_any_instant_leads_to_one_job_after_its_retry(proce
     assert runs(book) == dict.fromkeys(names, 1)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_submitters_racing_on_one_name_get_one_job(processes, client, home, book):
     names = [f"job{number}" for number in range(ROUNDS)]
 

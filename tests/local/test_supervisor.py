@@ -36,15 +36,6 @@ def test_a_killed_supervisor_is_seen_at_once_and_takes_every_process_along(clien
     assert gone(processes)
 
 
-def test_a_killed_supervisor_takes_the_workers_of_torchrun_along(client, running, home, gate):
-    ref = running(waits_at, {"gate": gate}, runtime="torch-distributed")
-    processes = processes_of(ref.uid)
-    kill(supervisor_of(home, "job"))
-    assert client.wait(ref, timeout=PATIENCE).diagnosis.category == Category.INFRASTRUCTURE
-    assert len(processes) >= 2
-    assert gone(processes)
-
-
 def test_a_killed_supervisor_of_a_suspended_job_is_seen_too(client, ask, home):
     client.submit(ask(options=[Suspend()]))
     reached(client, "job", "Suspended")

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
-from local_jobs import PATIENCE, processes_of
+from local_jobs import PATIENCE, gone, kill, processes_of, supervisor_of, waits_at
 
 from trainer_core import Category
 from trainer_core.backends.local import ports
@@ -73,6 +73,15 @@ def test_a_worker_that_was_killed_is_told_from_one_that_failed(client, ask):
     diagnosis = client.wait(ref, timeout=PATIENCE).diagnosis
     assert (diagnosis.category, diagnosis.retryable) == (Category.INFRASTRUCTURE, True)
     assert "SIGKILL" in diagnosis.reason
+
+
+def test_a_killed_supervisor_takes_the_workers_of_torchrun_along(client, running, home, gate):
+    ref = running(waits_at, {"gate": gate}, runtime="torch-distributed")
+    processes = processes_of(ref.uid)
+    kill(supervisor_of(home, "job"))
+    assert client.wait(ref, timeout=PATIENCE).diagnosis.category == Category.INFRASTRUCTURE
+    assert len(processes) >= 2
+    assert gone(processes)
 
 
 def test_a_reserved_port_is_given_to_nobody_else(tmp_path):

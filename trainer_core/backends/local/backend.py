@@ -122,7 +122,7 @@ class LocalProcessBackend(Backend):
         try:
             with self._home.staged() as staged:
                 _fill(staged, request, plan_, record)
-                self._launch(staged, record.name)
+                self._launch(staged, record)
         except OSError as error:
             raise BackendUnavailableError(
                 f"TrainJob {record.name!r} could not be written under {self._home.path}: {error.strerror or error}; "
@@ -130,7 +130,7 @@ class LocalProcessBackend(Backend):
             ) from error
         return self._ref(record)
 
-    def _launch(self, staged: JobFolder, name: str) -> None:
+    def _launch(self, staged: JobFolder, record: Record) -> None:
         """Start the supervisor and hear whether it made the staged folder the job."""
         command = [sys.executable, "-m", "trainer_core.backends.local.supervisor", str(staged.path)]
         finished = subprocess.run(
@@ -146,12 +146,19 @@ class LocalProcessBackend(Backend):
         )
         answer = finished.stdout.strip()
         if answer == "taken":
-            raise NameTakenError(name)
-        if answer != "created":
+            raise NameTakenError(record.name)
+        if answer != "created" and not self._exists(record):
             reason = answer or (finished.stderr.strip().splitlines() or ["no answer"])[-1]
             raise BackendUnavailableError(
-                f"the supervisor of TrainJob {name!r} did not start: {reason}; nothing was created"
+                f"the supervisor of TrainJob {record.name!r} did not start: {reason}; nothing was created"
             )
+
+    def _exists(self, record: Record) -> bool:
+        """Whether a supervisor that gave no answer made the job all the same, and died then."""
+        try:
+            return observe.read(self._home.job(record.name)).uid == record.uid
+        except TrainerError:
+            return False
 
     def request(self, ref: TrainJobRef) -> TrainJobRequest:
         return observe.request(self._folder(ref))
