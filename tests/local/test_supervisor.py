@@ -109,6 +109,15 @@ def test_deleting_does_not_depend_on_a_supervisor_that_answers(client, running, 
     assert client.list_jobs() == []
 
 
+def test_cancelling_does_not_depend_on_a_supervisor_that_answers(client, running, home, gate, monkeypatch):
+    monkeypatch.setattr(local, "_CANCEL_SECONDS", 0.5)
+    ref = running(keeps_children, {"gate": gate})
+    supervisor_of(home, "job").send_signal(signal.SIGSTOP)
+    client.cancel("job")
+    assert client.wait(ref, timeout=PATIENCE).status == "Failed"
+    assert gone(processes_of(ref.uid))
+
+
 def test_a_suspended_job_keeps_no_process_but_its_supervisor(client, running, home, gate):
     ref = running(keeps_children, {"gate": gate})
     client.suspend(ref)

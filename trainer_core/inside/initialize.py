@@ -87,7 +87,12 @@ def _listing(source: Path, ignore: list[str]) -> list[str]:
     if source.is_file():
         return [source.name]
     found = []
-    for folder, _, names in os.walk(str(source)):
+    seen = {os.path.realpath(str(source))}
+    for folder, folders, names in os.walk(str(source), followlinks=True):
+        # A link may lead back up; each folder is walked once.
+        real = {name: os.path.realpath(os.path.join(folder, name)) for name in sorted(folders)}
+        folders[:] = [name for name in real if real[name] not in seen]
+        seen.update(real.values())
         for name in names:
             relative = os.path.relpath(os.path.join(folder, name), str(source))
             if not any(fnmatch.fnmatch(relative, p) or fnmatch.fnmatch(name, p) for p in ignore):

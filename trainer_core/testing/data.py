@@ -47,6 +47,16 @@ class Data(Contract):
         assert outcome.result == {"deep/er/test.csv": "3,4", "notes.txt": "for people", "train.csv": "1,2"}
         assert [step.name for step in client.get_job("job").steps] == ["dataset-initializer", "node-0"]
 
+    def test_links_in_a_source_are_followed(self, client: TrainerClient, ask: Ask, source: Path) -> None:
+        folder = source.with_name("links")
+        folder.mkdir()
+        (folder / "file.csv").symlink_to(source / "train.csv")
+        (folder / "folder").symlink_to(source / "deep")
+        (folder / "round").symlink_to(folder)
+        fetch = Initializer(dataset=FileDatasetInitializer(folder.as_uri()))
+        outcome = client.wait(client.submit(ask(reads, {"role": "dataset"}, initializer=fetch)))
+        assert outcome.result == {"file.csv": "1,2", "folder/er/test.csv": "3,4"}
+
     def test_a_single_file_lies_in_the_folder_of_the_model(self, client: TrainerClient, ask: Ask, source: Path) -> None:
         fetch = Initializer(model=FileModelInitializer((source / "train.csv").as_uri()))
         outcome = client.wait(client.submit(ask(reads, {"role": "model"}, initializer=fetch)))

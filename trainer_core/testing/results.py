@@ -93,6 +93,12 @@ class Results(Contract):
         assert outcome.metrics == {"accuracy": 0.75, "loss": 0.5}
         assert outcome.artifacts == {"model": "file:///models/digits"}
 
+    def test_progress_is_not_lost_in_a_long_log(self, client: TrainerClient, ask: Ask) -> None:
+        outcome = client.wait(client.submit(ask(reports, {"steps": 2, "lines": 5000})))
+        last = client.get_job("job").progress
+        assert last is not None
+        assert (last.step, outcome.metrics["loss"]) == (2, 0.5)
+
     def test_an_outcome_survives_a_journey_as_json(self, client: TrainerClient, ask: Ask) -> None:
         outcome = client.wait(client.submit(ask(reports, {"steps": 2})))
         assert Outcome.from_json(outcome.to_json()) == outcome

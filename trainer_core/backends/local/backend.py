@@ -42,6 +42,7 @@ __all__ = ["LocalProcessBackend"]
 
 _log = logging.getLogger(__name__)
 _CANCEL_SECONDS = 15.0
+_LEAVE_SECONDS = 1.0
 _LOOK_SECONDS = 0.05
 #: Environment variables that one job has from its backend or launcher, and that no other shall inherit.
 _OF_ONE_JOB = frozenset(
@@ -191,26 +192,29 @@ class LocalProcessBackend(Backend):
             end = time.monotonic() + _CANCEL_SECONDS
             while self.observe(ref).outcome is None and time.monotonic() < end:
                 time.sleep(_LOOK_SECONDS)
+            if self.observe(ref).outcome is None:
+                self._end_by_force(ref)
         except JobNotFoundError:
             return
 
-    def delete(self, ref: TrainJobRef) -> None:
-        from trainer_core.backends.local import processes  # psutil costs 30 ms that only deleting needs
+    def _end_by_force(self, ref: TrainJobRef) -> None:
+        """End a supervisor that does not answer, and what it started."""
+        from trainer_core.backends.local import processes  # psutil costs 30 ms that only this needs
 
-        try:
-            folder = self._folder(ref)
-            supervisor = observe.read(folder).supervisor
-        except JobNotFoundError:
-            return
-        self.cancel(ref)
-        end = time.monotonic() + _LOOK_SECONDS * 20
-        while folder.supervised() and time.monotonic() < end:
-            time.sleep(_LOOK_SECONDS)
+        folder = self._folder(ref)
+        supervisor = observe.read(folder).supervisor
         if supervisor and folder.supervised():
-            # It does not answer; its guard ends what it started.
             processes.kill(supervisor)
         processes.end_all(ref.uid)
+
+    def delete(self, ref: TrainJobRef) -> None:
+        self.cancel(ref)
         with suppress(JobNotFoundError):
+            # The supervisor of a job that has ended looks after old jobs and leaves.
+            end = time.monotonic() + _LEAVE_SECONDS
+            while self._folder(ref).supervised() and time.monotonic() < end:
+                time.sleep(_LOOK_SECONDS)
+            self._end_by_force(ref)
             # Asked again: another deleter may have been faster, and the name have passed to a new job.
             self._home_of(ref).discard(self._folder(ref))
 
