@@ -1,7 +1,9 @@
 """Where the digits and their models lie, and which model is the promoted one.
 
-<registry>/<version>/digits.pt    each promoted model
-<registry>/latest.json            which of them is in force: version, model, metrics; replaced atomically
+    <registry>/versions/<version>/    each promoted model
+    <registry>/current.json           which of them is in force: version, metric, path; replaced atomically
+
+The same files as those of the KFP component `promote`, so that both may share one registry.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ def registry_folder() -> Path:
 def latest() -> dict[str, Any]:
     """Return what is promoted now; empty when nothing is."""
     try:
-        return dict(json.loads((registry_folder() / "latest.json").read_text(encoding="utf-8")))
+        return dict(json.loads((registry_folder() / "current.json").read_text(encoding="utf-8")))
     except FileNotFoundError:
         return {}
 
@@ -54,15 +56,16 @@ def promote(result: Mapping[str, Any], version: str) -> dict[str, Any] | None:
     before = latest()
     if before.get("version") == version:
         return before
-    if before and result["accuracy"] <= before["metrics"]["accuracy"]:
+    if before and result["accuracy"] <= before["metric"]:
         return None
     source = Path(unquote(urlsplit(result["artifacts"]["model"]).path))
-    target = registry_folder() / version / source.name
+    path = Path("versions", version, source.name)
+    target = registry_folder() / path
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, target)
     metrics = {name: result[name] for name in ("accuracy", "loss", "epochs")}
-    entry = {"version": version, "model": str(target), "metrics": metrics}
-    _replace(registry_folder() / "latest.json", json.dumps(entry))
+    entry = {"version": version, "metric": result["accuracy"], "path": str(path), "metrics": metrics}
+    _replace(registry_folder() / "current.json", json.dumps(entry))
     return entry
 
 

@@ -76,8 +76,8 @@ def test_the_retraining_trains_promotes_and_hands_over_real_types(run_dag, xcom,
     result = xcom(run, "wait")
     assert result["accuracy"] >= 0.95
     assert (result["epochs"], result["world_size"]) == (12, 2)
-    assert registry.latest()["metrics"]["accuracy"] == result["accuracy"]
-    assert Path(registry.latest()["model"]).is_file()
+    assert registry.latest()["metric"] == result["accuracy"]
+    assert (registry.registry_folder() / registry.latest()["path"]).is_file()
     assert xcom(run, "train")["name"] in [job.name for job in client.list_jobs()]
 
 
@@ -108,7 +108,7 @@ def test_only_a_better_model_is_promoted(dags, tmp_path):
     assert registry.promote(a_result(0.95, tmp_path), "three") is None
     assert registry.latest()["version"] == "one"
     assert registry.promote(a_result(0.97, tmp_path), "four")["version"] == "four"
-    assert Path(registry.latest()["model"]).read_text() == "model of 0.97"
+    assert (registry.registry_folder() / registry.latest()["path"]).read_text() == "model of 0.97"
 
 
 def test_a_retried_promotion_changes_nothing(dags, tmp_path):
@@ -116,4 +116,4 @@ def test_a_retried_promotion_changes_nothing(dags, tmp_path):
     first = registry.promote(a_result(0.96, tmp_path), "one")
 
     assert registry.promote(a_result(0.96, tmp_path), "one") == first
-    assert json.loads((tmp_path / "registry" / "latest.json").read_text()) == first
+    assert json.loads((tmp_path / "registry" / "current.json").read_text()) == first
