@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shlex
@@ -95,3 +96,14 @@ def test_the_errors_of_the_reference_are_those_there_are():
     page = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
 
     assert set(re.findall(r"^\| `(\w+)` \(", page, re.M)) == set(errors.__all__) - {"TrainerError"}
+
+
+def test_the_api_reference_has_every_public_name_with_its_docstring(monkeypatch):
+    import trainer_core
+
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    page = importlib.import_module("reference").page()
+
+    assert re.findall(r"^## (\w+)$", page, re.M) == trainer_core.__all__
+    assert "### train" in page
+    assert "- `func_args`: Passed to it as keyword arguments." in page
