@@ -74,7 +74,7 @@ def test_a_supervisor_that_dies_at_any_change_leads_to_a_failure_worth_a_retry_o
     client, supervisors_die, changes_of_a_supervisor
 ):
     assert changes_of_a_supervisor > 25
-    for number in range(14, changes_of_a_supervisor + 1, 4):
+    for number in range(14, changes_of_a_supervisor + 1, 5):
         supervisors_die(number)
         ref = client.submit(request_of(client, f"owner {number}"))
         outcome = client.wait(ref, timeout=PATIENCE)
@@ -95,7 +95,7 @@ def test_a_submitter_that_dies_at_any_change_leads_to_one_job_after_its_retry(pr
     submit_and_die("count", 0, str(tmp_path / "changes"))
     changes = len((tmp_path / "changes").read_text().splitlines())
     assert changes > 30
-    for number in range(1, changes + 1, 3):
+    for number in range(1, changes + 1, 5):
         name = f"job{number}"
         submit_and_die(name, number)
         assert client.wait(client.submit(submitter_request(client, book, name)), timeout=PATIENCE).succeeded

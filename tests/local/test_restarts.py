@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 from local_jobs import PATIENCE, fails_when_told_to_stop, processes_of, returns, waits_at
 
-from trainer_core import ActiveDeadlineSeconds, Category
+from trainer_core import ActiveDeadlineSeconds, Category, Suspend
 from trainer_core.testing.case import reached
 
 
@@ -66,9 +67,12 @@ def test_a_job_can_be_suspended_again_and_again_and_keeps_its_log(client, ask, g
     assert client.get_job("job").steps[0].restarts == 3
 
 
-def test_a_deadline_counts_anew_when_a_job_is_resumed(client, running, gate):
-    running(waits_at, {"gate": gate}, options=[ActiveDeadlineSeconds(2)])
-    suspend_and_resume(client)
+def test_a_deadline_does_not_count_the_time_a_job_is_suspended(client, ask, gate):
+    client.submit(ask(waits_at, {"gate": gate}, options=[Suspend(), ActiveDeadlineSeconds(1)]))
+    reached(client, "job", "Suspended")
+    time.sleep(1.2)  # What is shown is that nothing happens while time goes by.
+    assert client.get_job("job").status == "Suspended"
+    client.resume("job")
     assert client.wait("job", timeout=PATIENCE).diagnosis.category == Category.DEADLINE
 
 

@@ -31,7 +31,7 @@ def half_made(home: Path) -> list[Path]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("how", "rounds"), [(signal.SIGKILL, ROUNDS), (signal.SIGTERM, ROUNDS // 3)], ids=["killed", "interrupted"]
+    ("how", "rounds"), [(signal.SIGKILL, ROUNDS), (signal.SIGTERM, ROUNDS // 4)], ids=["killed", "interrupted"]
 )
 def test_a_submitter_ended_at_any_instant_leads_to_one_job_after_its_retry(processes, client, home, book, how, rounds):
     names = [f"job{number}" for number in range(rounds)]

@@ -30,12 +30,12 @@ class Waits(Contract):
         assert (job.name, job.status) == ("job", "Complete")
 
     def test_waiting_for_failure_returns_the_failed_job(self, client: TrainerClient, ask: Ask) -> None:
-        client.submit(ask(fails, {"reason": "no luck"}))
+        client.wait(client.submit(ask(fails, {"reason": "no luck"})))
         assert client.wait_for_job_status("job", {"Failed", "Complete"}, polling_interval=1).status == "Failed"
 
     def test_callbacks_see_the_job_at_each_look(self, client: TrainerClient, ask: Ask) -> None:
         seen: list[TrainJob] = []
-        client.submit(ask())
+        client.wait(client.submit(ask()))
         last = client.wait_for_job_status("job", polling_interval=1, callbacks=[seen.append, seen.append])
         assert seen[-2:] == [last, last]
         assert {job.name for job in seen} == {"job"}

@@ -1,4 +1,4 @@
-"""A port for the rendezvous of a job's nodes that no other job of this machine's user takes.
+"""A port for the rendezvous of a job's nodes that no other job of the same state folder takes.
 
 Asking the system for a free port and using it later is a race: somebody may take it in between. Ports below the
 range that outgoing connections use are locked by file for as long as the job runs, so that two jobs never choose
