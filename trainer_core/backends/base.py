@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from trainer_core import attempts
 from trainer_core.attempts import Action, Decision, Found
-from trainer_core.errors import ConflictError
+from trainer_core.errors import ConflictError, JobNotFoundError
 from trainer_core.jobs import Event, TrainJob
 from trainer_core.observation import Observation
 from trainer_core.ref import TrainJobRef
@@ -62,18 +62,22 @@ class Backend(ABC):
         self.render(request if request.name else request.named("check"))
         for _ in range(_MAX_ROUNDS):
             decision = attempts.decide(request, self.find(request))
-            for name in decision.end_first:
-                self.cancel(self.ref(name))
-            if decision.action is not Action.CREATE:
-                self._warn_if_different(request, decision)
-                return self.ref(decision.name)
             try:
-                return self.create(request.named(decision.name), decision.attempt)
-            except NameTakenError:
+                return self._carry_out(request, decision)
+            except (NameTakenError, JobNotFoundError):
+                # Somebody else created or deleted it since it was looked for.
                 continue
         raise ConflictError(
             f"TrainJob {decision.name!r} is created and deleted by others all the time; try again later"
         )
+
+    def _carry_out(self, request: TrainJobRequest, decision: Decision) -> TrainJobRef:
+        for name in decision.end_first:
+            self.cancel(self.ref(name))
+        if decision.action is Action.CREATE:
+            return self.create(request.named(decision.name), decision.attempt)
+        self._warn_if_different(request, decision)
+        return self.ref(decision.name)
 
     def _warn_if_different(self, request: TrainJobRequest, decision: Decision) -> None:
         if decision.differs:
