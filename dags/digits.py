@@ -38,9 +38,12 @@ def write_dataset(folder: str | Path) -> Path:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
-    with os.fdopen(descriptor, "wb") as file:
-        numpy.savez_compressed(file, train_x=train_x, train_y=train_y, test_x=test_x, test_y=test_y)
-    return Path(temporary).replace(folder / DATASET_FILE)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            numpy.savez_compressed(file, train_x=train_x, train_y=train_y, test_x=test_x, test_y=test_y)
+        return Path(temporary).replace(folder / DATASET_FILE)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
 
 
 def train_digits(epochs: int = 20, learning_rate: float = 0.01, data: str = "") -> dict[str, Any]:
@@ -53,6 +56,9 @@ def train_digits(epochs: int = 20, learning_rate: float = 0.01, data: str = "") 
 
     Returns:
         Test accuracy and loss, and where the model lies.
+
+    Raises:
+        ValueError: There is nothing to train.
     """
     from pathlib import Path
 
@@ -64,13 +70,24 @@ def train_digits(epochs: int = 20, learning_rate: float = 0.01, data: str = "") 
 
     from trainer_core import dataset_path, output_path, progress
 
+    if epochs < 1:
+        raise ValueError(f"epochs must be at least 1, got {epochs}")
     torch.manual_seed(0)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     arrays = numpy.load(Path(data or dataset_path()) / "digits.npz")
     train_x, train_y, test_x, test_y = (torch.from_numpy(arrays[n]) for n in ("train_x", "train_y", "test_x", "test_y"))
 
-    network = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
+    network = torch.nn.Sequential(
+        torch.nn.Unflatten(1, (1, 8, 8)),
+        torch.nn.Conv2d(1, 16, kernel_size=3, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(16, 32, kernel_size=3, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.MaxPool2d(2),
+        torch.nn.Flatten(),
+        torch.nn.Linear(32 * 4 * 4, 10),
+    )
     model = DistributedDataParallel(network)
     optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
     loss_of = torch.nn.CrossEntropyLoss()

@@ -2,17 +2,20 @@
 
     <registry>/versions/<version>/    each promoted model
     <registry>/current.json           which of them is in force: version, metric, path; replaced atomically
+    <registry>/lock                   held while one is compared and promoted
 
 The same files as those of the KFP component `promote`, so that both may share one registry.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -48,32 +51,49 @@ def promote(result: Mapping[str, Any], version: str) -> dict[str, Any] | None:
 
     Args:
         result: What the training function returned.
-        version: Name of the new version; promoting it again changes nothing.
+        version: Name of the new version, that of its TrainJob; promoting it again changes nothing.
 
     Returns:
-        The new entry, or None if the promoted model stays.
+        The entry that is in force, or None if the promoted model is another and stays.
     """
-    before = latest()
-    if before.get("version") == version:
-        return before
-    if before and result["accuracy"] <= before["metric"]:
-        return None
-    source = Path(unquote(urlsplit(result["artifacts"]["model"]).path))
-    path = Path("versions", version, source.name)
-    target = registry_folder() / path
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source, target)
-    metrics = {name: result[name] for name in ("accuracy", "loss", "epochs")}
-    entry = {"version": version, "metric": result["accuracy"], "path": str(path), "metrics": metrics}
-    _replace(registry_folder() / "current.json", json.dumps(entry))
+    folder = registry_folder()
+    with _locked(folder):
+        before = latest()
+        if before.get("version") == version:
+            return before
+        if before and result["accuracy"] <= before["metric"]:
+            return None
+        source = Path(unquote(urlsplit(result["artifacts"]["model"]).path))
+        path = Path("versions", version, source.name)
+        with _replacing(folder / path) as temporary:
+            shutil.copyfile(source, temporary)
+        metrics = {name: result[name] for name in ("accuracy", "loss", "epochs")}
+        entry = {"version": version, "metric": result["accuracy"], "path": str(path), "metrics": metrics}
+        with _replacing(folder / "current.json") as temporary:
+            temporary.write_text(json.dumps(entry), encoding="utf-8")
     return entry
 
 
-def _replace(path: Path, text: str) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    Path(temporary).replace(path)
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _replacing(target: Path) -> Iterator[Path]:
+    """Give a file to write, which then takes the target's place: whole or not at all."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=target.parent)
+    os.close(descriptor)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _home() -> Path:

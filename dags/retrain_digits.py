@@ -32,7 +32,7 @@ def retrain_digits() -> None:
     wait = TrainJobSensor(task_id="wait", job=train.output, poke_interval=2, timeout=3600)
 
     initialize >> train >> wait
-    promote_if_better(wait.output)
+    promote_if_better(wait.output, wait.output["ref"])
 
 
 retrain_digits()

@@ -26,7 +26,7 @@ def retrain_digits_one_task() -> None:
         deferrable=True,
         execution_timeout=timedelta(hours=1),
     )
-    promote_if_better(retrain.output)
+    promote_if_better(retrain.output, retrain.output["ref"])
 
 
 retrain_digits_one_task()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import Metadata, Param, get_current_context, task
+from airflow.sdk import Param, get_current_context, task
 from digits import digits_trainer
-from registry import MODEL, dataset_folder, promote
+from registry import MODEL, dataset_folder, latest, promote
 
+from airflow_provider.compat import AirflowSkipException
 from trainer_core import FileDatasetInitializer, Initializer
 
 __all__ = ["DATA", "DEFAULT_ARGS", "PARAMS", "TRAINER", "promote_if_better"]
@@ -22,7 +23,8 @@ PARAMS = {
 }
 DEFAULT_ARGS = {"retries": 2, "retry_delay": timedelta(seconds=30)}
 
-DATA = Initializer(dataset=FileDatasetInitializer(dataset_folder().as_uri()))
+# An ingestion that was killed may have left a file half-written.
+DATA = Initializer(dataset=FileDatasetInitializer(dataset_folder().as_uri(), ignore_patterns=["*.tmp"]))
 
 # Templates become texts; the function's annotations make numbers of them again.
 TRAINER = digits_trainer(
@@ -33,11 +35,22 @@ TRAINER = digits_trainer(
 )
 
 
+_log = logging.getLogger(__name__)
+
+
 @task(task_id="promote", outlets=[MODEL])
-def promote_if_better(result: dict[str, Any]) -> Iterator[Metadata]:
-    """Put the model into the registry if it beats the promoted one, and say so by the model's Asset."""
-    version = get_current_context()["run_id"].replace(":", "-").replace("+", "-")
-    entry = promote(result, version)
-    if entry is not None:
-        yield Metadata(MODEL, extra=entry)
+def promote_if_better(result: dict[str, Any], ref: dict[str, Any]) -> dict[str, Any]:
+    """Put the model into the registry if it beats the promoted one, and say so by the model's Asset.
+
+    Otherwise the task is skipped: one that succeeds updates its Assets, whether it did anything or not, and whoever is
+    scheduled by the model would run without a new one.
+    """
+    entry = promote(result, ref["name"])
+    if entry is None:
+        stays = latest()
+        raise AirflowSkipException(
+            f"accuracy {result['accuracy']:.4f} does not beat {stays['metric']:.4f} of {stays['version']}, which stays"
+        )
+    get_current_context()["outlet_events"][MODEL].extra = entry
+    _log.info("%s is the promoted model, with accuracy %.4f", entry["version"], entry["metric"])
     return entry

@@ -30,7 +30,8 @@ JOBS = DEMO / "trainjobs"
 DATABASE = AIRFLOW_HOME / f"airflow-{version('apache-airflow')}.db"
 
 _STARTING = re.compile(r"\[DAG TEST\] starting.* task_id=(\w+)")
-_OURS = re.compile(r"^\S+ \[\w+ *\] (?P<message>.*?) +\[airflow\.task\.[\w.]*airflow_provider[\w.]*\]")
+_OURS = re.compile(r"^\S+ \[\w+ *\] (?P<message>.*?) +\[(airflow\.task\.[\w.]*airflow_provider[\w.]*|retraining)\]")
+_SKIPPED = re.compile(r"^\S+ \[\w+ *\] Skipping task\. .*reason='(?P<message>.*)'")
 _ERROR = re.compile(r"^\S+ \[(error|critical) *\] (?P<message>.*?) +\[")
 
 
@@ -102,7 +103,7 @@ def show_lines(lines: Iterable[str]) -> list[str]:
     for line in lines:
         if task := _STARTING.search(line):
             print(f"  task {task[1]}", flush=True)
-        elif (ours := _OURS.match(line)) and not ours["message"].startswith("Success criteria"):
+        elif (ours := _OURS.match(line) or _SKIPPED.match(line)) and not ours["message"].startswith("Success criteria"):
             print(f"    {ours['message'][:110]}", flush=True)
         elif error := _ERROR.match(line):
             errors.append(error["message"])
@@ -143,7 +144,7 @@ def airflow() -> list[str]:
 
 def environment(database: Path) -> dict[str, str]:
     """Return an environment in which Airflow keeps to the demo's folder, whatever else is configured."""
-    ours = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
+    ours = {key: value for key, value in os.environ.items() if not key.startswith(("AIRFLOW", "DIGITS"))}
     return {
         **ours,
         "AIRFLOW_HOME": str(AIRFLOW_HOME),
