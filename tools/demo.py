@@ -33,6 +33,7 @@ _STARTING = re.compile(r"\[DAG TEST\] starting.* task_id=(\w+)")
 _OURS = re.compile(r"^\S+ \[\w+ *\] (?P<message>.*?) +\[(airflow\.task\.[\w.]*airflow_provider[\w.]*|retraining)\]")
 _SKIPPED = re.compile(r"^\S+ \[\w+ *\] Skipping task\. .*reason='(?P<message>.*)'")
 _ERROR = re.compile(r"^\S+ \[(error|critical) *\] (?P<message>.*?) +\[")
+_RAISED = re.compile(r"^(?:\w+\.)*(?P<message>\w+(?:Error|Exception): .+)")
 
 
 def main() -> int:
@@ -62,7 +63,8 @@ def prepare() -> None:
     if DATABASE.exists():
         return
     print("Airflow: making its database (SQLite)", flush=True)
-    unfinished = DATABASE.with_suffix(".unfinished")
+    # Of this run alone: the migration of a demo that was killed may still be writing.
+    unfinished = DATABASE.with_suffix(f".{os.getpid()}.unfinished")
     unfinished.unlink(missing_ok=True)
     log = AIRFLOW_HOME / "migrate.log"
     with log.open("w") as file:
@@ -98,7 +100,7 @@ def copied(lines: Iterable[str], log: Path) -> Iterator[str]:
 
 
 def show_lines(lines: Iterable[str]) -> list[str]:
-    """Print what matters of a DAG run's log; return its error messages."""
+    """Print what matters of a DAG run's log; return its error messages, the one that says most last."""
     errors = []
     for line in lines:
         if task := _STARTING.search(line):
@@ -107,6 +109,8 @@ def show_lines(lines: Iterable[str]) -> list[str]:
             print(f"    {ours['message'][:110]}", flush=True)
         elif error := _ERROR.match(line):
             errors.append(error["message"])
+        elif errors and (raised := _RAISED.match(line)):
+            errors.append(raised["message"])
     return errors
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import importlib
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -95,7 +97,8 @@ def test_one_deferrable_task_does_the_same(run_dag, xcom, bag, dags):
 
 
 def a_result(accuracy, tmp_path):
-    model = tmp_path / "digits.pt"
+    model = tmp_path / f"model-{accuracy}" / "digits.pt"
+    model.parent.mkdir(exist_ok=True)
     model.write_text(f"model of {accuracy}")
     return {"accuracy": accuracy, "loss": 0.1, "epochs": 3, "artifacts": {"model": model.as_uri()}}
 
@@ -117,3 +120,54 @@ def test_a_retried_promotion_changes_nothing(dags, tmp_path):
 
     assert registry.promote(a_result(0.96, tmp_path), "one") == first
     assert json.loads((tmp_path / "registry" / "current.json").read_text()) == first
+
+
+def test_of_models_promoted_at_the_same_time_the_best_is_in_force(dags, tmp_path):
+    registry = dags("registry")
+    accuracies = [0.90 + n / 1000 for n in (3, 9, 1, 7, 5, 8, 2, 6, 4, 0)]
+    results = [a_result(accuracy, tmp_path) for accuracy in accuracies]
+
+    with ThreadPoolExecutor(len(results)) as pool:
+        list(pool.map(lambda result: registry.promote(result, f"job-{result['accuracy']}"), results))
+
+    assert registry.latest()["metric"] == max(accuracies)
+    assert sorted(path.name for path in registry.registry_folder().iterdir()) == ["current.json", "lock", "versions"]
+
+
+@pytest.fixture
+def run_promotion(run_dag, dags, tmp_path):
+    """Run the task `promote` for a training of some accuracy; returns its state."""
+    from airflow.sdk import DAG, task
+
+    promote_if_better = dags("retraining").promote_if_better
+    with DAG("promotion", schedule=None, start_date=datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc)) as dag:
+
+        @task
+        def result(dag_run):
+            return dag_run.conf
+
+        @task
+        def ref(dag_run):
+            return {"name": f"job-{dag_run.conf['accuracy']}"}
+
+        promote_if_better(result(), ref())
+
+    def run(accuracy):
+        return str(run_dag(dag, run_conf=a_result(accuracy, tmp_path)).get_task_instance("promote").state)
+
+    return run
+
+
+def test_only_a_promotion_updates_the_model_asset_and_it_carries_the_metrics(run_promotion):
+    from airflow.models.asset import AssetEvent
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    states = [run_promotion(accuracy) for accuracy in (0.96, 0.95, 0.97)]
+
+    with create_session() as session:
+        query = select(AssetEvent.extra).where(AssetEvent.source_dag_id == "promotion").order_by(AssetEvent.id)
+        extras = session.scalars(query).all()
+    assert states == ["success", "skipped", "success"]
+    assert [extra["metrics"]["accuracy"] for extra in extras] == [0.96, 0.97]
+    assert [extra["version"] for extra in extras] == ["job-0.96", "job-0.97"]
