@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trainer_core.outcome import Outcome
+from trainer_core.outcome import Diagnosis, Outcome
 
-__all__ = ["COMPLETE", "CREATED", "FAILED", "RUNNING", "STATUSES", "SUSPENDED", "Observation", "Progress"]
+__all__ = ["COMPLETE", "CREATED", "FAILED", "RUNNING", "STATUSES", "SUSPENDED", "Observation", "Progress", "Trouble"]
 
 CREATED = "Created"
 SUSPENDED = "Suspended"
@@ -40,6 +40,19 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class Trouble:
+    """What is wrong with a TrainJob that has not ended.
+
+    Attributes:
+        diagnosis: Why it will fail unless something changes.
+        grace: Seconds for which it may stay so before whoever fails fast gives up; None to never give up for it.
+    """
+
+    diagnosis: Diagnosis
+    grace: float | None = None
+
+
+@dataclass(frozen=True)
 class Observation:
     """One look at a TrainJob.
 
@@ -47,8 +60,10 @@ class Observation:
         status: One of `STATUSES`.
         progress: What training last reported, None if nothing.
         outcome: What it left; set exactly when the status is Complete or Failed.
+        trouble: What is wrong although it has not ended.
     """
 
     status: str
     progress: Progress | None = None
     outcome: Outcome | None = None
+    trouble: Trouble | None = None

@@ -1,0 +1,1 @@
+"""Runtimes from parameters. Pure."""

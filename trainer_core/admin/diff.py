@@ -1,0 +1,1 @@
+"""How two runtimes differ, and what a server would refuse to change. Pure."""

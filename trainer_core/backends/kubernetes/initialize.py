@@ -1,0 +1,1 @@
+"""Request without a trainer → a Job that fetches into a volume. Pure."""

@@ -1,0 +1,1 @@
+"""Request → TrainJob, exactly as it is sent. Pure."""

@@ -1,0 +1,1 @@
+"""TrainJob, pods and events → what all backends say of a job. Pure."""

@@ -1,0 +1,1 @@
+"""What a server of a given version can be told, and how. Pure."""

@@ -1,0 +1,1 @@
+"""What a server answers, as an error that says what to do. Pure."""

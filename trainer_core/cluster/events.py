@@ -1,0 +1,1 @@
+"""Events of both APIs → what happened, oldest first. Pure."""

@@ -1,0 +1,77 @@
+"""Kinds of objects on a cluster, and the paths under which a server has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "ACCESS_REVIEWS",
+    "CLAIMS",
+    "CLUSTER_TRAINING_RUNTIMES",
+    "CONFIG_MAPS",
+    "CRDS",
+    "EVENTS",
+    "EVENTS_V1",
+    "JOBS",
+    "JOBSETS",
+    "PODS",
+    "SECRETS",
+    "TRAINING_RUNTIMES",
+    "TRAINJOBS",
+    "Kind",
+]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of object.
+
+    Attributes:
+        group: API group; empty for the core.
+        version: Version of the API.
+        plural: Its name in paths.
+        kind: Its name in objects.
+        namespaced: Whether its objects live in a namespace.
+    """
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """What an object says as ``apiVersion``."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str | None = None, name: str | None = None, part: str | None = None) -> str:
+        """Return the path of an object, of a part of it (``log``, ``status``), or of all objects of the kind.
+
+        Args:
+            namespace: Where it lives; None for all namespaces. Not used for kinds without one.
+            name: The object; None for the collection.
+            part: A subresource of the object.
+        """
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        place = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
+        return "/".join([f"{root}{place}/{self.plural}", *[piece for piece in (name, part) if piece]])
+
+
+TRAINJOBS = Kind("trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob")
+TRAINING_RUNTIMES = Kind("trainer.kubeflow.org", "v1alpha1", "trainingruntimes", "TrainingRuntime")
+CLUSTER_TRAINING_RUNTIMES = Kind(
+    "trainer.kubeflow.org", "v1alpha1", "clustertrainingruntimes", "ClusterTrainingRuntime", namespaced=False
+)
+JOBSETS = Kind("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
+JOBS = Kind("batch", "v1", "jobs", "Job")
+PODS = Kind("", "v1", "pods", "Pod")
+EVENTS = Kind("", "v1", "events", "Event")
+EVENTS_V1 = Kind("events.k8s.io", "v1", "events", "Event")
+SECRETS = Kind("", "v1", "secrets", "Secret")
+CLAIMS = Kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+CONFIG_MAPS = Kind("", "v1", "configmaps", "ConfigMap")
+CRDS = Kind("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False)
+ACCESS_REVIEWS = Kind(
+    "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
+)

@@ -1,0 +1,42 @@
+"""What we write on the objects that we make: labels and annotations by which any process finds them again."""
+
+from __future__ import annotations
+
+import hashlib
+
+__all__ = [
+    "ATTEMPT",
+    "CANCELLED",
+    "DELETE_AFTER",
+    "FINGERPRINT",
+    "KUEUE_PRIORITY",
+    "KUEUE_QUEUE",
+    "MANAGED_BY",
+    "MANAGER",
+    "OWNER",
+    "REQUEST",
+    "owner_value",
+]
+
+#: Label that says who made an object, and its value; recommended by Kubernetes.
+MANAGED_BY = "app.kubernetes.io/managed-by"
+MANAGER = "trainjob-workflows"
+#: Label: the owner of a TrainJob, as `owner_value` writes it.
+OWNER = "trainjob-workflows/owner"
+#: Label: seconds after its end when a TrainJob may be deleted.
+DELETE_AFTER = "trainjob-workflows/delete-after"
+#: Annotations: the whole request as JSON, its fingerprint, the attempt, when it was cancelled.
+REQUEST = "trainjob-workflows/request"
+FINGERPRINT = "trainjob-workflows/fingerprint"
+ATTEMPT = "trainjob-workflows/attempt"
+CANCELLED = "trainjob-workflows/cancelled"
+#: Labels that Kueue reads (specs.md A9).
+KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
+KUEUE_PRIORITY = "kueue.x-k8s.io/priority-class"
+
+_DIGITS = 40
+
+
+def owner_value(key: str) -> str:
+    """Return the label value of an owner: what a label can hold of any key, and the same for the same key."""
+    return hashlib.sha256(key.encode()).hexdigest()[:_DIGITS]

@@ -1,0 +1,1 @@
+"""Pods → facts, small enough to keep for ten thousand jobs. Pure."""

@@ -1,0 +1,1 @@
+"""TrainingRuntimes of a cluster → what they offer. Pure."""
