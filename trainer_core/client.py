@@ -11,6 +11,7 @@ from trainer_core import build, naming, waiting
 from trainer_core.attempts import Found
 from trainer_core.backends import BACKENDS, backend_class
 from trainer_core.backends.base import Backend
+from trainer_core.backends.following import Follower
 from trainer_core.build import Option, Trainer
 from trainer_core.configs import BackendConfig, LocalProcessBackendConfig, config_from_dict
 from trainer_core.errors import JobEndedError, JobFailedError, JobNotFoundError, TrainerError, WaitTimeoutError
@@ -219,20 +220,21 @@ class TrainerClient:
         """
         _check_waiting(status, timeout, polling_interval)
         end = time.monotonic() + timeout
-        while True:
-            job = self.get_job(name)
-            for callback in callbacks or ():
-                callback(job)
-            if job.status in status:
-                return job
-            self._refuse_to_wait_for_the_ended(job, status)
-            left = end - time.monotonic()
-            if left <= 0:
-                wanted = " or ".join(sorted(status))
-                raise WaitTimeoutError(
-                    f"TrainJob {name!r} is {job.status}, not {wanted}, after {timeout} s; it goes on"
-                )
-            time.sleep(min(polling_interval, left))
+        with self.follow(name) as follower:
+            while True:
+                seen = follower.look(min(polling_interval, max(0.0, end - time.monotonic())))
+                job = follower.job()
+                for callback in callbacks or ():
+                    callback(job)
+                if job.status in status:
+                    return job
+                self._refuse_to_wait_for_the_ended(job, status)
+                if time.monotonic() >= end:
+                    wanted = " or ".join(sorted(status))
+                    why = f" ({seen.trouble.diagnosis})" if seen.trouble else ""
+                    raise WaitTimeoutError(
+                        f"TrainJob {name!r} is {job.status}, not {wanted}, after {timeout} s{why}; it goes on"
+                    )
 
     def _refuse_to_wait_for_the_ended(self, job: TrainJob, status: set[str]) -> None:
         if job.status == FAILED:
@@ -274,6 +276,7 @@ class TrainerClient:
         job: str | TrainJobRef,
         timeout: float | None = None,
         on_observation: Callable[[Observation], None] | None = None,
+        fail_fast: bool = True,
     ) -> Outcome:
         """Wait until a TrainJob has ended, and return what it left, failed or not.
 
@@ -281,25 +284,35 @@ class TrainerClient:
             job: Its name or ref.
             timeout: Seconds to wait at most; None for as long as it takes.
             on_observation: Called at each look, for progress bars and log lines.
+            fail_fast: Take a job that cannot get well (an image that does not exist, a crash loop, no node that could
+                take it for five minutes) for failed before its backend says so. The job itself is left as it is:
+                `cancel` it.
 
         Raises:
             WaitTimeoutError: The time is over; the job goes on.
             JobNotFoundError: There was no such job to begin with.
         """
         ref = self.ref(job)
-        state = waiting.start(ref, time.monotonic(), timeout)
-        while True:
-            try:
-                observation = self.backend.observe(ref)
-            except TrainerError as error:
-                state = state.failed(error, time.monotonic())
-            else:
-                if on_observation is not None:
-                    on_observation(observation)
-                state = state.seen(observation, time.monotonic())
-            if state.outcome is not None:
-                return state.outcome
-            time.sleep(state.delay)
+        state = waiting.start(ref, time.monotonic(), timeout, fail_fast)
+        with self.follow(ref) as follower:
+            while state.outcome is None:
+                try:
+                    observation = follower.look(state.patience(time.monotonic(), follower.pushed))
+                except TrainerError as error:
+                    state = state.failed(error, time.monotonic())
+                else:
+                    if on_observation is not None:
+                        on_observation(observation)
+                    state = state.seen(observation, time.monotonic())
+        return state.outcome
+
+    def follow(self, job: str | TrainJobRef) -> Follower:
+        """Return what looks at a TrainJob again and again, and is told of changes where the backend can.
+
+        Raises:
+            JobNotFoundError: There is no job of that name.
+        """
+        return self.backend.follow(self.ref(job))
 
     def suspend(self, job: str | TrainJobRef) -> None:
         """End the steps that run but keep the TrainJob, to `resume` it later from its beginning."""

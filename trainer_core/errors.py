@@ -85,4 +85,10 @@ class WaitTimeoutError(TrainerError, TimeoutError):
 
 
 class BackendUnavailableError(TrainerError, RuntimeError):
-    """The backend cannot be used: not reachable, not permitted, or an extra is not installed."""
+    """The backend cannot be used: not reachable, not permitted, or an extra is not installed.
+
+    Attributes:
+        transient: It may be there again in a while; False where only a person can help.
+    """
+
+    transient = True

@@ -1,4 +1,4 @@
-"""Given one observation or error and the time, decide: go on, done, timed out. Pure.
+"""Given one observation or error and the time, decide: go on, done, give up, timed out. Pure.
 
 Whoever follows a TrainJob (the client, the Airflow sensor and trigger, the KFP wait step, the command) feeds what
 it saw and when; nobody interprets a status on their own.
@@ -8,17 +8,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from trainer_core.errors import JobFailedError, JobNotFoundError, TrainerError, WaitTimeoutError
-from trainer_core.observation import Observation
+from trainer_core.errors import (
+    BackendUnavailableError,
+    JobFailedError,
+    JobNotFoundError,
+    TrainerError,
+    WaitTimeoutError,
+)
+from trainer_core.observation import Observation, Trouble
 from trainer_core.outcome import Category, Diagnosis, Outcome
 from trainer_core.ref import TrainJobRef
 
 __all__ = ["Waiting", "failure_message", "outcome_or_raise", "start"]
 
-#: A backend that answers with errors this many times in a row is taken to be gone.
+#: A backend that answers with errors this many times in a row is broken.
 MAX_ERRORS_IN_A_ROW = 10
+#: Seconds for which a backend may be away: longer than the restart of a control plane, shorter than a night.
+MAX_SECONDS_AWAY = 1800.0
 _FIRST_DELAY = 0.02
 _MAX_DELAY = 2.0
+#: Seconds after which to look at a job although nothing was said of it.
+_MAX_QUIET = 30.0
 
 
 @dataclass(frozen=True)
@@ -28,16 +38,26 @@ class Waiting:
     Attributes:
         ref: The TrainJob.
         deadline: When to give up, in seconds of the caller's own clock; None for never.
+        fail_fast: Take a job that cannot get well for failed, before its backend says so.
         delay: Seconds until the next look, for backends that can only be asked.
         errors: Errors in a row.
-        outcome: Set when the TrainJob has ended: waiting is over.
+        away_since: When the backend could first not be reached, in seconds of the caller's clock.
+        trouble: What is wrong with the job although it has not ended.
+        trouble_since: Since when, in seconds of the caller's clock.
+        outcome: Set when waiting is over.
+        gave_up: The outcome says what will become of the job; the job itself has not ended: cancel it.
     """
 
     ref: TrainJobRef
     deadline: float | None = None
+    fail_fast: bool = True
     delay: float = _FIRST_DELAY
     errors: int = 0
+    away_since: float | None = None
+    trouble: Trouble | None = None
+    trouble_since: float = 0.0
     outcome: Outcome | None = None
+    gave_up: bool = False
 
     def seen(self, observation: Observation, now: float) -> Waiting:
         """Take in what was observed.
@@ -45,14 +65,19 @@ class Waiting:
         Raises:
             WaitTimeoutError: It has not ended and the deadline has passed.
         """
+        state = replace(self, errors=0, away_since=None)
         if observation.outcome is not None:
-            return replace(self, outcome=observation.outcome, errors=0)
-        return self._go_on(now, f"is still {observation.status}", errors=0)
+            return replace(state, outcome=state._explained(observation.outcome))
+        state = state._in_trouble(observation.trouble, now)
+        if state.trouble is not None and state._is_hopeless(now):
+            return replace(state, outcome=_failed(self.ref, state.trouble.diagnosis), gave_up=True)
+        return state._go_on(now, f"is still {observation.status}")
 
     def failed(self, error: TrainerError, now: float) -> Waiting:
         """Take in that looking failed.
 
-        A TrainJob that is gone has ended: somebody deleted it. Other errors are borne for a while.
+        A TrainJob that is gone has ended: somebody deleted it. A backend that is away is borne for half an hour,
+        other errors a few times.
 
         Raises:
             TrainerError: The error itself, after too many in a row.
@@ -60,31 +85,69 @@ class Waiting:
         """
         if isinstance(error, JobNotFoundError):
             return replace(self, outcome=_deleted(self.ref))
-        if self.errors + 1 >= MAX_ERRORS_IN_A_ROW:
+        state = replace(self, errors=self.errors + 1, away_since=now if self.away_since is None else self.away_since)
+        if state._is_too_much(error, now):
             raise error
-        return self._go_on(now, f"could not be reached ({error})", errors=self.errors + 1)
+        return state._go_on(now, f"could not be reached ({error})")
 
-    def _go_on(self, now: float, state: str, errors: int) -> Waiting:
+    def patience(self, now: float, pushed: bool = False) -> float:
+        """Return the seconds until the next look.
+
+        Args:
+            now: The caller's clock.
+            pushed: The caller is told of changes, so that it need only look now and then.
+        """
+        ends = [end - now for end in (self.deadline, self._hopeless_at()) if end is not None]
+        return max(0.0, min([_MAX_QUIET if pushed and not self.errors else self.delay, *ends]))
+
+    def _in_trouble(self, trouble: Trouble | None, now: float) -> Waiting:
+        if trouble is None:
+            # Kept as the explanation of a failure that comes after it, but it counts no more.
+            return replace(self, trouble=self.trouble and replace(self.trouble, grace=None))
+        goes_on = self.trouble is not None and _kind(self.trouble) == _kind(trouble)
+        return replace(self, trouble=trouble, trouble_since=self.trouble_since if goes_on else now)
+
+    def _hopeless_at(self) -> float | None:
+        grace = self.trouble.grace if self.fail_fast and self.trouble else None
+        return None if grace is None else self.trouble_since + grace
+
+    def _is_hopeless(self, now: float) -> bool:
+        at = self._hopeless_at()
+        return at is not None and now >= at
+
+    def _explained(self, outcome: Outcome) -> Outcome:
+        """Prefer what was seen while it went wrong to a failure that nothing is known of: pods may be gone by now."""
+        found = outcome.diagnosis
+        unexplained = found is not None and found.category is Category.INFRASTRUCTURE and found.step is None
+        if unexplained and self.trouble is not None:
+            return outcome.model_copy(update={"diagnosis": self.trouble.diagnosis})
+        return outcome
+
+    def _is_too_much(self, error: TrainerError, now: float) -> bool:
+        if isinstance(error, BackendUnavailableError) and error.transient:
+            return self.away_since is not None and now - self.away_since >= MAX_SECONDS_AWAY
+        return self.errors >= MAX_ERRORS_IN_A_ROW
+
+    def _go_on(self, now: float, state: str) -> Waiting:
         if self.deadline is not None and now >= self.deadline:
             raise WaitTimeoutError(
                 f"TrainJob {self.ref.name!r} {state} and the time to wait is over; it was not stopped: "
                 f"wait again, or end it with `trainjob cancel {self.ref.name}`"
             )
-        delay = min(_MAX_DELAY, self.delay * 1.25)
-        if self.deadline is not None:
-            delay = min(delay, max(0.0, self.deadline - now))
-        return replace(self, delay=delay, errors=errors)
+        return replace(self, delay=min(_MAX_DELAY, self.delay * 1.25))
 
 
-def start(ref: TrainJobRef, now: float, timeout: float | None = None) -> Waiting:
+def start(ref: TrainJobRef, now: float, timeout: float | None = None, fail_fast: bool = True) -> Waiting:
     """Begin to wait.
 
     Args:
         ref: The TrainJob.
         now: The caller's clock, in seconds; a monotonic one, so that clock jumps do not matter.
         timeout: Seconds to wait at most; None for as long as it takes.
+        fail_fast: Take a job that cannot get well (an image that does not exist, a crash loop, no node that could
+            take it for some minutes) for failed, before its backend says so.
     """
-    return Waiting(ref, deadline=None if timeout is None else now + timeout)
+    return Waiting(ref, deadline=None if timeout is None else now + timeout, fail_fast=fail_fast)
 
 
 def outcome_or_raise(outcome: Outcome) -> Outcome:
@@ -107,6 +170,14 @@ def failure_message(outcome: Outcome) -> str:
     return f"TrainJob {outcome.job.name!r} is Failed: {diagnosis} ({retry})"
 
 
+def _kind(trouble: Trouble) -> tuple[Category, float | None]:
+    return trouble.diagnosis.category, trouble.grace
+
+
 def _deleted(ref: TrainJobRef) -> Outcome:
     reason = f"TrainJob {ref.name!r} was deleted while it was waited for"
-    return Outcome(ref=ref.to_dict(), status="Failed", diagnosis=Diagnosis(category=Category.DELETED, reason=reason))
+    return _failed(ref, Diagnosis(category=Category.DELETED, reason=reason))
+
+
+def _failed(ref: TrainJobRef, diagnosis: Diagnosis) -> Outcome:
+    return Outcome(ref=ref.to_dict(), status="Failed", diagnosis=diagnosis)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from trainer_core import attempts
 from trainer_core.attempts import Action, Decision, Found
+from trainer_core.backends.following import Follower, Polling
 from trainer_core.errors import ConflictError, JobNotFoundError
 from trainer_core.jobs import Event, TrainJob
 from trainer_core.observation import Observation
@@ -77,7 +78,9 @@ class Backend(ABC):
         if decision.action is Action.CREATE:
             return self.create(request.named(decision.name), decision.attempt)
         self._warn_if_different(request, decision)
-        return self.ref(decision.name)
+        ref = self.ref(decision.name)
+        self.complete(ref, request)
+        return ref
 
     def _warn_if_different(self, request: TrainJobRequest, decision: Decision) -> None:
         if decision.differs:
@@ -110,6 +113,9 @@ class Backend(ABC):
             NameTakenError: A job of that name exists.
         """
 
+    def complete(self, ref: TrainJobRef, request: TrainJobRequest) -> None:  # noqa: B027 -- most have nothing to do
+        """Make sure that all of a job is there that was found: its submitter may have died before its last step."""
+
     @abstractmethod
     def request(self, ref: TrainJobRef) -> TrainJobRequest:
         """Return the request a job was made from.
@@ -133,6 +139,13 @@ class Backend(ABC):
         Raises:
             JobNotFoundError: The job is gone, or its name has passed to another job.
         """
+
+    def follow(self, ref: TrainJobRef) -> Follower:
+        """Return what looks at the job again and again; nothing is asked before its first look.
+
+        Here it asks each time; a backend that is told of changes has a better one.
+        """
+        return Polling(self, ref)
 
     @abstractmethod
     def logs(self, ref: TrainJobRef, step: str, follow: bool = False) -> Iterator[str]:
