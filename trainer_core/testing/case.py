@@ -42,6 +42,8 @@ class BackendCase:
         runs_beside_its_client: `submit` returns before the job ends, so a job can be seen running, suspended and ended.
         runs_every_node: A job of two nodes runs two processes.
         installs_packages: `packages_to_install` are installed.
+        reads_this_machine: Its initializers fetch from this machine's folders.
+        runs_bare_runtimes: A runtime is something to run, also without a trainer.
     """
 
     name: str
@@ -51,6 +53,8 @@ class BackendCase:
     runs_beside_its_client: bool = True
     runs_every_node: bool = True
     installs_packages: bool = True
+    reads_this_machine: bool = True
+    runs_bare_runtimes: bool = False
 
 
 def where(**facts: bool) -> Callable[[_F], _F]:

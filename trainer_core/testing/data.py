@@ -14,7 +14,7 @@ from trainer_core.client import TrainerClient
 from trainer_core.initializers import FileDatasetInitializer, FileModelInitializer, Initializer
 from trainer_core.options import Name
 from trainer_core.request import TrainJobRequest
-from trainer_core.testing.case import Contract
+from trainer_core.testing.case import Contract, where
 from trainer_core.testing.functions import reads
 
 __all__ = ["Data"]
@@ -39,6 +39,7 @@ class Data(Contract):
         (folder / "deep" / "er" / "test.csv").write_text("3,4", encoding="utf-8")
         return folder
 
+    @where(reads_this_machine=True)
     def test_a_folder_lies_where_training_looks_for_the_dataset(
         self, client: TrainerClient, ask: Ask, source: Path
     ) -> None:
@@ -47,6 +48,7 @@ class Data(Contract):
         assert outcome.result == {"deep/er/test.csv": "3,4", "notes.txt": "for people", "train.csv": "1,2"}
         assert [step.name for step in client.get_job("job").steps] == ["dataset-initializer", "node-0"]
 
+    @where(reads_this_machine=True)
     def test_links_in_a_source_are_followed(self, client: TrainerClient, ask: Ask, source: Path) -> None:
         folder = source.with_name("links")
         folder.mkdir()
@@ -57,6 +59,7 @@ class Data(Contract):
         outcome = client.wait(client.submit(ask(reads, {"role": "dataset"}, initializer=fetch)))
         assert outcome.result == {"file.csv": "1,2", "folder/er/test.csv": "3,4"}
 
+    @where(reads_this_machine=True)
     def test_a_single_file_lies_in_the_folder_of_the_model(self, client: TrainerClient, ask: Ask, source: Path) -> None:
         fetch = Initializer(model=FileModelInitializer((source / "train.csv").as_uri()))
         outcome = client.wait(client.submit(ask(reads, {"role": "model"}, initializer=fetch)))
@@ -66,6 +69,7 @@ class Data(Contract):
         ("pattern", "ignored"),
         [("*.txt", {"notes.txt"}), ("deep/*", {"deep/er/test.csv"}), ("t*.csv", {"train.csv", "deep/er/test.csv"})],
     )
+    @where(reads_this_machine=True)
     def test_ignored_files_are_left_out(
         self, client: TrainerClient, ask: Ask, source: Path, pattern: str, ignored: set[str]
     ) -> None:
@@ -74,6 +78,7 @@ class Data(Contract):
         assert set(outcome.result) == {"deep/er/test.csv", "notes.txt", "train.csv"} - ignored
 
     @pytest.mark.parametrize("link", [True, False], ids=["linked", "copied"])
+    @where(reads_this_machine=True)
     def test_a_link_shows_what_the_source_holds_now_and_a_copy_what_it_held(
         self, client: TrainerClient, ask: Ask, source: Path, link: bool
     ) -> None:
@@ -82,6 +87,7 @@ class Data(Contract):
         (source / "train.csv").write_text("changed", encoding="utf-8")
         assert fetched.read_text(encoding="utf-8") == {True: "changed", False: "1,2"}[link]
 
+    @where(reads_this_machine=True)
     def test_a_job_that_only_initializes_says_where_the_data_lies(
         self, client: TrainerClient, ask: Ask, source: Path
     ) -> None:
@@ -92,6 +98,7 @@ class Data(Contract):
         assert (_path(outcome.result["model"]) / "train.csv").read_text(encoding="utf-8") == "1,2"
         assert client.get_job("fetch").num_nodes == 0
 
+    @where(reads_this_machine=True)
     def test_what_was_fetched_once_can_be_trained_on_many_times(
         self, client: TrainerClient, ask: Ask, source: Path
     ) -> None:
@@ -103,12 +110,14 @@ class Data(Contract):
         ]
         assert [outcome.result["train.csv"] for outcome in outcomes] == ["1,2", "1,2"]
 
+    @where(reads_this_machine=True)
     def test_the_same_source_is_fetched_once(self, client: TrainerClient, ask: Ask, source: Path) -> None:
         fetch = Initializer(dataset=FileDatasetInitializer(source.as_uri()))
         places = [client.wait(client.initialize(fetch, [Name(name)])).result["dataset"] for name in ("one", "two")]
         assert places[0] == places[1]
         assert "found in" in next(client.get_job_logs("two", step="dataset-initializer"))
 
+    @where(reads_this_machine=True)
     def test_a_source_that_has_changed_is_fetched_anew(self, client: TrainerClient, ask: Ask, source: Path) -> None:
         fetch = Initializer(dataset=FileDatasetInitializer(source.as_uri()))
         client.wait(client.initialize(fetch, [Name("one")]))

@@ -55,6 +55,7 @@ class Failures(Contract):
     def test_leaving_with_exit_code_0_is_no_failure(self, client: TrainerClient, ask: Ask) -> None:
         assert client.wait(client.submit(ask(exits, {"code": 0}))).status == "Complete"
 
+    @where(reads_this_machine=True)
     def test_a_source_that_cannot_be_fetched_fails_the_initializer(
         self, client: TrainerClient, ask: Ask, tmp_path: Path
     ) -> None:

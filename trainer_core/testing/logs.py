@@ -44,6 +44,7 @@ class Logs(Contract):
         with pytest.raises(InvalidRequestError, match=r"no step 'trainer'; it has node-0"):
             client.get_job_logs("job", step="trainer")
 
+    @where(reads_this_machine=True)
     def test_an_initializer_has_a_log_of_its_own(self, client: TrainerClient, ask: Ask, tmp_path: Path) -> None:
         source = tmp_path / "digits.csv"
         source.write_text("1,2", encoding="utf-8")

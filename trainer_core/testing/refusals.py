@@ -27,7 +27,7 @@ from trainer_core.options import (
 )
 from trainer_core.request import TrainJobRequest
 from trainer_core.secrets import SecretRef
-from trainer_core.testing.case import BackendCase, Contract
+from trainer_core.testing.case import BackendCase, Contract, where
 from trainer_core.testing.functions import returns
 from trainer_core.trainers import CustomTrainer, CustomTrainerContainer
 
@@ -66,13 +66,15 @@ _BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a name that is too long": ({"name": "a" * 60}, "60 characters; use at most"),
     "a field nobody knows": ({"nodes": 3}, "nodes: "),
     "a source without a scheme": ({"initializer": {"dataset": {"storage_uri": "digits"}}}, "dataset.storage_uri: "),
-    "a source that is not there": (
-        {"initializer": {"dataset": {"storage_uri": "file:///no/such/folder"}}},
-        "initializer.dataset.storage_uri: /no/such/folder does not exist",
-    ),
-    "nothing to run": ({"trainer": None}, "nothing to run"),
     "a version of the future": ({"version": 2}, "version: "),
 }
+
+
+def _refused(client: TrainerClient, request: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(TrainerError, match=complaint) as refused:
+        client.submit(TrainJobRequest.parse(request))
+    assert len(str(refused.value).splitlines()) == 1
+    assert client.list_jobs() == []
 
 
 class Refusals(Contract):
@@ -84,13 +86,23 @@ class Refusals(Contract):
     ) -> None:
         change, complaint = _BAD[mistake]
         good = ask().to_dict()
-        trainer = {**good["trainer"], **change["trainer"]} if change.get("trainer") else good["trainer"]
-        bad = {**good, "trainer": trainer, **{key: value for key, value in change.items() if key != "trainer"}}
-        bad = {**bad, "trainer": None} if change.get("trainer", ...) is None else bad
-        with pytest.raises(TrainerError, match=complaint) as refused:
-            client.submit(TrainJobRequest.parse(bad))
-        assert len(str(refused.value).splitlines()) == 1
-        assert client.list_jobs() == []
+        trainer = {**good["trainer"], **change.get("trainer", {})}
+        _refused(client, {**good, **change, "trainer": trainer}, complaint)
+
+    @where(reads_this_machine=True)
+    def test_a_source_that_is_not_there_is_refused(self, client: TrainerClient, ask: Ask) -> None:
+        fetch = {"dataset": {"storage_uri": "file:///no/such/folder"}}
+        complaint = "initializer.dataset.storage_uri: /no/such/folder does not exist"
+        _refused(client, {**ask().to_dict(), "initializer": fetch}, complaint)
+
+    @where(reads_this_machine=False)
+    def test_a_source_on_this_machine_is_refused_where_it_cannot_be_read(self, client: TrainerClient, ask: Ask) -> None:
+        fetch = {"dataset": {"storage_uri": "file:///data"}}
+        _refused(client, {**ask().to_dict(), "initializer": fetch}, "file://")
+
+    @where(runs_bare_runtimes=False)
+    def test_a_request_without_anything_to_run_is_refused(self, client: TrainerClient, ask: Ask) -> None:
+        _refused(client, {**ask().to_dict(), "trainer": None}, "nothing to run")
 
     @pytest.mark.parametrize(
         ("mistake", "complaint"),
@@ -180,6 +192,7 @@ class Refusals(Contract):
             client.submit(nameless)
         assert client.list_jobs() == []
 
+    @where(reads_this_machine=True)
     def test_a_source_that_vanished_is_refused_before_anything_is_created(
         self, client: TrainerClient, ask: Ask, tmp_path: Path
     ) -> None:
