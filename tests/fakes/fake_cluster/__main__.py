@@ -1,0 +1,25 @@
+"""A cluster as a process of its own, for benchmarks: prints its URL, and ends when its input does."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from fake_cluster.cluster import Cluster
+
+
+def main() -> None:
+    """Run until the standard input is closed."""
+    parser = argparse.ArgumentParser(prog="fake_cluster", description=__doc__)
+    parser.add_argument("--port", type=int, default=0, help="where to listen; 0 for any free port")
+    parser.add_argument("--keep", type=int, default=100_000, help="how many changes watches can go back")
+    parser.add_argument("--namespace", action="append", default=[], help="a namespace to create; may be repeated")
+    arguments = parser.parse_args()
+    with Cluster(port=arguments.port, keep=arguments.keep, namespaces=arguments.namespace) as cluster:
+        cluster.tokens = ()
+        print(cluster.url, flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

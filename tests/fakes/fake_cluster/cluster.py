@@ -1,0 +1,260 @@
+"""A cluster in this process: its own thread and event loop, and what a test does to it."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import yaml
+
+from fake_cluster.faults import Faults
+from fake_cluster.gate import TOKEN, Gate
+from fake_cluster.podlog import Log, Logs, lines_of
+from fake_cluster.registry import NAMESPACES, Registry
+from fake_cluster.runtimes import READY_MADE
+from fake_cluster.server import Request, Server
+from fake_cluster.store import Store
+from trainer_core.cluster.kinds import PODS, Kind
+
+if TYPE_CHECKING:
+    from kubernetes.client import Configuration
+
+__all__ = ["Cluster"]
+
+_T = TypeVar("_T")
+_NAMESPACES = ("default", "kube-system", "kubeflow-system")
+
+
+class Cluster:
+    """An API server, and whatever plays the rest of a cluster. A context manager.
+
+    Attributes:
+        url: Where the server listens.
+        faults: What goes wrong.
+        tokens: Bearer tokens that are valid now.
+    """
+
+    def __init__(self, *, namespaces: Sequence[str] = (), port: int = 0, keep: int = 100_000) -> None:
+        self.url = ""
+        self.faults = Faults()
+        self._port = port
+        self._gate = Gate()
+        self._logs = Logs()
+        self._registry = Registry()
+        self._store = Store(self._registry, keep)
+        self._server = Server(self._store, self._gate, self.faults, self._logs)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fake-cluster", daemon=True)
+        for namespace in (*_NAMESPACES, *namespaces):
+            self._store.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        for runtime in READY_MADE:
+            self._store.create(self._registry.of(runtime), runtime)
+
+    def __enter__(self) -> Cluster:
+        """Start."""
+        self._thread.start()
+        self.url = asyncio.run_coroutine_threadsafe(self._server.start(self._port), self._loop).result()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End everything that runs."""
+        asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+    # How to reach it.
+
+    def configuration(self) -> Configuration:
+        """Return a configuration of the ``kubernetes`` client, with a token."""
+        from kubernetes.client import Configuration  # half a second: only for who asks
+
+        configuration = Configuration(host=self.url)
+        configuration.api_key["authorization"] = f"Bearer {self.token}"
+        return configuration
+
+    def kubeconfig(self, path: Path, namespace: str = "default") -> Path:
+        """Write a kubeconfig with one context, ``fake``."""
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "fake",
+            "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": "fake", "namespace": namespace}}],
+            "clusters": [{"name": "fake", "cluster": {"server": self.url}}],
+            "users": [{"name": "fake", "user": {"token": self.token}}],
+        }
+        path.write_text(yaml.safe_dump(content), encoding="utf-8")
+        path.chmod(0o600)
+        return path
+
+    @property
+    def token(self) -> str:
+        """A token that is valid now."""
+        return next(iter(self._gate.tokens), TOKEN)
+
+    @property
+    def tokens(self) -> set[str]:
+        """Bearer tokens that are valid now; `set` them anew to let others expire."""
+        return self._gate.tokens
+
+    @tokens.setter
+    def tokens(self, tokens: Iterable[str]) -> None:
+        self._gate.tokens = set(tokens)
+
+    # What is in it.
+
+    def add(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """Create an object as an administrator would, past every check; its namespace is made if need be."""
+        return self.call(lambda: self._add(raw))
+
+    def _add(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        kind = self._registry.of(raw)
+        raw = copy.deepcopy(dict(raw))
+        if kind.namespaced:
+            namespace = raw["metadata"].setdefault("namespace", "default")
+            if not self._store.find(NAMESPACES, None, namespace):
+                self._store.create(
+                    NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+                )
+        return copy.deepcopy(self._store.create(kind, raw).raw)
+
+    def get(self, kind: Kind | str, name: str, namespace: str | None = "default") -> dict[str, Any] | None:
+        """Return an object as it is now, or None."""
+        asked = self._kind(kind)
+        found = self.call(lambda: self._store.find(asked, namespace if asked.namespaced else None, name))
+        return copy.deepcopy(found.raw) if found else None
+
+    def objects(self, kind: Kind | str, namespace: str | None = None) -> list[dict[str, Any]]:
+        """Return all objects of a kind, sorted by namespace and name."""
+        asked = self._kind(kind)
+        return self.call(lambda: [copy.deepcopy(record.raw) for record in self._store.list(asked, namespace)])
+
+    def update(
+        self, kind: Kind | str, name: str, edit: Callable[[dict[str, Any]], None], namespace: str | None = "default"
+    ) -> None:
+        """Edit an object in place, status and all, as an administrator who asks nobody."""
+        asked = self._kind(kind)
+        place = namespace if asked.namespaced else None
+
+        def apply() -> None:
+            self._store.change(asked, place, name, edit)
+            if self._registry.has_status(asked):
+                self._store.change(asked, place, name, edit, "status")
+
+        self.call(apply)
+
+    def update_status(
+        self, kind: Kind | str, name: str, status: Mapping[str, Any], namespace: str | None = "default"
+    ) -> None:
+        """Replace the status of an object."""
+        asked = self._kind(kind)
+
+        def edit(raw: dict[str, Any]) -> None:
+            raw["status"] = copy.deepcopy(dict(status))
+
+        place = namespace if asked.namespaced else None
+        self.call(lambda: self._store.change(asked, place, name, edit, "status"))
+
+    def delete(self, kind: Kind | str, name: str, namespace: str | None = "default", **options: Any) -> None:
+        """Delete an object at once; ``propagation="Foreground"`` to do it as a client would."""
+        asked = self._kind(kind)
+        place = namespace if asked.namespaced else None
+        self.call(lambda: self._store.delete(asked, place, name, **{"grace": 0, **options}))
+
+    def _kind(self, kind: Kind | str) -> Kind:
+        return self._registry.named(kind) if isinstance(kind, str) else kind
+
+    # Logs of pods that no process runs.
+
+    def write_log(self, pod: str, *lines: str, container: str | None = None, namespace: str = "default") -> None:
+        """Add lines to the log of a container (its only one by default)."""
+
+        def write() -> None:
+            uid, name = self._container(pod, container, namespace)
+            log = self._logs.current(uid, name) or self._logs.start(uid, name)
+            for line in lines_of(lines):
+                log.write(line)
+
+        self.call(write)
+
+    def start_log(
+        self,
+        pod: str,
+        lines: Sequence[tuple[int, bytes]] | None = None,
+        *,
+        container: str | None = None,
+        namespace: str = "default",
+        ended: bool = False,
+    ) -> None:
+        """Begin the log of another run of a container: empty, or with lines (any sequence) of known times."""
+        self.call(lambda: self._logs.start(*self._container(pod, container, namespace), Log(lines, ended)))
+
+    def end_log(self, pod: str, *, container: str | None = None, namespace: str = "default") -> None:
+        """Say that a container prints nothing more; who follows its log is done."""
+
+        def end() -> None:
+            if log := self._logs.current(*self._container(pod, container, namespace)):
+                log.end()
+
+        self.call(end)
+
+    def _container(self, pod: str, container: str | None, namespace: str) -> tuple[str, str]:
+        raw = self._store.get(PODS, namespace, pod).raw
+        return raw["metadata"]["uid"], container or raw["spec"]["containers"][0]["name"]
+
+    # What is done to it, and what it has seen.
+
+    @property
+    def requests(self) -> list[Request]:
+        """Every request so far, oldest first."""
+        return list(self._server.requests)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How many requests there were, by verb and plural: ``counts["list pods"]``."""
+        return self._server.counts
+
+    def forget_requests(self) -> None:
+        """Count requests from here on."""
+        self._server.requests.clear()
+        self._server.counts.clear()
+
+    @property
+    def watches(self) -> int:
+        """How many watches are open."""
+        return self.call(lambda: len(self._server.watches))
+
+    def break_watches(self) -> None:
+        """Cut the connection of every watch."""
+        self.call(self._server.watches.cut)
+
+    def compact(self) -> None:
+        """Forget what has happened so far: an older resourceVersion or continue token is expired."""
+        self.call(self._store.history.compact)
+
+    def forbid(self, verb: str, resource: str, namespace: str | None = None) -> None:
+        """Take a permission away: ``forbid("*", "jobsets")``, ``forbid("get", "pods/log")``."""
+        self._gate.forbid(verb, resource, namespace)
+
+    def allow(self, verb: str, resource: str, namespace: str | None = None) -> None:
+        """Give a permission back."""
+        self._gate.allow(verb, resource, namespace)
+
+    def call(self, function: Callable[[], _T]) -> _T:
+        """Run a function where all of this lives, and return what it returns."""
+        if not self._thread.is_alive() or threading.current_thread() is self._thread:
+            return function()
+
+        async def run() -> _T:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()

@@ -1,0 +1,66 @@
+"""Who may do what: bearer tokens, and the verbs that a role lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fake_cluster import answers
+from fake_cluster.registry import Address
+from trainer_core.cluster.kinds import ACCESS_REVIEWS
+
+__all__ = ["TOKEN", "USER", "Gate"]
+
+TOKEN = "token-of-the-fake-cluster"
+USER = "system:serviceaccount:default:worker"
+
+
+class Gate:
+    """Authentication and authorization.
+
+    Attributes:
+        tokens: What ``Authorization: Bearer`` may hold; change it to let tokens expire. Empty: anybody may come in.
+        user: Who messages say it was.
+    """
+
+    def __init__(self, user: str = USER) -> None:
+        self.tokens: set[str] = {TOKEN}
+        self.user = user
+        self._forbidden: set[tuple[str, str, str | None]] = set()
+
+    def forbid(self, verb: str, resource: str, namespace: str | None = None) -> None:
+        """Take a permission away, as if the role did not grant it.
+
+        Args:
+            verb: ``get``, ``list``, ``watch``, ``create``, ``patch``, ``update``, ``delete`` or ``*``.
+            resource: ``pods``, ``pods/log``, ``trainjobs`` …
+            namespace: Only there; None for everywhere.
+        """
+        self._forbidden.add((verb, resource, namespace))
+
+    def allow(self, verb: str, resource: str, namespace: str | None = None) -> None:
+        """Give a permission back."""
+        self._forbidden.discard((verb, resource, namespace))
+
+    def allows(self, verb: str, resource: str, namespace: str | None) -> bool:
+        """Whether the role grants something."""
+        return not any((v, resource, n) in self._forbidden for v in (verb, "*") for n in (namespace, None))
+
+    def authenticate(self, headers: Mapping[str, str]) -> None:
+        """Refuse who does not show a token that is valid now.
+
+        Raises:
+            RefusedError: 401.
+        """
+        if self.tokens and headers.get("Authorization", "").removeprefix("Bearer ") not in self.tokens:
+            raise answers.unauthorized()
+
+    def authorize(self, verb: str, address: Address) -> None:
+        """Refuse what the role does not grant.
+
+        Raises:
+            RefusedError: 403.
+        """
+        kind, part = address.kind, address.part
+        resource = f"{kind.plural}/{part}" if part else kind.plural
+        if kind != ACCESS_REVIEWS and not self.allows(verb, resource, address.namespace):
+            raise answers.forbidden(kind, verb, self.user, address.namespace, address.name, part)
