@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Literal
 
@@ -10,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from trainer_core.ref import TrainJobRef
 
-__all__ = ["Category", "Diagnosis", "Outcome", "artifacts_of", "metrics_of"]
+__all__ = ["Category", "Diagnosis", "Outcome", "artifacts_of", "complete_outcome", "metrics_of"]
 
 
 class Category(str, Enum):
@@ -128,7 +129,41 @@ class Outcome(_Record):
         return cls.model_validate_json(text)
 
 
-def metrics_of(result: Any, last_progress: dict[str, float] | None = None) -> dict[str, float]:
+def complete_outcome(
+    ref: TrainJobRef,
+    left: Mapping[str, Any],
+    *,
+    started_at: str | None,
+    finished_at: str | None,
+    last_progress: Mapping[str, float] | None = None,
+    fetched: Mapping[str, str] | None = None,
+) -> Outcome:
+    """Return the outcome of a job that is complete.
+
+    Args:
+        ref: Its ref.
+        left: What rank 0 left (its termination message); empty for a job that only fetched.
+        started_at: When its first step started.
+        finished_at: When it ended.
+        last_progress: Metrics last reported by `progress`.
+        fetched: URIs of what initializers fetched, by role.
+    """
+    found = dict(fetched or {})
+    result = left.get("result") if left else (found or None)
+    return Outcome(
+        ref=ref.to_dict(),
+        status="Complete",
+        result=result,
+        metrics=metrics_of(result, last_progress),
+        artifacts={**found, **artifacts_of(result)},
+        started_at=started_at,
+        finished_at=finished_at,
+        result_truncated=bool(left.get("truncated")),
+        result_note=left.get("note"),
+    )
+
+
+def metrics_of(result: Any, last_progress: Mapping[str, float] | None = None) -> dict[str, float]:
     """Pick the numbers out of a result: its ``metrics`` entry if it has one, else its top level.
 
     Args:

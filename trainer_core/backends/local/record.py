@@ -115,15 +115,11 @@ def complete_outcome(
         last_progress: Metrics last reported by `progress`.
         fetched: URIs of what initializers fetched, by role.
     """
-    result = left.get("result") if left else (fetched or None)
-    return Outcome(
-        ref=ref.to_dict(),
-        status="Complete",
-        result=result,
-        metrics=outcome.metrics_of(result, last_progress),
-        artifacts={**fetched, **outcome.artifacts_of(result)},
+    return outcome.complete_outcome(
+        ref,
+        left,
         started_at=record.started,
         finished_at=record.finished,
-        result_truncated=bool(left.get("truncated")),
-        result_note=left.get("note"),
+        last_progress=last_progress,
+        fetched=fetched,
     )
