@@ -15,10 +15,11 @@ import inspect
 import io
 import json
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 _HERE = Path(__file__).absolute().parent
@@ -109,9 +110,18 @@ def _prepare() -> None:
     if sys.stderr is not None and not faulthandler.is_enabled():
         with contextlib.suppress(OSError, RuntimeError):  # A stderr that is no file cannot take a crash's stack.
             faulthandler.enable()
+    if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        # What ends any other process is ignored by the first one of a container, unless it handles it.
+        signal.signal(signal.SIGTERM, _stop)
     if (_HERE.parent / _SHIPPED).is_file():
         # At the end: a trainer_core that is installed comes first.
         sys.path.append(str(_HERE.parent.parent))
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """End at once with the exit code of a signal, as any other process would."""
+    del frame
+    os._exit(128 + number)
 
 
 def _report_exit(stop: SystemExit) -> None:

@@ -40,6 +40,10 @@ DEFAULTS = {
     OUTPUT_PATH: "/workspace/output",
 }
 
+#: Who numbers the processes: torchrun, Open MPI, and Trainer's controller for JAX, XGBoost and torch. Where none of
+#: them does, the pods of a Job are numbered.
+_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "JAX_PROCESS_ID", "DMLC_TASK_ID", "PET_NODE_RANK", "JOB_COMPLETION_INDEX")
+
 #: Bytes that Kubernetes keeps of a termination message; the same everywhere, so that backends agree.
 RECORD_LIMIT = 4096
 
@@ -51,14 +55,10 @@ def setting(name: str) -> str:
 
 def rank() -> int:
     """Return the global rank of this process; 0 where no launcher numbers the processes."""
-    return _number("RANK")
+    return next((int(text) for name in _RANKS if (text := os.environ.get(name, "")).isdecimal()), 0)
 
 
 def restart() -> int:
     """Return how often torchrun has already restarted the processes of this node."""
-    return _number("TORCHELASTIC_RESTART_COUNT")
-
-
-def _number(name: str) -> int:
-    text = os.environ.get(name, "")
+    text = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
     return int(text) if text.isdecimal() else 0

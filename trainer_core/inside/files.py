@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["locked", "write"]
+__all__ = ["locked", "make_private", "write"]
 
 #: Seconds to wait for the other processes of a node; they hold the lock for one small write.
 _LOCK_PATIENCE = 5.0
@@ -31,6 +32,18 @@ def write(path: Path, data: bytes) -> None:
         if not path.is_file():
             raise
         _overwrite(path, data)
+
+
+def make_private(folder: Path) -> bool:
+    """Make a folder, unless it is there; say whether this user, and nobody else, can write to it."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        state = folder.lstat()
+    except OSError:
+        return False
+    others = stat.S_IMODE(state.st_mode) & (stat.S_IWGRP | stat.S_IWOTH)
+    mine = stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid() and not others
+    return mine and os.access(folder, os.W_OK)
 
 
 def _replace(path: Path, data: bytes) -> None:

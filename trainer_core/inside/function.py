@@ -12,7 +12,6 @@ import hashlib
 import importlib
 import os
 import shutil
-import stat
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -82,14 +81,9 @@ def _from_source(text: str, entry: str, folder: Path) -> Callable[..., Any]:
 
 def _own(folder: Path) -> Path:
     """A folder that only this user can write to: this one if possible, since it stays with the job."""
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        state = folder.stat()
-        others = stat.S_IMODE(state.st_mode) & (stat.S_IWGRP | stat.S_IWOTH)
-        if state.st_uid == os.geteuid() and not others and os.access(folder, os.W_OK):
-            return folder
-    except OSError:
-        pass  # A mounted payload is read-only.
+    if files.make_private(folder):
+        return folder
+    # A mounted payload is read-only.
     private = Path(tempfile.mkdtemp(prefix=_MODULE_PREFIX))
     atexit.register(_remove, private, os.getpid())
     return private

@@ -47,10 +47,16 @@ def result_record(value: Any) -> dict[str, Any]:
     return {"result": data}
 
 
-def error_record(error: BaseException) -> dict[str, Any]:
-    """Describe how a function failed: ``type``, ``message``, ``traceback``, ``rank`` (and ``restart``, if any)."""
+def error_record(error: BaseException, output: str | None = None) -> dict[str, Any]:
+    """Describe how a function failed: ``type``, ``message``, ``traceback``, ``rank`` (and ``restart``, if any).
+
+    Args:
+        error: How.
+        output: Says more than Python's traceback, and stands in its place.
+    """
     seen = TracebackException(type(error), error, error.__traceback__)
-    record = {"type": _type_name(type(error)), "message": str(seen), "traceback": "".join(seen.format()).rstrip()}
+    trace = "".join(seen.format()) if output is None else output
+    record = {"type": _type_name(type(error)), "message": str(seen), "traceback": trace.rstrip()}
     again = {"restart": contract.restart()} if contract.restart() else {}
     return {"error": {**record, "rank": contract.rank(), **again}}
 
@@ -98,9 +104,14 @@ def report_result(value: Any) -> None:
     _report(encode_result(record), is_error=False)
 
 
-def report_error(error: BaseException) -> None:
-    """Report how the function failed, unless another rank of this node did so before. Never raises."""
-    _report(encode_error(error_record(error)), is_error=True)
+def report_error(error: BaseException, output: str | None = None) -> None:
+    """Report how the function failed, unless another rank of this node did so before. Never raises.
+
+    Args:
+        error: How.
+        output: Says more than Python's traceback, and stands in its place.
+    """
+    _report(encode_error(error_record(error, output)), is_error=True)
 
 
 def _report(data: bytes, is_error: bool) -> None:

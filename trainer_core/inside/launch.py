@@ -1,0 +1,81 @@
+"""The second program of a container: installs the packages, then becomes the program of the node.
+
+It replaces itself, so that a signal to the container reaches the training, and the exit code is the training's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import FrameType
+
+from . import contract, packages, result
+
+__all__ = ["PACKAGES", "PAYLOAD", "LaunchError", "main"]
+
+#: Files beside the package in the folder that was unpacked.
+PAYLOAD = "payload.json"
+PACKAGES = "packages.json"
+_BOOTSTRAP = "trainer_core/inside/bootstrap.py"
+#: How many processes torchrun is asked for; a number, or what it finds on the machine.
+_PROCESSES = "PET_NPROC_PER_NODE"
+#: What torchrun would tell its processes, by where the controller says it.
+_PLACES = {"RANK": "PET_NODE_RANK", "WORLD_SIZE": "PET_NNODES"}
+_HAS_TORCH = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+
+
+class LaunchError(Exception):
+    """The program of the node cannot be started in this image; the message is one line for the user."""
+
+    __module__ = "trainjob"
+
+
+def main(launch: str, folder: str) -> None:
+    """Install what is wanted and become the program of the node. Does not return.
+
+    Args:
+        launch: ``torchrun``, or ``python`` for one plain process.
+        folder: What was unpacked.
+    """
+    # The first process of a container is not ended by a signal that it does not handle.
+    signal.signal(signal.SIGTERM, _stop)
+    os.environ[contract.PAYLOAD] = os.path.join(folder, PAYLOAD)
+    try:
+        wanted = json.loads(Path(folder, PACKAGES).read_text(encoding="utf-8"))
+        command = _command(launch, packages.interpreter(wanted), os.path.join(folder, _BOOTSTRAP))
+    except packages.PackageInstallError as error:
+        result.report_error(error, error.output)
+        sys.exit(f"trainjob: {error}")
+    except LaunchError as error:
+        result.report_error(error)
+        sys.exit(f"trainjob: {error}")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(command[0], command)  # noqa: S606 -- a program and its arguments; no shell is wanted
+
+
+def _command(launch: str, python: str, bootstrap: str) -> list[str]:
+    if launch == "python":
+        return [python, bootstrap]
+    if subprocess.run([python, "-c", _HAS_TORCH], check=False).returncode == 0:
+        return [python, "-m", "torch.distributed.run", bootstrap]
+    processes = os.environ.get(_PROCESSES) or "1"
+    if processes not in ("1", "auto"):
+        raise LaunchError(
+            f"{processes} processes are wanted on each node, which torchrun starts, and torch is not installed here; "
+            "use an image with torch, or num_proc_per_node=1"
+        )
+    print("trainjob: torch is not installed here; one plain process runs on each node", file=sys.stderr)
+    for name, place in _PLACES.items():
+        if os.environ.get(place, "").isdecimal():
+            os.environ.setdefault(name, os.environ[place])
+    return [python, bootstrap]
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    del frame
+    raise SystemExit(128 + number)
