@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from trainer_core.admin.blueprint import Blueprint, Coscheduling, Gang, Initializer, Mpi, Storage, Volcano
-from trainer_core.admin.raw import ANCESTOR, API_VERSION, FRAMEWORK, INITIALIZERS, VOLUME, replicated_jobs
+from trainer_core.admin.raw import API_VERSION, INITIALIZERS, VOLUME, replicated_jobs
+from trainer_core.cluster.runtimes import ANCESTOR, FRAMEWORK
 from trainer_core.secrets import SecretRef
 
 __all__ = ["KINDS", "deepspeed", "jax", "mlx", "mpi", "plain", "torch", "torchtune", "with_initializers", "xgboost"]

@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainer_core.cluster.kinds import CLUSTER_TRAINING_RUNTIMES
+from trainer_core.cluster.runtimes import ANCESTOR, DATASET_INITIALIZER, MODEL_INITIALIZER
+
 __all__ = [
-    "ANCESTOR",
-    "ANCESTORS",
     "API_VERSION",
-    "FRAMEWORK",
     "INITIALIZERS",
-    "POLICIES",
-    "SUPPORT",
     "VOLUME",
     "WEBHOOK",
     "ReplicatedJob",
@@ -23,22 +21,12 @@ __all__ = [
     "replicated_jobs",
 ]
 
-API_VERSION = "trainer.kubeflow.org/v1alpha1"
-#: Labels of a runtime: what it is for, whether it is on its way out, whether the server checks it.
-FRAMEWORK = "trainer.kubeflow.org/framework"
-SUPPORT = "trainer.kubeflow.org/support"
+API_VERSION = CLUSTER_TRAINING_RUNTIMES.api_version
+#: Label of a runtime that the server shall not check.
 WEBHOOK = "trainer.kubeflow.org/webhook-validation"
-#: Label of a replicated job's template: which part of a TrainJob is put into it, and the container it goes to.
-ANCESTOR = "trainer.kubeflow.org/trainjob-ancestor-step"
-ANCESTORS = {
-    "trainer": "node",
-    "dataset-initializer": "dataset-initializer",
-    "model-initializer": "model-initializer",
-}
-INITIALIZERS = ("dataset-initializer", "model-initializer")
+INITIALIZERS = (DATASET_INITIALIZER, MODEL_INITIALIZER)
 #: The volume that initializers share with training nodes.
 VOLUME = "initializer"
-POLICIES = ("torch", "mpi", "jax", "xgboost", "flux")
 
 
 def at(data: Any, *keys: str) -> Any:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainer_core.admin.findings import Findings, error, warning
-from trainer_core.admin.raw import ANCESTOR, ANCESTORS, INITIALIZERS, at, items, mapping, replicated_jobs
+from trainer_core.admin.raw import INITIALIZERS, at, items, mapping, replicated_jobs
+from trainer_core.cluster.runtimes import ANCESTOR, CONTAINERS
 
 __all__ = ["RULES"]
 
@@ -63,15 +64,15 @@ def trainer(runtime: Raw) -> Findings:
 def ancestors(runtime: Raw) -> Findings:
     """V5: the controller knows three values of the label, and ignores others."""
     for job in replicated_jobs(runtime):
-        if job.ancestor is not None and job.ancestor not in ANCESTORS:
-            message = f"{job.ancestor!r} is ignored; known are {', '.join(ANCESTORS)}"
+        if job.ancestor is not None and job.ancestor not in CONTAINERS:
+            message = f"{job.ancestor!r} is ignored; known are {', '.join(CONTAINERS)}"
             yield warning("V5", f"{job.path}.template.metadata.labels", message)
 
 
 def labelled(runtime: Raw) -> Findings:
     """V6: a job with the label runs once, and initializers have the container that is looked for."""
     for job in replicated_jobs(runtime):
-        if job.ancestor not in ANCESTORS:
+        if job.ancestor not in CONTAINERS:
             continue
         if job.raw.get("replicas") not in (None, 1):
             message = f"must be 1, got {job.raw['replicas']}; for more nodes set mlPolicy.numNodes"

@@ -8,17 +8,8 @@ from typing import Any
 
 from trainer_core import checks
 from trainer_core.admin.findings import Finding, Findings, error, warning
-from trainer_core.admin.raw import (
-    ANCESTORS,
-    API_VERSION,
-    FRAMEWORK,
-    POLICIES,
-    WEBHOOK,
-    at,
-    items,
-    mapping,
-    replicated_jobs,
-)
+from trainer_core.admin.raw import API_VERSION, WEBHOOK, at, items, mapping, replicated_jobs
+from trainer_core.cluster.runtimes import FRAMEWORK, NODE, POLICIES
 
 __all__ = ["RULES"]
 
@@ -122,7 +113,7 @@ def env_injection(runtime: Raw) -> Findings:
         pod = known[job_name].pod
         there = [each.get("name") for each in (*items(pod, "containers"), *items(pod, "initContainers"))]
         for name in target.get("containerNames") or ():
-            if name == ANCESTORS["trainer"]:
+            if name == NODE:
                 yield error("V11", path, "node gets the environment anyway, and must not be named")
             elif name not in there:
                 yield error("V11", path, f"job {job_name!r} has no container {name!r}")
@@ -132,7 +123,9 @@ def framework(runtime: Raw) -> Findings:
     """V14: clients can see it. V15: Trainer finds the model of a torchtune runtime in its name."""
     value = at(runtime, "metadata", "labels", FRAMEWORK)
     if not value:
-        message = f"the label {FRAMEWORK} is missing: clients leave out runtimes without it; set it, such as to torch"
+        message = (
+            f"the label {FRAMEWORK} is missing: the Kubeflow SDK leaves such runtimes out; set it, such as to torch"
+        )
         yield error("V14", "metadata.labels", message)
     name = at(runtime, "metadata", "name") or ""
     known = [f"torchtune-{model}" for model in _MODELS]

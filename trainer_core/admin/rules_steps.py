@@ -153,6 +153,6 @@ def _launcher_waits(launcher: ReplicatedJob, node: ReplicatedJob) -> Findings:
     if not ready:
         message = "should wait for the nodes: dependsOn {name: node, status: Ready}"
         yield warning("V9", f"{launcher.path}.dependsOn", message)
-    elif not (node.container("node") or {}).get("readinessProbe"):
+    elif "readinessProbe" not in (node.container("node") or {"readinessProbe": None}):
         message = "has no readinessProbe, so that a node counts as ready before its SSH server listens"
         yield warning("V9", f"{node.pod_path}.containers[node]", message)
