@@ -30,7 +30,7 @@ __all__ = [
     "num_nodes",
     "pod_spec",
     "policy",
-    "read",
+    "runtime",
     "trainer_container",
     "trainer_job",
 ]
@@ -58,7 +58,7 @@ _MIG = "nvidia.com/mig-"
 _UNKNOWN = ("Unknown", "Unknown")
 
 
-def read(raw: Mapping[str, Any]) -> Runtime:
+def runtime(raw: Mapping[str, Any]) -> Runtime:
     """Return a runtime as the API reference knows it."""
     node = trainer_container(raw) or {}
     found, count = device(node)

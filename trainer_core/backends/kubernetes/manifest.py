@@ -21,13 +21,24 @@ from trainer_core.options.patches import merged
 from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequest
 from trainer_core.secrets import SecretRef
 
-__all__ = ["ROLES", "metadata", "patches", "secret", "source_env", "sources", "trainjob"]
+__all__ = [
+    "CACHE",
+    "INITIALIZER_VOLUME",
+    "PVC",
+    "ROLES",
+    "metadata",
+    "patches",
+    "secret",
+    "source_env",
+    "sources",
+    "trainjob",
+]
 
 #: What can be fetched first, and where it lies in the training containers.
 ROLES = {"dataset": DATASET_PATH, "model": MODEL_PATH}
 #: A volume with what an earlier job has fetched.
 PVC = "pvc://"
-_CACHE = "cache://"
+CACHE = "cache://"
 #: The volume between initializers and nodes: admission looks for a mount of this name.
 INITIALIZER_VOLUME = "initializer"
 _WORKSPACE = "/workspace"
@@ -62,7 +73,7 @@ def trainjob(
         # Without it a torch runtime would tell its nodes nothing of each other (specs.md A7).
         "trainer": _trainer(request, runtime),
         **versions.overrides(patches(request, runtime, server), server),
-        **_life(request),
+        **life(request),
     }
     versions.check(spec, server)
     return {
@@ -213,7 +224,8 @@ def _command(
     return argv[:loaded], argv[loaded:]
 
 
-def _life(request: TrainJobRequest) -> dict[str, Any]:
+def life(request: TrainJobRequest) -> dict[str, Any]:
+    """Return what the specs of a TrainJob and of a Job say about how they live, in the same words."""
     return _set(activeDeadlineSeconds=request.active_deadline_seconds, suspend=request.suspend or None)
 
 
@@ -224,7 +236,7 @@ def _volumes(request: TrainJobRequest, runtime: Mapping[str, Any], server: Serve
         if source.storage_uri.startswith(PVC):
             for job in _nodes(runtime):
                 found[job] = merged(found.get(job, {}), _claimed(role, source.storage_uri))
-        elif source.storage_uri.startswith(_CACHE) and server.checks_initializer_mount:
+        elif source.storage_uri.startswith(CACHE) and server.checks_initializer_mount:
             found.update(_for_the_cache(runtime))
     return found
 
