@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = [
     "ACCESS_REVIEWS",
@@ -19,6 +21,7 @@ __all__ = [
     "TRAINING_RUNTIMES",
     "TRAINJOBS",
     "Kind",
+    "of",
 ]
 
 
@@ -75,3 +78,15 @@ CRDS = Kind("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomRe
 ACCESS_REVIEWS = Kind(
     "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
 )
+
+
+def of(raw: Mapping[str, Any]) -> Kind:
+    """Return the kind of an object, of those named here.
+
+    Raises:
+        KeyError: It is none of these.
+    """
+    return _BY_NAME[raw["apiVersion"], raw["kind"]]
+
+
+_BY_NAME = {(kind.api_version, kind.kind): kind for kind in tuple(vars().values()) if isinstance(kind, Kind)}

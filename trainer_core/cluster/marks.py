@@ -15,6 +15,7 @@ __all__ = [
     "MANAGER",
     "OWNER",
     "REQUEST",
+    "RUNTIME",
     "owner_value",
 ]
 
@@ -25,8 +26,10 @@ MANAGER = "trainjob-workflows"
 OWNER = "trainjob-workflows/owner"
 #: Label: seconds after its end when a TrainJob may be deleted.
 DELETE_AFTER = "trainjob-workflows/delete-after"
-#: Annotations: the whole request as JSON, its fingerprint, the attempt, when it was cancelled.
+#: Annotations: the whole request as JSON, its fingerprint, the attempt, when it was cancelled; and what its runtime
+#: offered when it was submitted, so that a look at the job needs no other look.
 REQUEST = "trainjob-workflows/request"
+RUNTIME = "trainjob-workflows/runtime"
 FINGERPRINT = "trainjob-workflows/fingerprint"
 ATTEMPT = "trainjob-workflows/attempt"
 CANCELLED = "trainjob-workflows/cancelled"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from trainer_core import resources
-from trainer_core.cluster import kinds
+from trainer_core.cluster import kinds, marks
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
 __all__ = [
@@ -30,6 +33,8 @@ __all__ = [
     "num_nodes",
     "pod_spec",
     "policy",
+    "record",
+    "recorded",
     "runtime",
     "trainer_container",
     "trainer_job",
@@ -56,6 +61,26 @@ _MPIRUN = ("mpirun", "--hostfile", "/etc/mpi/hostfile")
 _PYTHON = ("python3",)
 _MIG = "nvidia.com/mig-"
 _UNKNOWN = ("Unknown", "Unknown")
+
+
+def record(raw: Mapping[str, Any]) -> str:
+    """Return what a raw runtime offers as the text of an annotation, to be read back by `recorded`."""
+    text: bytes = _adapter().dump_json(runtime(raw), exclude_none=True)
+    return text.decode()
+
+
+def recorded(annotations: Mapping[str, str]) -> Runtime | None:
+    """Return the runtime of a job as it was when the job was submitted; None where nobody wrote it down."""
+    try:
+        found: Runtime = _adapter().validate_json(annotations.get(marks.RUNTIME, ""))
+    except ValueError:
+        return None
+    return found
+
+
+@cache
+def _adapter() -> TypeAdapter[Any]:
+    return TypeAdapter(Runtime)
 
 
 def runtime(raw: Mapping[str, Any]) -> Runtime:

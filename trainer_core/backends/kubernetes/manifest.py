@@ -79,7 +79,7 @@ def trainjob(
     return {
         "apiVersion": kinds.TRAINJOBS.api_version,
         "kind": kinds.TRAINJOBS.kind,
-        "metadata": metadata(request, namespace, attempt),
+        "metadata": metadata(request, namespace, attempt, {marks.RUNTIME: runtimes.record(runtime)}),
         "spec": spec,
     }
 
@@ -113,7 +113,9 @@ def secret(
     }
 
 
-def metadata(request: TrainJobRequest, namespace: str, attempt: int) -> dict[str, Any]:
+def metadata(
+    request: TrainJobRequest, namespace: str, attempt: int, more: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Return the metadata of a job of ours.
 
     Raises:
@@ -128,6 +130,7 @@ def metadata(request: TrainJobRequest, namespace: str, attempt: int) -> dict[str
         marks.REQUEST: request.to_json(),
         marks.FINGERPRINT: request.fingerprint(),
         marks.ATTEMPT: str(attempt),
+        **(more or {}),
     }
     size = sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
     if size > _MAX_ANNOTATIONS:

@@ -1,0 +1,225 @@
+"""KubernetesBackend: TrainJobs of Kubeflow Trainer v2."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property
+from typing import Any, ClassVar
+
+from trainer_core.attempts import Found
+from trainer_core.backends.base import Backend, NameTakenError
+from trainer_core.backends.kubernetes import admission, ending, initialize, manifest, observe, packages, versions
+from trainer_core.backends.kubernetes.looks import Looks
+from trainer_core.cluster import connect, kinds, runtimes
+from trainer_core.cluster.answers import ForbiddenError, NotThereError, TakenError
+from trainer_core.cluster.api import Api
+from trainer_core.cluster.raw import Raw
+from trainer_core.configs import KubernetesBackendConfig
+from trainer_core.errors import InvalidRequestError, JobNotFoundError, RuntimeNotFoundError, TrainerError
+from trainer_core.jobs import Event, TrainJob
+from trainer_core.observation import Observation
+from trainer_core.ref import TrainJobRef
+from trainer_core.request import TrainJobRequest
+from trainer_core.runtimes import Runtime
+
+__all__ = ["KubernetesBackend"]
+
+_log = logging.getLogger(__name__)
+_SWEEP_SECONDS = 600.0
+_OPENAPI = f"/openapi/v3/apis/{kinds.TRAINJOBS.api_version}"
+
+
+class KubernetesBackend(Backend):
+    """TrainJobs of Kubeflow Trainer v2 on a Kubernetes cluster.
+
+    Everything about a job is on the cluster, so any process that reaches it can follow, suspend or delete the job.
+
+    Args:
+        config: Which cluster, and where in it.
+
+    Raises:
+        BackendUnavailableError: The extra is not installed, or there is no cluster to be found.
+    """
+
+    name: ClassVar[str] = "kubernetes"
+    accepts: ClassVar[frozenset[str]] = frozenset(
+        {
+            *("Name", "Labels", "Annotations", "TrainerCommand", "TrainerArgs", "RuntimePatch"),
+            *("ActiveDeadlineSeconds", "Suspend", "ManagedBy", "DeleteAfter", "Workspace"),
+            *("QueueName", "PriorityClass", "GangScheduling"),
+        }
+    )
+
+    def __init__(self, config: KubernetesBackendConfig | None = None) -> None:
+        self._config = config or KubernetesBackendConfig()
+        self._connection = connect.connect(self._config)
+        self._api = Api(self._connection)
+        self._looks = Looks(self._api)
+        self._swept = -_SWEEP_SECONDS
+
+    @property
+    def namespace(self) -> str:
+        """Where jobs are created and looked for."""
+        return self._connection.namespace
+
+    @cached_property
+    def _server(self) -> versions.Server:
+        try:
+            return versions.server_of_openapi(self._api.read(_OPENAPI))
+        except (NotThereError, ForbiddenError):
+            return versions.server_of_crd(
+                self._api.get(kinds.CRDS, f"{kinds.TRAINJOBS.plural}.{kinds.TRAINJOBS.group}")
+            )
+
+    def render(self, request: TrainJobRequest) -> dict[str, Any]:
+        made = self._rendered(request, attempt=0)
+        return made[0] if len(made) == 1 else {"apiVersion": "v1", "kind": "List", "items": made}
+
+    def _rendered(self, request: TrainJobRequest, attempt: int) -> list[dict[str, Any]]:
+        """The objects of a job in the order in which they are created; the job itself is the last."""
+        if _only_initializes(request):
+            return initialize.manifests(request, self._config, self.namespace, attempt)
+        runtime = self._runtime(request)
+        admission.check(request, runtime, self._server, self.namespace)
+        return [manifest.trainjob(request, runtime, self._server, self.namespace, attempt)]
+
+    def find(self, request: TrainJobRequest) -> Sequence[Found]:
+        owned = self._looks.of_owner(request.owner.key, self.namespace) if request.owner else []
+        found = [observe.found(raw) for raw in owned]
+        last = max((job.attempt for job in found), default=-1)
+        # A stranger may have the name of the first attempt, or of the next one.
+        for name in {request.attempt_name(0), request.attempt_name(last + 1)} - {job.name for job in found}:
+            with suppress(JobNotFoundError):
+                found.append(observe.found(self._looks.raw(name, self.namespace)))
+        return found
+
+    def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
+        *before, job = self._rendered(request, attempt)
+        made = [each for each in before if self._made(each)]
+        try:
+            created = self._api.create(kinds.of(job), job)
+        except TrainerError as error:
+            self._undo(made)
+            if isinstance(error, TakenError):
+                raise NameTakenError(request.require_name()) from error
+            raise
+        ref = observe.ref_of(created)
+        try:
+            self.complete(ref, request)
+        except TrainerError:
+            self.delete(ref)
+            raise
+        self._sweep_now_and_then()
+        return ref
+
+    def reap(self) -> list[str]:
+        """Delete the jobs of the namespace that ended longer ago than `DeleteAfter` has them kept; return their names.
+
+        Trainer knows no time to live for TrainJobs, so whoever submits does it now and then.
+        """
+        self._swept = time.monotonic()
+        return ending.sweep(self._api, self.namespace)
+
+    def _sweep_now_and_then(self) -> None:
+        if time.monotonic() - self._swept >= _SWEEP_SECONDS:
+            with suppress(TrainerError):  # Somebody else's old jobs are no reason to fail a submit.
+                self.reap()
+
+    def complete(self, ref: TrainJobRef, request: TrainJobRequest) -> None:
+        owner = kinds.JOBS if _only_initializes(request) else kinds.TRAINJOBS
+        secret = manifest.secret(request, ref.name, ref.namespace, ref.uid, owner)
+        if secret is not None:
+            self._made(secret)
+
+    def _made(self, raw: Raw) -> bool:
+        """Create what may be there already; say whether it was not."""
+        try:
+            self._api.create(kinds.of(raw), raw)
+        except TakenError:
+            return False
+        return True
+
+    def _undo(self, made: Sequence[Raw]) -> None:
+        for raw in made:
+            with suppress(TrainerError):
+                self._api.delete(kinds.of(raw), raw["metadata"]["name"], namespace=self.namespace)
+
+    def request(self, ref: TrainJobRef) -> TrainJobRequest:
+        return observe.request_of(self._looks.of(ref))
+
+    def ref(self, name: str) -> TrainJobRef:
+        return observe.ref_of(self._looks.raw(name, self.namespace))
+
+    def observe(self, ref: TrainJobRef) -> Observation:
+        return self._looks.observation(ref)
+
+    def logs(self, ref: TrainJobRef, step: str, follow: bool = False) -> Iterator[str]:
+        job = self._looks.train_job(ref)
+        steps = [known.name for known in job.steps]
+        if step not in steps:
+            raise InvalidRequestError(f"TrainJob {ref.name!r} has no step {step!r}; it has {', '.join(steps)}")
+        return self._looks.log(ref, step, follow)
+
+    def events(self, ref: TrainJobRef) -> list[Event]:
+        return self._looks.events(ref)
+
+    def suspend(self, ref: TrainJobRef) -> None:
+        ending.suspend(self._api, self._looks.of(ref), suspend=True)
+
+    def resume(self, ref: TrainJobRef) -> None:
+        ending.suspend(self._api, self._looks.of(ref), suspend=False)
+
+    def cancel(self, ref: TrainJobRef) -> None:
+        with suppress(JobNotFoundError):
+            ending.cancel(self._api, self._looks.of(ref))
+
+    def delete(self, ref: TrainJobRef) -> None:
+        with suppress(JobNotFoundError):
+            ending.delete(self._api, self._looks.of(ref))
+
+    def get_job(self, name: str) -> TrainJob:
+        return self._looks.named_train_job(name, self.namespace)
+
+    def list_jobs(self) -> list[TrainJob]:
+        return self._looks.train_jobs(self.namespace)
+
+    def list_runtimes(self) -> list[Runtime]:
+        shared = {runtimes.name(raw): raw for raw in self._runtimes_of(kinds.CLUSTER_TRAINING_RUNTIMES)}
+        # One of the namespace hides one of the cluster, as where a name is looked up.
+        mine = {runtimes.name(raw): raw for raw in self._runtimes_of(kinds.TRAINING_RUNTIMES)}
+        return [runtimes.runtime(raw) for _, raw in sorted({**shared, **mine}.items())]
+
+    def get_runtime(self, name: str) -> Runtime:
+        return runtimes.runtime(self._runtime_named(name, None))
+
+    def get_runtime_packages(self, runtime: Runtime) -> list[str]:
+        return packages.of(self, runtime)
+
+    def _runtime(self, request: TrainJobRequest) -> Raw:
+        asked = request.runtime
+        return self._runtime_named(asked.name if asked else self.default_runtime, asked.kind if asked else None)
+
+    def _runtime_named(self, name: str, kind: str | None) -> Raw:
+        for each in (kinds.TRAINING_RUNTIMES, kinds.CLUSTER_TRAINING_RUNTIMES):
+            if kind in (None, each.kind):
+                with suppress(NotThereError):
+                    return self._api.get(each, name, namespace=self.namespace)
+        known = ", ".join(runtime.name for runtime in self.list_runtimes()) or "none"
+        raise RuntimeNotFoundError(
+            f"no {kind or 'runtime'} {name!r} for namespace {self.namespace!r}; there are {known}"
+        )
+
+    def _runtimes_of(self, kind: kinds.Kind) -> list[dict[str, Any]]:
+        try:
+            return self._api.list(kind, namespace=self.namespace)
+        except ForbiddenError as error:
+            _log.warning("runtimes of kind %s are left out: %s", kind.kind, error)
+            return []
+
+
+def _only_initializes(request: TrainJobRequest) -> bool:
+    """With a runtime it is a TrainJob that runs the runtime as it is."""
+    return request.trainer is None and request.runtime is None and request.initializer is not None

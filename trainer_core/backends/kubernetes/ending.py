@@ -1,0 +1,120 @@
+"""Suspend, resume, cancel, delete, and the jobs whose time is over: everything that changes a job that exists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from trainer_core.backends.kubernetes import history, observe
+from trainer_core.backends.kubernetes.facts import JobFacts
+from trainer_core.cluster import kinds, marks
+from trainer_core.cluster.answers import NotThereError, StaleError
+from trainer_core.cluster.api import Api
+from trainer_core.cluster.kinds import Kind
+from trainer_core.cluster.raw import Raw
+from trainer_core.errors import BackendUnavailableError, JobNotFoundError
+from trainer_core.observation import COMPLETE, FAILED
+
+__all__ = ["cancel", "delete", "expired", "suspend", "sweep"]
+
+_ENDED = frozenset({COMPLETE, FAILED})
+#: Seconds until a deleted job is gone: its pods have a grace period of 30 seconds, unless their runtime says more.
+_MAX_SECONDS_GONE = 120.0
+
+
+def suspend(api: Api, raw: Raw, suspend: bool) -> None:
+    """End what runs of a job but keep it, or start it again; nothing, if it has ended."""
+    job = observe.read(raw)
+    if observe.status_of(job) in _ENDED or job.suspend == suspend:
+        return
+    _change(api, job, {"spec": {"suspend": suspend}})
+
+
+def cancel(api: Api, raw: Raw) -> None:
+    """End a job for good and keep its record; nothing, if it has ended.
+
+    Suspended, with a mark that it shall stay so. One that Kueue has queued is deleted: Kueue would start it again.
+    """
+    job = observe.read(raw)
+    if observe.status_of(job) in _ENDED:
+        return
+    if job.queue:
+        delete(api, raw)
+        return
+    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    _change(api, job, {"metadata": {"annotations": {marks.CANCELLED: now}}, "spec": {"suspend": True}})
+
+
+def delete(api: Api, raw: Raw) -> None:
+    """Remove a job and all it owns, and wait until its name is free.
+
+    Raises:
+        BackendUnavailableError: It does not go: something holds it.
+    """
+    from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_exponential
+
+    job = observe.read(raw)
+    kind = _kind(job)
+    api.delete(kind, job.name, uid=job.uid, namespace=job.namespace)
+    waits = Retrying(
+        retry=retry_if_result(bool), stop=stop_after_delay(_MAX_SECONDS_GONE), wait=wait_exponential(0.05, max=2.0)
+    )
+    try:
+        waits(lambda: _is_there(api, kind, job))
+    except RetryError as error:
+        raise BackendUnavailableError(
+            f"TrainJob {job.name!r} was told to go and is still there after {_MAX_SECONDS_GONE:.0f} s; see what holds "
+            f"it: kubectl get {kind.plural} {job.name} -n {job.namespace} -o yaml (finalizers)"
+        ) from error
+
+
+def expired(raws: Sequence[Raw], now: datetime) -> list[Raw]:
+    """Return the jobs that have ended longer ago than their mark says they shall be kept. Pure."""
+    found = []
+    for raw in raws:
+        job = observe.read(raw)
+        keep, ended = job.labels.get(marks.DELETE_AFTER, ""), history.ended_at(job)
+        if keep.isdecimal() and ended is not None and ended + timedelta(seconds=int(keep)) <= now:
+            found.append(raw)
+    return found
+
+
+def sweep(api: Api, namespace: str) -> list[str]:
+    """Delete the jobs whose time is over, without waiting for them to be gone; return their names.
+
+    Trainer has no time to live for TrainJobs: each submit does it, and `trainjob reap`.
+    """
+    raws = [
+        raw
+        for kind in (kinds.TRAINJOBS, kinds.JOBS)
+        for raw in api.list(
+            kind, labels=f"{marks.MANAGED_BY}={marks.MANAGER},{marks.DELETE_AFTER}", namespace=namespace
+        )
+    ]
+    names = []
+    for raw in expired(raws, datetime.now(timezone.utc)):
+        job = observe.read(raw)
+        if api.delete(_kind(job), job.name, uid=job.uid, namespace=job.namespace):
+            names.append(job.name)
+    return names
+
+
+def _change(api: Api, job: JobFacts, change: dict[str, Any]) -> None:
+    # With its uid: a job of the same name that came after it is left alone.
+    metadata = {**change.get("metadata", {}), "uid": job.uid}
+    try:
+        api.patch(_kind(job), job.name, {**change, "metadata": metadata}, namespace=job.namespace)
+    except (NotThereError, StaleError) as error:
+        raise JobNotFoundError(f"TrainJob {job.name!r} is gone") from error
+
+
+def _is_there(api: Api, kind: Kind, job: JobFacts) -> bool:
+    try:
+        return bool(api.get(kind, job.name, namespace=job.namespace)["metadata"]["uid"] == job.uid)
+    except NotThereError:
+        return False
+
+
+def _kind(job: JobFacts) -> Kind:
+    return kinds.JOBS if job.kind == kinds.JOBS.kind else kinds.TRAINJOBS

@@ -1,0 +1,198 @@
+"""Looks at the jobs of a cluster: few requests each, and fewer details where a role forbids them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from trainer_core.backends.kubernetes import history, observe
+from trainer_core.backends.kubernetes.facts import JobFacts
+from trainer_core.cluster import events as eventfacts
+from trainer_core.cluster import kinds, marks, podlogs, runtimes
+from trainer_core.cluster import pods as podfacts
+from trainer_core.cluster.answers import ForbiddenError, NotInstalledError, NotThereError
+from trainer_core.cluster.api import Api, LogPart
+from trainer_core.cluster.events import EventFacts
+from trainer_core.cluster.kinds import Kind
+from trainer_core.cluster.pods import PodFacts
+from trainer_core.cluster.raw import Raw
+from trainer_core.errors import BackendUnavailableError, JobNotFoundError
+from trainer_core.inside.progress import parse_progress
+from trainer_core.jobs import Event, TrainJob
+from trainer_core.observation import COMPLETE, FAILED, RUNNING, Observation, Progress
+from trainer_core.ref import TrainJobRef
+
+__all__ = ["Looks"]
+
+_log = logging.getLogger(__name__)
+_OURS = f"{marks.MANAGED_BY}={marks.MANAGER}"
+#: Lines from the end of a log: enough for a traceback, and for the last of two progress lines a second.
+_TAIL = 50
+_ENDED = frozenset({COMPLETE, FAILED})
+_FIRST_NODE = f"{podfacts.NODE}-0"
+
+
+class Looks:
+    """Reads jobs. Safe to use from several threads.
+
+    A TrainJob is looked for first; a job that only initializes is a plain Job.
+
+    Args:
+        api: The cluster.
+    """
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def raw(self, name: str, namespace: str) -> Raw:
+        """Return the job that has this name now.
+
+        Raises:
+            JobNotFoundError: There is none.
+        """
+        with suppress(NotThereError):
+            return self._api.get(kinds.TRAINJOBS, name, namespace=namespace)
+        with suppress(NotThereError, ForbiddenError):
+            job = self._api.get(kinds.JOBS, name, namespace=namespace)
+            if (job["metadata"].get("labels") or {}).get(marks.MANAGED_BY) == marks.MANAGER:
+                return job
+        raise JobNotFoundError(
+            f"no TrainJob {name!r} in namespace {namespace!r}; `trainjob list` shows those there are"
+        )
+
+    def of(self, ref: TrainJobRef) -> Raw:
+        """Return the very job of a ref.
+
+        Raises:
+            JobNotFoundError: It is gone, or its name has passed to another.
+        """
+        raw = self.raw(ref.name, ref.namespace)
+        if raw["metadata"]["uid"] != ref.uid:
+            raise JobNotFoundError(
+                f"TrainJob {ref.name!r} ({ref.uid[:8]}) is gone; its name belongs to another job now"
+            )
+        return raw
+
+    def of_owner(self, key: str, namespace: str) -> list[Raw]:
+        """Return every job of an owner."""
+        selector = f"{_OURS},{marks.OWNER}={marks.owner_value(key)}"
+        jobs = self._api.list(kinds.TRAINJOBS, labels=selector, namespace=namespace)
+        return [*jobs, *self._list(kinds.JOBS, selector, namespace)]
+
+    def observation(self, ref: TrainJobRef) -> Observation:
+        """Take one look: at the job and its pods; at events and logs only where they explain something."""
+        job = observe.read(self.of(ref))
+        return self.explained(job, self.pods(job), ref)
+
+    def explained(self, job: JobFacts, pods: Sequence[PodFacts], ref: TrainJobRef) -> Observation:
+        """Say what a job shows, with what its log and its events add."""
+        seen = observe.observation(job, pods, ref=ref)
+        if seen.status in (RUNNING, COMPLETE) and seen.trouble is None:
+            progress = seen.progress or self._progress(job, pods)
+            return observe.observation(job, pods, ref=ref, progress=progress)
+        diagnosis = seen.outcome.diagnosis if seen.outcome else seen.trouble.diagnosis if seen.trouble else None
+        waits = diagnosis is None and not pods and not job.suspend
+        if diagnosis is None and not waits:
+            return seen
+        events = [] if diagnosis and diagnosis.step else self._events(job, pods)
+        tails = {diagnosis.step: self._tail(job, pods, diagnosis.step)} if diagnosis and diagnosis.step else {}
+        return observe.observation(job, pods, events, ref=ref, tails=tails)
+
+    def train_job(self, ref: TrainJobRef) -> TrainJob:
+        """Return the very job of a ref."""
+        return self._train_job(observe.read(self.of(ref)))
+
+    def named_train_job(self, name: str, namespace: str) -> TrainJob:
+        """Return the job that has this name now."""
+        return self._train_job(observe.read(self.raw(name, namespace)))
+
+    def _train_job(self, job: JobFacts) -> TrainJob:
+        return observe.train_job(job, self.pods(job), runtimes.recorded(job.annotations))
+
+    def train_jobs(self, namespace: str) -> list[TrainJob]:
+        """Return every job, newest first: three requests, whatever their number."""
+        raws = [*self._api.list(kinds.TRAINJOBS, namespace=namespace), *self._list(kinds.JOBS, _OURS, namespace)]
+        pods: dict[str, list[PodFacts]] = {}
+        for pod in map(podfacts.read, self._list(kinds.PODS, podfacts.JOBSET_LABEL, namespace)):
+            pods.setdefault(pod.job, []).append(pod)
+        jobs = []
+        for raw in raws:
+            try:
+                job = observe.read(raw)
+                jobs.append(observe.train_job(job, pods.get(job.name, ()), runtimes.recorded(job.annotations)))
+            except (KeyError, TypeError, ValueError) as error:
+                _log.warning("TrainJob %r is left out of the list: %s", raw.get("metadata", {}).get("name"), error)
+        return sorted(jobs, key=lambda job: job.creation_timestamp, reverse=True)
+
+    def pods(self, job: JobFacts) -> list[PodFacts]:
+        """Return the pods of a job, oldest first; none where a role forbids it."""
+        label = podfacts.JOB_LABEL if job.kind == kinds.JOBS.kind else podfacts.JOBSET_LABEL
+        selector = f"{label}={job.name}"
+        raws = self._list(kinds.PODS, selector, job.namespace)
+        # Pods of an earlier job of that name may linger.
+        pods = [pod for pod in map(podfacts.read, raws) if not pod.created or pod.created >= job.created]
+        return sorted(pods, key=lambda pod: (pod.created or job.created, pod.name))
+
+    def events(self, ref: TrainJobRef) -> list[Event]:
+        """Return what happened to a job, oldest first; its own history first, which the job itself tells."""
+        job = observe.read(self.of(ref))
+        told = [*history.history(job), *map(eventfacts.shown, self._events(job, self.pods(job)))]
+        return sorted(told, key=lambda event: event.event_time)
+
+    def _events(self, job: JobFacts, pods: Sequence[PodFacts]) -> list[EventFacts]:
+        raws = self._list(kinds.EVENTS, "", job.namespace)
+        roles = [role.name for role in job.roles]
+        names = [pod.name for pod in pods]
+        return eventfacts.of_job(map(eventfacts.read, raws), job.name, job.uid, job.created, roles, names)
+
+    def log(self, ref: TrainJobRef, step: str, follow: bool) -> Iterator[str]:
+        """Yield the lines of a step that the job has; see `podlogs.lines`."""
+        last: list[JobFacts] = []
+
+        def find_pods() -> list[PodFacts]:
+            with suppress(JobNotFoundError):
+                last[:] = [observe.read(self.of(ref))]
+            return podfacts.by_step(self.pods(last[0])).get(step, []) if last else []
+
+        def ended() -> bool:
+            try:
+                return observe.status_of(observe.read(self.of(ref))) in _ENDED
+            except JobNotFoundError:
+                return True
+
+        pod_log = partial(self._api.pod_log, namespace=ref.namespace)
+        return podlogs.lines(pod_log, find_pods, _container(step), follow, ended)
+
+    def _progress(self, job: JobFacts, pods: Sequence[PodFacts]) -> Progress | None:
+        lines = self._tail(job, pods, _FIRST_NODE)
+        said = next((found for line in reversed(lines) if (found := parse_progress(line))), None)
+        return Progress(said.get("step"), said.get("total"), said.get("metrics", {})) if said else None
+
+    def _tail(self, job: JobFacts, pods: Sequence[PodFacts], step: str) -> list[str]:
+        """The last lines of a step's log; of the run that ended, where it was started again since."""
+        found = podfacts.by_step(pods).get(step)
+        if not found:
+            return []
+        container = dict(found[-1].parts)[step]
+        again = container.ended is None and container.last is not None
+        part = LogPart(container=container.name, tail=_TAIL, previous=again)
+        try:
+            lines = list(self._api.pod_log(found[-1].name, part, namespace=job.namespace))
+        except (NotThereError, BackendUnavailableError, ValueError):
+            return []
+        return [line.decode("utf-8", "backslashreplace").rstrip("\r\n") for line in lines]
+
+    def _list(self, kind: Kind, labels: str, namespace: str) -> list[dict[str, Any]]:
+        """Return objects that are details: none where a role forbids them, or the cluster has none of the kind."""
+        try:
+            return self._api.list(kind, labels=labels, namespace=namespace)
+        except (ForbiddenError, NotInstalledError) as error:
+            _log.debug("left out: %s", error)
+            return []
+
+
+def _container(step: str) -> str:
+    return podfacts.NODE if step.startswith(f"{podfacts.NODE}-") else step
