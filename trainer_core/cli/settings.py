@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from trainer_core.client import TrainerClient
-from trainer_core.configs import config_from_dict
+from trainer_core.configs import BackendConfig, config_from_dict
 
 __all__ = ["Settings"]
 
@@ -27,8 +27,13 @@ class Settings:
     namespace: str | None = None
 
     @cached_property
-    def client(self) -> TrainerClient:
-        """The client, made when it is first needed."""
+    def config(self) -> BackendConfig:
+        """The configuration of the backend."""
         given = {"home": self.home, "namespace": self.namespace}
         name = self.backend or os.environ.get("TRAINJOB_BACKEND") or "local"
-        return TrainerClient(config_from_dict(name, {key: value for key, value in given.items() if value is not None}))
+        return config_from_dict(name, {key: value for key, value in given.items() if value is not None})
+
+    @cached_property
+    def client(self) -> TrainerClient:
+        """The client, made when it is first needed."""
+        return TrainerClient(self.config)

@@ -1,0 +1,292 @@
+"""Runtimes on a cluster: listed, created, changed, deleted."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from fake_cluster import Cluster
+
+from trainer_core.admin import build
+from trainer_core.admin.apply import RuntimeAdmin
+from trainer_core.admin.blueprint import Blueprint, Initializer, Storage
+from trainer_core.cluster.kinds import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES
+from trainer_core.configs import KubernetesBackendConfig
+from trainer_core.errors import BackendUnavailableError, ConflictError, InvalidRequestError, RuntimeNotFoundError
+
+READY_MADE = ["python", "torch-distributed"]
+
+
+@pytest.fixture
+def cluster():
+    with Cluster(namespaces=["team"]) as made:
+        yield made
+
+
+@pytest.fixture
+def admin(cluster, tmp_path):
+    return RuntimeAdmin(KubernetesBackendConfig(config_file=str(cluster.kubeconfig(tmp_path / "config", "team"))))
+
+
+def torch(name="mine", **settings):
+    return build.torch(Blueprint(name, **settings))
+
+
+def with_steps(size="20Gi"):
+    return build.with_initializers(torch(), dataset=Initializer(), storage=Storage(size=size))
+
+
+def train_job(name, runtime="mine", kind="ClusterTrainingRuntime", namespace="team", condition=None):
+    conditions = [{"type": condition, "status": "True"}] if condition else []
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"runtimeRef": {"name": runtime, "kind": kind}},
+        "status": {"conditions": conditions},
+    }
+
+
+def wait_for(condition):
+    """Poll until a condition holds, for ten seconds at most."""
+    end = time.monotonic() + 10
+    while not (found := condition()) and time.monotonic() < end:
+        time.sleep(0.02)
+    return found
+
+
+def names(admin):
+    return [found.name for found in admin.list()]
+
+
+def test_a_runtime_is_created_and_read_back(admin):
+    admin.create(torch(resources={"gpu": 2}))
+
+    assert admin.get("mine")["spec"] == torch(resources={"gpu": 2})["spec"]
+
+
+def test_a_list_says_what_each_runtime_offers(admin):
+    admin.create(build.with_initializers(torch(num_nodes=2, image="i:1", resources={"gpu": 2}), model=Initializer()))
+
+    (found,) = [each for each in admin.list() if each.name == "mine"]
+    assert found.to_dict() == {
+        "name": "mine",
+        "namespace": None,
+        "framework": "torch",
+        "policy": "torch",
+        "num_nodes": 2,
+        "image": "i:1",
+        "device": "gpu",
+        "device_count": "2",
+        "initializers": ["model"],
+        "deprecated": False,
+    }
+
+
+def test_a_runtime_of_the_namespace_hides_the_clusters_own(admin):
+    admin.create(torch())
+    admin.create(torch(namespace="team", num_nodes=4))
+
+    assert [(found.name, found.namespace) for found in admin.list() if found.name == "mine"] == [("mine", "team")]
+    assert admin.get("mine")["spec"]["mlPolicy"]["numNodes"] == 4
+
+
+def test_runtimes_of_other_namespaces_are_not_seen(admin):
+    admin.create(torch(namespace="default"))
+
+    assert names(admin) == READY_MADE
+
+
+def test_a_missing_runtime_is_named_with_those_there_are(admin):
+    with pytest.raises(RuntimeNotFoundError, match=r"'nope'.*python, torch-distributed"):
+        admin.get("nope")
+
+
+def test_creating_what_exists_is_a_conflict(admin):
+    admin.create(torch())
+
+    with pytest.raises(ConflictError, match="'mine' exists"):
+        admin.create(torch(num_nodes=2))
+
+
+def test_what_breaks_a_rule_is_not_sent(admin, cluster):
+    with pytest.raises(InvalidRequestError, match=r"rule V14 at metadata\.labels"):
+        admin.create({**torch(), "metadata": {"name": "mine"}})
+
+    assert cluster.requests == []
+
+
+def test_applying_creates_then_changes_then_does_nothing(admin):
+    assert admin.apply(torch()) == "created"
+    assert admin.apply(torch(num_nodes=2)) == "changed"
+    assert admin.apply(torch(num_nodes=2)) == "unchanged"
+    assert admin.diff(torch(num_nodes=2)) == []
+
+
+def test_applying_keeps_the_object_and_what_others_wrote_on_it(admin, cluster):
+    admin.apply(torch())
+    cluster.update(
+        CLUSTER_TRAINING_RUNTIMES, "mine", lambda raw: raw["metadata"]["labels"].update({"argocd/instance": "a"}), None
+    )
+    uid = admin.get("mine")["metadata"]["uid"]
+    admin.apply(torch(num_nodes=2, labels={"team": "a"}))
+
+    metadata = admin.get("mine")["metadata"]
+    assert metadata["uid"] == uid
+    assert metadata["labels"] == {
+        "trainer.kubeflow.org/framework": "torch",
+        "argocd/instance": "a",
+        "team": "a",
+    }
+
+
+def test_a_removed_field_is_removed_from_the_cluster(admin):
+    admin.apply(torch(env={"A": "1"}, resources={"gpu": 1}))
+    admin.apply(torch())
+
+    assert admin.get("mine")["spec"] == torch()["spec"]
+
+
+def test_the_difference_to_nothing_is_the_whole(admin):
+    (change,) = admin.diff(torch())
+
+    assert (change.path, change.before, change.after) == ("", None, torch())
+
+
+def test_what_the_server_would_not_change_needs_to_be_agreed_to(admin):
+    admin.apply(with_steps("20Gi"))
+
+    with pytest.raises(ConflictError, match=r"volumeClaimPolicies.* recreate"):
+        admin.apply(with_steps("50Gi"))
+    assert admin.diff(with_steps("20Gi")) == []
+
+
+def test_recreating_makes_another_object_of_the_same_name(admin):
+    admin.apply(with_steps("20Gi"))
+    uid = admin.get("mine")["metadata"]["uid"]
+
+    assert admin.apply(with_steps("50Gi"), recreate=True) == "recreated"
+    assert admin.get("mine")["metadata"]["uid"] != uid
+    assert admin.diff(with_steps("50Gi")) == []
+
+
+def test_what_the_server_refuses_is_not_deleted_first(admin, cluster):
+    admin.apply(with_steps("20Gi"))
+    cluster.faults.next(status=422, method="POST")
+
+    with pytest.raises(InvalidRequestError):
+        admin.apply(with_steps("50Gi"), recreate=True)
+    assert admin.diff(with_steps("20Gi")) == []
+
+
+def test_an_older_trainers_runtime_is_not_recreated_under_running_jobs(admin, cluster):
+    admin.apply(with_steps("20Gi"))
+    cluster.update(
+        CLUSTER_TRAINING_RUNTIMES,
+        "mine",
+        lambda raw: raw["metadata"].update(finalizers=["trainer.kubeflow.org/resource-in-use"]),
+        None,
+    )
+    cluster.add(train_job("busy"))
+
+    with pytest.raises(ConflictError, match="is used by team/busy"):
+        admin.apply(with_steps("50Gi"), recreate=True)
+
+
+def test_recreating_waits_until_a_finalizer_lets_the_old_one_go(admin, cluster):
+    admin.apply(with_steps("20Gi"))
+    cluster.update(CLUSTER_TRAINING_RUNTIMES, "mine", lambda raw: raw["metadata"].update(finalizers=["a/b"]), None)
+
+    def let_go():
+        assert wait_for(lambda: cluster.get(CLUSTER_TRAINING_RUNTIMES, "mine")["metadata"].get("deletionTimestamp"))
+        cluster.update(CLUSTER_TRAINING_RUNTIMES, "mine", lambda raw: raw["metadata"].pop("finalizers"), None)
+
+    with ThreadPoolExecutor() as pool:
+        controller = pool.submit(let_go)
+        assert admin.apply(with_steps("50Gi"), recreate=True) == "recreated"
+        controller.result()
+    assert admin.diff(with_steps("50Gi")) == []
+
+
+def test_a_runtime_that_nobody_uses_is_deleted(admin, cluster):
+    admin.create(torch())
+    cluster.add(train_job("done", condition="Complete"))
+    cluster.add(train_job("failed", condition="Failed"))
+    cluster.add(train_job("other", runtime="python"))
+    cluster.add(train_job("namespaced", kind="TrainingRuntime"))
+    admin.delete("mine")
+
+    assert names(admin) == READY_MADE
+
+
+def test_a_runtime_in_use_is_kept_and_its_users_are_named(admin, cluster):
+    admin.create(torch())
+    cluster.add(train_job("one"))
+    cluster.add(train_job("two", namespace="default"))
+
+    with pytest.raises(ConflictError, match="used by default/two, team/one"):
+        admin.delete("mine")
+    assert "mine" in names(admin)
+
+
+def test_of_many_users_some_are_named(admin, cluster):
+    admin.create(torch())
+    for number in range(8):
+        cluster.add(train_job(f"job-{number}"))
+
+    with pytest.raises(ConflictError, match=r"team/job-4 and 3 more;"):
+        admin.delete("mine")
+
+
+def test_force_deletes_a_runtime_in_use(admin, cluster):
+    admin.create(torch())
+    cluster.add(train_job("one"))
+    admin.delete("mine", force=True)
+
+    assert names(admin) == READY_MADE
+
+
+def test_who_may_not_see_the_users_must_force(admin, cluster):
+    admin.create(torch())
+    cluster.forbid("list", "trainjobs")
+
+    with pytest.raises(BackendUnavailableError, match="or use force"):
+        admin.delete("mine")
+
+
+def test_deleting_takes_the_one_that_is_seen_unless_told(admin):
+    admin.create(torch())
+    admin.create(torch(namespace="team"))
+    admin.delete("mine", scope=CLUSTER_TRAINING_RUNTIMES)
+
+    assert admin.get("mine")["kind"] == "TrainingRuntime"
+    admin.delete("mine")
+    with pytest.raises(RuntimeNotFoundError):
+        admin.delete("mine", scope=TRAINING_RUNTIMES)
+
+
+def test_a_dry_run_changes_nothing(admin):
+    admin.dry_run(torch())
+    admin.apply(with_steps())
+    before = admin.get("mine")
+    admin.dry_run(torch(num_nodes=2))
+    admin.dry_run(with_steps("50Gi"))
+
+    assert admin.get("mine") == before
+    assert names(admin) == ["mine", *READY_MADE]
+
+
+def test_a_dry_run_says_what_the_server_says(admin, cluster):
+    cluster.faults.next(status=422, method="POST")
+
+    with pytest.raises(InvalidRequestError, match="the cluster refused"):
+        admin.dry_run(torch())
+
+
+def test_a_change_in_between_is_a_conflict(admin, cluster):
+    admin.apply(torch())
+    cluster.faults.next(status=409, method="PATCH")
+
+    with pytest.raises(ConflictError, match="changed by others meanwhile"):
+        admin.apply(torch(num_nodes=2))
