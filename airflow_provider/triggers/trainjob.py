@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from airflow_provider.compat import AirflowNotFoundException
 from airflow_provider.hooks.trainjob import TrainJobHook
 from airflow_provider.logs import LogTail
 from trainer_core import waiting
-from trainer_core.errors import TrainerError, WaitTimeoutError
+from trainer_core.errors import BackendUnavailableError, TrainerError, WaitTimeoutError
 from trainer_core.ref import TrainJobRef
 
 if TYPE_CHECKING:
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
     from trainer_core.outcome import Outcome
 
 __all__ = ["TrainJobTrigger"]
+
+_T = TypeVar("_T")
+#: How long to go on asking a server that does not answer, in seconds.
+_PATIENCE = 30.0
+#: What ends jobs now. The event loop itself holds no reference that keeps a task alive.
+_endings: set[asyncio.Task[None]] = set()
 
 
 class TrainJobTrigger(BaseTrigger):
@@ -89,8 +96,19 @@ class TrainJobTrigger(BaseTrigger):
         the task's state. A task that is still deferred was moved; or it was cleared and its new try, to which the
         job belongs now, waits already. Where the state cannot be had, the job goes on: ending training that
         nobody wanted to end is the worse mistake, and a cleared task's next try ends what it finds.
+
+        A triggerer repeats with every round, about a second, that a trigger is to end, and each time cancels what
+        runs here. Asking a fresh triggerer for a state alone takes longer. So the work is done in a task of its own.
         """
-        if self._fired or self.on_kill_policy != "cancel" or await self._is_still_wanted():
+        if self._fired or self.on_kill_policy != "cancel":
+            return
+        ending = asyncio.create_task(self._end_unless_wanted())
+        _endings.add(ending)
+        ending.add_done_callback(_endings.discard)
+        await asyncio.shield(ending)
+
+    async def _end_unless_wanted(self) -> None:
+        if await self._is_still_wanted():
             return
         self.log.info("The task was ended; cancelling TrainJob %s", self.ref.get("name"))
         await self._cancel()
@@ -109,7 +127,7 @@ class TrainJobTrigger(BaseTrigger):
     async def _client(self) -> TrainerClient:
         # Looking a connection up speaks with the supervisor, which must not happen on the event loop; asgiref's
         # threads know the loop to speak through, those of asyncio.to_thread do not on every Airflow.
-        return await sync_to_async(lambda: self._hook().client, thread_sensitive=False)()
+        return await _in_thread(lambda: self._hook().client)
 
     def _hook(self) -> TrainJobHook:
         return TrainJobHook(self.trainjob_conn_id, self.backend, self.backend_config)
@@ -140,7 +158,7 @@ class TrainJobTrigger(BaseTrigger):
     async def _cancel(self) -> None:
         try:
             client = await self._client()
-            await asyncio.to_thread(client.cancel, TrainJobRef.from_dict(self.ref))
+            await _patiently(BackendUnavailableError)(asyncio.to_thread, client.cancel, TrainJobRef.from_dict(self.ref))
         except (TrainerError, ValueError, AirflowNotFoundException) as error:
             self.log.warning("TrainJob %s could not be cancelled: %s", self.ref.get("name"), error)
 
@@ -149,11 +167,29 @@ class TrainJobTrigger(BaseTrigger):
         if ti is None:
             return False
         try:
-            state = await sync_to_async(_state, thread_sensitive=False)(ti)
+            state: str | None = await _patiently(Exception)(_in_thread, lambda: _state(ti))
         except Exception as error:  # noqa: BLE001 - whatever keeps Airflow from answering, the answer is not known
             self.log.warning("The state of the task is not known, so its TrainJob goes on: %s", error)
             return True
         return state == "deferred"
+
+
+async def _in_thread(function: Callable[[], _T]) -> _T:
+    """Run what speaks with the supervisor; its threads know the event loop to speak through.
+
+    asgiref forgets why it was cancelled, and without the reason a triggerer does not call `on_kill`: hence the shield.
+    """
+    return await asyncio.shield(asyncio.ensure_future(sync_to_async(function, thread_sensitive=False)()))
+
+
+def _patiently(error: type[Exception]) -> AsyncRetrying:
+    """Ask again while there is this error."""
+    return AsyncRetrying(
+        retry=retry_if_exception_type(error),
+        stop=stop_after_delay(_PATIENCE),
+        wait=wait_exponential(0.1, max=5),
+        reraise=True,
+    )
 
 
 def _state(ti: Any) -> str | None:

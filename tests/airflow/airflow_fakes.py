@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import uuid
 
 
 class FakeTaskInstance:
@@ -12,6 +13,7 @@ class FakeTaskInstance:
     _runs = itertools.count()
 
     def __init__(self, task_id="train", *, run_id=None, try_number=1, max_tries=0, map_index=-1):
+        self.id = uuid.uuid4()
         self.dag_id = "a_dag"
         self.run_id = run_id or f"run-{next(self._runs)}"
         self.task_id = task_id
@@ -19,6 +21,7 @@ class FakeTaskInstance:
         self.try_number = try_number
         self.max_tries = max_tries
         self.start_date = datetime.datetime.now(datetime.timezone.utc)
+        self.context_carrier = None
         self.xcoms = {}
 
     def xcom_push(self, key, value):

@@ -23,8 +23,9 @@ os.environ.update(
 (_HOME / "dags").mkdir()
 
 import pytest  # noqa: E402
+from airflow_fakes import wait_for_file  # noqa: E402
 
-from trainer_core import LocalProcessBackendConfig, TrainerClient  # noqa: E402
+from trainer_core import CustomTrainer, LocalProcessBackendConfig, TrainerClient  # noqa: E402
 
 
 def pytest_collection_modifyitems(items) -> None:
@@ -54,6 +55,22 @@ def home(tmp_path, monkeypatch):
 @pytest.fixture
 def client(home):
     return TrainerClient(LocalProcessBackendConfig(home=home))
+
+
+@pytest.fixture
+def submit(client):
+    """Submit a function and return the ref."""
+
+    def run(func, **arguments):
+        return client.ref(client.train(runtime="python", trainer=CustomTrainer(func, arguments)))
+
+    return run
+
+
+@pytest.fixture
+def running(submit, tmp_path):
+    """The ref of a job that goes on until it is ended."""
+    return submit(wait_for_file, path=str(tmp_path / "never"))
 
 
 @pytest.fixture(scope="session")

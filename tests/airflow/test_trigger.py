@@ -9,40 +9,10 @@ import threading
 import time
 
 import pytest
-from airflow.sdk.execution_time.comms import TaskStatesResult
-from airflow.sdk.execution_time.supervisor import set_supervisor_comms
-from airflow_fakes import FakeTaskInstance, double, fail, wait_for_file
+from airflow_fakes import double, fail
 
 from airflow_provider.triggers.trainjob import TrainJobTrigger
-from trainer_core import CustomTrainer, TrainJobRef
-
-
-class FakeSupervisor:
-    """Answers for Airflow what a trigger asks of it."""
-
-    def __init__(self, states):
-        self.states = states
-
-    def send(self, msg):
-        if self.states is None:
-            raise RuntimeError("the API server does not answer")
-        return TaskStatesResult(task_states=self.states)
-
-
-@pytest.fixture
-def submit(client):
-    """Submit a function and return the ref."""
-
-    def run(func, **arguments):
-        return client.ref(client.train(runtime="python", trainer=CustomTrainer(func, arguments)))
-
-    return run
-
-
-@pytest.fixture
-def running(submit, tmp_path):
-    """The ref of a job that goes on until it is ended."""
-    return submit(wait_for_file, path=str(tmp_path / "never"))
+from trainer_core import TrainJobRef
 
 
 async def events_of(trigger):
@@ -111,52 +81,6 @@ async def test_a_trigger_that_is_cancelled_leaves_the_job_alone(running, client)
         await task
     await trigger.cleanup()
     assert client.observe(running).outcome is None
-
-
-async def killed(ref, states, *, map_index=-1, **arguments):
-    trigger = TrainJobTrigger(ref.to_dict(), **arguments)
-    trigger.task_instance = FakeTaskInstance(run_id="run", map_index=map_index)
-    with set_supervisor_comms(FakeSupervisor(states)):
-        await trigger.on_kill()
-
-
-@pytest.mark.parametrize("state", ["failed", "success", "skipped", "removed", "queued", None])
-async def test_a_person_who_ends_the_task_ends_the_job(running, client, state):
-    await killed(running, {"run": {"train": state}})
-    assert client.outcome(running).diagnosis.reason == "it was cancelled"
-
-
-async def test_a_task_that_is_gone_needs_its_job_no_more(running, client):
-    await killed(running, {})
-    assert client.outcome(running).status == "Failed"
-
-
-async def test_a_trigger_that_moves_to_another_triggerer_leaves_the_job_alone(running, client):
-    await killed(running, {"run": {"train": "deferred"}})
-    assert client.observe(running).outcome is None
-
-
-async def test_the_state_of_a_mapped_task_is_that_of_its_own_index(running, client):
-    await killed(running, {"run": {"train_3": "deferred", "train_4": "failed"}}, map_index=3)
-    assert client.observe(running).outcome is None
-
-
-async def test_when_airflow_does_not_answer_the_job_goes_on(running, client):
-    await killed(running, None)
-    assert client.observe(running).outcome is None
-
-
-async def test_a_job_that_is_to_be_kept_outlives_its_task(running, client):
-    await killed(running, {"run": {"train": "failed"}}, on_kill="keep")
-    assert client.observe(running).outcome is None
-
-
-async def test_an_event_that_fired_is_not_undone(submit, client):
-    ref = submit(double, number=2)
-    trigger = TrainJobTrigger(ref.to_dict())
-    await fired(trigger)
-    await trigger.on_kill()
-    assert client.outcome(ref).status == "Complete"
 
 
 _watched: dict[str, object] = {"thread": None, "home": "", "seen": []}

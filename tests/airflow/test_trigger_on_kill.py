@@ -1,0 +1,176 @@
+"""What a triggerer does to a trigger whose task was ended, and what becomes of the job."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from airflow.jobs.triggerer_job_runner import TriggerRunner
+from airflow.sdk.execution_time.comms import TaskStatesResult
+from airflow.sdk.execution_time.supervisor import set_supervisor_comms
+from airflow_fakes import FakeTaskInstance, double
+
+from airflow_provider.triggers.trainjob import TrainJobTrigger
+
+
+class Supervisor:
+    """Answers for Airflow what a trigger asks of it."""
+
+    def __init__(self, states):
+        self.states = states
+
+    def send(self, msg):
+        return TaskStatesResult(task_states=self.states)
+
+
+class SlowSupervisor(Supervisor):
+    """Answers when it is let go; says that it was asked."""
+
+    def __init__(self, states):
+        super().__init__(states)
+        self.asked = threading.Event()
+        self.may_answer = threading.Event()
+
+    def send(self, msg):
+        self.asked.set()
+        self.may_answer.wait(20)
+        return super().send(msg)
+
+
+class FailingSupervisor(Supervisor):
+    """Fails to answer the first questions."""
+
+    def __init__(self, states, failures):
+        super().__init__(states)
+        self.failures = failures
+        self.asked = 0
+
+    def send(self, msg):
+        self.asked += 1
+        if self.asked <= self.failures:
+            raise RuntimeError("the API server does not answer")
+        return super().send(msg)
+
+
+def trigger_for(ref, *, map_index=-1, **arguments):
+    trigger = TrainJobTrigger(ref.to_dict(), **arguments)
+    trigger.task_instance = FakeTaskInstance(run_id="run", map_index=map_index)
+    return trigger
+
+
+async def killed(ref, states, **arguments):
+    with set_supervisor_comms(Supervisor(states)):
+        await trigger_for(ref, **arguments).on_kill()
+
+
+async def until(condition):
+    """Wait for something to become true; pytest's timeout is the limit."""
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("state", ["failed", "success", "skipped", "removed", "queued", None])
+async def test_a_person_who_ends_the_task_ends_the_job(running, client, state):
+    await killed(running, {"run": {"train": state}})
+    assert client.outcome(running).diagnosis.reason == "it was cancelled"
+
+
+async def test_a_task_that_is_gone_needs_its_job_no_more(running, client):
+    await killed(running, {})
+    assert client.outcome(running).status == "Failed"
+
+
+async def test_a_trigger_that_moves_to_another_triggerer_leaves_the_job_alone(running, client):
+    await killed(running, {"run": {"train": "deferred"}})
+    assert client.observe(running).outcome is None
+
+
+async def test_the_state_of_a_mapped_task_is_that_of_its_own_index(running, client):
+    await killed(running, {"run": {"train_3": "deferred", "train_4": "failed"}}, map_index=3)
+    assert client.observe(running).outcome is None
+
+
+async def test_airflow_is_asked_again_when_it_fails_to_answer(running, client):
+    with set_supervisor_comms(FailingSupervisor({"run": {"train": "failed"}}, failures=2)):
+        await trigger_for(running).on_kill()
+    assert client.outcome(running).diagnosis.reason == "it was cancelled"
+
+
+async def test_as_long_as_airflow_does_not_answer_the_job_goes_on(running, client):
+    supervisor = FailingSupervisor({}, failures=1000)
+    with set_supervisor_comms(supervisor):
+        ending = asyncio.create_task(trigger_for(running).on_kill())
+        await until(lambda: supervisor.asked == 3)
+        ending.cancel()
+    assert client.observe(running).outcome is None
+
+
+async def test_a_job_that_is_to_be_kept_outlives_its_task(running, client):
+    await killed(running, {"run": {"train": "failed"}}, on_kill="keep")
+    assert client.observe(running).outcome is None
+
+
+async def test_an_event_that_fired_is_not_undone(submit, client):
+    ref = submit(double, number=2)
+    trigger = TrainJobTrigger(ref.to_dict())
+    assert [event async for event in trigger.run()]
+    await trigger.on_kill()
+    assert client.outcome(ref).status == "Complete"
+
+
+class Triggerer:
+    """The part of Airflow's triggerer that runs triggers, with one trigger."""
+
+    def __init__(self, trigger):
+        self._runner = TriggerRunner()
+        self._trigger = trigger
+        self.task = None
+
+    def start(self):
+        details = {"name": "the trigger", "events": 0, "is_watcher": False}
+        self._runner.triggers[1] = details
+        self.task = details["task"] = asyncio.create_task(self._runner.run_trigger(1, self._trigger))
+
+    async def round(self):
+        """Tell the trigger to end, as in every round in which the supervisor names it."""
+        self._runner.to_cancel.append(1)
+        await self._runner.cancel_triggers()
+
+
+async def test_a_job_is_ended_by_a_triggerer_that_repeats_itself_before_airflow_has_answered(running, client):
+    supervisor = SlowSupervisor({"run": {"train": "failed"}})
+    triggerer = Triggerer(trigger_for(running))
+    with set_supervisor_comms(supervisor):
+        triggerer.start()
+        await asyncio.sleep(0.1)
+        await triggerer.round()
+        await until(supervisor.asked.is_set)
+        await triggerer.round()
+        await until(triggerer.task.done)
+        supervisor.may_answer.set()
+        await until(lambda: client.observe(running).outcome)
+    assert client.outcome(running).diagnosis.reason == "it was cancelled"
+
+
+class SlowTrigger(TrainJobTrigger):
+    """Takes its time to make a client, as one that looks up a connection."""
+
+    def _hook(self):
+        self.begun.set()
+        self.may_go_on.wait(20)
+        return super()._hook()
+
+
+async def test_a_trigger_that_is_still_starting_ends_its_job(running, client):
+    trigger = SlowTrigger(running.to_dict())
+    trigger.begun, trigger.may_go_on = threading.Event(), threading.Event()
+    trigger.task_instance = FakeTaskInstance(run_id="run")
+    triggerer = Triggerer(trigger)
+    with set_supervisor_comms(Supervisor({"run": {"train": "failed"}})):
+        triggerer.start()
+        await until(trigger.begun.is_set)
+        await triggerer.round()
+        trigger.may_go_on.set()
+        await until(lambda: client.observe(running).outcome)
+    assert client.outcome(running).diagnosis.reason == "it was cancelled"
