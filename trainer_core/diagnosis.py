@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trainer_core.outcome import Category, Diagnosis
@@ -18,6 +18,15 @@ _RETRYABLE = frozenset({Category.PREEMPTED, Category.NODE_LOST, Category.INFRAST
 _TAIL_LINES = 20
 #: How torchrun reports a worker that did not end by itself.
 _TORCHRUN_KILLED = re.compile(r"Signal \d+ \((SIG\w+)\) received by PID")
+#: A process brings these upon itself.
+_CRASHES = {
+    "SIGABRT": "often a failed check in native code",
+    "SIGBUS": "often too little shared memory, /dev/shm",
+    "SIGFPE": "a division by zero in native code",
+    "SIGILL": "native code made for another processor",
+    "SIGSEGV": "a fault in native code",
+}
+_EXIT_CODES = {126: "the command cannot be executed", 127: "the command was not found"}
 
 
 @dataclass(frozen=True)
@@ -33,6 +42,9 @@ class StepFacts:
         traceback: Its traceback.
         log_tail: Last lines of its log.
         out_of_memory: The system says that it ran out of memory.
+        message: What the system, or the step itself, says of its end.
+        preempted: Why it had to leave its machine to others, if it had.
+        node_lost: What became of its machine, if that is gone.
     """
 
     name: str
@@ -43,50 +55,84 @@ class StepFacts:
     traceback: str | None = None
     log_tail: Sequence[str] = ()
     out_of_memory: bool = False
+    message: str = ""
+    preempted: str | None = None
+    node_lost: str | None = None
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a TrainJob that failed.
+    """What is known of a TrainJob that failed, or will.
 
     Attributes:
-        steps: The steps that failed, in the order in which they did.
+        steps: The steps that failed, in the order in which they did; where something else is wrong, those it hit.
         deadline_seconds: Its deadline, if it has passed.
+        deadline_error: What passed another deadline than its own, and how.
         cancelled: Somebody ended it.
         image_error: What it runs in could not be made or pulled, and why.
         infrastructure_error: What carries it out has failed, and how.
+        rejected: What it is made of was refused, or lacks what it refers to, and why.
+        unschedulable: No machine takes it, or its quota is used up, and why.
+        passing: What is wrong may pass by itself, so that a retry can help.
+        message: What the system says of the whole; shown where nothing better is known.
     """
 
     steps: Sequence[StepFacts] = ()
     deadline_seconds: int | None = None
+    deadline_error: str | None = None
     cancelled: bool = False
     image_error: str | None = None
     infrastructure_error: str | None = None
+    rejected: str | None = None
+    unschedulable: str | None = None
+    passing: bool = False
+    message: str = ""
 
 
 def diagnose(facts: Facts) -> Diagnosis:
     """Say why a TrainJob failed.
 
-    The first that applies: somebody cancelled it, its deadline passed, what carries it out failed, what it runs in
-    could not be made, a step failed. Of several failed steps the one with an exception of its own is the cause:
-    the others only lost their peer.
+    The first that applies: somebody cancelled it, its deadline passed, a step lost its machine, another deadline
+    passed, what it is made of was refused, what carries it out failed, what it runs in could not be made, no machine
+    takes it, a step failed. Of several failed steps the one with an exception of its own is the cause: the others
+    only lost their peer.
     """
     if facts.cancelled:
         return Diagnosis(category=Category.DELETED, reason="it was cancelled")
     if facts.deadline_seconds is not None:
         reason = f"it ran longer than its deadline of {facts.deadline_seconds} s (active_deadline_seconds)"
         return Diagnosis(category=Category.DEADLINE, reason=reason)
-    if facts.infrastructure_error:
-        return Diagnosis(category=Category.INFRASTRUCTURE, reason=facts.infrastructure_error, retryable=True)
+    displaced = next((step for step in facts.steps if step.node_lost or step.preempted), None)
+    if displaced is not None:
+        return _of_step(displaced)
     cause = next((step for step in facts.steps if step.error_type), next(iter(facts.steps), None))
-    if facts.image_error:
-        tail = tuple(cause.log_tail[-_TAIL_LINES:]) if cause else ()
-        return Diagnosis(
-            category=Category.IMAGE, reason=facts.image_error, log_tail=tail, step=cause.name if cause else None
-        )
-    if cause is None:
-        return Diagnosis(category=Category.INFRASTRUCTURE, reason="it failed and nothing says why", retryable=True)
-    return _of_step(cause)
+    found = next(((category, reason) for category, reason in _hindrances(facts) if reason), None)
+    if found is not None:
+        return _hindered(*found, cause, facts.passing)
+    if cause is not None:
+        return _of_step(cause)
+    reason = f"it failed: {facts.message}" if facts.message else "it failed and nothing says why"
+    return Diagnosis(category=Category.INFRASTRUCTURE, reason=reason, retryable=True)
+
+
+def _hindrances(facts: Facts) -> Iterator[tuple[Category, str | None]]:
+    yield Category.DEADLINE, facts.deadline_error
+    yield Category.REJECTED, facts.rejected
+    yield Category.INFRASTRUCTURE, facts.infrastructure_error
+    yield Category.IMAGE, facts.image_error
+    yield Category.SCHEDULING, facts.unschedulable
+
+
+def _hindered(category: Category, reason: str, step: StepFacts | None, passing: bool) -> Diagnosis:
+    return Diagnosis(
+        category=category,
+        reason=reason,
+        step=step.name if step else None,
+        node=step.node if step else None,
+        exit_code=step.exit_code if step else None,
+        log_tail=tuple(step.log_tail[-_TAIL_LINES:]) if step else (),
+        retryable=passing or category in _RETRYABLE,
+    )
 
 
 def _of_step(step: StepFacts) -> Diagnosis:
@@ -104,21 +150,43 @@ def _of_step(step: StepFacts) -> Diagnosis:
 
 
 def _category(step: StepFacts) -> tuple[Category, str]:
+    if step.node_lost:
+        return Category.NODE_LOST, step.node_lost
+    if step.preempted:
+        return Category.PREEMPTED, step.preempted
     if step.out_of_memory or step.error_type in ("MemoryError", "OutOfMemoryError"):
         return Category.OUT_OF_MEMORY, "it ran out of memory; ask for more, or use smaller batches"
+    error = _first_line(f"{step.error_type}: {step.error_message}") if step.error_type else ""
     if step.name.endswith("-initializer"):
-        return Category.INITIALIZER, _last_line(step) or f"it ended with exit code {step.exit_code}"
-    if step.error_type:
-        return Category.USER_CODE, _first_line(f"{step.error_type}: {step.error_message}")
-    if step.exit_code is not None and step.exit_code < 0:
-        return Category.INFRASTRUCTURE, f"it was killed by {_signal_name(-step.exit_code)}, not by this backend"
+        return Category.INITIALIZER, error or step.message or _last_line(step) or _exit_reason(step)
+    return (Category.USER_CODE, error) if error else _by_exit(step)
+
+
+def _by_exit(step: StepFacts) -> tuple[Category, str]:
+    """Of a step that left no exception: by the signal that ended it, or a process of it, else by its exit code."""
+    name = _signal_name(-step.exit_code) if step.exit_code is not None and step.exit_code < 0 else None
+    if name in _CRASHES:
+        return Category.USER_CODE, f"it crashed with {name} ({_CRASHES[name]})"
+    if name:
+        return Category.INFRASTRUCTURE, f"it was killed by {name}, not by this backend{_hint(name)}"
     killed = next((match for line in reversed(step.log_tail) if (match := _TORCHRUN_KILLED.search(line))), None)
-    if killed:
-        return (
-            Category.INFRASTRUCTURE,
-            f"a training process was killed by {killed[1]} (SIGKILL: often for lack of memory)",
-        )
-    return Category.USER_CODE, f"it ended with exit code {step.exit_code}"
+    if killed is None:
+        return Category.USER_CODE, _exit_reason(step)
+    if killed[1] in _CRASHES:
+        return Category.USER_CODE, f"a training process crashed with {killed[1]} ({_CRASHES[killed[1]]})"
+    return Category.INFRASTRUCTURE, f"a training process was killed by {killed[1]}{_hint(killed[1])}"
+
+
+def _hint(signal_name: str) -> str:
+    return " (often for lack of memory)" if signal_name == "SIGKILL" else ""
+
+
+def _exit_reason(step: StepFacts) -> str:
+    if step.exit_code is None:
+        return step.message or "it failed and nothing says why"
+    means = f" ({_EXIT_CODES[step.exit_code]})" if step.exit_code in _EXIT_CODES else ""
+    says = f": {step.message}" if step.message else ""
+    return f"it ended with exit code {step.exit_code}{means}{says}"
 
 
 def _signal_name(number: int) -> str:

@@ -27,6 +27,7 @@ from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerT
 __all__ = [
     "JobFacts",
     "found",
+    "needs_events",
     "observation",
     "read",
     "ref_of",
@@ -37,6 +38,9 @@ __all__ = [
 ]
 
 _DEADLINE = "DeadlineExceeded"
+_UNSUPPORTED = "TrainingRuntimeNotSupported"
+#: An event of Trainer's that says nothing any more once the JobSet is there.
+_NOT_MADE = "TrainJobResourcesCreationFailed"
 _INITIALIZERS = (DATASET_INITIALIZER, MODEL_INITIALIZER)
 
 
@@ -78,7 +82,18 @@ def observation(
         return Observation(status, outcome=_failed(job, pods, events, ref, tails or {}))
     if status == SUSPENDED:
         return Observation(status, progress)
-    return Observation(status, progress, trouble=trouble.trouble(pods, events, tails))
+    current = [event for event in events if not (job.roles and event.reason == _NOT_MADE)]
+    # A job that runs although no pod is to be seen: its events are of the time before.
+    unseen = status == RUNNING and not pods
+    return Observation(status, progress, trouble=trouble.trouble(pods, () if unseen else current, tails))
+
+
+def needs_events(job: JobFacts, pods: Sequence[PodFacts] = ()) -> bool:
+    """Say whether the events of a job would explain what it and its pods do not."""
+    status = status_of(job, pods)
+    if status == FAILED:
+        return not _was_cancelled(job) and not trouble.facts(pods).steps
+    return status in (CREATED, RUNNING) and trouble.needs_events(pods)
 
 
 def train_job(
@@ -231,7 +246,9 @@ def _facts(
         return Facts(cancelled=True)
     if failed.reason == _DEADLINE and job.deadline is not None:
         return Facts(deadline_seconds=job.deadline)
-    return trouble.facts(pods, events, tails)
+    if failed.reason == _UNSUPPORTED:
+        return Facts(rejected=failed.message)
+    return trouble.facts(pods, events, tails, failed.message)
 
 
 def _was_cancelled(job: JobFacts) -> bool:
