@@ -162,7 +162,7 @@ def _common(trainer: CustomTrainer | CustomTrainerContainer) -> dict[str, Any]:
         "num_nodes": trainer.num_nodes,
         "num_proc_per_node": trainer.num_proc_per_node,
         "resources_per_node": dict(trainer.resources_per_node) if trainer.resources_per_node else None,
-        "env": dict(trainer.env or {}),
+        "env": {n: asdict(v) if isinstance(v, SecretRef) else v for n, v in (trainer.env or {}).items()},
     }
 
 
@@ -218,6 +218,9 @@ def _from_options(job_spec: dict[str, Any]) -> dict[str, Any]:
         "patches": spec.pop("runtimePatches", []),
         "active_deadline_seconds": spec.pop("activeDeadlineSeconds", None),
         "suspend": spec.pop("suspend", None) or None,
+        "managed_by": spec.pop("managedBy", None),
+        "delete_after_seconds": spec.pop("ttlSecondsAfterFinished", None),
+        "workspace": spec.pop("workspace", None),
     }
     unknown = [f"metadata.{key}" for key in metadata] + [f"spec.{key}" for key in spec]
     if unknown:

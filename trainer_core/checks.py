@@ -25,6 +25,7 @@ __all__ = [
     "check_index_urls",
     "check_labels",
     "check_mapping",
+    "check_object_name",
     "check_one_of",
     "check_packages",
     "check_text",
@@ -40,7 +41,7 @@ _MAX_ANNOTATIONS_BYTES = 256 * 1024
 _INDEX_URL = re.compile(r"(https?|file)://\S+")
 _ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_LABEL_PREFIX = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_SUBDOMAIN = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
 def is_placeholder(value: object) -> bool:
@@ -121,6 +122,18 @@ def check_one_of(what: str, value: object, known: Sequence[str]) -> None:
         raise ValueError(f"{what} must be one of {', '.join(known)}; got {value!r}")
 
 
+def check_object_name(what: str, value: object) -> None:
+    """Refuse what cannot name an object of a cluster, such as a queue; a name to be filled in passes.
+
+    Raises:
+        ValueError: It cannot.
+    """
+    if not isinstance(value, str) or not (_SUBDOMAIN.fullmatch(value) or is_placeholder(value)):
+        raise ValueError(
+            f"{what} must be a name of at most 253 lower-case letters, digits, '-' and '.', got {_shown(value)}"
+        )
+
+
 def check_env(what: str, env: object) -> None:
     """Refuse environment variables that no process could be given; None passes.
 
@@ -148,7 +161,7 @@ def check_packages(what: str, packages: object) -> None:
     check_texts(what, packages, "scikit-learn>=1.5")
     for package in packages if isinstance(packages, (list, tuple)) else ():
         # `-r` reads files and `--index-url` asks another server.
-        if package.lstrip().startswith("-") or "\n" in package:
+        if package.lstrip().startswith("-") or package.splitlines() != [package]:
             raise ValueError(f"{what}: {package!r} is not a package; write one such as 'scikit-learn>=1.5'")
 
 
@@ -227,7 +240,7 @@ def one_line(error: ValidationError) -> str:
 
 def _check_label_key(what: str, key: str) -> None:
     prefix, slash, name = key.rpartition("/")
-    if not _LABEL_NAME.fullmatch(name) or (slash and not _LABEL_PREFIX.fullmatch(prefix)):
+    if not _LABEL_NAME.fullmatch(name) or (slash and not _SUBDOMAIN.fullmatch(prefix)):
         raise ValueError(
             f"{what} key {key!r} is not a label key: write name or domain.example/name, the name with at most 63 "
             "letters, digits, '-', '_' and '.'"

@@ -108,6 +108,8 @@ class KubernetesBackendConfig(_ClusterConfig):
         config_file: Path of the kubeconfig; None for the usual places.
         context: Context of the kubeconfig; None for its current one.
         client_configuration: A ``kubernetes.client.Configuration``, instead of a kubeconfig.
+        dataset_initializer_image: Image with which `initialize` fetches datasets; runtimes name their own.
+        model_initializer_image: Image with which `initialize` fetches models.
 
     Raises:
         ValueError: An unknown setting, or a value that cannot be right.
@@ -115,6 +117,9 @@ class KubernetesBackendConfig(_ClusterConfig):
 
     backend: ClassVar[str] = "kubernetes"
     Config: ClassVar[type[Any]]
+
+    dataset_initializer_image: _Text = "ghcr.io/kubeflow/trainer/dataset-initializer:v2.3.0"
+    model_initializer_image: _Text = "ghcr.io/kubeflow/trainer/model-initializer:v2.3.0"
 
 
 class _KubernetesConfigOptions:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     PositiveInt,
@@ -23,11 +24,13 @@ from pydantic import (
     model_validator,
 )
 
-from trainer_core import checks, naming, packaging, resources
+from trainer_core import checks, naming, packaging, resources, secrets
 from trainer_core.errors import InvalidRequestError
 from trainer_core.secrets import SecretRef
 
 __all__ = [
+    "ACCESS_MODES",
+    "CONTROLLERS",
     "Code",
     "InitializerRequest",
     "InitializerSource",
@@ -36,9 +39,26 @@ __all__ = [
     "RuntimeRef",
     "TrainJobRequest",
     "TrainerRequest",
+    "Workspace",
 ]
 
+#: Who may see to a TrainJob (specs.md A2).
+Controller = Literal["trainer.kubeflow.org/trainjob-controller", "kueue.x-k8s.io/multikueue"]
+CONTROLLERS: tuple[str, ...] = get_args(Controller)
+#: Who can mount a volume that is written to.
+AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
+ACCESS_MODES: tuple[str, ...] = get_args(AccessMode)
 JobName = Annotated[str, AfterValidator(naming.validate_name)]
+
+
+def _env_value(value: Any) -> Any:
+    found = secrets.secret_from(value)
+    if not isinstance(found, (str, SecretRef)):
+        raise ValueError(f"must be a text, or name and key of a Secret, not {type(value).__name__}")
+    return found
+
+
+EnvValue = Annotated[str | SecretRef, BeforeValidator(_env_value)]
 
 
 class _Part(BaseModel):
@@ -98,7 +118,7 @@ class TrainerRequest(_Part):
         num_nodes: How many nodes; None for the runtime's own number.
         num_proc_per_node: Processes on each node; None to derive it from the resources.
         resources_per_node: Kubernetes quantities by resource name.
-        env: Environment variables.
+        env: Environment variables; values may be secrets, by reference.
         config: Fields of the recipe of a builtin trainer.
         result_uri: Where the whole result is written as JSON, whatever its size.
     """
@@ -113,14 +133,14 @@ class TrainerRequest(_Part):
     num_nodes: PositiveInt | None = None
     num_proc_per_node: PositiveInt | None = None
     resources_per_node: dict[str, str | int | float] | None = None
-    env: dict[str, str] = Field(default_factory=dict)
+    env: dict[str, EnvValue] = Field(default_factory=dict)
     config: dict[str, Any] | None = None
     result_uri: str | None = None
 
     @model_validator(mode="after")
     def _texts_are_what_they_stand_for(self) -> TrainerRequest:
         """Checked once more after the constructors: templates have been filled in since."""
-        checks.check_env("env", self.env)
+        secrets.check_env("env", self.env)
         checks.check_packages("packages", self.packages)
         checks.check_index_urls("pip_index_urls", self.pip_index_urls)
         return self
@@ -137,6 +157,11 @@ class TrainerRequest(_Part):
         if not part:
             raise ValueError(f"a {self.kind} trainer needs its {name}")
         return self
+
+    @property
+    def literal_env(self) -> dict[str, str]:
+        """The environment variables that are no secrets."""
+        return {name: value for name, value in self.env.items() if isinstance(value, str)}
 
 
 class InitializerSource(_Part):
@@ -177,6 +202,31 @@ class Metadata(_Part):
         return self
 
 
+class Workspace(_Part):
+    """The volume claim into which a job that only initializes fetches; made where there is none of that name.
+
+    Attributes:
+        claim: Its name; None for the job's.
+        size: How much it is to hold, as a Kubernetes quantity.
+        storage_class: What provides it; None for the cluster's default.
+        access_mode: Who can mount it at a time.
+    """
+
+    claim: str | None = None
+    size: str = "10Gi"
+    storage_class: str | None = None
+    access_mode: AccessMode = "ReadWriteOnce"
+
+    @model_validator(mode="after")
+    def _a_cluster_takes_it(self) -> Workspace:
+        for name in ("claim", "storage_class"):
+            if getattr(self, name) is not None:
+                checks.check_object_name(name, getattr(self, name))
+        if resources.parse_quantity(self.size) <= 0:
+            raise ValueError(f"size must be more than nothing, got {self.size!r}")
+        return self
+
+
 class TrainJobRequest(_Part):
     """A TrainJob as it was asked for.
 
@@ -191,6 +241,9 @@ class TrainJobRequest(_Part):
         patches: RuntimePatch entries in the shape of ``spec.runtimePatches``.
         active_deadline_seconds: Seconds the job may run, without the time it is suspended.
         suspend: Create it suspended.
+        managed_by: The controller that sees to it; None for Trainer's own.
+        delete_after_seconds: Seconds after its end when it may be deleted; None to keep it.
+        workspace: Where a job that only initializes leaves what it fetched.
         literal_secrets: Secrets given as literal text, by ``dataset.ENV`` or ``model.ENV``. They live in this
             process only: left out of the JSON, the fingerprint and every text form.
     """
@@ -205,6 +258,9 @@ class TrainJobRequest(_Part):
     patches: tuple[dict[str, Any], ...] = ()
     active_deadline_seconds: PositiveInt | None = None
     suspend: bool = False
+    managed_by: Controller | None = None
+    delete_after_seconds: PositiveInt | None = None
+    workspace: Workspace | None = None
     literal_secrets: dict[str, SecretStr] = Field(default_factory=dict, exclude=True, repr=False)
 
     @classmethod
@@ -248,6 +304,13 @@ class TrainJobRequest(_Part):
         """Name the fields, by dotted path, in which two requests ask for different work."""
         mine, theirs = dict(_leaves(self._work())), dict(_leaves(other._work()))
         return sorted(path for path in mine.keys() | theirs.keys() if mine.get(path) != theirs.get(path))
+
+    def cluster_only(self) -> list[str]:
+        """Name what it asks for that only a cluster has, by dotted path."""
+        env = self.trainer.env if self.trainer else {}
+        found = [f"trainer.env.{name} (a SecretRef)" for name, value in env.items() if isinstance(value, SecretRef)]
+        asked = ("managed_by", "delete_after_seconds", "workspace")
+        return found + [name for name in asked if getattr(self, name) is not None]
 
     def named(self, name: str) -> TrainJobRequest:
         """Return this request under a name."""

@@ -1,11 +1,15 @@
-"""SecretRef: where a secret lies, never what it says."""
+"""SecretRef: where a secret lies, never what it says; and environments that may hold some."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["SecretRef"]
+from trainer_core import checks
+
+__all__ = ["SecretRef", "check_env", "secret_from"]
 
 _NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _KEY = re.compile(r"(?!\.\.?\Z)[-._a-zA-Z0-9]{1,253}")
@@ -30,6 +34,30 @@ class SecretRef:
         # What was given is not shown: somebody may have put the secret itself there.
         _check("name", self.name, _NAME, "the name of a Secret: lower-case letters, digits, '-' and '.'")
         _check("key", self.key, _KEY, "an entry of the Secret: letters, digits, '-', '_' and '.'")
+
+
+def secret_from(value: Any) -> Any:
+    """Return a reference for what stands for one in plain data, ``{"name": …, "key": …}``; all else as it is.
+
+    Raises:
+        ValueError: A dict that is no reference.
+    """
+    if not isinstance(value, Mapping):
+        return value
+    if value.keys() != {"name", "key"}:
+        raise ValueError(f"a secret is given as name and key of its Secret, got {', '.join(map(str, value)) or 'none'}")
+    return SecretRef(**value)
+
+
+def check_env(what: str, env: object) -> None:
+    """Refuse environment variables that no process could be given; a value may be a secret; None passes.
+
+    Raises:
+        ValueError: A name is not one, or a value is neither a text nor a secret.
+    """
+    if isinstance(env, Mapping):
+        env = {name: "" if isinstance(value, SecretRef) else value for name, value in env.items()}
+    checks.check_env(what, env)
 
 
 def _check(what: str, value: object, form: re.Pattern[str], described: str) -> None:

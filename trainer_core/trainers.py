@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from trainer_core import checks, resources
+from trainer_core import checks, resources, secrets
+from trainer_core.secrets import SecretRef, secret_from
 from trainer_core.torchtune import (
     DataFormat,
     DataType,
@@ -57,7 +58,7 @@ class CustomTrainer:
         num_nodes: How many nodes, at least 1; None for the runtime's own number.
         resources_per_node: Kubernetes quantities by resource name, such as ``{"gpu": 4, "cpu": 5, "memory": "10G"}``
             or ``{"mig-1g.5gb": 1}``.
-        env: Environment variables of the nodes.
+        env: Environment variables of the nodes: texts, or on a cluster a `SecretRef`.
         num_proc_per_node: Processes on each node, at least 1; None to derive it from the resources.
         packaging: How the function travels: its ``"source"``, a ``"reference"`` to import where it runs, or a
             ``"cloudpickle"``, which needs the same Python there. A function given as text is always a reference.
@@ -74,7 +75,7 @@ class CustomTrainer:
     pip_index_urls: list[str] = field(default_factory=_default_pip_index_urls)
     num_nodes: int | None = None
     resources_per_node: dict[str, Any] | None = None
-    env: dict[str, str] | None = None
+    env: Mapping[str, str | SecretRef] | None = None
     num_proc_per_node: int | None = None
     packaging: Literal["source", "reference", "cloudpickle"] = "source"
     result_uri: str | None = None
@@ -104,7 +105,7 @@ class CustomTrainerContainer:
         image: The image. Its entry point is run; the options `TrainerCommand` and `TrainerArgs` replace it.
         num_nodes: How many nodes, at least 1; None for the runtime's own number.
         resources_per_node: Kubernetes quantities by resource name.
-        env: Environment variables of the nodes.
+        env: Environment variables of the nodes: texts, or on a cluster a `SecretRef`.
         num_proc_per_node: Processes on each node, at least 1; None to derive it from the resources.
 
     Raises:
@@ -114,7 +115,7 @@ class CustomTrainerContainer:
     image: str
     num_nodes: int | None = None
     resources_per_node: dict[str, Any] | None = None
-    env: dict[str, str] | None = None
+    env: Mapping[str, str | SecretRef] | None = None
     num_proc_per_node: int | None = None
 
     def __post_init__(self) -> None:
@@ -145,11 +146,13 @@ def trainer_from_dict(data: Mapping[str, Any]) -> CustomTrainer | CustomTrainerC
 
     Args:
         data: With ``func`` a CustomTrainer, with ``config`` a BuiltinTrainer, else with ``image`` a
-            CustomTrainerContainer.
+            CustomTrainerContainer. A secret in ``env`` is given as ``{"name": …, "key": …}``.
 
     Raises:
         ValueError: None of the three, an unknown field, or a value that the constructor refuses.
     """
+    if isinstance(data.get("env"), Mapping):
+        data = {**data, "env": {name: secret_from(value) for name, value in data["env"].items()}}
     if "func" in data:
         return CustomTrainer(**checks.known_fields(CustomTrainer, data))
     if "config" in data:
@@ -166,4 +169,4 @@ def _check_nodes(trainer: CustomTrainer | CustomTrainerContainer) -> None:
     checks.check_count("num_nodes", trainer.num_nodes)
     checks.check_count("num_proc_per_node", trainer.num_proc_per_node)
     resources.check_resources("resources_per_node", trainer.resources_per_node)
-    checks.check_env("env", trainer.env)
+    secrets.check_env("env", trainer.env)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainer_core import checks, naming
-from trainer_core.options.base import BaseOption
+from trainer_core.options.base import BaseOption, section
 from trainer_core.options.patches import (
     ContainerPatch,
     JobSetSpecPatch,
@@ -17,9 +17,10 @@ from trainer_core.options.patches import (
     PodTemplatePatch,
     ReplicatedJobPatch,
     TrainingRuntimeSpecPatch,
-    check_patch,
-    merged,
 )
+from trainer_core.options.runtime import RuntimePatch
+from trainer_core.options.scheduling import GangScheduling, ManagedBy, PriorityClass, QueueName
+from trainer_core.options.workspace import Workspace
 from trainer_core.trainers import CustomTrainerContainer
 
 if TYPE_CHECKING:
@@ -30,25 +31,31 @@ __all__ = [
     "Annotations",
     "BaseOption",
     "ContainerPatch",
+    "DeleteAfter",
+    "GangScheduling",
     "JobSetSpecPatch",
     "JobSetTemplatePatch",
     "JobSpecPatch",
     "JobTemplatePatch",
     "Labels",
+    "ManagedBy",
     "Name",
     "PodSpecPatch",
     "PodTemplatePatch",
+    "PriorityClass",
+    "QueueName",
     "ReplicatedJobPatch",
     "RuntimePatch",
     "Suspend",
     "TrainerArgs",
     "TrainerCommand",
     "TrainingRuntimeSpecPatch",
+    "Workspace",
 ]
 
 #: Limits of the TrainJob resource (specs.md A2).
 _MAX_TEXTS = 128
-_MAX_DEADLINE = 2**63 - 1
+_MAX_SECONDS = 2**63 - 1
 
 
 @dataclass
@@ -68,7 +75,7 @@ class Name(BaseOption):
         naming.validate_name(self.name)
 
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
-        _section(job_spec, "metadata")["name"] = self.name
+        section(job_spec, "metadata")["name"] = self.name
 
 
 @dataclass
@@ -89,7 +96,7 @@ class Labels(BaseOption):
         checks.check_labels("labels", self.labels)
 
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
-        _section(_section(job_spec, "metadata"), "labels").update(self.labels)
+        section(section(job_spec, "metadata"), "labels").update(self.labels)
 
 
 @dataclass
@@ -110,7 +117,7 @@ class Annotations(BaseOption):
         checks.check_annotations("annotations", self.annotations)
 
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
-        _section(_section(job_spec, "metadata"), "annotations").update(self.annotations)
+        section(section(job_spec, "metadata"), "annotations").update(self.annotations)
 
 
 @dataclass
@@ -131,7 +138,7 @@ class TrainerCommand(BaseOption):
 
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
         _check_container(self, trainer)
-        _section(_section(job_spec, "spec"), "trainer")["command"] = list(self.command)
+        section(section(job_spec, "spec"), "trainer")["command"] = list(self.command)
 
 
 @dataclass
@@ -152,42 +159,7 @@ class TrainerArgs(BaseOption):
 
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
         _check_container(self, trainer)
-        _section(_section(job_spec, "spec"), "trainer")["args"] = list(self.args)
-
-
-@dataclass
-class RuntimePatch(BaseOption):
-    """Change the runtime for this job alone: pods, volumes, placement.
-
-    Several of them become one; where they disagree, the last one counts.
-
-    Args:
-        training_runtime_spec: What to change.
-
-    Attributes:
-        manager: Who patches; other managers' patches are left alone.
-
-    Raises:
-        ValueError: Not a patch, or the backend does not accept it.
-    """
-
-    training_runtime_spec: TrainingRuntimeSpecPatch | None = None
-    manager: str = field(default="trainer.kubeflow.org/kubeflow-sdk", init=False)
-
-    def __post_init__(self) -> None:
-        check_patch("training_runtime_spec", self.training_runtime_spec, TrainingRuntimeSpecPatch)
-
-    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
-        patch: dict[str, Any] = {"manager": self.manager}
-        if self.training_runtime_spec is not None:
-            patch["trainingRuntimeSpec"] = self.training_runtime_spec.to_dict()
-        patches = _section(job_spec, "spec").setdefault("runtimePatches", [])
-        # The server keys patches by manager and refuses two of one.
-        for index, other in enumerate(patches):
-            if other.get("manager") == self.manager:
-                patches[index] = merged(other, patch)
-                return
-        patches.append(patch)
+        section(section(job_spec, "spec"), "trainer")["args"] = list(self.args)
 
 
 @dataclass
@@ -204,13 +176,31 @@ class ActiveDeadlineSeconds(BaseOption):
     seconds: int
 
     def __post_init__(self) -> None:
-        seconds: object = self.seconds
-        whole = isinstance(seconds, int) and not isinstance(seconds, bool) and 1 <= seconds <= _MAX_DEADLINE
-        if not whole and not checks.is_placeholder(seconds):
-            raise ValueError(f"activeDeadlineSeconds must be a positive integer (minimum 1), got {seconds!r}")
+        _check_seconds("activeDeadlineSeconds", self.seconds)
 
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
-        _section(job_spec, "spec")["activeDeadlineSeconds"] = self.seconds
+        section(job_spec, "spec")["activeDeadlineSeconds"] = self.seconds
+
+
+@dataclass
+class DeleteAfter(BaseOption):
+    """Let the job be deleted that long after its end; else it is kept until somebody deletes it.
+
+    Args:
+        seconds: At least 1. Leave time enough for whoever waits to read the outcome.
+
+    Raises:
+        ValueError: Not a positive whole number, or the backend does not accept it.
+    """
+
+    seconds: int
+
+    def __post_init__(self) -> None:
+        _check_seconds("DeleteAfter seconds", self.seconds)
+
+    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
+        # The word that Kubernetes has for it; a TrainJob has no such field (specs.md A2).
+        section(job_spec, "spec")["ttlSecondsAfterFinished"] = self.seconds
 
 
 @dataclass
@@ -218,12 +208,13 @@ class Suspend(BaseOption):
     """Create the job suspended: nothing starts until it is resumed."""
 
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
-        _section(job_spec, "spec")["suspend"] = True
+        section(job_spec, "spec")["suspend"] = True
 
 
-def _section(data: dict[str, Any], name: str) -> dict[str, Any]:
-    section: dict[str, Any] = data.setdefault(name, {})
-    return section
+def _check_seconds(what: str, seconds: object) -> None:
+    whole = isinstance(seconds, int) and not isinstance(seconds, bool) and 1 <= seconds <= _MAX_SECONDS
+    if not whole and not checks.is_placeholder(seconds):
+        raise ValueError(f"{what} must be a positive integer (minimum 1), got {seconds!r}")
 
 
 def _check_given(what: str, value: object) -> None:

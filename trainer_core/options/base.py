@@ -11,7 +11,13 @@ if TYPE_CHECKING:
 
     AnyTrainer: TypeAlias = CustomTrainer | CustomTrainerContainer | BuiltinTrainer | None
 
-__all__ = ["BaseOption"]
+__all__ = ["BaseOption", "section"]
+
+
+def section(data: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return one part of a job, which is made where it is absent."""
+    found: dict[str, Any] = data.setdefault(name, {})
+    return found
 
 
 class BaseOption(ABC):

@@ -64,6 +64,8 @@ class DebugBackend(Backend):
             )
         if request.patches or request.active_deadline_seconds or request.suspend:
             raise UnsupportedError("the debug backend can neither patch, nor suspend, nor end a job by deadline")
+        if request.cluster_only():
+            raise UnsupportedError(f"{', '.join(request.cluster_only())}: only a cluster has that; leave it out")
         if trainer is None and not any(sources(request)):
             raise InvalidRequestError("the request has neither a trainer nor an initializer: there is nothing to run")
         return {"steps": _step_names(request), "entry": trainer.code.entry if trainer and trainer.code else None}

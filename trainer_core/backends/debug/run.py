@@ -142,7 +142,7 @@ def _environment(job: Job, trainer: TrainerRequest, termination: Path) -> Iterat
     }
     before = dict(os.environ)
     own.update({key: str(job.folder / name) for key, name in paths.items()})
-    os.environ.update({**launcher, **trainer.env, **own})
+    os.environ.update({**launcher, **trainer.literal_env, **own})
     try:
         yield
     finally:

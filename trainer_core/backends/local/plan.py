@@ -69,6 +69,8 @@ def _check(request: TrainJobRequest) -> None:
         raise UnsupportedError(
             "RuntimePatch changes pods, which local processes have not; leave it out on this backend"
         )
+    if request.cluster_only():
+        raise UnsupportedError(f"{', '.join(request.cluster_only())}: only a cluster has that; leave it out")
     if trainer is not None:
         reserved = sorted(set(trainer.env) & set(_RESERVED))
         if reserved:
