@@ -1,1 +1,122 @@
-"""Request without a trainer → a Job that fetches into a volume. Pure."""
+"""initialize-only request → a volume claim, and a Job that fetches into it. Pure.
+
+Trainer fetches only for a training of its own; what is fetched here lies in a volume that later jobs mount.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainer_core.backends.kubernetes import admission, manifest
+from trainer_core.cluster import kinds, marks
+from trainer_core.configs import KubernetesBackendConfig
+from trainer_core.errors import UnsupportedError
+from trainer_core.request import InitializerSource, TrainJobRequest, Workspace
+
+__all__ = ["manifests", "result"]
+
+_VOLUME = "workspace"
+_MOUNT = "/workspace"
+#: Tries after the first; each is a pod of its own, whose log is kept.
+_BACKOFF_LIMIT = 2
+_SCHEMES = ("hf", "s3")
+_WHY_NOT = {
+    "cache": "a cache lives only as long as the TrainJob that reads it; give it to that TrainJob",
+    "pvc": "that lies in a volume already; give it to the TrainJob that reads it",
+}
+
+
+def manifests(
+    request: TrainJobRequest, config: KubernetesBackendConfig, namespace: str, attempt: int = 0
+) -> list[dict[str, Any]]:
+    """Return the claim and the Job of a named request, in the order in which they are created.
+
+    Args:
+        request: The request; it has an initializer and no trainer.
+        config: The images that fetch.
+        namespace: Where it is to run.
+        attempt: Which attempt of its owner it is.
+
+    Raises:
+        UnsupportedError: A Job cannot fetch that, or has no place for what is asked for.
+        InvalidRequestError: A label or annotation is ours to write, or the request has no name.
+    """
+    admission.check_metadata(request)
+    _check(request)
+    return [_claim(request, namespace, attempt), _job(request, config, namespace, attempt)]
+
+
+def result(request: TrainJobRequest, attempt: int = 0) -> dict[str, str]:
+    """Return where the data lies once the Job is done, by ``dataset`` and ``model``."""
+    claim = _claim_name(request, attempt)
+    return {role: f"{manifest.PVC}{claim}/{role}" for role, _ in manifest.sources(request)}
+
+
+def _check(request: TrainJobRequest) -> None:
+    if request.patches:
+        raise UnsupportedError("RuntimePatch changes a runtime, and a job that only fetches has none; leave it out")
+    for role, source in manifest.sources(request):
+        scheme = source.storage_uri.partition("://")[0]
+        if scheme not in _SCHEMES:
+            why = _WHY_NOT.get(scheme, "a job that only fetches reads hf:// and s3://")
+            raise UnsupportedError(f"initializer.{role}: {scheme}:// cannot be fetched into a volume: {why}")
+
+
+def _claim_name(request: TrainJobRequest, attempt: int) -> str:
+    if request.workspace and request.workspace.claim:
+        return request.workspace.claim
+    # Attempts of one owner fetch into one volume.
+    return request.require_name().removesuffix(f"-{attempt}" if attempt else "")
+
+
+def _claim(request: TrainJobRequest, namespace: str, attempt: int) -> dict[str, Any]:
+    """Nobody owns it: what was fetched outlives the Job."""
+    workspace = request.workspace or Workspace()
+    spec = {
+        "accessModes": [workspace.access_mode],
+        "resources": {"requests": {"storage": workspace.size}},
+        **({"storageClassName": workspace.storage_class} if workspace.storage_class is not None else {}),
+    }
+    return {
+        "apiVersion": kinds.CLAIMS.api_version,
+        "kind": kinds.CLAIMS.kind,
+        "metadata": {
+            "name": _claim_name(request, attempt),
+            "namespace": namespace,
+            "labels": {marks.MANAGED_BY: marks.MANAGER},
+        },
+        "spec": spec,
+    }
+
+
+def _job(request: TrainJobRequest, config: KubernetesBackendConfig, namespace: str, attempt: int) -> dict[str, Any]:
+    images = {"dataset": config.dataset_initializer_image, "model": config.model_initializer_image}
+    volume = {"name": _VOLUME, "persistentVolumeClaim": {"claimName": _claim_name(request, attempt)}}
+    pod = {
+        # A pod that failed is kept with its log, and another one tries again.
+        "restartPolicy": "Never",
+        "containers": [_container(role, source, request, images[role]) for role, source in manifest.sources(request)],
+        "volumes": [volume],
+    }
+    return {
+        "apiVersion": kinds.JOBS.api_version,
+        "kind": kinds.JOBS.kind,
+        "metadata": manifest.metadata(request, namespace, attempt),
+        "spec": {
+            "backoffLimit": _BACKOFF_LIMIT,
+            **manifest.life(request),
+            "template": {"metadata": {"labels": {marks.MANAGED_BY: marks.MANAGER}}, "spec": pod},
+        },
+    }
+
+
+def _container(role: str, source: InitializerSource, request: TrainJobRequest, image: str) -> dict[str, Any]:
+    uri = {"name": "STORAGE_URI", "value": source.storage_uri}
+    return {
+        "name": f"{role}-initializer",
+        "image": image,
+        "env": [uri, *manifest.source_env(role, source, request)],
+        "volumeMounts": [{"name": _VOLUME, "mountPath": _MOUNT}],
+        # The images write no termination message; the end of the log says why they failed.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }

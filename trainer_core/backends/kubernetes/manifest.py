@@ -43,6 +43,7 @@ CACHE = "cache://"
 INITIALIZER_VOLUME = "initializer"
 _WORKSPACE = "/workspace"
 _MAX_ANNOTATIONS = 262_144
+_CONTROLLER = "trainer.kubeflow.org/trainjob-controller"
 #: How the processes of a function are started where the policy of the runtime has a launcher.
 _LAUNCHES: dict[str | None, Literal["torchrun", "mpirun"]] = {"torch": "torchrun", "mpi": "mpirun"}
 
@@ -125,6 +126,8 @@ def metadata(
     labels = {**request.metadata.labels, marks.MANAGED_BY: marks.MANAGER}
     if request.owner:
         labels[marks.OWNER] = marks.owner_value(request.owner.key)
+    if request.delete_after_seconds is not None:
+        labels[marks.DELETE_AFTER] = str(request.delete_after_seconds)
     annotations = {
         **request.metadata.annotations,
         marks.REQUEST: request.to_json(),
@@ -192,7 +195,7 @@ def _trainer(request: TrainJobRequest, runtime: Mapping[str, Any]) -> dict[str, 
     trainer = request.trainer
     if trainer is None:
         return {}
-    env = {**trainer.env, contract.NAME: request.require_name()}
+    env: dict[str, str | SecretRef] = {**trainer.env, contract.NAME: request.require_name()}
     if trainer.result_uri:
         env[contract.RESULT_URI] = trainer.result_uri
     command, args = _command(request, trainer, runtimes.policy(runtime), sorted(env))
@@ -229,7 +232,12 @@ def _command(
 
 def life(request: TrainJobRequest) -> dict[str, Any]:
     """Return what the specs of a TrainJob and of a Job say about how they live, in the same words."""
-    return _set(activeDeadlineSeconds=request.active_deadline_seconds, suspend=request.suspend or None)
+    return _set(
+        activeDeadlineSeconds=request.active_deadline_seconds,
+        suspend=request.suspend or None,
+        # Trainer's own controller is the default of a TrainJob, and a Job knows nothing of it.
+        managedBy=None if request.managed_by == _CONTROLLER else request.managed_by,
+    )
 
 
 def _volumes(request: TrainJobRequest, runtime: Mapping[str, Any], server: Server) -> dict[str, dict[str, Any]]:

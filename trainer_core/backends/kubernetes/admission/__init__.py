@@ -39,7 +39,7 @@ _RESERVED = {
 #: Policies whose nodes meet at ``<job>-node-0-0.<job>``, whatever the runtime calls them.
 _MEETING = ("torch", "jax", "xgboost", "flux")
 _OUR_LABELS = (marks.MANAGED_BY, marks.OWNER, marks.DELETE_AFTER)
-_OUR_ANNOTATIONS = (marks.REQUEST, marks.FINGERPRINT, marks.ATTEMPT, marks.CANCELLED)
+_OUR_ANNOTATIONS = (marks.REQUEST, marks.FINGERPRINT, marks.ATTEMPT, marks.CANCELLED, marks.RUNTIME)
 #: What Trainer's initializers fetch.
 _FETCHED = {"dataset": ("hf", "s3", "cache"), "model": ("hf", "s3")}
 
@@ -60,6 +60,8 @@ def check(request: TrainJobRequest, runtime: Mapping[str, Any], server: Server, 
     check_metadata(request)
     _check_namespace(runtime, namespace)
     _check_deadline(request, server)
+    if request.workspace is not None:
+        raise UnsupportedError("workspace: only `initialize` fetches into a volume; leave it out")
     if request.trainer is not None:
         _check_kind(request.trainer, runtime)
         _check_places(request.trainer, runtime, server)
