@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,14 +14,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
+from fake_cluster.controller import Controllers
 from fake_cluster.faults import Faults
 from fake_cluster.gate import TOKEN, Gate
+from fake_cluster.jobs import BatchJobs
+from fake_cluster.jobsets import JobSets
+from fake_cluster.kubelet import Kubelet
 from fake_cluster.podlog import Log, Logs, lines_of
+from fake_cluster.recorder import Recorder
 from fake_cluster.registry import NAMESPACES, Registry
 from fake_cluster.runtimes import READY_MADE
 from fake_cluster.server import Request, Server
 from fake_cluster.store import Store
-from trainer_core.cluster.kinds import PODS, Kind
+from fake_cluster.trainer import Trainer
+from trainer_core.cluster.kinds import JOBS, JOBSETS, PODS, TRAINJOBS, Kind
 
 if TYPE_CHECKING:
     from kubernetes.client import Configuration
@@ -40,7 +47,17 @@ class Cluster:
         tokens: Bearer tokens that are valid now.
     """
 
-    def __init__(self, *, namespaces: Sequence[str] = (), port: int = 0, keep: int = 100_000) -> None:
+    def __init__(
+        self,
+        *,
+        namespaces: Sequence[str] = (),
+        port: int = 0,
+        keep: int = 100_000,
+        controllers: bool = True,
+        backoff_limit: int | None = None,
+        backoff: float = 0.05,
+        grace: float = 1.0,
+    ) -> None:
         self.url = ""
         self.faults = Faults()
         self._port = port
@@ -49,6 +66,14 @@ class Cluster:
         self._registry = Registry()
         self._store = Store(self._registry, keep)
         self._server = Server(self._store, self._gate, self.faults, self._logs)
+        self._folder = tempfile.TemporaryDirectory(prefix="fake-cluster-")
+        self._plays = controllers
+        recorder = Recorder(self._store)
+        self._kubelet = Kubelet(self._store, recorder, self._logs, Path(self._folder.name), backoff, grace)
+        trainer, jobsets = Trainer(self._store, recorder), JobSets(self._store, recorder)
+        jobs = BatchJobs(self._store, recorder, backoff_limit, backoff)
+        reconcile = {TRAINJOBS: trainer.reconcile, JOBSETS: jobsets.reconcile, JOBS: jobs.reconcile}
+        self._controllers = Controllers(self._store, reconcile)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fake-cluster", daemon=True)
         for namespace in (*_NAMESPACES, *namespaces):
@@ -59,18 +84,30 @@ class Cluster:
     def __enter__(self) -> Cluster:
         """Start."""
         self._thread.start()
-        self.url = asyncio.run_coroutine_threadsafe(self._server.start(self._port), self._loop).result()
+        self.url = asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
         return self
+
+    async def _start(self) -> str:
+        if self._plays:
+            self._kubelet.start()
+            self._controllers.start()
+        return await self._server.start(self._port)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End everything that runs."""
-        asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
+        self._folder.cleanup()
+
+    async def _stop(self) -> None:
+        await self._controllers.stop()
+        await self._kubelet.stop()
+        await self._server.stop()
 
     # How to reach it.
 

@@ -204,7 +204,8 @@ class Store:
 
     def _next(self, kind: Kind, old: Mapping[str, Any], raw: Mapping[str, Any], part: str | None) -> dict[str, Any]:
         if part == "status":
-            return {**copy.deepcopy(dict(old)), "status": copy.deepcopy(raw.get("status"))}
+            status = {"status": copy.deepcopy(raw["status"])} if raw.get("status") else {}
+            return {**copy.deepcopy({key: value for key, value in old.items() if key != "status"}), **status}
         new = copy.deepcopy(dict(raw))
         new["metadata"].update({key: old["metadata"][key] for key in _KEPT if key in old["metadata"]})
         if self.registry.has_status(kind):

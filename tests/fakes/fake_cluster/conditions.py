@@ -1,0 +1,39 @@
+"""Conditions of objects: set with a transition time only when they change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fake_cluster.store import now
+
+__all__ = ["condition", "is_true", "set_condition"]
+
+
+def condition(raw: Mapping[str, Any], type_: str) -> Mapping[str, Any] | None:
+    """Return a condition of an object, or None."""
+    for found in (raw.get("status") or {}).get("conditions") or ():
+        if found["type"] == type_:
+            return found
+    return None
+
+
+def is_true(raw: Mapping[str, Any], type_: str) -> bool:
+    """Whether a condition of an object is True."""
+    found = condition(raw, type_)
+    return found is not None and found["status"] == "True"
+
+
+def set_condition(
+    raw: dict[str, Any], type_: str, status: bool, reason: str | None = None, message: str | None = None
+) -> None:
+    """Set a condition of an object."""
+    conditions = raw.setdefault("status", {}).setdefault("conditions", [])
+    told = {"reason": reason, "message": message}
+    new = {"type": type_, "status": str(status), **{key: value for key, value in told.items() if value is not None}}
+    for index, old in enumerate(conditions):
+        if old["type"] == type_:
+            changed = old["status"] != new["status"]
+            conditions[index] = {**new, "lastTransitionTime": now() if changed else old["lastTransitionTime"]}
+            return
+    conditions.append({**new, "lastTransitionTime": now()})

@@ -1,0 +1,179 @@
+"""The Job controller: Jobs become pods, replaced when they fail, until all indexes are done or too many have failed."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from fake_cluster.building import COMPLETION_INDEX, owned_by
+from fake_cluster.conditions import is_true, set_condition
+from fake_cluster.history import Record
+from fake_cluster.recorder import Recorder
+from fake_cluster.store import Store, now
+from trainer_core.cluster.kinds import JOBS, PODS
+
+__all__ = ["BatchJobs"]
+
+_CONTROLLER = "job-controller"
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_BACKOFF_LIMIT = 6
+
+
+class BatchJobs:
+    """Looks at Jobs.
+
+    Attributes:
+        backoff_limit: Of Jobs that do not say their own.
+        backoff: Seconds until a failed pod is replaced; doubled each time.
+        quotas: By name of a Job, why its pods cannot be created.
+    """
+
+    def __init__(self, store: Store, recorder: Recorder, backoff_limit: int | None, backoff: float) -> None:
+        self.backoff_limit = _BACKOFF_LIMIT if backoff_limit is None else backoff_limit
+        self.backoff = backoff
+        self.quotas: dict[str, str] = {}
+        self._store = store
+        self._recorder = recorder
+        self._waiting: set[tuple[str, int]] = set()
+
+    def reconcile(self, record: Record) -> float | None:
+        """Bring a Job further."""
+        raw = record.raw
+        finished = is_true(raw, "Complete") or is_true(raw, "Failed")
+        if finished or record.metadata.get("deletionTimestamp"):
+            return None
+        pods = [pod for kind, pod in self._store.children(record) if kind == PODS]
+        if raw["spec"].get("suspend"):
+            self._delete_active(pods)
+            self._write(record, [])
+            return None
+        if reason := self._failure(record, pods):
+            self._delete_active(pods)
+            self._write(record, pods, failed=reason)
+            return None
+        again = self._ensure_pods(record, pods)
+        pods = [pod for kind, pod in self._store.children(record) if kind == PODS]
+        self._write(record, pods)
+        return again
+
+    def _failure(self, record: Record, pods: list[Record]) -> tuple[str, str] | None:
+        """Return why a Job has failed, if it has."""
+        limit = record.raw["spec"].get("backoffLimit", self.backoff_limit)
+        failed = [pod for pod in pods if _phase(pod) == "Failed"]
+        restarts = sum(_restarts(pod) for pod in pods if _phase(pod) in ("Pending", "Running"))
+        on_failure = record.raw["spec"]["template"]["spec"].get("restartPolicy") == "OnFailure"
+        if len(failed) > limit or (on_failure and restarts >= max(1, limit)):
+            return "BackoffLimitExceeded", "Job has reached the specified backoff limit"
+        return None
+
+    def _ensure_pods(self, record: Record, pods: list[Record]) -> float | None:
+        spec = record.raw["spec"]
+        wanted = int(spec.get("completions") or spec.get("parallelism") or 1)
+        going = [pod for pod in pods if _phase(pod) != "Succeeded" and pod.metadata.get("deletionTimestamp")]
+        held = {_index(pod) for pod in pods if _phase(pod) != "Failed" and pod not in going}
+        failures = len([pod for pod in pods if _phase(pod) == "Failed"])
+        missing = [index for index in range(wanted) if index not in held]
+        if not missing:
+            return None
+        if quota := self.quotas.get(record.key[1]):
+            self._recorder.record(record.raw, "FailedCreate", quota, _CONTROLLER)
+            return None
+        attempt = (record.metadata["uid"], failures)
+        if failures and attempt not in self._waiting:
+            self._waiting.add(attempt)
+            return self.backoff * 2 ** (failures - 1)
+        for index in missing:
+            pod = self._store.create(PODS, _pod(record.raw, index))
+            self._recorder.record(record.raw, "SuccessfulCreate", f"Created pod: {pod.key[1]}", _CONTROLLER)
+        return None
+
+    def _delete_active(self, pods: list[Record]) -> None:
+        for pod in pods:
+            if _phase(pod) in ("Pending", "Running") and not pod.metadata.get("deletionTimestamp"):
+                self._store.delete(PODS, *pod.key)
+
+    def _write(self, record: Record, pods: list[Record], failed: tuple[str, str] | None = None) -> None:
+        spec = record.raw["spec"]
+        wanted = int(spec.get("completions") or spec.get("parallelism") or 1)
+        live = [pod for pod in pods if not pod.metadata.get("deletionTimestamp")]
+        succeeded = {_index(pod) for pod in pods if _phase(pod) == "Succeeded"}
+        numbers = {
+            "active": 0 if failed else len([pod for pod in live if _phase(pod) in ("Pending", "Running")]),
+            "ready": 0 if failed else len([pod for pod in live if is_true(pod.raw, "Ready")]),
+            "succeeded": len(succeeded),
+            "failed": len([pod for pod in pods if _phase(pod) == "Failed"]) + (1 if failed else 0),
+        }
+        complete = not failed and len(succeeded) >= wanted
+
+        def write(job: dict[str, Any]) -> None:
+            status = job.setdefault("status", {})
+            status.update(numbers)
+            suspended = bool(spec.get("suspend"))
+            if suspended or is_true(job, "Suspended"):
+                reason, text = ("JobSuspended", "Job suspended") if suspended else ("JobResumed", "Job resumed")
+                set_condition(job, "Suspended", suspended, reason, text)
+            if not suspended:
+                status.setdefault("startTime", now())
+            if failed:
+                set_condition(job, "Failed", True, *failed)
+            if complete:
+                set_condition(job, "Complete", True, "CompletionsReached", "Reached expected number of succeeded pods")
+                status["completionTime"] = now()
+
+        self._store.change(JOBS, *record.key, write, "status")
+        if failed:
+            self._recorder.record(record.raw, *failed, _CONTROLLER)
+        if complete:
+            self._recorder.record(record.raw, "Completed", "Job completed", _CONTROLLER)
+
+
+def _phase(pod: Record) -> str:
+    return (pod.raw.get("status") or {}).get("phase", "Pending")
+
+
+def _restarts(pod: Record) -> int:
+    return sum(status.get("restartCount", 0) for status in (pod.raw.get("status") or {}).get("containerStatuses") or ())
+
+
+def _index(pod: Record) -> int:
+    return int((pod.metadata.get("annotations") or {}).get(COMPLETION_INDEX, 0))
+
+
+def _pod(job: Mapping[str, Any], index: int) -> dict[str, Any]:
+    name, uid = job["metadata"]["name"], job["metadata"]["uid"]
+    template = copy.deepcopy(job["spec"]["template"])
+    metadata, spec = template.get("metadata") or {}, template["spec"]
+    labels = {"batch.kubernetes.io/job-name": name, "job-name": name, "batch.kubernetes.io/controller-uid": uid}
+    annotations = dict(metadata.get("annotations") or {})
+    suffix = "".join(random.choices(_LETTERS, k=5))  # noqa: S311 -- a name, no secret
+    pod_name = f"{name}-{suffix}"
+    if job["spec"].get("completionMode") == "Indexed":
+        pod_name = f"{name}-{index}-{suffix}"
+        labels[COMPLETION_INDEX] = annotations[COMPLETION_INDEX] = str(index)
+        spec["hostname"] = f"{name}-{index}"
+        for container in [*spec.get("initContainers", []), *spec["containers"]]:
+            container.setdefault("env", []).append(_index_variable())
+    for container in [*spec.get("initContainers", []), *spec["containers"]]:
+        container.setdefault("terminationMessagePath", "/dev/termination-log")
+        container.setdefault("terminationMessagePolicy", "File")
+    return {
+        "apiVersion": PODS.api_version,
+        "kind": PODS.kind,
+        "metadata": {
+            "name": pod_name,
+            "generateName": pod_name.removesuffix(suffix),
+            "namespace": job["metadata"]["namespace"],
+            "labels": {**(metadata.get("labels") or {}), **labels},
+            "annotations": annotations,
+            "ownerReferences": [owned_by(job)],
+        },
+        "spec": {"schedulerName": "default-scheduler", "restartPolicy": "Never", **spec},
+        "status": {"phase": "Pending", "qosClass": "BestEffort"},
+    }
+
+
+def _index_variable() -> dict[str, Any]:
+    path = f"metadata.annotations['{COMPLETION_INDEX}']"
+    return {"name": "JOB_COMPLETION_INDEX", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}

@@ -1,0 +1,76 @@
+"""One run of a container: a local process in a group of its own, its output in a log, line by line."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fake_cluster.podlog import Log
+
+__all__ = ["Process", "StartError"]
+
+_CHUNK = 65536
+_DRAIN = 1.0
+
+
+class StartError(Exception):
+    """The program of a container cannot be started; the text is a container runtime's."""
+
+
+class Process:
+    """A process and everything that it starts."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log: Log) -> None:
+        self._process = process
+        self._reader = asyncio.create_task(self._read(log))
+
+    @classmethod
+    async def start(cls, argv: Sequence[str], environment: Mapping[str, str], folder: Path, log: Log) -> Process:
+        """Start it.
+
+        Raises:
+            StartError: There is no such program.
+        """
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                cwd=folder,
+                env=dict(environment),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise StartError(
+                f"failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create "
+                f'failed: unable to start container process: exec: "{argv[0]}": {error.strerror}: unknown'
+            ) from error
+        return cls(process, log)
+
+    async def wait(self) -> int:
+        """Return the exit code as container runtimes give it: 128 + the number of a signal."""
+        code = await self._process.wait()
+        # What the first process of a container leaves behind ends with it, and with that its output.
+        self.signal(signal.SIGKILL)
+        await asyncio.wait({self._reader}, timeout=_DRAIN)
+        return 128 - code if code < 0 else code
+
+    def signal(self, number: int) -> None:
+        """Send a signal to all of it."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+    async def _read(self, log: Log) -> None:
+        assert self._process.stdout is not None
+        rest = b""
+        while data := await self._process.stdout.read(_CHUNK):
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                log.write(line)
+        if rest:
+            log.write(rest)

@@ -1,0 +1,99 @@
+"""Events, as controllers, the scheduler and kubelets record them."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from fake_cluster.event_forms import kept
+from fake_cluster.store import Store, now
+from trainer_core.cluster.kinds import EVENTS, EVENTS_V1
+
+__all__ = ["Recorder", "micro_time"]
+
+_NORMAL = {
+    "AllJobsCompleted",
+    "Completed",
+    "Killing",
+    "Pulled",
+    "Pulling",
+    "Scheduled",
+    "Started",
+    "SuccessfulCreate",
+}
+
+
+def micro_time() -> str:
+    """Return the time as a MicroTime."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+class Recorder:
+    """Writes events about objects."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[tuple[str, str, str], tuple[str, str]] = {}
+
+    def record(self, about: Mapping[str, Any], reason: str, message: str, component: str) -> None:
+        """Record an event the old way, core/v1: the same event again only counts."""
+        same = (about["metadata"]["uid"], reason, message)
+        if same in self._known and self._store.change(EVENTS, *self._known[same], _once_more):
+            return
+        moment = now()
+        record = self._store.create(
+            EVENTS,
+            {
+                "apiVersion": EVENTS.api_version,
+                "kind": "Event",
+                "metadata": _metadata(about),
+                "involvedObject": _reference(about),
+                "type": "Normal" if reason in _NORMAL else "Warning",
+                "reason": reason,
+                "message": message,
+                "source": {"component": component},
+                "reportingComponent": component,
+                "reportingInstance": "",
+                "firstTimestamp": moment,
+                "lastTimestamp": moment,
+                "eventTime": None,
+                "count": 1,
+            },
+        )
+        self._known[same] = record.key
+
+    def record_v1(self, about: Mapping[str, Any], reason: str, note: str, controller: str, action: str) -> None:
+        """Record an event through events.k8s.io/v1: with an eventTime, and no other times."""
+        event = {
+            "apiVersion": EVENTS_V1.api_version,
+            "kind": "Event",
+            "metadata": _metadata(about),
+            "eventTime": micro_time(),
+            "regarding": _reference(about),
+            "type": "Warning",
+            "reason": reason,
+            "note": note[:1024],
+            "action": action,
+            "reportingController": controller,
+            "reportingInstance": f"{controller}-{uuid.uuid4().hex[:10]}",
+        }
+        self._store.create(EVENTS, kept(EVENTS_V1, event))
+
+
+def _once_more(raw: dict[str, Any]) -> None:
+    raw["count"] = (raw.get("count") or 1) + 1
+    raw["lastTimestamp"] = now()
+
+
+def _metadata(about: Mapping[str, Any]) -> dict[str, Any]:
+    metadata = about["metadata"]
+    return {"name": f"{metadata['name']}.{time.time_ns():x}", "namespace": metadata.get("namespace", "default")}
+
+
+def _reference(about: Mapping[str, Any]) -> dict[str, Any]:
+    metadata = about["metadata"]
+    known = {key: metadata[key] for key in ("namespace", "name", "uid", "resourceVersion") if key in metadata}
+    return {"apiVersion": about["apiVersion"], "kind": about["kind"], **known}

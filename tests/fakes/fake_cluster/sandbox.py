@@ -1,0 +1,136 @@
+"""Where a container's process lives: its folders, its own Python, and names of hosts that lead to this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import sys
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from trainer_core.inside import contract
+
+__all__ = ["Network", "Sandbox"]
+
+_MOUNTED = (contract.DATASET_PATH, contract.MODEL_PATH, contract.OUTPUT_PATH)
+
+
+class Network:
+    """One port on this machine for the rendezvous of each JobSet, in place of the same port on many pods."""
+
+    def __init__(self) -> None:
+        self._ports: dict[str, int] = {}
+
+    def local(self, jobset: str, values: Mapping[str, str]) -> dict[str, str]:
+        """Return variables in which hosts of a JobSet are this machine, and port 29500 is one of its own."""
+        host = re.compile(rf"\b{re.escape(jobset)}-[a-z0-9-]+-\d+-\d+\.{re.escape(jobset)}\b")
+        result = {}
+        for name, value in values.items():
+            found = host.sub("127.0.0.1", value)
+            if found != value or name.endswith("_PORT"):
+                found = re.sub(r"\b29500\b", str(self._port(jobset)), found)
+            result[name] = found
+        return result
+
+    def _port(self, jobset: str) -> int:
+        if jobset not in self._ports:
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                self._ports[jobset] = free.getsockname()[1]
+        return self._ports[jobset]
+
+
+class Sandbox:
+    """The files of one container.
+
+    A Python of its own (a virtual environment made by hand, in a millisecond), so that what a job installs stays in
+    its container. What this Python has installed is seen there, trainer_core excepted where it is installed as
+    editable: the image of a training does not have it.
+
+    Attributes:
+        termination_log: What a process writes there becomes the termination message.
+    """
+
+    def __init__(self, root: Path, volumes: Path, pod: Mapping[str, Any], container: Mapping[str, Any]) -> None:
+        self._root = root / container["name"]
+        self._volumes = volumes
+        self._pod = pod
+        self._container = container
+        self.termination_log = self._root / "termination-log"
+
+    @property
+    def home(self) -> Path:
+        """The folder in which a process starts."""
+        return self._root / "home"
+
+    def prepare(self) -> None:
+        """Make the folders anew: nothing is left of the run before but what lies in volumes."""
+        shutil.rmtree(self._root, ignore_errors=True)
+        for folder in (self.home, self._root / "tmp"):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.termination_log.write_bytes(b"")
+        _make_python(self._root / "python")
+
+    def environment(self) -> dict[str, str]:
+        """Return what an image sets, and where its files are on this machine."""
+        path = [self._root / "python" / "bin", Path(sys.executable).parent, *map(Path, os.defpath.split(":"))]
+        return {
+            "PATH": ":".join(str(folder) for folder in path),
+            "HOME": str(self.home),
+            "HOSTNAME": self._pod["spec"].get("hostname") or self._pod["metadata"]["name"],
+            "TMPDIR": str(self._root / "tmp"),
+            "LANG": "C.UTF-8",
+            contract.TERMINATION_LOG: str(self.termination_log),
+        }
+
+    def mounted(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables that name folders, as folders of this machine."""
+        folders = {name: self.host_path(variables.get(name) or contract.DEFAULTS[name]) for name in _MOUNTED}
+        return {name: str(folder) for name, folder in folders.items()}
+
+    def host_path(self, path: str) -> Path:
+        """Return where a path of the container lies on this machine; its folder is made."""
+        wanted = PurePosixPath(path)
+        mounts = self._container.get("volumeMounts") or ()
+        fitting = [mount for mount in mounts if wanted.is_relative_to(mount["mountPath"])]
+        if fitting:
+            mount = max(fitting, key=lambda one: len(one["mountPath"]))
+            found = self._volume(mount["name"]) / mount.get("subPath", "") / wanted.relative_to(mount["mountPath"])
+        elif not wanted.is_relative_to("/workspace"):
+            return Path(path)
+        else:
+            found = self._root / "root" / path.lstrip("/")
+        found.parent.mkdir(parents=True, exist_ok=True)
+        return found
+
+    def termination_message(self) -> str:
+        """Return what a process left there: 4,096 bytes at most."""
+        data = self.termination_log.read_bytes() if self.termination_log.exists() else b""
+        return data[: contract.RECORD_LIMIT].decode(errors="replace")
+
+    def _volume(self, name: str) -> Path:
+        metadata = self._pod["metadata"]
+        claims = self._volumes / metadata["namespace"]
+        for volume in self._pod["spec"].get("volumes") or ():
+            if volume["name"] == name and "persistentVolumeClaim" in volume:
+                return claims / volume["persistentVolumeClaim"]["claimName"]
+            if volume["name"] == name:
+                return self._root.parent / "volumes" / name
+        # A template of the JobSet's volumeClaimPolicies: one claim for all of its pods.
+        jobset = (metadata.get("labels") or {}).get("jobset.sigs.k8s.io/jobset-uid", metadata["uid"])
+        return claims / f"{name}-{jobset}"
+
+
+def _make_python(folder: Path) -> None:
+    executable = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
+    packages = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    packages.mkdir(parents=True)
+    (folder / "bin").mkdir()
+    for name in ("python", "python3"):
+        (folder / "bin" / name).symlink_to(executable)
+    (folder / "pyvenv.cfg").write_text(f"home = {executable.parent}\ninclude-system-site-packages = false\n")
+    (packages / "image.pth").write_text(sysconfig.get_path("purelib") + "\n")
