@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -13,7 +12,6 @@ from trainer_core.cli.output import Format, Output, print_data, print_table, whe
 from trainer_core.cli.submit import finish
 from trainer_core.client import TrainerClient
 from trainer_core.jobs import TrainJob
-from trainer_core.runtimes import Runtime
 
 __all__ = ["register"]
 
@@ -116,25 +114,6 @@ def delete(context: typer.Context, name: Name) -> None:
     _client(context).delete_job(name)
 
 
-def runtimes(
-    context: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="Only this one, with its Python packages.")] = None,
-    output: Output = Format.TABLE,
-) -> None:
-    """List the runtimes, or show one."""
-    client = _client(context)
-    found = [client.get_runtime(name)] if name else client.list_runtimes()
-    packages = client.backend.get_runtime_packages(found[0]) if name else []
-    if output is Format.JSON:
-        print_data(
-            [_runtime(runtime) for runtime in found] if not name else {**_runtime(found[0]), "packages": packages}
-        )
-        return
-    rows = [(r.name, r.trainer.framework, r.trainer.num_nodes, r.trainer.device, r.trainer.image) for r in found]
-    print_table(("NAME", "FRAMEWORK", "NODES", "DEVICE", "IMAGE"), rows)
-    sys.stdout.write("".join(f"{package}\n" for package in packages))
-
-
 def _client(context: typer.Context) -> TrainerClient:
     client: TrainerClient = context.obj.client
     return client
@@ -142,17 +121,6 @@ def _client(context: typer.Context) -> TrainerClient:
 
 def _row(job: TrainJob) -> tuple[Any, ...]:
     return job.name, job.status, job.runtime.name, when(job.creation_timestamp), job.reason
-
-
-def _runtime(runtime: Runtime) -> dict[str, Any]:
-    trainer = runtime.trainer
-    facts = {
-        "framework": trainer.framework,
-        "image": trainer.image,
-        "num_nodes": trainer.num_nodes,
-        "device": trainer.device,
-    }
-    return {"name": runtime.name, "kind": runtime.kind.value, **facts, "command": list(trainer.command)}
 
 
 _COMMANDS: dict[str, Callable[..., Any]] = {
@@ -165,5 +133,4 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
     "resume": resume,
     "cancel": cancel,
     "delete": delete,
-    "runtimes": runtimes,
 }

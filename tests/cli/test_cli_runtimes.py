@@ -1,0 +1,246 @@
+"""`trainjob runtimes`: what an administrator does from a shell."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+from fake_cluster import Cluster
+
+from trainer_core.admin import build
+from trainer_core.admin.blueprint import Blueprint, Initializer, Storage
+from trainer_core.cli import main
+
+READY_MADE = ["python", "torch-distributed"]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Runs the command in this process; returns exit code, standard output and standard error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRAINJOB_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("TRAINJOB_BACKEND", raising=False)
+
+    def command(*arguments):
+        code = main(["runtimes", *arguments])
+        return code, *capsys.readouterr()
+
+    return command
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch, run):
+    with Cluster(namespaces=["team"]) as made:
+        monkeypatch.setenv("KUBECONFIG", str(made.kubeconfig(tmp_path / "config", "team")))
+        monkeypatch.setenv("TRAINJOB_BACKEND", "kubernetes")
+        yield made
+
+
+def torch(name="mine", **settings):
+    return build.torch(Blueprint(name, **settings))
+
+
+def with_steps(size):
+    return build.with_initializers(torch(), dataset=Initializer(), storage=Storage(size=size))
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(*manifests):
+        path = tmp_path / "runtimes.yaml"
+        path.write_text(yaml.safe_dump_all(manifests), encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def test_without_a_subcommand_runtimes_are_listed(run):
+    code, out, _ = run("-o", "json")
+
+    assert (code, [runtime["name"] for runtime in json.loads(out)]) == (0, READY_MADE)
+    assert run() == run("list")
+
+
+def test_a_name_is_short_for_get(run):
+    code, out, _ = run("python", "-o", "json")
+
+    assert code == 0
+    assert {"name", "kind", "framework", "image", "num_nodes", "device", "command", "packages"} == set(json.loads(out))
+    assert run("get", "python") == run("python")
+
+
+def test_a_name_that_is_no_runtime_says_which_there_are(run):
+    code, _, err = run("lst")
+
+    assert code == 3
+    assert "no runtime 'lst'" in err
+    assert "torch-distributed" in err
+
+
+@pytest.mark.parametrize(
+    "arguments", [("apply", "a.yaml"), ("diff", "a.yaml"), ("delete", "a"), ("create", "torch", "a")]
+)
+def test_managing_needs_a_cluster(run, written, arguments):
+    written(torch())
+    code, _, err = run(*arguments)
+
+    assert code == 2
+    assert "trainjob --backend kubernetes runtimes" in err
+
+
+def test_a_runtime_of_this_machine_has_no_manifest(run):
+    assert run("get", "python", "-o", "yaml")[0] == 2
+
+
+def test_validate_needs_no_cluster_and_says_what_is_wrong(run, written):
+    broken = {**torch("broken"), "metadata": {"name": "broken"}}
+    code, out, _ = run("validate", written(torch(), broken))
+
+    assert code == 2
+    assert [line[:40] for line in out.splitlines()] == ["mine: ok", "broken: error V14 metadata.labels: the l"]
+
+
+def test_warnings_leave_validate_at_0(run, written):
+    labelled = torch(labels={"trainer.kubeflow.org/webhook-validation": "disabled"})
+    code, out, _ = run("validate", written(labelled), "-o", "json")
+
+    assert code == 0
+    assert [(found["name"], found["findings"][0]["severity"]) for found in json.loads(out)] == [("mine", "warning")]
+
+
+@pytest.mark.parametrize("text", ["", "---\n---\n", "a: [", "%"])
+def test_a_file_without_runtimes_is_refused_in_one_line(run, tmp_path, text):
+    (tmp_path / "file.yaml").write_text(text)
+    code, _, err = run("validate", "file.yaml")
+
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "file.yaml" in err
+
+
+def test_a_document_that_is_no_mapping_is_a_finding(run, tmp_path):
+    (tmp_path / "file.yaml").write_text("- a\n- b\n")
+
+    assert run("validate", "file.yaml")[:2] == (2, "?: error shape runtime: must be a mapping, got list\n")
+
+
+def test_create_prints_a_manifest_without_a_cluster(run):
+    code, out, _ = run("create", "torch", "mine", "--dry-run")
+
+    assert (code, yaml.safe_load(out)) == (0, torch())
+
+
+def test_create_has_an_option_for_what_a_blueprint_has(run):
+    where = ("--node-selector", "pool=gpu", "--toleration", "gpu=yes:NoSchedule", "--service-account", "trainer")
+    what = ("--image", "i:1", "--nodes", "2", "-r", "gpu=2", "-e", "A=1", "--command", "python3", "--command", "a.py")
+    steps = ("--dataset", "hf://a/b", "--model", "s3://b/m", "--claim", "data")
+    rest = ("--namespace", "team", "-l", "team=a", "--gang", "volcano", "--queue", "q", "--dry-run", "-o", "json")
+    runtime = json.loads(run("create", "torch", "mine", *where, *what, *steps, *rest)[1])
+
+    jobs = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    pod = jobs[2]["template"]["spec"]["template"]["spec"]
+    assert [job["name"] for job in jobs] == ["dataset-initializer", "model-initializer", "node"]
+    assert pod["tolerations"] == [{"key": "gpu", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}]
+    assert pod["volumes"] == [{"name": "initializer", "persistentVolumeClaim": {"claimName": "data"}}]
+    assert pod["containers"][0]["command"] == ["python3", "a.py"]
+    assert runtime["metadata"]["namespace"] == "team"
+
+
+def test_create_makes_torchtune_with_its_steps(run):
+    code, out, _ = run("create", "torchtune", "torchtune-llama3.2-1b", "-r", "gpu=2", "--dry-run")
+
+    assert (code, yaml.safe_load(out)["metadata"]["labels"]) == (0, {"trainer.kubeflow.org/framework": "torchtune"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("plain", "a"), "give an image"),
+        (("torch", "A"), "runtime name 'A'"),
+        (("torch", "a", "-r", "gpu"), "--resource must be name=value"),
+        (("torch", "a", "--queue", "q"), "--queue goes with --gang volcano"),
+        (("torch", "a", "-e", "PET_NNODES=2"), "breaks rule V13"),
+        (("spark", "a"), "spark"),
+    ],
+)
+def test_a_mistake_in_create_is_one_line(run, arguments, message):
+    code, _, err = run("create", *arguments, "--dry-run")
+
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert message in err
+
+
+def test_a_runtime_is_created_and_shown(run, cluster):
+    assert run("create", "torch", "mine", "-r", "gpu=2")[:2] == (0, "ClusterTrainingRuntime mine created\n")
+    assert yaml.safe_load(run("get", "mine", "-o", "yaml")[1])["spec"] == torch(resources={"gpu": 2})["spec"]
+    assert json.loads(run("mine", "-o", "json")[1])["device_count"] == "2"
+    assert run("create", "torch", "mine")[0] == 4
+
+
+def test_a_cluster_lists_scope_device_and_initializers(run, cluster):
+    cluster.add(build.with_initializers(torch(resources={"gpu": 2}, namespace="team"), dataset=Initializer()))
+    lines = run()[1].splitlines()
+
+    assert lines[0].split() == [*("NAME", "NAMESPACE", "FRAMEWORK", "POLICY", "NODES", "DEVICE"), *lines[0].split()[6:]]
+    assert lines[1].split()[:8] == ["mine", "team", "torch", "torch", "1", "2", "gpu", "dataset"]
+    assert [found["name"] for found in json.loads(run("list", "-o", "json")[1])] == ["mine", *READY_MADE]
+
+
+def test_what_is_wrong_with_a_live_runtime_is_shown_with_it(run, cluster):
+    cluster.add(torch(labels={"trainer.kubeflow.org/webhook-validation": "disabled"}))
+
+    assert "warning labels metadata.labels: webhook-validation=disabled" in run("get", "mine")[1]
+
+
+def test_several_documents_are_applied_in_order(run, cluster, written):
+    file = written(torch("a"), torch("b", namespace="team"))
+
+    assert run("apply", file)[:2] == (0, "ClusterTrainingRuntime a created\nTrainingRuntime b created\n")
+    assert [done["action"] for done in json.loads(run("apply", file, "-o", "json")[1])] == ["unchanged", "unchanged"]
+
+
+def test_when_one_document_is_wrong_none_is_applied(run, cluster, written):
+    code, out, err = run("apply", written(torch("a"), {**torch("b"), "metadata": {"name": "b"}}))
+
+    assert (code, out) == (2, "")
+    assert "b: error V14" in err
+    assert [found["name"] for found in json.loads(run("-o", "json")[1])] == READY_MADE
+
+
+def test_diff_shows_each_change_and_ends_with_1(run, cluster, written):
+    run("apply", written(torch(image="i:1")))
+
+    assert run("diff", written(torch(image="i:1")))[:2] == (0, "mine: the same\n")
+    code, out, _ = run("diff", written(torch(image="i:2"), torch("new")))
+    assert code == 1
+    assert out.splitlines() == [
+        "mine: spec.template.spec.replicatedJobs[node].template.spec.template.spec.containers[node].image: i:1 -> i:2",
+        "new: would be created",
+    ]
+
+
+def test_what_must_be_recreated_is_said_and_done_when_asked(run, cluster, written):
+    run("apply", written(with_steps("20Gi")))
+
+    assert "(needs --recreate)" in run("diff", written(with_steps("50Gi")))[1]
+    assert run("apply", written(with_steps("50Gi")))[0] == 4
+    assert run("apply", written(with_steps("50Gi")), "--recreate")[:2] == (0, "ClusterTrainingRuntime mine recreated\n")
+
+
+def test_a_dry_run_asks_the_server_and_changes_nothing(run, cluster, written):
+    assert run("apply", written(torch()), "--dry-run")[:2] == (0, "ClusterTrainingRuntime mine accepted\n")
+    assert run("validate", written(torch()), "--server")[0] == 0
+    assert run("get", "mine")[0] == 3
+
+
+def test_a_runtime_in_use_is_deleted_only_by_force(run, cluster):
+    run("create", "torch", "mine")
+    job = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": {"name": "job"}}
+    cluster.add({**job, "spec": {"runtimeRef": {"name": "mine"}}})
+    code, _, err = run("delete", "mine")
+
+    assert code == 4
+    assert "used by default/job" in err
+    assert run("delete", "mine", "--scope", "cluster", "--force")[0] == 0
+    assert run("delete", "mine")[0] == 3
