@@ -6,12 +6,12 @@ import re
 from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 from trainer_core import checks, resources
 from trainer_core.inside import contract
-from trainer_core.secrets import SecretRef
+from trainer_core.secrets import SecretRef, secret_from
 
 __all__ = [
     "DATASET_PATH",
@@ -25,6 +25,8 @@ __all__ = [
     "Initializer",
     "S3DatasetInitializer",
     "S3ModelInitializer",
+    "VolumeDatasetInitializer",
+    "VolumeModelInitializer",
     "initializer_from_dict",
 ]
 
@@ -33,14 +35,10 @@ DATASET_PATH = contract.DEFAULTS[contract.DATASET_PATH]
 MODEL_PATH = contract.DEFAULTS[contract.MODEL_PATH]
 
 #: Weights in formats that training does not read; left out of pre-trained models.
-_MODEL_IGNORE_PATTERNS = ("*.msgpack", "*.h5", "*.bin", "*.pt", "*.pth")
+_MODEL_IGNORE_PATTERNS = ["*.msgpack", "*.h5", "*.bin", "*.pt", "*.pth"]
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+")
 _MAX_URI_LENGTH = 2048
 _SECRET_FIELDS = ("access_token", "access_key_id", "secret_access_key")
-
-
-def _model_ignore_patterns() -> list[str]:
-    return list(_MODEL_IGNORE_PATTERNS)
 
 
 @dataclass
@@ -110,7 +108,7 @@ class HuggingFaceModelInitializer(_HuggingFaceInitializer):
         ValueError: An argument cannot be right.
     """
 
-    ignore_patterns: list[str] | None = field(default_factory=_model_ignore_patterns)
+    ignore_patterns: list[str] | None = field(default_factory=_MODEL_IGNORE_PATTERNS.copy)
 
 
 @dataclass
@@ -165,7 +163,7 @@ class S3ModelInitializer(_S3Initializer):
         ValueError: An argument cannot be right.
     """
 
-    ignore_patterns: list[str] | None = field(default_factory=_model_ignore_patterns)
+    ignore_patterns: list[str] | None = field(default_factory=_MODEL_IGNORE_PATTERNS.copy)
 
 
 @dataclass
@@ -261,8 +259,54 @@ class FileModelInitializer(_FileInitializer):
     """
 
 
-_DATASETS = (HuggingFaceDatasetInitializer, S3DatasetInitializer, DataCacheInitializer, FileDatasetInitializer)
-_MODELS = (HuggingFaceModelInitializer, S3ModelInitializer, FileModelInitializer)
+@dataclass
+class _VolumeInitializer(BaseInitializer):
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_scheme("pvc://")
+        if checks.is_placeholder(self.storage_uri):
+            return
+        claim, _, path = self.storage_uri.removeprefix("pvc://").partition("/")
+        checks.check_object_name("storage_uri: the volume claim", claim)
+        # It becomes the subPath of a mount, which Kubernetes wants to stay inside the volume.
+        if ".." in path.split("/") or path.startswith("/"):
+            raise ValueError(f"storage_uri must be 'pvc://<claim>/<path in it>', got {self.storage_uri}")
+
+
+@dataclass
+class VolumeDatasetInitializer(_VolumeInitializer):
+    """Take a dataset that lies in a volume of the cluster, such as one that `initialize` fetched. Nothing is copied.
+
+    Args:
+        storage_uri: ``pvc://<claim>/<path>``: a PersistentVolumeClaim of the job's namespace and a folder in it; all of
+            it without a path. Training can read it and not write to it.
+
+    Raises:
+        ValueError: An argument cannot be right.
+    """
+
+
+@dataclass
+class VolumeModelInitializer(_VolumeInitializer):
+    """Take a pre-trained model that lies in a volume of the cluster, such as one that `initialize` fetched.
+
+    Args:
+        storage_uri: ``pvc://<claim>/<path>``: a PersistentVolumeClaim of the job's namespace and a folder in it; all of
+            it without a path. Training can read it and not write to it.
+
+    Raises:
+        ValueError: An argument cannot be right.
+    """
+
+
+_Dataset: TypeAlias = (
+    HuggingFaceDatasetInitializer
+    | S3DatasetInitializer
+    | DataCacheInitializer
+    | FileDatasetInitializer
+    | VolumeDatasetInitializer
+)
+_Model: TypeAlias = HuggingFaceModelInitializer | S3ModelInitializer | FileModelInitializer | VolumeModelInitializer
 
 
 @dataclass
@@ -277,24 +321,24 @@ class Initializer:
         ValueError: One of them is no initializer of its kind.
     """
 
-    dataset: (
-        HuggingFaceDatasetInitializer | S3DatasetInitializer | DataCacheInitializer | FileDatasetInitializer | None
-    ) = None
-    model: HuggingFaceModelInitializer | S3ModelInitializer | FileModelInitializer | None = None
+    dataset: _Dataset | None = None
+    model: _Model | None = None
 
     def __post_init__(self) -> None:
-        _check_kind("dataset", self.dataset, _DATASETS)
-        _check_kind("model", self.model, _MODELS)
+        _check_kind("dataset", self.dataset, get_args(_Dataset))
+        _check_kind("model", self.model, get_args(_Model))
 
 
 _BY_SCHEME: dict[str, dict[str, type[BaseInitializer]]] = {
-    "dataset": {"s3": S3DatasetInitializer, "cache": DataCacheInitializer, "file": FileDatasetInitializer},
-    "model": {"s3": S3ModelInitializer, "file": FileModelInitializer},
+    "dataset": {
+        "s3": S3DatasetInitializer,
+        "cache": DataCacheInitializer,
+        "file": FileDatasetInitializer,
+        "pvc": VolumeDatasetInitializer,
+    },
+    "model": {"s3": S3ModelInitializer, "file": FileModelInitializer, "pvc": VolumeModelInitializer},
 }
-_ELSE: dict[str, type[BaseInitializer]] = {
-    "dataset": HuggingFaceDatasetInitializer,
-    "model": HuggingFaceModelInitializer,
-}
+_ELSE = {"dataset": HuggingFaceDatasetInitializer, "model": HuggingFaceModelInitializer}
 
 
 def initializer_from_dict(data: Mapping[str, Any]) -> Initializer:
@@ -319,10 +363,8 @@ def _source_from(role: str, given: Any) -> Any:
     scheme = settings["storage_uri"].partition("://")[0]
     kind = _BY_SCHEME[role].get(scheme, _ELSE[role])
     fields = checks.known_fields(kind, settings)
-    for name in _SECRET_FIELDS:
-        if isinstance(fields.get(name), Mapping):
-            fields[name] = SecretRef(**checks.known_fields(SecretRef, fields[name]))
-    return kind(**fields)
+    found = {name: secret_from(fields[name]) for name in _SECRET_FIELDS if name in fields}
+    return kind(**{**fields, **found})
 
 
 def _check_kind(what: str, value: object, kinds: tuple[type[BaseInitializer], ...]) -> None:
