@@ -1,0 +1,140 @@
+"""Runtimes of a cluster as the API reference knows them, read from those that Trainer 2.3.0 brings."""
+
+from __future__ import annotations
+
+import pytest
+from k8s_crds import needs_crds, runtime, stock_runtimes
+
+from trainer_core.cluster import runtimes
+from trainer_core.runtimes import RuntimeKind, TrainerType
+
+
+def a_runtime(*, containers=(), labels=None, policy=None, ancestor="trainer", name="mine", **metadata):
+    """A runtime with one replicated job ``node``."""
+    template = {"spec": {"template": {"spec": {"containers": list(containers)}}}}
+    if ancestor:
+        template["metadata"] = {"labels": {runtimes.ANCESTOR: ancestor}}
+    spec = {"template": {"spec": {"replicatedJobs": [{"name": "node", "template": template}]}}}
+    if policy:
+        spec["mlPolicy"] = policy
+    return {"metadata": {"name": name, "labels": labels, **metadata}, "spec": spec}
+
+
+def a_node(**limits):
+    return {"name": "node", "image": "x:1", "resources": {"limits": limits}}
+
+
+@needs_crds
+@pytest.mark.parametrize("name", stock_runtimes())
+def test_a_stock_runtime_has_its_name_an_image_and_one_node(name):
+    found = runtimes.runtime(runtime(name))
+    assert (found.name, bool(found.trainer.image), found.trainer.num_nodes) == (name, True, 1)
+
+
+@needs_crds
+@pytest.mark.parametrize(
+    ("name", "framework", "command"),
+    [
+        ("torch-distributed", "torch", ("torchrun",)),
+        ("deepspeed-distributed", "deepspeed", ("mpirun", "--hostfile", "/etc/mpi/hostfile")),
+        ("mlx-distributed", "mlx", ("mpirun", "--hostfile", "/etc/mpi/hostfile")),
+        ("jax-distributed", "jax", ("python3",)),
+        ("xgboost-distributed", "xgboost", ("python3",)),
+        ("torchtune-llama3.2-1b", "torchtune", ("tune", "run")),
+    ],
+)
+def test_a_framework_has_its_way_to_start_training(name, framework, command):
+    trainer = runtimes.runtime(runtime(name)).trainer
+    assert (trainer.framework, trainer.command) == (framework, command)
+
+
+@needs_crds
+def test_a_torchtune_runtime_brings_a_recipe_and_a_model():
+    found = runtimes.runtime(runtime("torchtune-llama3.2-1b"))
+    assert found.trainer.trainer_type is TrainerType.BUILTIN_TRAINER
+    assert found.pretrained_model == "hf://meta-llama/Llama-3.2-1B-Instruct"
+
+
+@needs_crds
+def test_the_limits_say_what_a_node_computes_on():
+    trainer = runtimes.runtime(runtime("torchtune-llama3.2-1b")).trainer
+    assert (trainer.device, trainer.device_count) == ("gpu", "2")
+
+
+@needs_crds
+def test_the_launcher_trains_where_it_is_labelled_so():
+    launcher = runtimes.trainer_job(runtime("deepspeed-distributed"))
+    assert launcher["name"] == "launcher"
+
+
+@pytest.mark.parametrize(
+    ("limits", "device"),
+    [
+        ({"cpu": "4", "nvidia.com/gpu": 2}, ("gpu", "2")),
+        ({"cpu": "4", "google.com/tpu": "8"}, ("tpu", "8")),
+        ({"memory": "1Gi", "nvidia.com/mig-1g.5gb": "1"}, ("mig-1g.5gb", "1")),
+        ({"huawei.com/Ascend910": 1, "cpu": 1}, ("npu", "1")),
+        ({"cpu": "500m"}, ("cpu", "500m")),
+        ({"memory": "1Gi"}, ("Unknown", "Unknown")),
+        ({"nvidia.com/gpu": "two", "cpu": "4"}, ("cpu", "4")),
+        ({}, ("Unknown", "Unknown")),
+    ],
+)
+def test_the_most_telling_resource_is_the_device(limits, device):
+    trainer = runtimes.runtime(a_runtime(containers=[a_node(**limits)])).trainer
+    assert (trainer.device, trainer.device_count) == device
+
+
+@pytest.mark.parametrize("way", runtimes.POLICIES)
+def test_an_empty_policy_is_one(way):
+    assert runtimes.policy(a_runtime(policy={"numNodes": 2, way: {}})) == way
+
+
+def test_a_runtime_without_a_policy_leaves_its_nodes_on_their_own():
+    assert runtimes.policy(a_runtime(policy={"numNodes": 2})) is None
+
+
+@pytest.mark.parametrize(
+    ("labels", "policy", "framework"),
+    [({runtimes.FRAMEWORK: "mine"}, {"torch": {}}, "mine"), (None, {"torch": {}}, "torch"), ({}, None, "plain")],
+)
+def test_the_framework_is_the_label_or_what_is_known_of_it(labels, policy, framework):
+    assert runtimes.framework(a_runtime(labels=labels, policy=policy)) == framework
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({}, RuntimeKind.CLUSTER_TRAINING_RUNTIME),
+        ({"namespace": "team"}, RuntimeKind.TRAINING_RUNTIME),
+    ],
+)
+def test_an_item_of_a_list_shows_its_kind_by_its_namespace(fields, kind):
+    assert runtimes.runtime(a_runtime(**fields)).kind is kind
+
+
+def test_a_runtime_says_its_kind():
+    raw = {"kind": "TrainingRuntime", **a_runtime()}
+    assert runtimes.kind(raw) is RuntimeKind.TRAINING_RUNTIME
+
+
+def test_the_number_of_nodes_is_that_of_the_policy():
+    assert runtimes.runtime(a_runtime(policy={"numNodes": 4})).trainer.num_nodes == 4
+
+
+def test_a_runtime_without_a_labelled_job_has_no_place_for_a_trainer():
+    raw = a_runtime(containers=[a_node()], ancestor=None)
+    assert runtimes.trainer_job(raw) is None
+    assert runtimes.runtime(raw).trainer.image == ""
+
+
+@pytest.mark.parametrize(("label", "deprecated"), [("deprecated", True), ("full", False)])
+def test_a_label_says_that_a_runtime_is_deprecated(label, deprecated):
+    assert runtimes.is_deprecated(a_runtime(labels={"trainer.kubeflow.org/support": label})) is deprecated
+
+
+@needs_crds
+@pytest.mark.parametrize("name", stock_runtimes())
+def test_what_is_written_down_of_a_runtime_reads_back(name):
+    text = runtimes.record(runtime(name))
+    assert runtimes.recorded({"trainjob-workflows/runtime": text}) == runtimes.runtime(runtime(name))
