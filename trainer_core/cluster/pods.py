@@ -10,6 +10,7 @@ from typing import Any
 
 from trainer_core import resources
 from trainer_core.cluster.raw import Raw, one_line, time_of
+from trainer_core.cluster.runtimes import DATASET_INITIALIZER, MODEL_INITIALIZER, NODE
 
 __all__ = [
     "DATASET_INITIALIZER",
@@ -26,10 +27,7 @@ __all__ = [
     "read",
 ]
 
-DATASET_INITIALIZER = "dataset-initializer"
-MODEL_INITIALIZER = "model-initializer"
-#: Container of a step that trains; replicated Jobs of nodes, and of what launches them where MPI is used.
-NODE = "node"
+#: Replicated Job of what launches the nodes of an MPI job.
 LAUNCHER = "launcher"
 #: Labels by which the pods of a TrainJob, and those of a plain Job, are found.
 JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
@@ -192,7 +190,7 @@ def read(raw: Raw) -> PodFacts:
     labels = metadata.get("labels") or {}
     main, others = _containers(spec, status, in_jobset=JOBSET_LABEL in labels)
     scheduled = _condition(status, "PodScheduled", "False")
-    disrupted = _condition(status, "DisruptionTarget", "True")
+    disrupted = _condition(status, "DisruptionTarget", "True") or _silent(status)
     return PodFacts(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
@@ -309,6 +307,12 @@ def _device(spec: Raw, name: str) -> tuple[str, str] | None:
     except ValueError:
         return None  # Resources that we would not ask for; Kubernetes knows better.
     return (intern(found[0]), intern(found[1])) if found else None
+
+
+def _silent(status: Raw) -> Raw:
+    """A machine that does not answer: its pods are marked as not ready by others, its containers are not."""
+    marked = _condition(status, "ContainersReady", "True") and _condition(status, "Ready", "False")
+    return {"reason": "NodeNotReady"} if marked and marked.get("reason") != "ReadinessGatesNotReady" else {}
 
 
 def _condition(status: Raw, kind: str, value: str) -> Raw:

@@ -21,6 +21,7 @@ from trainer_core.cluster.reasons import GIVE_UP, WAIT, Hindrance
 from trainer_core.diagnosis import Facts, StepFacts, diagnose
 from trainer_core.inside.result import parse_record
 from trainer_core.observation import Trouble
+from trainer_core.outcome import Category
 
 __all__ = ["facts", "needs_events", "trouble"]
 
@@ -48,6 +49,7 @@ _UNSCHEDULED = "FailedScheduling"
 _PULLING = "Failed"
 _DISPLACED = {"Preempted": "PreemptionByScheduler", "Evicted": "Evicted", "NodeNotReady": "NodeNotReady"}
 _DEADLINE = "DeadlineExceeded"
+_REPLACED = (Category.PREEMPTED, Category.NODE_LOST)
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,11 @@ def trouble(pods: Sequence[PodFacts], events: Sequence[EventFacts] = (), tails: 
     found = sorted(_findings(pods, events, tails or {}), key=lambda one: one.rank)
     if not found:
         return None
-    most = [one for one in found if one.rank == found[0].rank]
-    return Trouble(diagnose(_merged(most)), most[0].grace)
+    # Steps fail of each other: which one is the cause shows only where all that ended are looked at together.
+    most = [one for one in found if (one.ended if found[0].ended else one.rank == found[0].rank)]
+    diagnosis = diagnose(_merged(most))
+    # What lost its machine gets another one, and its peers with it.
+    return Trouble(diagnosis, None if diagnosis.category in _REPLACED else most[0].grace)
 
 
 def facts(
@@ -274,8 +279,9 @@ def _by_event(event: EventFacts) -> Hindrance | None:
 
 def _job_events(pods: Sequence[PodFacts], events: Sequence[EventFacts]) -> Iterator[_Finding]:
     """What events say of parts that are not there: refused, or not to be seen by whoever asks."""
-    newest = max((pod.created for pod in pods if pod.created), default=None)
-    refused = [event for event in events if event.reason in _CREATION and (newest is None or event.time > newest)]
+    seen = [event for event in events if event.kind == PODS.kind]
+    times = [pod.created for pod in pods if pod.created] + [event.time for event in seen]
+    refused = [event for event in events if event.reason in _CREATION and all(event.time > time for time in times)]
     if refused:
         hindrance = reasons.creation(refused[-1].message)
         yield _Finding(_facts_of(hindrance), hindrance.grace)
@@ -284,7 +290,6 @@ def _job_events(pods: Sequence[PodFacts], events: Sequence[EventFacts]) -> Itera
     for event in events:
         if event.reason == _DEADLINE:
             yield _Finding(Facts(deadline_error=event.message), None, ended=True)
-    seen = [event for event in events if event.kind == PODS.kind]
     if seen:
         yield from _unseen_pod(seen[-1])
 

@@ -76,16 +76,16 @@ def observation(
         tails: The last lines of logs, by step, where the caller has read them.
     """
     status, progress = status_of(job, pods), progress or job.progress
+    events = [event for event in events if not (job.roles and event.reason == _NOT_MADE)]
     if status == COMPLETE:
         return Observation(status, progress, outcome=_complete(job, pods, ref, progress))
     if status == FAILED:
         return Observation(status, outcome=_failed(job, pods, events, ref, tails or {}))
     if status == SUSPENDED:
         return Observation(status, progress)
-    current = [event for event in events if not (job.roles and event.reason == _NOT_MADE)]
     # A job that runs although no pod is to be seen: its events are of the time before.
     unseen = status == RUNNING and not pods
-    return Observation(status, progress, trouble=trouble.trouble(pods, () if unseen else current, tails))
+    return Observation(status, progress, trouble=trouble.trouble(pods, () if unseen else events, tails))
 
 
 def needs_events(job: JobFacts, pods: Sequence[PodFacts] = ()) -> bool:
