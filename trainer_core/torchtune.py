@@ -188,6 +188,9 @@ def arguments(config: Mapping[str, Any], dataset_uri: str | None = None) -> list
 
 
 def _data_location(dataset_uri: str | None) -> list[str]:
+    if dataset_uri and dataset_uri.startswith("pvc://"):
+        # The folder that the URI names is mounted there.
+        return [f"dataset.data_dir={DATASET_PATH}"]
     if not dataset_uri or not dataset_uri.startswith("hf://"):
         return []
     inner = urlsplit(dataset_uri).path.strip("/").split("/", 1)[1:]

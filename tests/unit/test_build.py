@@ -9,14 +9,25 @@ import pytest
 
 from trainer_core import build
 from trainer_core.backends import backend_class
+from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.initializers import (
     DataCacheInitializer,
     FileDatasetInitializer,
     HuggingFaceModelInitializer,
     Initializer,
     S3DatasetInitializer,
+    VolumeDatasetInitializer,
 )
-from trainer_core.options import ActiveDeadlineSeconds, Annotations, Labels, Name, TrainerArgs
+from trainer_core.options import (
+    ActiveDeadlineSeconds,
+    Annotations,
+    DeleteAfter,
+    Labels,
+    ManagedBy,
+    Name,
+    TrainerArgs,
+    Workspace,
+)
 from trainer_core.request import Owner, TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 from trainer_core.secrets import SecretRef
@@ -30,6 +41,13 @@ class AnyBackend:
 
     name = "any"
     accepts = frozenset({"Name", "Labels", "Annotations", "TrainerCommand", "TrainerArgs", "RuntimePatch"})
+
+
+class Cluster:
+    """Accepts what only a cluster has."""
+
+    name = "cluster"
+    accepts = frozenset({"ManagedBy", "DeleteAfter", "Workspace"})
 
 
 def train(epochs: int, rate: float = 0.1):
@@ -86,6 +104,59 @@ def test_a_dict_stands_for_a_trainer():
     by_object = build.plain(backend=LOCAL, trainer=CustomTrainer(func="json:dumps", func_args={"obj": 1}, num_nodes=2))
 
     assert by_dict == by_object
+
+
+def test_a_secret_in_the_environment_travels_by_reference():
+    trainer = CustomTrainerContainer("x:1", env={"TOKEN": SecretRef("hub", "token"), "DAY": "{{ ds }}"})
+    data = build.plain(backend=AnyBackend, trainer=trainer)
+
+    assert data["trainer"]["env"] == {"TOKEN": {"name": "hub", "key": "token"}, "DAY": "{{ ds }}"}
+    assert TrainJobRequest.parse(data).trainer.env["TOKEN"] == SecretRef("hub", "token")
+
+
+def test_what_only_a_cluster_has_reaches_the_request():
+    options = [
+        ManagedBy("kueue.x-k8s.io/multikueue"),
+        DeleteAfter(3600),
+        Workspace("data", "100Gi", access_mode="ReadWriteMany"),
+    ]
+    request = build.request(backend=Cluster, options=options)
+
+    assert request.managed_by == "kueue.x-k8s.io/multikueue"
+    assert request.delete_after_seconds == 3600
+    assert (request.workspace.claim, request.workspace.size) == ("data", "100Gi")
+    assert (request.workspace.storage_class, request.workspace.access_mode) == (None, "ReadWriteMany")
+
+
+@pytest.mark.parametrize("backend", ["local", "debug"])
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"managed_by": "kueue.x-k8s.io/multikueue"}, "managed_by"),
+        ({"workspace": {}}, "workspace"),
+        ({"delete_after_seconds": 60}, "delete_after_seconds"),
+        ({}, r"trainer.env.TOKEN \(a SecretRef\)"),
+    ],
+)
+def test_what_only_a_cluster_has_is_refused_in_one_line_elsewhere(tmp_path, monkeypatch, backend, fields, named):
+    monkeypatch.setenv("TRAINJOB_HOME", str(tmp_path))
+    env = {"env": {"TOKEN": {"name": "hub", "key": "token"}}} if not fields else {}
+    trainer = {"kind": "custom", "code": {"kind": "reference", "text": "a:f", "entry": "f"}, **env}
+    request = TrainJobRequest.parse({"name": "job", "runtime": {"name": "python"}, "trainer": trainer, **fields})
+
+    with pytest.raises(UnsupportedError, match=f"{named}: only a cluster has that") as refused:
+        backend_class(backend)().render(request)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("backend", ["local", "debug"])
+def test_a_volume_of_a_cluster_is_refused_elsewhere(tmp_path, monkeypatch, backend):
+    monkeypatch.setenv("TRAINJOB_HOME", str(tmp_path))
+    sources = Initializer(dataset=VolumeDatasetInitializer("pvc://claim/dataset"))
+    request = build.request(backend=LOCAL, runtime="python", initializer=sources).named("job")
+
+    with pytest.raises((UnsupportedError, InvalidRequestError), match=r"initializer.dataset.*pvc://"):
+        backend_class(backend)().submit(request)
 
 
 def test_a_runtime_object_keeps_its_kind():

@@ -15,11 +15,15 @@ from trainer_core.initializers import (
     Initializer,
     S3DatasetInitializer,
     S3ModelInitializer,
+    VolumeDatasetInitializer,
+    VolumeModelInitializer,
+    initializer_from_dict,
 )
 from trainer_core.secrets import SecretRef
 
 HUGGING_FACE = pytest.mark.parametrize("kind", [HuggingFaceDatasetInitializer, HuggingFaceModelInitializer])
 S3 = pytest.mark.parametrize("kind", [S3DatasetInitializer, S3ModelInitializer])
+VOLUME = pytest.mark.parametrize("kind", [VolumeDatasetInitializer, VolumeModelInitializer])
 FILE = pytest.mark.parametrize("kind", [FileDatasetInitializer, FileModelInitializer])
 MODELS_TO_IGNORE = ["*.msgpack", "*.h5", "*.bin", "*.pt", "*.pth"]
 
@@ -177,6 +181,26 @@ def test_a_file_is_copied_whole_unless_asked_otherwise(kind):
 def test_a_link_is_asked_for_by_true_or_false(kind, link):
     with pytest.raises(ValueError, match="link must be True or False"):
         kind("file:///data", link=link)
+
+
+@VOLUME
+@pytest.mark.parametrize("uri", ["pvc://claim/dataset", "pvc://claim", "pvc://team.data-1/a/b c/ü", "{{ params.uri }}"])
+def test_a_volume_is_a_claim_and_a_folder_in_it(kind, uri):
+    assert kind(uri).storage_uri == uri
+
+
+@VOLUME
+@pytest.mark.parametrize("uri", ["pvc://Claim/x", "pvc:///x", "pvc://a_b/x", "pvc://c/../x", "pvc://c//x", "s3://c/x"])
+def test_a_volume_that_cannot_be_mounted_is_refused(kind, uri):
+    with pytest.raises(ValueError, match="storage_uri"):
+        kind(uri)
+
+
+def test_plain_data_names_a_volume_by_its_scheme():
+    found = initializer_from_dict({"dataset": "pvc://claim/dataset", "model": {"storage_uri": "pvc://claim/model"}})
+    assert found == Initializer(
+        VolumeDatasetInitializer("pvc://claim/dataset"), VolumeModelInitializer("pvc://claim/model")
+    )
 
 
 def test_an_initializer_holds_a_dataset_and_a_model():

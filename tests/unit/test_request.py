@@ -15,12 +15,13 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
     str.strip
 )
 KEYS = st.from_regex(r"[A-Za-z][A-Za-z0-9]{0,10}", fullmatch=True)
+SECRETS = st.fixed_dictionaries({"name": NAMES, "key": KEYS})
 TRAINERS = st.fixed_dictionaries(
     {"kind": st.just("container"), "image": TEXTS},
     optional={
         "num_nodes": st.integers(1, 100),
         "num_proc_per_node": st.integers(1, 8),
-        "env": st.dictionaries(KEYS, TEXTS, max_size=3),
+        "env": st.dictionaries(KEYS, TEXTS | SECRETS, max_size=3),
         "args": st.lists(TEXTS, max_size=3),
         "resources_per_node": st.sampled_from([{"gpu": 2}, {"cpu": "500m", "memory": "4Gi"}, {"mig-1g.5gb": 1}]),
     },
@@ -38,6 +39,9 @@ REQUESTS = st.fixed_dictionaries(
         "metadata": st.fixed_dictionaries({"labels": st.dictionaries(KEYS, KEYS, max_size=2)}),
         "active_deadline_seconds": st.integers(1, 10**6),
         "suspend": st.booleans(),
+        "managed_by": st.just("kueue.x-k8s.io/multikueue"),
+        "delete_after_seconds": st.integers(1, 10**6),
+        "workspace": st.fixed_dictionaries({}, optional={"claim": NAMES, "size": st.just("1Ti")}),
     },
 ).map(TrainJobRequest.parse)
 
@@ -73,6 +77,20 @@ def test_different_work_has_another_fingerprint_and_names_the_fields():
 
     assert one.fingerprint() != other.fingerprint()
     assert one.differences(other) == ["trainer.image", "trainer.num_nodes"]
+
+
+def test_a_request_that_asks_for_nothing_new_has_the_fingerprint_it_always_had():
+    # Jobs of an earlier version are found by it.
+    text = '{"metadata":{"annotations":{},"labels":{}},"name":"job","patches":[],"suspend":false,"trainer":'
+    text += '{"env":{"A":"b"},"image":"x:1","kind":"container","packages":[],"pip_index_urls":[]},"version":1}'
+
+    assert a_request(trainer={"kind": "container", "image": "x:1", "env": {"A": "b"}}).to_json() == text
+
+
+def test_a_wrong_environment_variable_is_one_mistake():
+    with pytest.raises(InvalidRequestError) as raised:
+        a_request(trainer={"kind": "container", "image": "x:1", "env": {"A": ["b"]}})
+    assert str(raised.value) == "trainer.env.A: must be a text, or name and key of a Secret, not list"
 
 
 def test_a_request_cannot_be_changed():
@@ -125,6 +143,13 @@ def test_a_literal_secret_is_in_no_text_of_the_request():
         {"metadata": {"labels": {"team": "bad label!"}}},
         {"metadata": {"annotations": {"bad key!": "x"}}},
         {"trainer": {"kind": "container", "image": "x", "env": {"NOT=A": "name"}}},
+        {"trainer": {"kind": "container", "image": "x", "env": {"A": {"name": "Not a name", "key": "k"}}}},
+        {"managed_by": "me"},
+        {"delete_after_seconds": 0},
+        {"workspace": {"claim": "Not a name"}},
+        {"workspace": {"size": "0"}},
+        {"workspace": {"size": "much"}},
+        {"workspace": {"access_mode": "ReadOnlyMany"}},
         {"trainer": {**code({}, {}), "packages": ["--index-url=http://evil"]}},
         {"trainer": {**code({}, {}), "pip_index_urls": ["not a url"]}},
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer_core.secrets import SecretRef
+from trainer_core.secrets import SecretRef, secret_from
 
 
 @pytest.mark.parametrize(("name", "key"), [("hub", "token"), ("team.hub-1", "HF_TOKEN"), ("a", ".netrc")])
@@ -28,6 +28,13 @@ def test_a_key_that_no_entry_has_is_refused(key):
 def test_a_secret_given_by_mistake_is_not_repeated():
     with pytest.raises(ValueError, match="SecretRef") as refused:
         SecretRef("Hunter2!", "token")
+    assert "Hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("data", [{"name": "hub"}, {"name": "hub", "key": "token", "value": "Hunter2!"}, {}])
+def test_a_dict_that_is_no_reference_is_refused_without_its_values(data):
+    with pytest.raises(ValueError, match="a secret is given as name and key of its Secret, got") as refused:
+        secret_from(data)
     assert "Hunter2" not in str(refused.value)
 
 

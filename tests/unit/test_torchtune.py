@@ -23,6 +23,7 @@ def test_settings_become_arguments_in_a_fixed_order():
     ("uri", "argument"),
     [
         ("hf://tatsu-lab/alpaca", "dataset.data_dir=/workspace/dataset"),
+        ("pvc://claim/alpaca/data", "dataset.data_dir=/workspace/dataset"),
         ("hf://tatsu-lab/alpaca/data", "dataset.data_dir=/workspace/dataset/data"),
         ("hf://tatsu-lab/alpaca/data/train.json", "dataset.data_files=/workspace/dataset/data/train.json"),
     ],

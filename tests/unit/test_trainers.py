@@ -6,6 +6,7 @@ import functools
 
 import pytest
 
+from trainer_core.secrets import SecretRef
 from trainer_core.torchtune import TorchTuneConfig
 from trainer_core.trainers import BuiltinTrainer, CustomTrainer, CustomTrainerContainer, trainer_from_dict
 
@@ -108,6 +109,16 @@ def test_environment_variables_are_texts(make):
 def test_environment_variables_that_no_process_can_have_are_refused(make, env, message):
     with pytest.raises(ValueError, match=message):
         make(env=env)
+
+
+@BOTH
+def test_an_environment_variable_may_be_a_secret(make):
+    assert make(env={"TOKEN": SecretRef("hub", "token")}).env == {"TOKEN": SecretRef("hub", "token")}
+
+
+def test_plain_data_names_a_secret_by_name_and_key():
+    given = {"image": "i", "env": {"TOKEN": {"name": "hub", "key": "token"}}}
+    assert trainer_from_dict(given).env == {"TOKEN": SecretRef("hub", "token")}
 
 
 @BOTH
