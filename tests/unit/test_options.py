@@ -9,14 +9,20 @@ import pytest
 from trainer_core.options import (
     ActiveDeadlineSeconds,
     Annotations,
+    DeleteAfter,
+    GangScheduling,
     JobSetTemplatePatch,
     Labels,
+    ManagedBy,
     Name,
+    PriorityClass,
+    QueueName,
     RuntimePatch,
     Suspend,
     TrainerArgs,
     TrainerCommand,
     TrainingRuntimeSpecPatch,
+    Workspace,
 )
 from trainer_core.trainers import BuiltinTrainer, CustomTrainer, CustomTrainerContainer, TorchTuneConfig
 
@@ -29,7 +35,13 @@ OPTIONS = [
     TrainerArgs(["--epochs=3"]),
     RuntimePatch(),
     ActiveDeadlineSeconds(60),
+    DeleteAfter(60),
     Suspend(),
+    QueueName("team"),
+    PriorityClass("high"),
+    ManagedBy("kueue.x-k8s.io/multikueue"),
+    GangScheduling("team"),
+    Workspace("data"),
 ]
 
 
@@ -62,11 +74,62 @@ def jobset_patch(**metadata):
         (TrainerArgs(["--epochs=3"]), {"spec": {"trainer": {"args": ["--epochs=3"]}}}),
         (RuntimePatch(), {"spec": {"runtimePatches": [{"manager": MANAGER}]}}),
         (ActiveDeadlineSeconds(60), {"spec": {"activeDeadlineSeconds": 60}}),
+        (DeleteAfter(60), {"spec": {"ttlSecondsAfterFinished": 60}}),
         (Suspend(), {"spec": {"suspend": True}}),
+        (QueueName("team"), {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team"}}}),
+        (PriorityClass("high"), {"metadata": {"labels": {"kueue.x-k8s.io/priority-class": "high"}}}),
+        (ManagedBy("kueue.x-k8s.io/multikueue"), {"spec": {"managedBy": "kueue.x-k8s.io/multikueue"}}),
+        (Workspace(), {"spec": {"workspace": {"size": "10Gi", "access_mode": "ReadWriteOnce"}}}),
     ],
 )
 def test_an_option_writes_where_a_trainjob_has_it(option, job_spec):
     assert applied(option) == job_spec
+
+
+def test_a_gang_waits_in_its_queue_beside_what_other_patches_say():
+    job_spec = applied(jobset_patch(labels={"a": "1"}), GangScheduling("team"))
+    metadata = {"labels": {"a": "1"}, "annotations": {"scheduling.volcano.sh/queue-name": "team"}}
+    assert job_spec["spec"]["runtimePatches"] == [
+        {"manager": MANAGER, "trainingRuntimeSpec": {"template": {"metadata": metadata}}}
+    ]
+
+
+@pytest.mark.parametrize("option", [QueueName, PriorityClass, GangScheduling, Workspace])
+@pytest.mark.parametrize("name", ["", "Team", "a_b", "a/b", "-a", "a" * 254, 3])
+def test_a_name_that_no_object_of_a_cluster_has_is_refused(option, name):
+    with pytest.raises(ValueError, match=f"{option.__name__}.* must be a name of at most 253 lower-case letters"):
+        option(name)
+
+
+@pytest.mark.parametrize("option", [QueueName, PriorityClass])
+def test_a_name_that_no_label_can_hold_is_refused(option):
+    with pytest.raises(ValueError, match="63"):
+        option("a" * 64)
+
+
+@pytest.mark.parametrize("option", [QueueName, PriorityClass, GangScheduling, Workspace, ManagedBy, DeleteAfter])
+def test_what_an_orchestrator_fills_in_passes(option):
+    assert applied(option("{{ params.x }}"))
+
+
+def test_a_controller_that_trainer_does_not_know_is_refused():
+    with pytest.raises(ValueError, match=r"ManagedBy must be one of trainer.kubeflow.org/trainjob-controller, kueue"):
+        ManagedBy("me")
+
+
+@pytest.mark.parametrize("seconds", [0, -1, True, 1.5, "60", None])
+def test_a_time_to_live_is_a_positive_number(seconds):
+    with pytest.raises(ValueError, match="DeleteAfter seconds must be a positive integer"):
+        DeleteAfter(seconds)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"size": "much"}, {"size": "0"}, {"size": -1}, {"storage_class": "Fast!"}, {"access_mode": "ReadOnlyMany"}],
+)
+def test_a_workspace_that_no_cluster_can_make_is_refused(wrong):
+    with pytest.raises(ValueError, match=r"Workspace|quantity"):
+        Workspace("data", **wrong)
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: type(option).__name__)

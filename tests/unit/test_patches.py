@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+from pathlib import Path
+from typing import get_args, get_type_hints
+
 import pytest
+import yaml
 
 from trainer_core.options.patches import (
     ContainerPatch,
@@ -32,6 +38,7 @@ def test_a_whole_tree_has_the_spelling_of_kubernetes():
         node_selector={"pool": "gpu"},
         tolerations=[{"key": "gpu", "operator": "Exists"}],
         scheduling_gates=[{"name": "example.com/gate"}],
+        termination_grace_period_seconds=0,
     )
     job = JobTemplatePatch({"labels": {"a": "1"}}, JobSpecPatch(PodTemplatePatch({"annotations": {"b": "2"}}, pods)))
     jobset = JobSetTemplatePatch(spec=JobSetSpecPatch([ReplicatedJobPatch("node", job)]))
@@ -44,6 +51,7 @@ def test_a_whole_tree_has_the_spelling_of_kubernetes():
         "nodeSelector": {"pool": "gpu"},
         "tolerations": [{"key": "gpu", "operator": "Exists"}],
         "schedulingGates": [{"name": "example.com/gate"}],
+        "terminationGracePeriodSeconds": 0,
     }
     pod_template = {"metadata": {"annotations": {"b": "2"}}, "spec": pod_spec}
     job_template = {"metadata": {"labels": {"a": "1"}}, "spec": {"template": pod_template}}
@@ -167,3 +175,62 @@ def test_merging_leaves_both_patches_as_they_were():
     base, patch = {"a": {"x": 1}}, {"a": {"y": 2}}
     merged(base, patch)
     assert (base, patch) == ({"a": {"x": 1}}, {"a": {"y": 2}})
+
+
+# ---- against the real resource -------------------------------------------------------------------------------
+
+
+CRDS = Path(os.environ.get("TRAINJOB_CRD_DIR") or Path(__file__).parents[3] / "shared" / "crds")
+TRAINJOBS = CRDS / "trainer-v2.3.0" / "crds" / "trainer.kubeflow.org_trainjobs.yaml"
+#: Of the metadata of a template nothing else can be changed sensibly: names and namespaces are the controller's.
+NOT_OURS = {"finalizers", "name", "namespace"}
+
+
+@pytest.fixture(scope="module")
+def patched_spec():
+    """The schema of what a patch may hold."""
+    if not TRAINJOBS.is_file():
+        pytest.skip(f"{TRAINJOBS} is absent; set TRAINJOB_CRD_DIR")
+    resource = yaml.safe_load(TRAINJOBS.read_text(encoding="utf-8"))
+    spec = resource["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    return spec["properties"]["runtimePatches"]["items"]["properties"]["trainingRuntimeSpec"]
+
+
+def camel(name):
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
+
+
+def patch_class(hint):
+    """The class of the tree that a field holds, by itself or in a list; None for a plain value."""
+    inner = [each for part in get_args(hint) for each in (part, *get_args(part))]
+    return next((each for each in inner if isinstance(each, type) and dataclasses.is_dataclass(each)), None)
+
+
+def differences(schema, kind, path=""):
+    """Where the tree and the schema do not have the same fields."""
+    properties = schema.get("items", schema)["properties"]
+    fields = {camel(name): patch_class(hint) for name, hint in get_type_hints(kind).items()}
+    for name in sorted(properties.keys() ^ fields.keys()):
+        yield f"{path}.{name}"
+    for name in sorted(properties.keys() & fields.keys()):
+        if fields[name] is not None:
+            yield from differences(properties[name], fields[name], f"{path}.{name}")
+        elif name == "metadata":
+            unknown = properties[name]["properties"].keys() - {"labels", "annotations"} - NOT_OURS
+            yield from (f"{path}.metadata.{each}" for each in sorted(unknown))
+
+
+def test_the_tree_has_every_field_that_trainer_lets_a_job_patch_and_no_other(patched_spec):
+    assert list(differences(patched_spec, TrainingRuntimeSpecPatch)) == []
+
+
+def test_a_variable_may_come_from_wherever_a_server_can_take_it(patched_spec):
+    found = patched_spec
+    for name in ("template", "spec", "replicatedJobs", "template", "spec", "template", "spec", "containers", "env"):
+        found = found["properties"][name]
+        found = found.get("items", found)
+    sources = found["properties"]["valueFrom"]["properties"]
+    made = [ContainerPatch("node", env=[{"name": "A", "valueFrom": {source: {}}}]) for source in sources]
+
+    assert len(made) == len(sources) > 3
