@@ -20,6 +20,7 @@ from trainer_core import (
     CustomTrainer,
     CustomTrainerContainer,
     DataCacheInitializer,
+    DeleteAfter,
     HuggingFaceDatasetInitializer,
     HuggingFaceModelInitializer,
     Initializer,
@@ -29,8 +30,11 @@ from trainer_core import (
     JobTemplatePatch,
     Labels,
     LoraConfig,
+    ManagedBy,
     PodSpecPatch,
     PodTemplatePatch,
+    PriorityClass,
+    QueueName,
     ReplicatedJobPatch,
     RuntimePatch,
     S3DatasetInitializer,
@@ -42,6 +46,9 @@ from trainer_core import (
     TrainerArgs,
     TrainerCommand,
     TrainingRuntimeSpecPatch,
+    VolumeDatasetInitializer,
+    VolumeModelInitializer,
+    Workspace,
     build,
     shipping,
 )
@@ -173,7 +180,11 @@ EXAMPLES: dict[str, Example] = {
     ),
     "container": Example(
         lambda: a_request(
-            trainer=CustomTrainerContainer(image="ghcr.io/team/train:1.0", num_nodes=2, env={"LOG_LEVEL": "debug"}),
+            trainer=CustomTrainerContainer(
+                image="ghcr.io/team/train:1.0",
+                num_nodes=2,
+                env={"LOG_LEVEL": "debug", "HF_TOKEN": SecretRef("hugging-face", "token")},
+            ),
             options=[TrainerCommand(["python", "train.py"]), TrainerArgs(["--epochs=3", ""])],
         )
     ),
@@ -228,6 +239,43 @@ EXAMPLES: dict[str, Example] = {
         ),
         runtime="torch-distributed-with-cache",
     ),
+    "volume": Example(
+        lambda: a_request(
+            trainer=CustomTrainer(train, {"epochs": 3}),
+            initializer=Initializer(
+                dataset=VolumeDatasetInitializer("pvc://fetched/dataset"),
+                model=VolumeModelInitializer("pvc://models"),
+            ),
+            options=[on_nodes(_MOVED)],
+        )
+    ),
+    "volume-with-mpi": Example(
+        lambda: a_request(
+            trainer=CustomTrainerContainer(image="ghcr.io/team/train:1.0", num_nodes=2),
+            initializer=Initializer(dataset=VolumeDatasetInitializer("pvc://fetched/dataset")),
+        ),
+        runtime="deepspeed-distributed",
+    ),
+    "initialize": Example(
+        lambda: a_request(
+            initializer=Initializer(
+                dataset=HuggingFaceDatasetInitializer("hf://tatsu-lab/alpaca", access_token="hf_literal"),
+                model=S3ModelInitializer(
+                    "s3://models/digits",
+                    access_key_id=SecretRef("minio", "id"),
+                    secret_access_key=SecretRef("minio", "secret"),
+                ),
+            ),
+            options=[Workspace("fetched", size="50Gi", access_mode="ReadWriteMany")],
+        ),
+        runtime=None,
+    ),
+    "kueue": Example(
+        lambda: a_request(
+            trainer=CustomTrainerContainer(image="ghcr.io/team/train:1.0", num_nodes=3),
+            options=[QueueName("training"), PriorityClass("high"), ManagedBy("kueue.x-k8s.io/multikueue")],
+        )
+    ),
     **{f"patches-{version}": Example(_patched, version=version) for version in ("2.0", "2.1", "2.2", "2.3")},
     "suspended": Example(
         lambda: a_request(
@@ -236,6 +284,7 @@ EXAMPLES: dict[str, Example] = {
             options=[
                 Suspend(),
                 ActiveDeadlineSeconds(3600),
+                DeleteAfter(86400),
                 Labels({"team": "vision"}),
                 Annotations({"note": "any text"}),
             ],

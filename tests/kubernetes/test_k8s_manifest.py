@@ -7,13 +7,37 @@ After a change that is meant, write the golden files anew and review them like c
 
 from __future__ import annotations
 
+import json
+
 import pytest
-from k8s_crds import needs_crds, problems
+from hypothesis import given
+from hypothesis import strategies as st
+from k8s_crds import VERSIONS, needs_crds, problems, runtime, server
 from k8s_examples import EXAMPLES, GOLDEN, golden, readable
 from kubeflow_trainer_api import models
 
+from trainer_core.backends.kubernetes import manifest
+from trainer_core.cluster import marks
+from trainer_core.errors import UnsupportedError
+from trainer_core.request import TrainJobRequest
+
 pytestmark = needs_crds
 TRAINJOBS = [name for name, example in EXAMPLES.items() if example.runtime]
+SDK = "trainer.kubeflow.org/kubeflow-sdk"
+HF = {"storage_uri": "hf://tatsu-lab/alpaca"}
+
+
+def a_request(**fields):
+    return TrainJobRequest.parse({"name": "job", "trainer": {"kind": "container", "image": "x:1"}, **fields})
+
+
+def rendered(request, raw="torch-distributed", version="2.3", attempt=0):
+    return manifest.trainjob(request, runtime(raw), server(version), "team", attempt)
+
+
+def a_patch(manager=SDK, **pod):
+    jobs = [{"name": "node", "template": {"spec": {"template": {"spec": pod}}}}]
+    return {"manager": manager, "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": jobs}}}}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -36,3 +60,146 @@ def test_an_api_server_takes_an_example(name):
 def test_the_models_of_the_trainer_hold_all_of_an_example(name):
     train_job, *_ = EXAMPLES[name].objects()
     assert models.TrainerV1alpha1TrainJob.from_dict(train_job).to_dict() == train_job
+
+
+def test_the_models_of_kubernetes_hold_all_of_a_job_and_its_claim():
+    claim, job, _ = EXAMPLES["initialize"].objects()
+    assert models.IoK8sApiBatchV1JobSpec.from_dict(job["spec"]).to_dict() == job["spec"]
+    assert models.IoK8sApiCoreV1PersistentVolumeClaimSpec.from_dict(claim["spec"]).to_dict() == claim["spec"]
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if EXAMPLES[name].request().literal_secrets])
+def test_a_literal_secret_is_in_its_secret_alone(name):
+    *others, secret = EXAMPLES[name].objects()
+    assert "hf_literal" in json.dumps(secret)
+    assert "hf_literal" not in json.dumps(others)
+
+
+def test_a_job_without_literal_secrets_has_no_secret():
+    assert manifest.secret(a_request(), "job", "team", "uid") is None
+
+
+def test_secrets_of_dataset_and_model_are_told_apart():
+    request = a_request(
+        initializer={"dataset": HF, "model": HF},
+        literal_secrets={"dataset.ACCESS_TOKEN": "one", "model.ACCESS_TOKEN": "two"},
+    )
+    initializer = rendered(request, "torchtune-llama3.2-1b")["spec"]["initializer"]
+    secret = manifest.secret(request, "job", "team", "uid")
+    keys = {role: initializer[role]["env"][0]["valueFrom"]["secretKeyRef"]["key"] for role in ("dataset", "model")}
+    assert {role: secret["stringData"][key] for role, key in keys.items()} == {"dataset": "one", "model": "two"}
+
+
+def test_the_whole_request_is_kept_with_the_job():
+    request = a_request(metadata={"annotations": {"note": "any text"}})
+    annotations = rendered(request, attempt=3)["metadata"]["annotations"]
+    assert TrainJobRequest.from_json(annotations[marks.REQUEST]) == request
+    assert annotations[marks.FINGERPRINT] == request.fingerprint()
+    assert (annotations[marks.ATTEMPT], annotations["note"]) == ("3", "any text")
+
+
+def test_a_request_too_large_to_be_kept_is_refused():
+    request = a_request(trainer={"kind": "container", "image": "x:1", "args": ["x" * 100_000] * 3})
+    with pytest.raises(UnsupportedError, match="Kubernetes keeps 262144 with a job"):
+        rendered(request)
+
+
+def test_longer_arguments_than_the_server_takes_are_refused_by_their_place():
+    request = a_request(trainer={"kind": "container", "image": "x:1", "args": ["x" * 70_000]})
+    with pytest.raises(UnsupportedError, match=r"spec\.trainer\.args has 70000 characters"):
+        rendered(request, version="2.2")
+
+
+def test_a_trainer_without_command_leaves_the_runtimes_own():
+    assert rendered(a_request())["spec"]["trainer"].keys() == {"image", "env"}
+
+
+def test_a_job_without_a_trainer_still_says_that_nodes_train():
+    assert rendered(TrainJobRequest.parse({"name": "job"}))["spec"]["trainer"] == {}
+
+
+def test_patches_of_other_managers_stay_as_they_are():
+    other = a_patch("kueue.x-k8s.io/manager", nodeSelector={"zone": "a"})
+    request = a_request(patches=[other], initializer={"dataset": {"storage_uri": "pvc://claim/x"}})
+    first, second = rendered(request)["spec"]["runtimePatches"]
+    assert first == other
+    assert second["manager"] == SDK
+
+
+def test_volumes_are_laid_over_our_own_managers_patch():
+    volumes = [{"name": "scratch", "emptyDir": {}}]
+    request = a_request(
+        patches=[a_patch(volumes=volumes, serviceAccountName="trainer")],
+        initializer={"dataset": {"storage_uri": "pvc://claim/x"}},
+    )
+    (patch,) = rendered(request)["spec"]["runtimePatches"]
+    (job,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    pod = job["template"]["spec"]["template"]["spec"]
+    assert [volume["name"] for volume in pod["volumes"]] == ["scratch", "trainjob-dataset"]
+    assert pod["serviceAccountName"] == "trainer"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_volumes_of_earlier_jobs_go_with_every_release(version):
+    request = a_request(initializer={"dataset": {"storage_uri": "pvc://claim/x"}})
+    assert problems(rendered(request, version=version), version) == []
+
+
+def test_rendering_changes_nothing():
+    request = a_request(patches=[a_patch(volumes=[])], initializer={"model": {"storage_uri": "pvc://claim/x"}})
+    before = request.to_json()
+    assert rendered(request) == rendered(request)
+    assert request.to_json() == before
+
+
+NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9]{0,10}", fullmatch=True)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
+SECRETS = st.fixed_dictionaries({"name": st.just("minio"), "key": NAMES})
+COMMON = {
+    "num_nodes": st.integers(1, 100),
+    "num_proc_per_node": st.integers(1, 8),
+    "env": st.dictionaries(NAMES, TEXTS | SECRETS, max_size=3),
+    "resources_per_node": st.sampled_from([{"gpu": 2, "cpu": "500m"}, {"memory": "4Gi", "cpu": 1.5}]),
+}
+CODE = {"kind": "source", "text": "def train(**_): pass\n", "entry": "train"}
+TRAINERS = st.one_of(
+    st.fixed_dictionaries(
+        {"kind": st.just("container"), "image": st.just("x:1")},
+        optional={**COMMON, "args": st.lists(TEXTS, max_size=3), "command": st.lists(TEXTS, min_size=1, max_size=3)},
+    ),
+    st.fixed_dictionaries(
+        {
+            "kind": st.just("custom"),
+            "code": st.dictionaries(NAMES, TEXTS | st.integers(), max_size=3).map(lambda args: {**CODE, "args": args}),
+        },
+        optional={**COMMON, "packages": st.just(["scikit-learn"]), "result_uri": st.just("file:///result.json")},
+    ),
+)
+SOURCES = st.fixed_dictionaries(
+    {"storage_uri": st.sampled_from(["hf://owner/name", "s3://bucket/key", "pvc://claim/path"])},
+    optional={
+        "ignore_patterns": st.lists(NAMES, max_size=3),
+        "env": st.dictionaries(NAMES, TEXTS, max_size=3),
+        "secrets": st.dictionaries(NAMES, SECRETS, max_size=2),
+    },
+)
+REQUESTS = st.fixed_dictionaries(
+    {"name": st.just("job")},
+    optional={
+        "trainer": TRAINERS,
+        "owner": st.fixed_dictionaries({"key": TEXTS.filter(bool)}),
+        "initializer": st.fixed_dictionaries({}, optional={"dataset": SOURCES, "model": SOURCES}),
+        "metadata": st.fixed_dictionaries({"labels": st.dictionaries(NAMES, NAMES, max_size=2)}),
+        "patches": st.just([a_patch(nodeSelector={"zone": "a"}, volumes=[{"name": "scratch", "emptyDir": {}}])]),
+        "active_deadline_seconds": st.integers(1, 10**6),
+        "delete_after_seconds": st.integers(1, 10**6),
+        "suspend": st.booleans(),
+    },
+).map(TrainJobRequest.parse)
+
+
+@given(REQUESTS, st.sampled_from(["torch-distributed", "deepspeed-distributed", "jax-distributed"]))
+def test_a_manifest_is_a_function_of_the_requests_json(request, raw):
+    made = rendered(request, raw)
+    assert made == rendered(TrainJobRequest.from_json(request.to_json()), raw)
+    assert problems(made, "2.3") == []
