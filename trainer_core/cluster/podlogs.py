@@ -23,7 +23,7 @@ __all__ = ["lines"]
 PodLog: TypeAlias = Callable[[str, LogPart], Generator[bytes, None, None]]
 
 _FIRST_PAUSE = 0.2
-_MAX_PAUSE = 3.0
+_MAX_PAUSE = 5.0
 _SLOWER = 1.5
 #: Seconds for which to try to read what is left when the job has ended.
 _MAX_SECONDS_AFTER = 30.0

@@ -74,6 +74,7 @@ def lines(connection: Connection, request: Request) -> Generator[bytes, None, No
     Lines of more than 1 MiB come in pieces.
 
     Raises:
+        BrokenOffError: The connection broke.
         TrainerError: Any of `answers`.
     """
     import urllib3
@@ -82,7 +83,8 @@ def lines(connection: Connection, request: Request) -> Generator[bytes, None, No
     try:
         yield from _lines(response.stream(_CHUNK))
     except urllib3.exceptions.HTTPError as error:
-        raise answers.unreachable(request.task, connection.host, error) from error
+        # Not away: it did answer. Who follows a log that says nothing for hours has to know the difference.
+        raise BrokenOffError(str(answers.unreachable(request.task, connection.host, error))) from error
     finally:
         # Half read, perhaps: nothing else can be asked through it.
         response.close()
