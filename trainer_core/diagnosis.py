@@ -69,6 +69,7 @@ class Facts:
         deadline_seconds: Its deadline, if it has passed.
         deadline_error: What passed another deadline than its own, and how.
         cancelled: Somebody ended it.
+        given_up: Whoever waited for it ended it, because of this.
         image_error: What it runs in could not be made or pulled, and why.
         infrastructure_error: What carries it out has failed, and how.
         rejected: What it is made of was refused, or lacks what it refers to, and why.
@@ -81,6 +82,7 @@ class Facts:
     deadline_seconds: int | None = None
     deadline_error: str | None = None
     cancelled: bool = False
+    given_up: Diagnosis | None = None
     image_error: str | None = None
     infrastructure_error: str | None = None
     rejected: str | None = None
@@ -97,6 +99,8 @@ def diagnose(facts: Facts) -> Diagnosis:
     takes it, a step failed. Of several failed steps the one with an exception of its own is the cause: the others
     only lost their peer.
     """
+    if facts.given_up is not None:
+        return facts.given_up
     if facts.cancelled:
         return Diagnosis(category=Category.DELETED, reason="it was cancelled")
     if facts.deadline_seconds is not None:

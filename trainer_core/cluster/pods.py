@@ -161,14 +161,13 @@ class PodFacts:
     @property
     def started(self) -> datetime | None:
         """When its work began."""
-        if self.main.restarts:
-            return self.assigned
-        return self.main.running or (self.main.ended.started if self.main.ended else None)
+        return self.began(self.main)
 
-    @property
-    def finished(self) -> datetime | None:
-        """When its work ended."""
-        return self.main.ended.finished if self.main.ended else None
+    def began(self, container: ContainerFacts) -> datetime | None:
+        """Return when a container of it started for the first time, as far as is known."""
+        if container.restarts:
+            return self.assigned
+        return container.running or (container.ended.started if container.ended else None)
 
     @property
     def parts(self) -> Iterator[tuple[str, ContainerFacts]]:

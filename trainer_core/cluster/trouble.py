@@ -162,8 +162,8 @@ def _failed_container(step: str, pod: PodFacts) -> tuple[ContainerFacts, Ended] 
     """The container that a pod failed of, the step's own before those beside it, and how it ended."""
     if _left_its_machine(pod):
         return None
-    own = next(one for name, one in pod.parts if name == step)
-    for container in [own] if own is not pod.main else [pod.main, *pod.others]:
+    parts = dict(pod.parts)
+    for container in [parts[step], *(one for one in pod.others if one.name not in parts)]:
         end = container.last_end
         if pod.deleted and end and end.exit_code in _ENDED_BY_OTHERS:
             # It was ended together with its pod; what it ended of before that is the reason, if anything.

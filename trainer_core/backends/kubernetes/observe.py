@@ -19,7 +19,7 @@ from trainer_core.errors import InvalidRequestError
 from trainer_core.inside.result import parse_record
 from trainer_core.jobs import Step, TrainJob
 from trainer_core.observation import COMPLETE, CREATED, FAILED, RUNNING, SUSPENDED, Observation, Progress
-from trainer_core.outcome import Outcome, complete_outcome
+from trainer_core.outcome import Diagnosis, Outcome, complete_outcome
 from trainer_core.ref import TrainJobRef
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
@@ -243,12 +243,19 @@ def _facts(
 ) -> Facts:
     failed = job.condition(FAILED)
     if failed is None:
-        return Facts(cancelled=True)
+        return Facts(cancelled=True, given_up=_given_up(job))
     if failed.reason == _DEADLINE and job.deadline is not None:
         return Facts(deadline_seconds=job.deadline)
     if failed.reason == _UNSUPPORTED:
         return Facts(rejected=failed.message)
     return trouble.facts(pods, events, tails, failed.message)
+
+
+def _given_up(job: JobFacts) -> Diagnosis | None:
+    try:
+        return Diagnosis.model_validate_json(job.annotations.get(marks.DIAGNOSIS, ""))
+    except ValueError:
+        return None
 
 
 def _was_cancelled(job: JobFacts) -> bool:
@@ -277,7 +284,7 @@ def _step(name: str, pods: Sequence[PodFacts], status: str) -> Step:
         exit_code=container.ended.exit_code if container.ended else None,
         restarts=container.restarts + len(pods) - 1,
         node=pod.node,
-        started=pod.started,
+        started=pod.began(container),
         finished=container.ended.finished if container.ended else None,
     )
 
