@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
+from fake_cluster import crds, metadata_rules
+from fake_cluster.admission import Admission
 from fake_cluster.controller import Controllers
 from fake_cluster.faults import Faults
 from fake_cluster.gate import TOKEN, Gate
@@ -24,10 +26,11 @@ from fake_cluster.podlog import Log, Logs, lines_of
 from fake_cluster.recorder import Recorder
 from fake_cluster.registry import NAMESPACES, Registry
 from fake_cluster.runtimes import READY_MADE
+from fake_cluster.schema import Schemas
 from fake_cluster.server import Request, Server
 from fake_cluster.store import Store
 from fake_cluster.trainer import Trainer
-from trainer_core.cluster.kinds import JOBS, JOBSETS, PODS, TRAINJOBS, Kind
+from trainer_core.cluster.kinds import CLUSTER_TRAINING_RUNTIMES, CRDS, JOBS, JOBSETS, PODS, TRAINJOBS, Kind
 
 if TYPE_CHECKING:
     from kubernetes.client import Configuration
@@ -54,6 +57,8 @@ class Cluster:
         port: int = 0,
         keep: int = 100_000,
         controllers: bool = True,
+        trainer: str = "2.3",
+        kueue: bool = False,
         backoff_limit: int | None = None,
         backoff: float = 0.05,
         grace: float = 1.0,
@@ -70,16 +75,21 @@ class Cluster:
         self._plays = controllers
         recorder = Recorder(self._store)
         self._kubelet = Kubelet(self._store, recorder, self._logs, Path(self._folder.name), backoff, grace)
-        trainer, jobsets = Trainer(self._store, recorder), JobSets(self._store, recorder)
+        trainjobs, jobsets = Trainer(self._store, recorder), JobSets(self._store, recorder)
         jobs = BatchJobs(self._store, recorder, backoff_limit, backoff)
-        reconcile = {TRAINJOBS: trainer.reconcile, JOBSETS: jobsets.reconcile, JOBS: jobs.reconcile}
+        reconcile = {TRAINJOBS: trainjobs.reconcile, JOBSETS: jobsets.reconcile, JOBS: jobs.reconcile}
         self._controllers = Controllers(self._store, reconcile)
+        definitions = crds.definitions(trainer)
+        self._schemas = Schemas(definitions)
+        self._admission = Admission(self._store, kueue)
+        checks = (metadata_rules.check, self._schemas.check, self._admission.check)
+        self._server.writer.checks.extend(checks)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fake-cluster", daemon=True)
         for namespace in (*_NAMESPACES, *namespaces):
             self._store.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-        for runtime in READY_MADE:
-            self._store.create(self._registry.of(runtime), runtime)
+        for raw in (*definitions, *READY_MADE):
+            self._add(raw)
 
     def __enter__(self) -> Cluster:
         """Start."""
@@ -108,6 +118,11 @@ class Cluster:
         await self._controllers.stop()
         await self._kubelet.stop()
         await self._server.stop()
+
+    @property
+    def validates(self) -> bool:
+        """Whether the CRDs are there, so that objects are validated by their schemas."""
+        return self._schemas.validates
 
     # How to reach it.
 
@@ -149,6 +164,15 @@ class Cluster:
 
     # What is in it.
 
+    def load_stock_runtimes(self) -> list[str]:
+        """Create the runtimes that come with Trainer, where they are at hand; return their names."""
+        added = []
+        for raw in crds.stock_runtimes():
+            if self.get(CLUSTER_TRAINING_RUNTIMES, raw["metadata"]["name"]):
+                self.delete(CLUSTER_TRAINING_RUNTIMES, raw["metadata"]["name"])
+            added.append(self.add(raw)["metadata"]["name"])
+        return added
+
     def add(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """Create an object as an administrator would, past every check; its namespace is made if need be."""
         return self.call(lambda: self._add(raw))
@@ -156,6 +180,9 @@ class Cluster:
     def _add(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         kind = self._registry.of(raw)
         raw = copy.deepcopy(dict(raw))
+        if kind == CRDS:
+            self._registry.define(raw)
+            self._schemas.define(raw)
         if kind.namespaced:
             namespace = raw["metadata"].setdefault("namespace", "default")
             if not self._store.find(NAMESPACES, None, namespace):

@@ -36,6 +36,7 @@ class Intent:
     old: dict[str, Any] | None
     validation: str
     part: str | None
+    verb: str
     warnings: list[str]
 
 
@@ -63,14 +64,14 @@ class Writer:
             return self._review(raw)
         if address.namespace and not self._store.find(NAMESPACES, None, address.namespace):
             raise answers.not_found(NAMESPACES, address.namespace)
-        return self._keep(request, address, raw, None, 201)
+        return self._keep(request, address, raw, None, "create")
 
     async def replace(self, request: web.Request, address: Address) -> web.Response:
         """Answer a PUT."""
         raw = _body(await request.read())
         _fit(address, raw)
         old = self._old(address)
-        return self._keep(request, address, raw, old, 200)
+        return self._keep(request, address, raw, old, "update")
 
     async def patch(self, request: web.Request, address: Address) -> web.Response:
         """Answer a PATCH, of whatever kind."""
@@ -88,7 +89,7 @@ class Writer:
         else:
             accepted = "the body of the request was in an unknown format - accepted media types include: "
             raise answers.RefusedError(415, accepted + ", ".join(_MEDIA))
-        return self._keep(request, address, new, old, 200)
+        return self._keep(request, address, new, old, "patch")
 
     async def delete(self, request: web.Request, address: Address) -> web.Response:
         """Answer a DELETE of an object, or of a collection."""
@@ -133,25 +134,25 @@ class Writer:
         _fit(address, body)
         found = self._store.find(address.kind, address.namespace, address.name or "")
         old = found.raw if found else None
-        return self._keep(request, address, patching.applied(old, body), old, 200 if old else 201)
+        return self._keep(request, address, patching.applied(old, body), old, "apply")
 
     def _old(self, address: Address) -> dict[str, Any]:
         assert address.name is not None
         return self._store.get(address.kind, address.namespace, address.name).raw
 
     def _keep(
-        self, request: web.Request, address: Address, raw: dict[str, Any], old: dict[str, Any] | None, status: int
+        self, request: web.Request, address: Address, raw: dict[str, Any], old: dict[str, Any] | None, verb: str
     ) -> web.Response:
         kind, query = address.kind, request.query
         raw = kept(kind, copy.deepcopy(raw))
-        intent = Intent(kind, raw, old, query.get("fieldValidation") or "Warn", address.part, [])
+        intent = Intent(kind, raw, old, query.get("fieldValidation") or "Warn", address.part, verb, [])
         if old is None and self._store.registry.has_status(kind):
             raw.pop("status", None)
         for check in self.checks:
             check(intent)
         record = self._dry(kind, intent) if query.get("dryRun") else self._real(kind, intent)
         headers = {"Warning": ", ".join(f"299 - {json.dumps(warning)}" for warning in intent.warnings)}
-        return answer(kind, record, status, headers if intent.warnings else None)
+        return answer(kind, record, 200 if old else 201, headers if intent.warnings else None)
 
     def _real(self, kind: Kind, intent: Intent) -> Record:
         if intent.old is not None:
