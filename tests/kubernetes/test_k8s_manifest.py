@@ -114,6 +114,34 @@ def test_a_trainer_without_command_leaves_the_runtimes_own():
     assert rendered(a_request())["spec"]["trainer"].keys() == {"image", "env"}
 
 
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ("$HOME costs 5$", "$HOME costs 5$"),
+        ("pa$$word", "pa$$$$word"),
+        ("$(HOME) and $HOME", "$$(HOME) and $$HOME"),
+    ],
+)
+def test_values_of_variables_arrive_as_they_were_given(given, sent):
+    request = a_request(trainer={"kind": "container", "image": "x:1", "env": {"A": given}})
+    assert rendered(request)["spec"]["trainer"]["env"][0] == {"name": "A", "value": sent}
+
+
+def test_arguments_of_a_container_may_name_variables_as_in_kubernetes():
+    request = a_request(trainer={"kind": "container", "image": "x:1", "args": ["--rank=$(PET_NODE_RANK)"]})
+    assert rendered(request)["spec"]["trainer"]["args"] == ["--rank=$(PET_NODE_RANK)"]
+
+
+def test_a_cache_uses_the_volume_that_the_runtime_has():
+    raw = runtime("torch-distributed-with-cache")
+    claim = {"metadata": {"name": "initializer"}, "spec": {}}
+    raw["spec"]["template"]["spec"]["volumeClaimPolicies"] = [{"templates": [claim]}]
+    request = a_request(initializer={"dataset": {"storage_uri": "cache://a/b"}})
+    (patch,) = manifest.patches(request, raw, server("2.3"))
+    (job,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    assert "volumes" not in job["template"]["spec"]["template"]["spec"]
+
+
 def test_a_job_without_a_trainer_still_says_that_nodes_train():
     assert rendered(TrainJobRequest.parse({"name": "job"}))["spec"]["trainer"] == {}
 

@@ -38,6 +38,7 @@ __all__ = [
     "runtime",
     "trainer_container",
     "trainer_job",
+    "volumes",
 ]
 
 #: Label that says what a runtime trains with.
@@ -166,6 +167,13 @@ def trainer_container(raw: Mapping[str, Any]) -> dict[str, Any] | None:
 def pod_spec(replicated_job: Mapping[str, Any]) -> dict[str, Any]:
     """Return the pod spec of a replicated job."""
     return _at(replicated_job, "template", "spec", "template", "spec")
+
+
+def volumes(raw: Mapping[str, Any], replicated_job: Mapping[str, Any]) -> set[str]:
+    """Return the names of the volumes that a job's pods can mount: their own, and those JobSet makes of claims."""
+    policies = _at(_spec(raw), "template", "spec").get("volumeClaimPolicies") or ()
+    claims = [template["metadata"]["name"] for each in policies for template in each.get("templates") or ()]
+    return {*(volume["name"] for volume in pod_spec(replicated_job).get("volumes") or ()), *claims}
 
 
 def container(replicated_job: Mapping[str, Any], name: str) -> dict[str, Any] | None:

@@ -217,8 +217,10 @@ def _command(
     """Command and arguments; None leaves the runtime's."""
     if trainer.kind == "builtin":
         dataset = getattr(request.initializer, "dataset", None)
-        return ["tune", "run"], torchtune.arguments(trainer.config or {}, dataset.storage_uri if dataset else None)
+        args = torchtune.arguments(trainer.config or {}, dataset.storage_uri if dataset else None)
+        return ["tune", "run"], [_literal(arg) for arg in args]
     if trainer.kind == "container" or trainer.code is None:
+        # Written for a container by somebody who may well mean Kubernetes' $(NAME).
         return (
             None if trainer.command is None else list(trainer.command),
             None if trainer.args is None else list(trainer.args),
@@ -280,8 +282,10 @@ def _for_the_cache(runtime: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     if container is None or any(m.get("name") == INITIALIZER_VOLUME for m in container.get("volumeMounts") or ()):
         return {}
     mount = {"name": INITIALIZER_VOLUME, "mountPath": _WORKSPACE}
-    volume = {"name": INITIALIZER_VOLUME, "emptyDir": {}}
-    return {name: {"volumes": [volume], "containers": [{"name": name, "volumeMounts": [mount]}]}}
+    pod: dict[str, Any] = {"containers": [{"name": name, "volumeMounts": [mount]}]}
+    if INITIALIZER_VOLUME not in runtimes.volumes(runtime, job or {}):
+        pod["volumes"] = [{"name": INITIALIZER_VOLUME, "emptyDir": {}}]
+    return {name: pod}
 
 
 def _env(values: Mapping[str, str | SecretRef]) -> list[dict[str, Any]]:
@@ -291,7 +295,12 @@ def _env(values: Mapping[str, str | SecretRef]) -> list[dict[str, Any]]:
 def _entry(name: str, value: str | SecretRef) -> dict[str, Any]:
     if isinstance(value, SecretRef):
         return {"name": name, "valueFrom": {"secretKeyRef": {"name": value.name, "key": value.key}}}
-    return {"name": name, "value": value}
+    return {"name": name, "value": _literal(value)}
+
+
+def _literal(text: str) -> str:
+    """Kubernetes reads ``$(NAME)`` and ``$$`` in the values of variables and in arguments; here nobody meant them."""
+    return text.replace("$", "$$") if "$(" in text or "$$" in text else text
 
 
 def _secret_name(job: str) -> str:

@@ -88,7 +88,7 @@ def _check_pod(place: str, job: Mapping[str, Any], pod: Mapping[str, Any]) -> No
 
 def _check_volumes(patches: Sequence[Mapping[str, Any]], runtime: Mapping[str, Any]) -> None:
     """Pods cannot be made whose containers mount a volume that is not there."""
-    volumes = {job["name"]: _volumes(runtime, job) for job in runtimes.jobs(runtime)}
+    volumes = {job["name"]: runtimes.volumes(runtime, job) for job in runtimes.jobs(runtime)}
     for _, name, pod in _pods(patches):
         volumes[name].update(volume.get("name") for volume in pod.get("volumes") or ())
     for place, name, pod in _pods(patches):
@@ -99,13 +99,6 @@ def _check_volumes(patches: Sequence[Mapping[str, Any]], runtime: Mapping[str, A
                         f"{place}: container {container.get('name')!r} mounts volume {mount.get('name')!r}, which "
                         "neither the runtime nor the patch has; add it to volumes"
                     )
-
-
-def _volumes(runtime: Mapping[str, Any], job: Mapping[str, Any]) -> set[Any]:
-    """Volumes of a job's pods: their own, and those that JobSet makes of claims."""
-    policies = runtime["spec"]["template"]["spec"].get("volumeClaimPolicies") or ()
-    claims = [template.get("metadata", {}).get("name") for each in policies for template in each.get("templates") or ()]
-    return {*(volume["name"] for volume in runtimes.pod_spec(job).get("volumes") or ()), *claims}
 
 
 def _pods(patches: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
