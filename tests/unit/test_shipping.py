@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -26,7 +27,13 @@ from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.inside import result
 from trainer_core.request import Code
 
+NOBODY = 65534
+OWN_NUMBERS = ("--pid", "--fork", "--mount-proc")
 HERE = Path(sys.executable).parent
+#: Versions that pyenv keeps beside the one of these tests; an image may have any from 3.8 on.
+OTHER_PYTHONS = sorted(Path(sys.base_prefix).parent.glob("3.[89].*/bin")) + sorted(
+    Path(sys.base_prefix).parent.glob("3.1[0-9].*/bin")
+)
 NASTY = "\t'\"`id` $HOME $(HOME) $$ \\n %s {} ü 訓 \U0001f600"
 
 
@@ -93,40 +100,55 @@ def container_with_torch(tmp_path):
 
 
 @pytest.fixture
-def readable_by_all():
-    """A folder that any user can write to, as /tmp is; those of pytest are root's only."""
+def systems_python():
+    """What the system's package manager owns, for a user who can write to one folder only, as to /tmp."""
+    python = Path("/usr/bin/python3")
+    if os.geteuid() != 0 or subprocess.run([python, "-m", "pip", "--version"], capture_output=True).returncode:
+        pytest.skip("needs root to become somebody else, and a system's Python that has pip")
+    # Those of pytest are root's only.
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
     folder.chmod(0o777)
-    yield folder
+    yield Container(folder, python.parent)
     shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session")
 def index(tmp_path_factory):
     """URL of a package index that has one package, ``tidings``."""
-    folder = tmp_path_factory.mktemp("index")
-    place = folder / "simple" / "tidings"
+    place = tmp_path_factory.mktemp("index") / "simple" / "tidings"
     place.mkdir(parents=True)
-    name = "tidings-1.0-py3-none-any.whl"
-    info = "tidings-1.0.dist-info"
-    with zipfile.ZipFile(place / name, "w") as wheel:
-        wheel.writestr("tidings.py", "NEWS = 'good'\n")
-        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tidings\nVersion: 1.0\n")
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(f"{info}/RECORD", "")
+    name = wheel_of(place).name
     (place / "index.html").write_text(f'<html><body><a href="{name}">{name}</a></body></html>', encoding="utf-8")
-    return (folder / "simple").as_uri()
+    return place.parent.as_uri()
 
 
 @pytest.fixture
-def offline(monkeypatch):
+def offline():
     """The configuration of pip on this machine has nothing to do with a container's."""
     return {"PIP_CONFIG_FILE": os.devnull}
+
+
+def unshares():
+    """Say whether a process can be the first one here, as it is in a container."""
+    with contextlib.suppress(OSError):
+        return subprocess.run(["unshare", *OWN_NUMBERS, "true"], capture_output=True, check=False).returncode == 0
+    return False
 
 
 def noise_of(size):
     """Text that cannot be compressed to much less than so many bytes."""
     return random.Random(3).randbytes(size).hex()  # noqa: S311 -- nothing secret
+
+
+def wheel_of(folder):
+    """The file of a package ``tidings``, made in a folder."""
+    path = folder / "tidings-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr("tidings.py", "NEWS = 'good'\n")
+        wheel.writestr("tidings-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tidings\nVersion: 1.0\n")
+        wheel.writestr("tidings-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr("tidings-1.0.dist-info/RECORD", "")
+    return path
 
 
 def free_port():
@@ -199,24 +221,21 @@ def test_mpirun_starts_the_processes_with_the_variables_named(container):
 @pytest.mark.parametrize("launch", ["python", "torchrun"])
 def test_ninety_kilobytes_of_nasty_source_arrive_byte_for_byte(container, tmp_path, launch):
     noise = [f"{hashlib.sha256(str(i).encode()).hexdigest()} {NASTY}" for i in range(900)]
-    lines = "\n".join(f"    lines.append({line!r})" for line in noise)
+    lines = "\n".join(f"    lines.append({line!r}); print(lines[-1])" for line in noise)
     big = module_of(tmp_path / "big.py", f"def train(given):\n    lines = [given]\n{lines}\n    return lines\n")
     code = code_of(big.train, {"given": NASTY})
     whole = tmp_path / "result.json"
-    ended = container.run(shipping.argv(code, launch=launch), TRAINJOB_RESULT_URI=str(whole), LC_ALL="C")
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    ended = container.run(shipping.argv(code, launch=launch), TRAINJOB_RESULT_URI=str(whole), **ascii_only)
 
     assert len(code.text) > 90_000
     assert ended.code == 0, ended.stderr
     assert json.loads(whole.read_bytes()) == [NASTY, *noise]
 
 
-@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.12", "3.13"])
-def test_other_pythons_take_it(container, version):
-    # pyenv keeps them where no PATH leads.
-    found = sorted(Path(sys.base_prefix).parent.glob(f"{version}.*/bin/python3"))
-    if not found:
-        pytest.skip(f"no Python {version} beside the one of these tests")
-    container.python = found[0].parent
+@pytest.mark.parametrize("python", OTHER_PYTHONS, ids=lambda python: python.parent.name)
+def test_other_pythons_take_it(container, python):
+    container.python = python
 
     assert container.run(shipping.argv(code_of(ok))).result == "ok"
 
@@ -266,11 +285,8 @@ def test_without_room_to_unpack_the_end_says_so(container):
     assert "mount an emptyDir volume at /tmp" in ended.stderr
 
 
-def test_another_user_without_a_home_needs_no_more_than_tmp(readable_by_all, offline, index):
-    if os.geteuid() != 0 or not Path("/usr/bin/python3").exists():
-        pytest.skip("only root can run a process as somebody else, who has to have a Python")
-    container = Container(readable_by_all, Path("/usr/bin"))
-    ended = container.run(shipping.argv(code_of(ok), launch="torchrun"), user=65534, LANG="C")
+def test_another_user_without_a_home_needs_no_more_than_tmp(systems_python):
+    ended = systems_python.run(shipping.argv(code_of(ok), launch="torchrun"), user=NOBODY, LANG="C")
 
     assert ended.result == "ok"
 
@@ -335,6 +351,7 @@ def test_a_signal_to_the_container_reaches_the_training(container):
     assert container.end(process).code == 7
 
 
+@pytest.mark.skipif(not unshares(), reason="processes cannot be given numbers of their own here")
 def test_the_first_process_of_a_container_ends_when_it_is_told_to(container):
     def train():
         import os
@@ -344,10 +361,7 @@ def test_the_first_process_of_a_container_ends_when_it_is_told_to(container):
         os.kill(1, signal.SIGTERM)
         signal.pause()
 
-    contained = ("unshare", "--pid", "--fork", "--mount-proc")
-    if not shutil.which("unshare") or subprocess.run([*contained, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("processes of their own number space cannot be made here")
-    ended = container.run([*contained, *shipping.argv(code_of(train))])
+    ended = container.run(["unshare", *OWN_NUMBERS, *shipping.argv(code_of(train))])
 
     assert ended.stdout == "process 1\n"
     assert ended.code == 128 + signal.SIGTERM
@@ -406,19 +420,9 @@ def test_an_installation_that_is_told_to_end_ends(container, offline, tmp_path):
     assert container.end(process).code == 128 + signal.SIGTERM
 
 
-def test_a_python_of_the_system_which_nobody_may_change_gets_packages_too(readable_by_all, offline, tmp_path):
-    system = Path("/usr/bin/python3")
-    if os.geteuid() != 0 or subprocess.run([system, "-m", "pip", "--version"], capture_output=True).returncode:
-        pytest.skip("needs root, and a system's Python that has pip")
-    wheel = readable_by_all / "tidings-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as file:
-        file.writestr("tidings.py", "NEWS = 'good'\n")
-        file.writestr("tidings-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tidings\nVersion: 1.0\n")
-        file.writestr("tidings-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-        file.writestr("tidings-1.0.dist-info/RECORD", "")
-    wheel.chmod(0o644)
-    argv = shipping.argv(code_of(news), [f"tidings @ {wheel.as_uri()}"])
-    ended = Container(readable_by_all, system.parent).run(argv, user=65534, **offline, LANG="C", PIP_USER="1")
+def test_a_python_of_the_system_which_nobody_may_change_gets_packages_too(systems_python, offline):
+    requirement = f"tidings @ {wheel_of(systems_python.folder).as_uri()}"
+    ended = systems_python.run(shipping.argv(code_of(news), [requirement]), user=NOBODY, **offline, PIP_USER="1")
 
     assert ended.result == "good"
 
