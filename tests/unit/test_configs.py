@@ -195,3 +195,9 @@ def test_no_configuration_loads_a_client_library():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_images_that_fetch_are_those_of_a_release_and_can_be_replaced():
+    config = KubernetesBackendConfig(model_initializer_image="registry.example.com/model:1")
+    assert config.dataset_initializer_image == "ghcr.io/kubeflow/trainer/dataset-initializer:v2.3.0"
+    assert config.model_initializer_image == "registry.example.com/model:1"
