@@ -1,4 +1,4 @@
-"""A job that only fetches: its claim, its Job, and where the result lies."""
+"""A job that only fetches: its claim and its Job."""
 
 from __future__ import annotations
 
@@ -129,11 +129,6 @@ def test_a_job_is_suspended_and_ends_at_its_deadline():
 )
 def test_only_kueue_can_see_to_a_job_in_place_of_the_cluster(controller, managed_by):
     assert rendered(a_request(managed_by=controller))[1]["spec"].get("managedBy") == managed_by
-
-
-def test_the_result_names_the_volume():
-    request = a_request({"dataset": DATASET, "model": MODEL}, workspace={"claim": "data"})
-    assert initialize.result(request) == {"dataset": "pvc://data/dataset", "model": "pvc://data/model"}
 
 
 @pytest.mark.parametrize(

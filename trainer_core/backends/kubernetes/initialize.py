@@ -13,7 +13,7 @@ from trainer_core.configs import KubernetesBackendConfig
 from trainer_core.errors import UnsupportedError
 from trainer_core.request import InitializerSource, TrainJobRequest, Workspace
 
-__all__ = ["manifests", "result"]
+__all__ = ["manifests"]
 
 _VOLUME = "workspace"
 _MOUNT = "/workspace"
@@ -44,12 +44,6 @@ def manifests(
     admission.check_metadata(request)
     _check(request)
     return [_claim(request, namespace, attempt), _job(request, config, namespace, attempt)]
-
-
-def result(request: TrainJobRequest, attempt: int = 0) -> dict[str, str]:
-    """Return where the data lies once the Job is done, by ``dataset`` and ``model``."""
-    claim = _claim_name(request, attempt)
-    return {role: f"{manifest.PVC}{claim}/{role}" for role, _ in manifest.sources(request)}
 
 
 def _check(request: TrainJobRequest) -> None:
