@@ -8,12 +8,18 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 import pytest
+from fake_cluster import Cluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from k8s_objects import NAMESPACE, end, ended, pod, runs
 
-from trainer_core.cluster import podlogs
+from trainer_core.cluster import podlogs, pods
 from trainer_core.cluster.answers import BrokenOffError, BusyError, ForbiddenError, NotThereError, RejectedError
+from trainer_core.cluster.api import Api
+from trainer_core.cluster.connect import connect
 from trainer_core.cluster.pods import ContainerFacts, Ended, PodFacts
+from trainer_core.configs import KubernetesBackendConfig
+from trainer_core.errors import BackendUnavailableError
 
 START = 1_700_000_000
 SECOND = 10**9
@@ -151,7 +157,7 @@ class World:
                 self._end(*self.pods)
 
     def _end(self, *pods: Pod) -> None:
-        for run in (run for pod in pods for run in pod.runs):
+        for run in (run for each in pods for run in each.runs):
             run.ended = True
         self._now += 1
 
@@ -326,3 +332,76 @@ def test_memory_does_not_grow_with_the_log(stream):
     tracemalloc.stop()
     assert length >= 35_000_000
     assert peak < 8_000_000
+
+
+class LongLog(Sequence):
+    """A log of so many lines that are made up as they are read."""
+
+    def __init__(self, lines: int) -> None:
+        self._lines = lines
+
+    def __len__(self) -> int:
+        return self._lines
+
+    def __getitem__(self, which):
+        numbers = range(self._lines)[which]
+        # Bursts of a thousand lines at one time.
+        return [(START * SECOND + number // 1000 * 1000, f"{number:070d}".encode()) for number in numbers]
+
+
+@pytest.fixture
+def cluster():
+    with Cluster(controllers=False) as cluster:
+        cluster.add(raw_pod())
+        yield cluster
+
+
+@pytest.fixture
+def api(cluster):
+    configuration = KubernetesBackendConfig(client_configuration=cluster.configuration(), namespace=NAMESPACE)
+    return Api(connect(configuration))
+
+
+def raw_pod(name: str = "node-0", running: bool = True, restarts: int = 0):
+    last = end(1) if restarts else None
+    main = runs(restarts=restarts, last=last) if running else ended(0, restarts=restarts, last=last)
+    return pod(name, main=main)
+
+
+def seen(cluster):
+    return [pods.read(raw) for raw in cluster.objects("pods", NAMESPACE)]
+
+
+POD = raw_pod()["metadata"]["name"]
+
+
+def read(cluster, api, follow=False, ended=lambda: True):
+    return podlogs.lines(api.pod_log, lambda: seen(cluster), "node", follow, ended, pause=lambda _: None)
+
+
+def test_a_long_log_that_breaks_off_at_random_comes_whole_from_a_server(cluster, api):
+    cluster.start_log(POD, LongLog(20_000), namespace=NAMESPACE, ended=True)
+    cluster.faults.next(truncate=True, path="/log", times=5)
+
+    lines = list(read(cluster, api))
+
+    assert cluster.faults.counts["truncate"] == 5
+    assert lines == [f"{number:070d}" for number in range(20_000)]
+
+
+def test_lines_are_seen_as_they_are_printed(cluster, api):
+    cluster.write_log(POD, "first", namespace=NAMESPACE)
+    lines = read(cluster, api, follow=True)
+    assert next(lines) == "first"
+    cluster.write_log(POD, "second", namespace=NAMESPACE)
+    assert next(lines) == "second"
+    cluster.end_log(POD, namespace=NAMESPACE)
+    assert list(lines) == []
+
+
+def test_a_role_that_may_not_read_logs_is_said_so_in_one_line(cluster, api):
+    cluster.write_log(POD, "secret", namespace=NAMESPACE)
+    cluster.forbid("get", "pods/log")
+    with pytest.raises(BackendUnavailableError, match=r"may get pods/log") as refused:
+        list(read(cluster, api))
+    assert len(str(refused.value).splitlines()) == 1

@@ -22,7 +22,8 @@ __all__ = ["BackendCase", "Contract", "on_each", "reached", "where"]
 
 #: Seconds to wait for what must happen; far more than it takes, so that a busy machine fails no test.
 _PATIENCE = 60.0
-_LOOK = 0.02
+#: Seconds between looks: at first, and at most.
+_LOOK, _MAX_LOOK = 0.02, 0.5
 
 _WHERE = "__trainjob_where__"
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -44,6 +45,7 @@ class BackendCase:
         installs_packages: `packages_to_install` are installed.
         reads_this_machine: Its initializers fetch from this machine's folders.
         runs_bare_runtimes: A runtime is something to run, also without a trainer.
+        image: What training runs in instead of the runtime's image: something with ``python3`` is enough.
     """
 
     name: str
@@ -55,6 +57,7 @@ class BackendCase:
     installs_packages: bool = True
     reads_this_machine: bool = True
     runs_bare_runtimes: bool = False
+    image: str | None = None
 
 
 def where(**facts: bool) -> Callable[[_F], _F]:
@@ -77,9 +80,10 @@ def on_each(cases: Sequence[BackendCase], metafunc: pytest.Metafunc) -> None:
 
 def reached(client: TrainerClient, name: str, status: str) -> TrainJob:
     """Wait until a job has a status, and return it as it is then."""
-    end = time.monotonic() + _PATIENCE
+    end, look = time.monotonic() + _PATIENCE, _LOOK
     while (job := client.get_job(name)).status != status and time.monotonic() < end:
-        time.sleep(_LOOK)
+        time.sleep(look)
+        look = min(_MAX_LOOK, 1.5 * look)
     assert job.status == status  # noqa: S101 -- a test's helper
     return job
 
@@ -89,11 +93,11 @@ class Contract:
 
     @pytest.fixture
     def client(self, case: BackendCase, tmp_path: Path) -> Iterator[TrainerClient]:
-        """A client without jobs; what still runs after the test is ended."""
+        """A client without jobs; those of the test are deleted after it."""
         client = case.connect(tmp_path / "state")
         yield client
         for job in client.list_jobs():
-            client.cancel(job.name)
+            client.delete_job(job.name)
 
     @pytest.fixture
     def ask(self, case: BackendCase, client: TrainerClient) -> Callable[..., TrainJobRequest]:
@@ -109,7 +113,7 @@ class Contract:
             initializer: Initializer | None = None,
             **fields: Any,
         ) -> TrainJobRequest:
-            trainer = CustomTrainer(func=func, func_args=args, **fields)
+            trainer = CustomTrainer(func=func, func_args=args, **{"image": case.image, **fields})
             named = [Name(name)] if name and owner is None else []
             return client.request(
                 runtime=case.runtime, trainer=trainer, initializer=initializer, options=[*named, *options], owner=owner

@@ -33,7 +33,7 @@ class Identity(Contract):
         assert client.get_job("digits").name == "digits"
 
     def test_a_job_without_a_name_gets_one(self, case: BackendCase, client: TrainerClient) -> None:
-        name = client.train(runtime=case.runtime, trainer=CustomTrainer(func=returns))
+        name = client.train(runtime=case.runtime, trainer=CustomTrainer(func=returns, image=case.image))
         assert naming.validate_name(name) == client.get_job(name).name
 
     @pytest.mark.parametrize("slug", ["train", "9 long Task-ids, with Ümlauts and more than a label can hold"])
