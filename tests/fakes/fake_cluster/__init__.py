@@ -1,16 +1,44 @@
 """A Kubernetes cluster on this machine: a real HTTP API server, and whatever plays the rest of a cluster.
 
     with Cluster() as cluster:
-        api = kubernetes.client.ApiClient(cluster.configuration())     # or cluster.url and cluster.token
-        cluster.add({"apiVersion": "v1", "kind": "Pod", …})            # as an administrator, past every check
-        cluster.get("TrainJob", "name", "namespace")                   # a copy, or None
-        cluster.objects("pods"), cluster.update(…), cluster.update_status(…), cluster.delete(…)
-        cluster.write_log("pod", "line", …), cluster.start_log(…), cluster.end_log(…)
-        cluster.faults.next(status=503, method="GET", path="trainjobs"), cluster.faults.at_random(0.2, seed=1)
-        cluster.break_watches(), cluster.compact(), cluster.forbid("list", "pods"), cluster.tokens = {"another"}
-        cluster.requests, cluster.counts["list pods"], cluster.watches
+        kubernetes.client.ApiClient(cluster.configuration())        # or url and token, or kubeconfig(path)
 
-As a process of its own: ``python -m fake_cluster --port 0`` prints its URL and runs until its input is closed.
+`Cluster(namespaces=, trainer="2.3", controllers=True, kueue=False, backoff_limit=None, backoff=, grace=, delay=, keep=)`
+
+* With controllers (the default) it does what Trainer, JobSet, Job, scheduler and kubelet do: a TrainJob that anybody
+  creates becomes pods, and pods become real processes of this machine: of a Python of their own, in folders of their
+  own. TRAINJOB_TERMINATION_LOG names the file of the termination message; TRAINJOB_{DATASET,MODEL,OUTPUT}_PATH are
+  folders of the pod, or of the claims that it mounts; hosts of a JobSet lead to this machine.
+  ``controllers=False`` is a bare server: nothing changes but by requests and by what the test does.
+  A pod that nobody owns is never run: the test that made it says how it does.
+* Bodies are validated by the CRDs of ``trainer=`` ("2.0" … "2.3"), refused in the server's words, if the CRDs lie at
+  TRAINJOB_CRD_DIR or ``../shared/crds``; ``cluster.validates`` says so. ``trainer=None`` for no schemas at all.
+  Trainer's webhooks refuse as theirs do. With ``kueue=True`` a TrainJob with a queue is suspended until `admit`.
+* Runtimes: ``python`` (no ML policy), ``torch-distributed`` (PET_* are set); `load_stock_runtimes` for Trainer's own;
+  `fake_cluster.runtimes.runtime` builds further ones, also with initializer steps.
+
+What a test does, as an administrator who is asked nothing (all of it from any thread):
+  ``add(raw)``, ``get(kind, name, namespace)`` (None if absent), ``objects(kind, namespace)``, ``update(kind, name, edit)``,
+  ``update_status(kind, name, status)``, ``delete(kind, name)``; a kind is a `Kind` or a name: ``"TrainJob"``, ``"pods"``.
+  ``write_log(pod, *lines)``, ``start_log(pod, lines)`` (another run; any sequence of (ns, line)), ``end_log(pod)``.
+  ``images["part of an image"] = "python source"``: what an image runs of itself.
+
+Lives instead of processes, chosen before the job is created (or by its annotation ``fake-cluster/life``):
+  ``lives.set("job", "preempted", "complete")``: the first pod of each node, the one in its place, …; ``"*"`` for all
+  jobs. Names: `fake_cluster.pod_lives.POD_LIVES` and `fake_cluster.lives.JOB_LIVES`, and ``process`` for a real one.
+  They go on every ``delay`` seconds; with ``delay=None``, one move at each ``tick()``.
+
+What goes wrong:
+  ``faults.next(status=503, method="GET", path="trainjobs", watch=False, times=2)``; see `Fault` for retry_after, reset,
+  hang, after (it has taken effect), truncate, gone, drip. ``faults.at_random(0.2, seed=1)``, ``faults.clear()``,
+  ``faults.counts``. ``break_watches()``, ``compact()`` (410 for what is older), ``forbid("list", "pods")`` and
+  ``allow``, ``tokens = {"another"}`` (401 for the old one).
+
+What it has seen: ``requests`` (method, path, query, time, agent, verb), ``counts["list pods"]``, ``forget_requests()``,
+``watches`` (how many are open).
+
+As a process of its own: ``python -m fake_cluster --port 0 [--bare]`` prints its URL and ends when its input does.
+`fake_cluster.asking.Asker` is a client of a few lines for tests of the server itself.
 """
 
 from fake_cluster.cluster import Cluster

@@ -1,4 +1,7 @@
-"""A cluster as a process of its own, for benchmarks: prints its URL, and ends when its input does."""
+"""A cluster as a process of its own, for benchmarks: prints its URL, and ends when its input does.
+
+Its token is `gate.TOKEN`; what a test would do to a cluster, another process does over HTTP, status included.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,15 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0, help="where to listen; 0 for any free port")
     parser.add_argument("--keep", type=int, default=100_000, help="how many changes watches can go back")
     parser.add_argument("--namespace", action="append", default=[], help="a namespace to create; may be repeated")
+    parser.add_argument("--bare", action="store_true", help="only a server: no schemas, no controllers, no processes")
     arguments = parser.parse_args()
-    with Cluster(port=arguments.port, keep=arguments.keep, namespaces=arguments.namespace) as cluster:
-        cluster.tokens = ()
+    with Cluster(
+        port=arguments.port,
+        keep=arguments.keep,
+        namespaces=arguments.namespace,
+        controllers=not arguments.bare,
+        trainer=None if arguments.bare else "2.3",
+    ) as cluster:
         print(cluster.url, flush=True)
         sys.stdin.read()
 

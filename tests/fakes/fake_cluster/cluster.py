@@ -22,6 +22,7 @@ from fake_cluster.gate import TOKEN, Gate
 from fake_cluster.jobs import BatchJobs
 from fake_cluster.jobsets import JobSets
 from fake_cluster.kubelet import Kubelet
+from fake_cluster.lives import Lives
 from fake_cluster.podlog import Log, Logs, lines_of
 from fake_cluster.recorder import Recorder
 from fake_cluster.registry import NAMESPACES, Registry
@@ -57,11 +58,12 @@ class Cluster:
         port: int = 0,
         keep: int = 100_000,
         controllers: bool = True,
-        trainer: str = "2.3",
+        trainer: str | None = "2.3",
         kueue: bool = False,
         backoff_limit: int | None = None,
         backoff: float = 0.05,
         grace: float = 1.0,
+        delay: float | None = 0.02,
     ) -> None:
         self.url = ""
         self.faults = Faults()
@@ -77,9 +79,13 @@ class Cluster:
         self._kubelet = Kubelet(self._store, recorder, self._logs, Path(self._folder.name), backoff, grace)
         trainjobs, jobsets = Trainer(self._store, recorder), JobSets(self._store, recorder)
         jobs = BatchJobs(self._store, recorder, backoff_limit, backoff)
+        self.lives = Lives(self._store, recorder, self._logs, delay)
+        self.lives.on_deadline = trainjobs.end_by_deadline
+        self._kubelet.is_ours = lambda pod: not self.lives.is_scripted(pod)
+        trainjobs.refusal, jobs.quota = self.lives.refusal, self.lives.quota
         reconcile = {TRAINJOBS: trainjobs.reconcile, JOBSETS: jobsets.reconcile, JOBS: jobs.reconcile}
         self._controllers = Controllers(self._store, reconcile)
-        definitions = crds.definitions(trainer)
+        definitions = crds.definitions(trainer) if trainer else ()
         self._schemas = Schemas(definitions)
         self._admission = Admission(self._store, kueue)
         checks = (metadata_rules.check, self._schemas.check, self._admission.check)
@@ -115,6 +121,7 @@ class Cluster:
         self._folder.cleanup()
 
     async def _stop(self) -> None:
+        await self.lives.stop()
         await self._controllers.stop()
         await self._kubelet.stop()
         await self._server.stop()
@@ -286,6 +293,19 @@ class Cluster:
     def counts(self) -> Counter[str]:
         """How many requests there were, by verb and plural: ``counts["list pods"]``."""
         return self._server.counts
+
+    def tick(self) -> int:
+        """Make the next move of each scripted life; return how many are not over yet. Needs ``delay=None``."""
+        return self.call(self.lives.tick)
+
+    def admit(self, name: str, namespace: str = "default") -> None:
+        """Let Kueue admit a TrainJob."""
+        self.call(lambda: self.lives.admit(namespace, name))
+
+    @property
+    def images(self) -> dict[str, str]:
+        """Python source of images' own programs, by a part of the image's name; change it."""
+        return self._kubelet.images
 
     def forget_requests(self) -> None:
         """Count requests from here on."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fake_cluster.building import COMPLETION_INDEX, owned_by
@@ -19,6 +19,7 @@ __all__ = ["BatchJobs"]
 _CONTROLLER = "job-controller"
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _BACKOFF_LIMIT = 6
+_AGAIN = 0.2
 
 
 class BatchJobs:
@@ -27,13 +28,13 @@ class BatchJobs:
     Attributes:
         backoff_limit: Of Jobs that do not say their own.
         backoff: Seconds until a failed pod is replaced; doubled each time.
-        quotas: By name of a Job, why its pods cannot be created.
+        quota: Why the pods of a Job cannot be created, if they cannot.
     """
 
     def __init__(self, store: Store, recorder: Recorder, backoff_limit: int | None, backoff: float) -> None:
         self.backoff_limit = _BACKOFF_LIMIT if backoff_limit is None else backoff_limit
         self.backoff = backoff
-        self.quotas: dict[str, str] = {}
+        self.quota: Callable[[Record], str | None] = lambda _: None
         self._store = store
         self._recorder = recorder
         self._waiting: set[tuple[str, int]] = set()
@@ -77,9 +78,9 @@ class BatchJobs:
         missing = [index for index in range(wanted) if index not in held]
         if not missing:
             return None
-        if quota := self.quotas.get(record.key[1]):
+        if quota := self.quota(record):
             self._recorder.record(record.raw, "FailedCreate", quota, _CONTROLLER)
-            return None
+            return _AGAIN
         attempt = (record.metadata["uid"], failures)
         if failures and attempt not in self._waiting:
             self._waiting.add(attempt)

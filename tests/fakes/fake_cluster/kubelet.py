@@ -151,9 +151,8 @@ class Kubelet:
         namespace, name = pod.record.key
         found = self._store.change(PODS, namespace, name, lambda raw: raw["spec"].update(nodeName=NODE))
         pod.record = found or pod.record
-        self._recorder.record(
-            pod.raw, "Scheduled", f"Successfully assigned {namespace}/{name} to {NODE}", "default-scheduler"
-        )
+        note = f"Successfully assigned {namespace}/{name} to {NODE}"
+        self._recorder.record_v1(pod.raw, "Scheduled", note, "default-scheduler", "Binding")
         self._write(pod)
 
     async def _run_main(self, pod: _Pod, container: Mapping[str, Any]) -> None:

@@ -81,8 +81,10 @@ class PodState:
     Attributes:
         containers: Its containers.
         inits: Its init containers.
-        node: Where it runs.
         ended: Nothing of it is started again.
+        scheduled: It has a node.
+        reason: Why a node, or whoever speaks for it, has ended it.
+        message: The same, in a sentence.
     """
 
     def __init__(self, pod: Mapping[str, Any]) -> None:
@@ -92,8 +94,9 @@ class PodState:
         if self.inits:
             for container in self.containers:
                 container.state = waiting("PodInitializing")
-        self.node = ""
         self.ended = False
+        self.scheduled = True
+        self.reason = self.message = ""
         self._started = now()
         self._conditions: dict[str, Raw] = {}
 
@@ -104,6 +107,8 @@ class PodState:
     @property
     def phase(self) -> str:
         """The phase that follows from the containers."""
+        if self.reason == "Evicted":
+            return "Failed"
         codes = [container.exit_code for container in self.containers]
         failed_init = any(container.exit_code for container in self.inits)
         if self.ended and failed_init:
@@ -115,6 +120,8 @@ class PodState:
 
     def render(self) -> Raw:
         """Return the whole status."""
+        if not self.scheduled:
+            return {"phase": "Pending", "conditions": list(self._conditions.values()), "qosClass": "BestEffort"}
         phase = self.phase
         initialized = all(container.exit_code == 0 for container in self.inits)
         ready = phase == "Running" and all("running" in container.state for container in self.containers)
@@ -125,6 +132,7 @@ class PodState:
             self.set(type_, ready, None if ready else done)
         return {
             "phase": phase,
+            **({"reason": self.reason, "message": self.message} if self.reason else {}),
             "conditions": list(self._conditions.values()),
             "hostIP": "127.0.0.1",
             "podIP": "127.0.0.1",

@@ -51,7 +51,7 @@ class Recorder:
                 "kind": "Event",
                 "metadata": _metadata(about),
                 "involvedObject": _reference(about),
-                "type": "Normal" if reason in _NORMAL else "Warning",
+                "type": _type(reason),
                 "reason": reason,
                 "message": message,
                 "source": {"component": component},
@@ -66,21 +66,28 @@ class Recorder:
         self._known[same] = record.key
 
     def record_v1(self, about: Mapping[str, Any], reason: str, note: str, controller: str, action: str) -> None:
-        """Record an event through events.k8s.io/v1: with an eventTime, and no other times."""
+        """Record an event through events.k8s.io/v1, once: with an eventTime, and no other times."""
+        same = (about["metadata"]["uid"], reason, note)
+        if same in self._known and self._store.find(EVENTS, *self._known[same]):
+            return
         event = {
             "apiVersion": EVENTS_V1.api_version,
             "kind": "Event",
             "metadata": _metadata(about),
             "eventTime": micro_time(),
             "regarding": _reference(about),
-            "type": "Warning",
+            "type": _type(reason),
             "reason": reason,
             "note": note[:1024],
             "action": action,
             "reportingController": controller,
             "reportingInstance": f"{controller}-{uuid.uuid4().hex[:10]}",
         }
-        self._store.create(EVENTS, kept(EVENTS_V1, event))
+        self._known[same] = self._store.create(EVENTS, kept(EVENTS_V1, event)).key
+
+
+def _type(reason: str) -> str:
+    return "Normal" if reason in _NORMAL else "Warning"
 
 
 def _once_more(raw: dict[str, Any]) -> None:

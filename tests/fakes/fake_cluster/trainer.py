@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -19,17 +19,18 @@ __all__ = ["Trainer"]
 
 _MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 _LONGEST_NAME = 63
+_AGAIN = 0.2
 
 
 class Trainer:
     """Looks at TrainJobs.
 
     Attributes:
-        refusals: By name of a TrainJob, why its JobSet cannot be created.
+        refusal: Why the JobSet of a TrainJob cannot be created, if it cannot.
     """
 
     def __init__(self, store: Store, recorder: Recorder) -> None:
-        self.refusals: dict[str, str] = {}
+        self.refusal: Callable[[Record], str | None] = lambda _: None
         self._store = store
         self._recorder = recorder
 
@@ -46,11 +47,12 @@ class Trainer:
             return None
         rest = self._rest(raw)
         if rest is not None and rest <= 0:
-            self._end_by_deadline(record)
+            self.end_by_deadline(record)
             return None
         jobset = self._ensure_jobset(record)
-        if jobset is not None:
-            self._store.change(TRAINJOBS, *record.key, lambda job: _reflect(job, jobset.raw), "status")
+        if jobset is None:
+            return _AGAIN
+        self._store.change(TRAINJOBS, *record.key, lambda job: _reflect(job, jobset.raw), "status")
         return rest
 
     def _ensure_jobset(self, record: Record) -> Record | None:
@@ -63,7 +65,7 @@ class Trainer:
         if runtime is None:
             return found
         wanted = building.jobset(raw, runtime)
-        if refusal := self.refusals.get(record.key[1]) or _refusal(wanted):
+        if refusal := self.refusal(record) or _refusal(wanted):
             note = f"TrainJob resources reconciliation failed: {refusal}"
             self._recorder.record_v1(raw, "TrainJobResourcesCreationFailed", note, "trainjob-controller", "Reconciling")
             return None
@@ -89,7 +91,8 @@ class Trainer:
         start = suspended["lastTransitionTime"] if suspended and resumed else raw["metadata"]["creationTimestamp"]
         return _seconds(start) + float(seconds) - time.time()
 
-    def _end_by_deadline(self, record: Record) -> None:
+    def end_by_deadline(self, record: Record) -> None:
+        """Fail a TrainJob that has run for too long, and end what runs of it."""
         if self._store.find(JOBSETS, *record.key):
             self._store.delete(JOBSETS, *record.key)
 

@@ -1,0 +1,117 @@
+"""A pod that is only played: what a scheduler, a kubelet and a node controller would do to it, move by move."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fake_cluster.history import Record
+from fake_cluster.kubelet import NODE
+from fake_cluster.pod_status import PodState, running, terminated, waiting
+from fake_cluster.podlog import Logs
+from fake_cluster.recorder import Recorder
+from fake_cluster.store import Store
+from trainer_core.cluster.kinds import PODS
+
+__all__ = ["Actor"]
+
+
+class Actor:
+    """One pod, and its first container."""
+
+    def __init__(self, store: Store, recorder: Recorder, logs: Logs, pod: Record) -> None:
+        self.pod = pod
+        self.state = PodState(pod.raw)
+        self.container = self.state.containers[0]
+        self.job = str((pod.metadata.get("labels") or {}).get("jobset.sigs.k8s.io/jobset-name", ""))
+        self._store = store
+        self._recorder = recorder
+        self._logs = logs
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the pod is still there."""
+        found = self._store.find(PODS, *self.pod.key)
+        return found is not None and found.metadata["uid"] == self.pod.metadata["uid"]
+
+    def schedule(self) -> None:
+        """Give it a node."""
+        self.state.scheduled = True
+        self._store.change(PODS, *self.pod.key, lambda raw: raw["spec"].update(nodeName=NODE))
+        namespace, name = self.pod.key
+        self.event_v1("Scheduled", f"Successfully assigned {namespace}/{name} to {NODE}", "Binding")
+        self.write()
+
+    def stay_unscheduled(self, message: str) -> None:
+        """Find no node for it."""
+        self.state.scheduled = False
+        self.state.set("PodScheduled", False, "Unschedulable", message)
+        self.write()
+        self.event_v1("FailedScheduling", message, "Scheduling")
+
+    def wait(self, reason: str, message: str | None = None) -> None:
+        """Let its container wait."""
+        self.container.state = waiting(reason, message)
+        self.write()
+
+    def run(self, *lines: str) -> None:
+        """Start its container, which prints lines."""
+        self.container.state = running()
+        log = self._logs.start(self.pod.metadata["uid"], self.container.name)
+        for line in lines:
+            log.write(line.encode())
+        self.event("Started", f"Started container {self.container.name}")
+        self.write()
+
+    def exit(self, code: int, reason: str | None = None, message: str | None = None) -> None:
+        """Let its container end."""
+        started = self.container.state.get("running", {}).get("startedAt")
+        self.container.state = terminated(code, started, reason, message)
+        if log := self._logs.current(self.pod.metadata["uid"], self.container.name):
+            log.end()
+        self.write()
+
+    def back_off(self, duration: str) -> None:
+        """Let its container wait until it is restarted."""
+        namespace, name = self.pod.key
+        about = f"restarting failed container={self.container.name} pod={name}_{namespace}({self.pod.metadata['uid']})"
+        self.container.last = {"terminated": self.container.state["terminated"]}
+        self.event("BackOff", f"Back-off {about}")
+        self.wait("CrashLoopBackOff", f"back-off {duration} {about}")
+
+    def restart(self, *lines: str) -> None:
+        """Start its container once more."""
+        self.container.restart()
+        self.run(*lines)
+
+    def finish(self) -> None:
+        """Start nothing of it again."""
+        self.state.ended = True
+        self.write()
+
+    def disrupt(self, reason: str, message: str) -> None:
+        """Say that it is ended from outside."""
+        self.state.set("DisruptionTarget", True, reason, message)
+        self.write()
+
+    def vanish(self) -> None:
+        """Delete it at once."""
+        if self.is_there:
+            self._store.delete(PODS, *self.pod.key, grace=0)
+
+    def event(self, reason: str, message: str, component: str = "kubelet") -> None:
+        """Record an event about it."""
+        self._recorder.record(self.pod.raw, reason, message, component)
+
+    def event_v1(self, reason: str, note: str, action: str) -> None:
+        """Record an event about it as the scheduler does."""
+        self._recorder.record_v1(self.pod.raw, reason, note, "default-scheduler", action)
+
+    def write(self) -> None:
+        """Write its status."""
+        status = self.state.render()
+
+        def put(raw: dict[str, Any]) -> None:
+            raw["status"] = status
+
+        if self.is_there:
+            self._store.change(PODS, *self.pod.key, put, "status")
