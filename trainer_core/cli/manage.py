@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +11,7 @@ from trainer_core.cli import exits
 from trainer_core.cli.output import Format, Output, print_data, print_table, when
 from trainer_core.cli.submit import finish
 from trainer_core.client import TrainerClient
+from trainer_core.interleave import interleaved
 from trainer_core.jobs import TrainJob
 
 __all__ = ["register"]
@@ -71,14 +72,17 @@ def logs(
     name: Name,
     step: Annotated[str, typer.Option("--step", "-s", help="Such as node-0 or dataset-initializer.")] = "node-0",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the TrainJob has ended.")] = False,
+    every: Annotated[bool, typer.Option("--all", "-a", help="Of every step, with its name before each line.")] = False,
     output: Output = Format.TABLE,
 ) -> None:
-    """Print the log of one step."""
-    for line in _client(context).get_job_logs(name, step, follow):
+    """Print the log of one step, or of all."""
+    client = _client(context)
+    steps = [each.name for each in client.get_job(name).steps] if every else [step]
+    for source, line in _lines(client, name, steps, follow):
         if output is Format.JSON:
-            print_data({"step": step, "line": line})
+            print_data({"step": source, "line": line})
         else:
-            print(line, flush=follow)
+            print(f"[{source}] {line}" if every else line, flush=follow)
 
 
 def events(context: typer.Context, name: Name, output: Output = Format.TABLE) -> None:
@@ -117,6 +121,14 @@ def delete(context: typer.Context, name: Name) -> None:
 def _client(context: typer.Context) -> TrainerClient:
     client: TrainerClient = context.obj.client
     return client
+
+
+def _lines(client: TrainerClient, name: str, steps: list[str], follow: bool) -> Iterator[tuple[str, str]]:
+    """The lines of steps: as they come if followed, else those of one step after those of another."""
+    sources = {step: client.get_job_logs(name, step, follow) for step in steps}
+    if follow and len(sources) > 1:
+        return interleaved(sources)
+    return ((step, line) for step, lines in sources.items() for line in lines)
 
 
 def _row(job: TrainJob) -> tuple[Any, ...]:
