@@ -8,25 +8,52 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from fake_cluster import Cluster
 
-from trainer_core.admin import build
+from trainer_core.admin import build, diff
 from trainer_core.admin.apply import RuntimeAdmin
-from trainer_core.admin.blueprint import Blueprint, Initializer, Storage
-from trainer_core.cluster.kinds import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES
+from trainer_core.admin.blueprint import Blueprint, Coscheduling, Initializer, Mpi, Pod, Storage, Volcano
+from trainer_core.admin.raw import replicated_jobs
+from trainer_core.cluster.answers import RejectedError
+from trainer_core.cluster.api import Api
+from trainer_core.cluster.connect import connect
+from trainer_core.cluster.kinds import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES, TRAINJOBS
 from trainer_core.configs import KubernetesBackendConfig
 from trainer_core.errors import BackendUnavailableError, ConflictError, InvalidRequestError, RuntimeNotFoundError
 
 READY_MADE = ["python", "torch-distributed"]
 
 
-@pytest.fixture
-def cluster():
-    with Cluster(namespaces=["team"]) as made:
+@pytest.fixture(scope="module")
+def shared():
+    with Cluster(namespaces=["team"], controllers=False) as made:
         yield made
 
 
 @pytest.fixture
-def admin(cluster, tmp_path):
-    return RuntimeAdmin(KubernetesBackendConfig(config_file=str(cluster.kubeconfig(tmp_path / "config", "team"))))
+def cluster(shared):
+    """The one cluster of these tests, as new."""
+    yield shared
+    shared.faults.clear()
+    shared.forget_requests()
+    for kind in (TRAINJOBS, TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES):
+        for raw in shared.objects(kind):
+            metadata = raw["metadata"]
+            if metadata["name"] not in READY_MADE:
+                shared.update(kind, metadata["name"], let_go, metadata.get("namespace"))
+                shared.delete(kind, metadata["name"], metadata.get("namespace"))
+
+
+def let_go(raw):
+    raw["metadata"].pop("finalizers", None)
+
+
+@pytest.fixture
+def config(cluster, tmp_path):
+    return KubernetesBackendConfig(config_file=str(cluster.kubeconfig(tmp_path / "config", "team")))
+
+
+@pytest.fixture
+def admin(config):
+    return RuntimeAdmin(config)
 
 
 def torch(name="mine", **settings):
@@ -63,7 +90,8 @@ def names(admin):
 def test_a_runtime_is_created_and_read_back(admin):
     admin.create(torch(resources={"gpu": 2}))
 
-    assert admin.get("mine")["spec"] == torch(resources={"gpu": 2})["spec"]
+    assert admin.get("mine")["kind"] == "ClusterTrainingRuntime"
+    assert admin.diff(torch(resources={"gpu": 2})) == []
 
 
 def test_a_list_says_what_each_runtime_offers(admin):
@@ -145,7 +173,8 @@ def test_a_removed_field_is_removed_from_the_cluster(admin):
     admin.apply(torch(env={"A": "1"}, resources={"gpu": 1}))
     admin.apply(torch())
 
-    assert admin.get("mine")["spec"] == torch()["spec"]
+    (job,) = replicated_jobs(admin.get("mine"))
+    assert job.container("node").keys() == {"name", "image"}
 
 
 def test_the_difference_to_nothing_is_the_whole(admin):
@@ -198,12 +227,12 @@ def test_recreating_waits_until_a_finalizer_lets_the_old_one_go(admin, cluster):
     admin.apply(with_steps("20Gi"))
     cluster.update(CLUSTER_TRAINING_RUNTIMES, "mine", lambda raw: raw["metadata"].update(finalizers=["a/b"]), None)
 
-    def let_go():
+    def control():
         assert wait_for(lambda: cluster.get(CLUSTER_TRAINING_RUNTIMES, "mine")["metadata"].get("deletionTimestamp"))
-        cluster.update(CLUSTER_TRAINING_RUNTIMES, "mine", lambda raw: raw["metadata"].pop("finalizers"), None)
+        cluster.update(CLUSTER_TRAINING_RUNTIMES, "mine", let_go, None)
 
     with ThreadPoolExecutor() as pool:
-        controller = pool.submit(let_go)
+        controller = pool.submit(control)
         assert admin.apply(with_steps("50Gi"), recreate=True) == "recreated"
         controller.result()
     assert admin.diff(with_steps("50Gi")) == []
@@ -253,6 +282,7 @@ def test_who_may_not_see_the_users_must_force(admin, cluster):
 
     with pytest.raises(BackendUnavailableError, match="or use force"):
         admin.delete("mine")
+    cluster.allow("list", "trainjobs")
 
 
 def test_deleting_takes_the_one_that_is_seen_unless_told(admin):
@@ -290,3 +320,68 @@ def test_a_change_in_between_is_a_conflict(admin, cluster):
 
     with pytest.raises(ConflictError, match="changed by others meanwhile"):
         admin.apply(torch(num_nodes=2))
+
+
+FULL = Blueprint(
+    "everything",
+    image="registry.example/a:1",
+    num_nodes=2,
+    labels={"team": "a"},
+    command=["python3"],
+    env={"LOG_LEVEL": "debug"},
+    resources={"gpu": 2, "memory": "64Gi"},
+    pod=Pod({"pool": "gpu"}, [{"key": "gpu", "operator": "Exists"}], "trainer"),
+    gang=Volcano(queue="research", topology="soft"),
+)
+
+
+@pytest.mark.parametrize("kind", ["torch", "jax", "xgboost", "plain", "mpi", "deepspeed", "mlx"])
+def test_the_server_takes_what_is_built_of_all_parameters(admin, kind):
+    runtime = build.with_initializers(build.KINDS[kind](FULL), dataset=Initializer("hf://a/b"), model=Initializer())
+
+    assert admin.apply(runtime) == "created"
+    assert admin.diff(runtime) == []
+
+
+def test_the_server_takes_a_torchtune_runtime(admin):
+    assert admin.apply(build.torchtune(Blueprint("torchtune-qwen2.5-1.5b", resources={"gpu": 2}))) == "created"
+
+
+def spec(runtime, **fields):
+    runtime["spec"]["template"]["spec"].update(fields)
+    return runtime
+
+
+CHANGES = [
+    (torch(), torch(num_nodes=3), False),
+    (torch(), torch(gang=Coscheduling()), False),
+    (torch(), spec(torch(), failurePolicy={"maxRestarts": 1}), False),
+    (spec(torch(), failurePolicy={"maxRestarts": 1}), torch(), False),
+    (spec(torch(), failurePolicy={"maxRestarts": 1}), spec(torch(), failurePolicy={"maxRestarts": 2}), True),
+    (with_steps(), with_steps("50Gi"), True),
+    (with_steps(), torch(), False),
+    (build.deepspeed(Blueprint("mine")), build.deepspeed(Blueprint("mine"), Mpi(procs_per_node=2)), False),
+    (
+        build.deepspeed(Blueprint("mine")),
+        spec(build.deepspeed(Blueprint("mine")), network={"publishNotReadyAddresses": False}),
+        True,
+    ),
+    (
+        with_steps(),
+        build.with_initializers(torch(), dataset=Initializer(), model=Initializer()),
+        True,
+    ),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "refused"), CHANGES)
+def test_the_server_refuses_to_change_what_is_said_to_be_fixed(admin, config, cluster, before, after, refused):
+    cluster.add(before)
+    live = admin.get("mine")
+    try:
+        Api(connect(config)).patch(CLUSTER_TRAINING_RUNTIMES, "mine", diff.patch(live, after), dry_run=True)
+        answer = False
+    except RejectedError:
+        answer = True
+
+    assert (answer, any(change.fixed for change in diff.changes(live, after))) == (refused, refused)

@@ -1,0 +1,307 @@
+"""`trainjob doctor`: what works, what is missing, what that costs, and what would repair it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import yaml
+from fake_cluster import Cluster
+
+from trainer_core.admin import build
+from trainer_core.admin.blueprint import Blueprint
+from trainer_core.backends.kubernetes import permissions
+from trainer_core.backends.kubernetes.permissions import AIRFLOW, KFP, PERMISSIONS
+from trainer_core.cli import main
+from trainer_core.cluster.kinds import CLUSTER_TRAINING_RUNTIMES
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def doctor(tmp_path, monkeypatch, capsys):
+    """Runs the command in this process; returns exit code and report."""
+    monkeypatch.setenv("TRAINJOB_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def command(backend="kubernetes"):
+        code = main(["--backend", backend, "doctor", "-o", "json"])
+        return code, Report(json.loads(capsys.readouterr().out))
+
+    return command
+
+
+class Report(dict):
+    """What was found, by what was looked at."""
+
+    def state(self, what):
+        return self.check(what)["state"]
+
+    def check(self, what):
+        (found,) = [each for each in self["checks"] if each["what"] == what]
+        return found
+
+    @property
+    def states(self):
+        return {each["state"] for each in self["checks"]}
+
+
+@pytest.fixture
+def a_cluster(tmp_path, monkeypatch):
+    """Starts a cluster with a release of Trainer, to which KUBECONFIG leads."""
+    with ExitStack() as stack:
+
+        def start(trainer="2.3"):
+            made = stack.enter_context(Cluster(namespaces=["team"], controllers=False, trainer=trainer))
+            if not made.objects("customresourcedefinitions"):
+                pytest.skip("the CRDs of Trainer are absent; set TRAINJOB_CRD_DIR")
+            monkeypatch.setenv("KUBECONFIG", str(made.kubeconfig(tmp_path / "config", "team")))
+            return made
+
+        yield start
+
+
+@pytest.fixture
+def cluster(a_cluster):
+    return a_cluster()
+
+
+def test_a_cluster_where_all_is_well(doctor, cluster):
+    code, report = doctor()
+
+    assert (code, report["fit"], report["repair"]) == (0, True, [])
+    assert report.states == {"ok"}
+    assert "namespace team" in report.check("configuration")["found"]
+    assert "Kubernetes v1." in report.check("server")["found"]
+    assert report.check("trainer")["found"] == "Trainer 2.3 or later, changes runtimes by runtimePatches"
+    assert report.check("kueue")["found"].startswith("not installed")
+
+
+def test_nothing_is_created_or_changed(doctor, cluster):
+    before = cluster.objects(CLUSTER_TRAINING_RUNTIMES)
+    doctor()
+    written = [request for request in cluster.requests if request.method != "GET"]
+
+    assert cluster.objects(CLUSTER_TRAINING_RUNTIMES) == before
+    assert {request.path.rsplit("/", 1)[1] for request in written} <= {
+        "selfsubjectaccessreviews",
+        "selfsubjectreviews",
+    }
+
+
+def test_what_trainer_says_of_its_version_is_shown(doctor, cluster):
+    facts = {"name": "kubeflow-trainer-public", "namespace": "kubeflow-system"}
+    data = {"kubeflow_trainer_version": "v2.3.0"}
+    cluster.add({"apiVersion": "v1", "kind": "ConfigMap", "metadata": facts, "data": data})
+
+    assert doctor()[1].check("trainer")["found"].startswith("Trainer v2.3.0,")
+
+
+@pytest.mark.parametrize(("version", "field"), [("2.0", "podSpecOverrides"), ("2.1", "podTemplateOverrides")])
+def test_an_older_trainer_is_told_by_its_override_field(doctor, a_cluster, version, field):
+    a_cluster(version)
+    code, report = doctor()
+
+    assert (code, report.state("trainer")) == (0, "limited")
+    assert report.check("trainer")["found"] == f"Trainer {version}, changes runtimes by {field}"
+
+
+def test_a_cluster_without_trainer_is_not_fit(doctor, cluster):
+    cluster.delete("customresourcedefinitions", "trainjobs.trainer.kubeflow.org", None)
+    code, report = doctor()
+
+    assert (code, report.state("trainer")) == (6, "missing")
+
+
+def test_kueue_is_found_where_it_is(doctor, cluster):
+    names = {"plural": "localqueues", "kind": "LocalQueue"}
+    version = {"name": "v1beta1", "served": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
+    spec = {"group": "kueue.x-k8s.io", "scope": "Namespaced", "names": names, "versions": [version]}
+    head = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
+    cluster.add({**head, "metadata": {"name": "localqueues.kueue.x-k8s.io"}, "spec": spec})
+
+    assert doctor()[1].check("kueue")["found"] == "kueue.x-k8s.io/v1beta1"
+
+
+def test_a_namespace_that_is_not_there_is_missing(doctor, cluster, tmp_path, monkeypatch):
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "other", "nowhere")))
+    code, report = doctor()
+
+    assert (code, report.state("namespace")) == (6, "missing")
+
+
+def test_a_namespace_that_may_not_be_looked_at_is_not_held_against_it(doctor, cluster):
+    cluster.forbid("get", "namespaces")
+    code, report = doctor()
+
+    assert (code, report.state("namespace")) == (0, "unknown")
+
+
+def test_a_runtime_with_findings_is_limited_and_says_which(doctor, cluster):
+    cluster.add(build.torch(Blueprint("a", labels={"trainer.kubeflow.org/webhook-validation": "disabled"})))
+    cluster.add(build.torch(Blueprint("b", resources={"gpu": 2}, num_nodes=3, image="i:1")))
+    report = doctor()[1]
+
+    assert "labels" in report.check("runtime a")["cost"]
+    assert report.check("runtime b")["found"] == "torch, 3 nodes, 2 gpu, i:1"
+
+
+def test_a_cluster_without_runtimes_is_not_fit(doctor, cluster):
+    for runtime in ("python", "torch-distributed"):
+        cluster.delete(CLUSTER_TRAINING_RUNTIMES, runtime, None)
+    code, report = doctor()
+
+    assert (code, report.state("runtimes")) == (6, "missing")
+
+
+def test_a_missing_detail_costs_something_but_leaves_the_cluster_fit(doctor, cluster):
+    cluster.forbid("get", "pods/log")
+    code, report = doctor()
+
+    assert (code, report.check("may get pods/log")["state"]) == (0, "limited")
+    assert report.check("may get pods/log")["cost"].startswith("no logs")
+
+
+def test_a_missing_essential_permission_ends_with_6(doctor, cluster):
+    cluster.forbid("create", "trainjobs")
+    code, report = doctor()
+
+    assert (code, report.state("may create trainjobs")) == (6, "missing")
+
+
+def test_the_repair_grants_what_is_missing_and_no_more(doctor, cluster):
+    cluster.forbid("patch", "trainjobs")
+    cluster.forbid("*", "pods")
+    cluster.forbid("get", "clustertrainingruntimes")
+    role, binding, shared, shared_binding = doctor()[1]["repair"]
+
+    assert role["metadata"] == {"name": "trainjob-user", "namespace": "team"}
+    assert role["rules"] == [
+        {"apiGroups": ["trainer.kubeflow.org"], "resources": ["trainjobs"], "verbs": ["patch"]},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
+    ]
+    assert (binding["kind"], binding["roleRef"]["name"]) == ("RoleBinding", "trainjob-user")
+    assert (shared["kind"], shared["rules"][0]["verbs"]) == ("ClusterRole", ["get"])
+    assert shared_binding["kind"] == "ClusterRoleBinding"
+
+
+def test_the_repair_is_shown_as_yaml_behind_the_table(cluster, capsys):
+    cluster.forbid("list", "events")
+    main(["--backend", "kubernetes", "doctor"])
+    table, repair = capsys.readouterr().out.split("\n# Grants", 1)
+
+    assert "no reason why a pod finds no machine" in table
+    assert [each["kind"] for each in yaml.safe_load_all(f"# {repair}")] == ["Role", "RoleBinding"]
+
+
+@pytest.mark.parametrize(
+    ("user", "subject"),
+    [
+        ("system:serviceaccount:airflow:worker", {"kind": "ServiceAccount", "name": "worker", "namespace": "airflow"}),
+        ("anna@example.com", {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "anna@example.com"}),
+        (None, {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "FILL-IN-YOUR-USER"}),
+    ],
+)
+def test_the_repair_is_bound_to_who_asked(user, subject):
+    _, binding = permissions.grant(PERMISSIONS[:1], user, "team")
+
+    assert binding["subjects"] == [subject]
+
+
+def test_an_expired_token_is_said_to_be_one(doctor, cluster):
+    cluster.tokens = {"another"}
+    code, report = doctor()
+
+    assert (code, report.state("credentials")) == (6, "missing")
+    assert "log in" in report.check("credentials")["found"]
+
+
+def test_a_kubeconfig_that_is_not_there_is_said_to_be_missing(doctor, monkeypatch):
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    code, report = doctor()
+
+    assert (code, [each["what"] for each in report["checks"]]) == (6, ["configuration"])
+
+
+def test_a_server_that_does_not_speak_tls_is_a_matter_of_tls(doctor, cluster, tmp_path, monkeypatch):
+    config = yaml.safe_load(cluster.kubeconfig(tmp_path / "tls").read_text())
+    config["clusters"][0]["cluster"]["server"] = cluster.url.replace("http://", "https://")
+    (tmp_path / "tls").write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "tls"))
+    code, report = doctor()
+
+    assert (code, report.state("TLS")) == (6, "missing")
+
+
+def test_a_server_that_is_not_there_is_no_matter_of_tls(doctor, tmp_path, monkeypatch):
+    with Cluster() as gone:
+        monkeypatch.setenv("KUBECONFIG", str(gone.kubeconfig(tmp_path / "config")))
+    code, report = doctor()
+
+    assert (code, report.state("server")) == (6, "missing")
+    assert "cannot be reached" in report.check("server")["found"]
+
+
+def test_this_machine_is_fit(doctor):
+    code, report = doctor("local")
+
+    assert (code, [each["what"] for each in report["checks"]]) == (0, ["python", "torch", "home"])
+    assert report.check("python")["found"] == ".".join(map(str, sys.version_info[:3]))
+
+
+def test_a_home_that_cannot_be_written_is_missing(doctor, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TRAINJOB_HOME", str(tmp_path / "file" / "home"))
+    code, report = doctor("local")
+
+    assert (code, report.state("home")) == (6, "missing")
+
+
+def test_looking_at_this_machine_leaves_nothing_behind(doctor, tmp_path):
+    doctor("local")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_backend_that_there_is_not_is_said_to_be_none(capsys):
+    assert main(["--backend", "moon", "doctor"]) == 2
+    assert "known are" in capsys.readouterr().err
+
+
+# deploy/rbac.yaml
+
+
+@pytest.fixture(scope="module")
+def deployed():
+    documents = yaml.safe_load_all((ROOT / "deploy" / "rbac.yaml").read_text(encoding="utf-8"))
+    return {(each["kind"], each["metadata"]["name"]): each for each in documents}
+
+
+@pytest.mark.parametrize(("role", "user"), [("trainjob-airflow-worker", AIRFLOW), ("trainjob-kfp-runner", KFP)])
+def test_a_deployed_role_grants_what_its_user_needs_and_no_more(deployed, role, user):
+    needed = [each for each in PERMISSIONS if user in each.users and each.kind.namespaced]
+
+    assert deployed["ClusterRole", role]["rules"] == permissions.rules(needed)
+
+
+def test_the_deployed_role_for_shared_runtimes_grants_what_is_needed_of_them(deployed):
+    needed = [each for each in PERMISSIONS if not each.kind.namespaced]
+
+    assert deployed["ClusterRole", "trainjob-runtimes"]["rules"] == permissions.rules(needed)
+
+
+def test_every_deployed_binding_is_of_a_role_that_is_there(deployed):
+    bindings = [each for (kind, _), each in deployed.items() if kind.endswith("Binding")]
+
+    assert len(bindings) == 3
+    assert {(each["roleRef"]["kind"], each["roleRef"]["name"]) for each in bindings} <= deployed.keys()
+
+
+def test_no_permission_is_a_wildcard_or_reads_secrets():
+    granted = {(verb, each.resource) for each in PERMISSIONS for verb in each.verbs}
+
+    assert not any("*" in pair for pair in granted)
+    assert {verb for verb, resource in granted if resource == "secrets"} == {"create"}
