@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer_core.cluster.kinds import SECRETS, Kind
+from trainer_core.cluster.raw import one_line
 from trainer_core.errors import BackendUnavailableError, InvalidRequestError, TrainerError
 
 __all__ = [
@@ -40,7 +41,6 @@ __all__ = [
     "TakenError",
     "UnauthorizedError",
     "error",
-    "one_line",
     "unreachable",
 ]
 
@@ -183,12 +183,6 @@ def unreachable(task: str, host: str, cause: BaseException) -> BackendUnavailabl
     if "CERTIFICATE_VERIFY" in text.upper():
         advice = "name the cluster's CA in the kubeconfig, or in SSL_CERT_FILE"
     return BackendUnavailableError(f"the cluster at {host} cannot be reached to {task}: {text}; {advice}")
-
-
-def one_line(text: str, most: int = _MAX_TEXT) -> str:
-    """Return a text of any shape as one line of limited length, without what could steer a terminal."""
-    line = " ".join("".join(char if char.isprintable() else " " for char in text[: 2 * most]).split())
-    return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def _read(status: int, body: bytes, task: str, kind: Kind | None, headers: Mapping[str, str]) -> _Answer:

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from trainer_core.cluster import answers, kubeconfig
+from trainer_core.cluster import kubeconfig
 from trainer_core.cluster.kubeconfig import ACCOUNT, NoClusterError
+from trainer_core.cluster.raw import one_line
 
 if TYPE_CHECKING:
     import aiohttp
@@ -166,8 +167,7 @@ class Connection:
                 context.load_cert_chain(configuration.cert_file, configuration.key_file)
         except OSError as error:
             raise NoClusterError(
-                f"the certificates for {self.host} cannot be read: {answers.one_line(str(error), 300)}; correct the "
-                "kubeconfig"
+                f"the certificates for {self.host} cannot be read: {one_line(str(error), 300)}; correct the kubeconfig"
             ) from error
         if not configuration.verify_ssl or configuration.assert_hostname is False:
             context.check_hostname = False

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer_core.cluster.answers import one_line
+from trainer_core.cluster.raw import one_line
 from trainer_core.errors import BackendUnavailableError
 
 if TYPE_CHECKING:

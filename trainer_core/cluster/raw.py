@@ -25,7 +25,7 @@ def time_of(text: str | None) -> datetime | None:
 
 
 def one_line(text: str | None, limit: int = _LIMIT) -> str:
-    """Return a text as one line of at most so many characters."""
+    """Return a text as one line of at most so many characters, without what could steer a terminal."""
     # Cut before it is split as well: others may have written megabytes.
-    line = " ".join((text or "")[: 2 * limit].split())
+    line = " ".join("".join(char if char.isprintable() else " " for char in (text or "")[: 2 * limit]).split())
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
