@@ -3,7 +3,7 @@
     with Cluster() as cluster:
         kubernetes.client.ApiClient(cluster.configuration())        # or url and token, or kubeconfig(path)
 
-`Cluster(namespaces=, trainer="2.3", controllers=True, kueue=False, backoff_limit=None, backoff=, grace=, delay=, keep=)`
+``Cluster(namespaces=, trainer="2.3", controllers=True, kueue=False, backoff_limit=, backoff=, grace=, delay=, keep=)``
 
 * With controllers (the default) it does what Trainer, JobSet, Job, scheduler and kubelet do: a TrainJob that anybody
   creates becomes pods, and pods become real processes of this machine: of a Python of their own, in folders of their
@@ -18,8 +18,9 @@
   `fake_cluster.runtimes.runtime` builds further ones, also with initializer steps.
 
 What a test does, as an administrator who is asked nothing (all of it from any thread):
-  ``add(raw)``, ``get(kind, name, namespace)`` (None if absent), ``objects(kind, namespace)``, ``update(kind, name, edit)``,
-  ``update_status(kind, name, status)``, ``delete(kind, name)``; a kind is a `Kind` or a name: ``"TrainJob"``, ``"pods"``.
+  ``add(raw)``, ``get(kind, name, namespace)`` (None if absent), ``objects(kind, namespace)``,
+  ``update(kind, name, edit)``, ``update_status(kind, name, status)``, ``delete(kind, name)``; a kind is a `Kind` or a
+  name: ``"TrainJob"``, ``"pods"``. A CustomResourceDefinition that is added takes the place of the one that is there.
   ``write_log(pod, *lines)``, ``start_log(pod, lines)`` (another run; any sequence of (ns, line)), ``end_log(pod)``.
   ``images["part of an image"] = "python source"``: what an image runs of itself.
 

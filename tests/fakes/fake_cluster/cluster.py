@@ -188,6 +188,8 @@ class Cluster:
         kind = self._registry.of(raw)
         raw = copy.deepcopy(dict(raw))
         if kind == CRDS:
+            if self._store.find(CRDS, None, raw["metadata"]["name"]):
+                self._store.delete(CRDS, None, raw["metadata"]["name"])
             self._registry.define(raw)
             self._schemas.define(raw)
         if kind.namespaced:
