@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import urllib.error
+import urllib.parse
 import urllib.request
 
 import psutil
@@ -19,9 +20,10 @@ import pytest
 
 from trainer_core import LocalProcessBackendConfig, TrainerClient, TrainJobRef
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 _DAGS = pathlib.Path(__file__).with_name("standalone_dags.py")
+_EXAMPLES = pathlib.Path(__file__).parents[2] / "dags"
 
 
 def until(condition):
@@ -49,7 +51,7 @@ class Airflow:
         except (OSError, urllib.error.URLError):
             return False
         parts = ("scheduler", "triggerer", "dag_processor")
-        return len(dags) == 5 and all(health[part]["status"] == "healthy" for part in parts)
+        return len(dags) == 8 and all(health[part]["status"] == "healthy" for part in parts)
 
     def ask(self, method, path, body=None):
         headers = {"Content-Type": "application/json"}
@@ -65,15 +67,26 @@ class Airflow:
         body = {"logical_date": None, "conf": {"gate": str(gate)}}
         return Task(self, dag, self.ask("POST", f"/api/v2/dags/{dag}/dagRuns", body)["dag_run_id"])
 
+    def runs(self, dag, kind):
+        return self.ask("GET", f"/api/v2/dags/{dag}/dagRuns?run_type={kind}")["dag_runs"]
+
+    def end(self, run):
+        self.ask("PATCH", f"/api/v2/dags/{run['dag_id']}/dagRuns/{run['dag_run_id']}", {"state": "failed"})
+
+    def causes(self, run):
+        """The Assets that started a run, and who made each of them new."""
+        path = f"/api/v2/dags/{run['dag_id']}/dagRuns/{run['dag_run_id']}/upstreamAssetEvents"
+        return [(event["name"], event["source_dag_id"]) for event in self.ask("GET", path)["asset_events"]]
+
 
 class Task:
-    """The task of one DAG run."""
+    """A task of one DAG run."""
 
-    def __init__(self, airflow, dag, run):
+    def __init__(self, airflow, dag, run, name="train"):
         self._airflow = airflow
         self._dag = dag
         self._run = run
-        self._path = f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/train"
+        self._path = f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/{name}"
 
     def instance(self):
         return self._airflow.ask("GET", self._path)
@@ -154,7 +167,7 @@ def settings(home, port):
 @pytest.fixture(scope="module")
 def airflow(tmp_path_factory):
     home = tmp_path_factory.mktemp("standalone")
-    (home / "dags").mkdir()
+    shutil.copytree(_EXAMPLES, home / "dags", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(_DAGS, home / "dags")
     port = free_port()
     command = [sys.executable, "-m", "airflow", "standalone"]
@@ -256,3 +269,17 @@ def test_a_killed_worker_leaves_the_job_to_the_retry(airflow, gate):
     task.is_now("success")
     assert task.ref() == ref.to_dict()
     assert task.xcom("return_value") == {"accuracy": 0.97}
+
+
+def test_a_new_dataset_starts_the_retraining_which_fetches_it(airflow, gate):
+    pytest.importorskip("sklearn")
+    (nightly,) = until(lambda: airflow.runs("retrain_digits", "scheduled"))
+    airflow.end(nightly)
+    airflow.start("ingest_digits", gate)
+    (run,) = until(lambda: airflow.runs("retrain_digits", "asset_triggered"))
+    initialize = Task(airflow, "retrain_digits", run["dag_run_id"], "initialize")
+    initialize.is_now("success")
+    airflow.end(run)
+    dataset = urllib.parse.urlsplit(initialize.xcom("return_value")["dataset"])
+    assert pathlib.Path(dataset.path, "digits.npz").is_file()
+    assert airflow.causes(run) == [("digits-dataset", "ingest_digits")]
