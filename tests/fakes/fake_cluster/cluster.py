@@ -182,11 +182,11 @@ class Cluster:
 
     def add(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """Create an object as an administrator would, past every check; its namespace is made if need be."""
-        return self.call(lambda: self._add(raw))
+        given = copy.deepcopy(dict(raw))
+        return copy.deepcopy(self.call(lambda: self._add(given)))
 
-    def _add(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+    def _add(self, raw: dict[str, Any]) -> dict[str, Any]:
         kind = self._registry.of(raw)
-        raw = copy.deepcopy(dict(raw))
         if kind == CRDS:
             if self._store.find(CRDS, None, raw["metadata"]["name"]):
                 self._store.delete(CRDS, None, raw["metadata"]["name"])
@@ -198,7 +198,7 @@ class Cluster:
                 self._store.create(
                     NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
                 )
-        return copy.deepcopy(self._store.create(kind, raw).raw)
+        return self._store.create(kind, raw).raw
 
     def get(self, kind: Kind | str, name: str, namespace: str | None = "default") -> dict[str, Any] | None:
         """Return an object as it is now, or None."""

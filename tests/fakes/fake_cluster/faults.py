@@ -8,7 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-__all__ = ["KINDS", "Fault", "Faults"]
+from aiohttp import web
+
+__all__ = ["KINDS", "OF_REQUEST", "Fault", "Faults"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class Fault:
         return bool(self.truncate or self.gone or self.drip)
 
 
+#: Under which a request carries what goes wrong within its answer.
+OF_REQUEST = web.RequestKey("fault", Fault)
 #: What happens at random unless said otherwise; for a watch, what may happen to its stream besides.
 KINDS = (
     Fault(status=429, retry_after=0.05),

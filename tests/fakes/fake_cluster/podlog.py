@@ -11,6 +11,7 @@ from typing import Any
 from aiohttp import web
 
 from fake_cluster.answers import RefusedError, bad_request
+from fake_cluster.faults import OF_REQUEST
 from fake_cluster.history import Record
 
 __all__ = ["Log", "Logs", "stamp"]
@@ -102,7 +103,7 @@ class Logs:
         log = self._wanted(pod, container, _yes(query, "previous"))
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
         await response.prepare(request)
-        fault = request.get("fault")
+        fault = request.get(OF_REQUEST)
         rest = int(query["limitBytes"]) if query.get("limitBytes") else None
         first = max(0, len(log.lines) - int(query["tailLines"])) if query.get("tailLines") else 0
         async for batch in log.batches(first, _since(query), _yes(query, "follow")):

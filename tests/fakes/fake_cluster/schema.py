@@ -32,6 +32,10 @@ class _Schema:
         return Draft7Validator(structural.translated(self.openapi))
 
 
+#: By identity of what they are made from: every cluster of a process has the same definitions.
+_KNOWN: dict[int, _Schema] = {}
+
+
 class Schemas:
     """The schemas of all kinds that have a definition.
 
@@ -54,7 +58,9 @@ class Schemas:
         spec = definition["spec"]
         for version in spec["versions"]:
             openapi = version["schema"]["openAPIV3Schema"]
-            self._schemas[spec["group"], version["name"], spec["names"]["plural"]] = _Schema(openapi)
+            self._schemas[spec["group"], version["name"], spec["names"]["plural"]] = _KNOWN.setdefault(
+                id(openapi), _Schema(openapi)
+            )
 
     def check(self, intent: Intent) -> None:
         """Prune, default and validate what is to be kept.

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from fake_cluster import answers, discovery, reading
 from fake_cluster.answers import RefusedError
-from fake_cluster.faults import Fault, Faults
+from fake_cluster.faults import OF_REQUEST, Fault, Faults
 from fake_cluster.gate import Gate
 from fake_cluster.podlog import Logs
 from fake_cluster.registry import Address
@@ -186,7 +186,7 @@ def _verb(request: web.Request, address: Address) -> str:
 async def _spoil(request: web.Request, fault: Fault) -> None:
     """Do to a request what a fault says; what happens within its answer is left to who writes that."""
     if fault.in_stream:
-        request["fault"] = fault
+        request[OF_REQUEST] = fault
         return
     if fault.status is not None:
         raise answers.of_code(fault.status, fault.retry_after)

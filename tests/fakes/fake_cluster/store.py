@@ -78,13 +78,13 @@ class Store:
         return [records[key] for key in sorted(records) if namespace is None or key[0] == namespace]
 
     def create(self, kind: Kind, raw: Mapping[str, Any]) -> Record:
-        """Keep a new object.
+        """Keep a new object; who gives it away changes it no more.
 
         Raises:
             RefusedError: Its name is taken (409).
         """
-        raw = copy.deepcopy(dict(raw))
-        metadata = raw["metadata"] = raw.get("metadata") or {}
+        metadata = dict(raw.get("metadata") or {})
+        raw = {**raw, "metadata": metadata}
         if not metadata.get("name") and metadata.get("generateName"):
             metadata["name"] = metadata["generateName"] + "".join(random.choices(_SUFFIX, k=5))  # noqa: S311
         if self.find(kind, metadata.get("namespace"), metadata["name"]):

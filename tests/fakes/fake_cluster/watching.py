@@ -12,7 +12,7 @@ from aiohttp import web
 
 from fake_cluster.answers import RefusedError
 from fake_cluster.event_forms import shown
-from fake_cluster.faults import Fault
+from fake_cluster.faults import OF_REQUEST
 from fake_cluster.history import Change
 from fake_cluster.registry import Address, stored_as
 from fake_cluster.selectors import selector
@@ -102,7 +102,7 @@ class _Stream:
 
     async def show_since(self, revision: int) -> bool:
         """Show what has changed; return False where that is no longer known."""
-        fault: Fault | None = self._request.get("fault")
+        fault = self._request.get(OF_REQUEST)
         try:
             if fault is not None and fault.gone:
                 raise RefusedError(410, f"too old resource version: {revision} ({self._store.history.revision})")
@@ -136,7 +136,7 @@ class _Stream:
         return change.old is not None and self._chosen(change.old.raw)
 
     async def _write(self, lines: list[bytes]) -> None:
-        fault: Fault | None = self._request.get("fault")
+        fault = self._request.get(OF_REQUEST)
         if lines and fault is not None and fault.drip:
             for byte in b"".join(lines):
                 await self._response.write(bytes([byte]))
