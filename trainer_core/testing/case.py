@@ -60,7 +60,7 @@ class BackendCase:
     image: str | None = None
 
 
-def where(**facts: bool) -> Callable[[_F], _F]:
+def where(**facts: bool | str | None) -> Callable[[_F], _F]:
     """Say that a test is about backends with these facts only; another one is about the others."""
 
     def mark(test: _F) -> _F:

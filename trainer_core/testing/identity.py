@@ -104,6 +104,8 @@ class Identity(Contract):
         assert {case.runtime, client.backend.default_runtime} <= {runtime.name for runtime in runtimes}
         assert [client.get_runtime(runtime.name) for runtime in runtimes] == runtimes
 
+    # An image is given where that of the runtime cannot be had.
+    @where(image=None)
     def test_the_packages_of_a_runtime_are_printed_and_returned(
         self, case: BackendCase, client: TrainerClient, capsys: pytest.CaptureFixture[str]
     ) -> None:

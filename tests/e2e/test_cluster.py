@@ -1,0 +1,13 @@
+"""The contract of DESIGN.md on a real cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainer_core.testing import BackendContract
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.usefixtures("empty_namespace")]
+
+
+class TestContract(BackendContract):
+    pass
