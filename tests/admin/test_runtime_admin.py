@@ -126,6 +126,19 @@ def test_runtimes_of_other_namespaces_are_not_seen(admin):
     assert names(admin) == READY_MADE
 
 
+def test_who_may_list_only_one_kind_gets_that_kind(admin, cluster):
+    admin.create(torch(namespace="team"))
+    cluster.forbid("list", "clustertrainingruntimes")
+    one = names(admin)
+    cluster.forbid("list", "trainingruntimes")
+
+    with pytest.raises(BackendUnavailableError, match="list clustertrainingruntimes"):
+        admin.list()
+    cluster.allow("list", "clustertrainingruntimes")
+    cluster.allow("list", "trainingruntimes")
+    assert one == ["mine"]
+
+
 def test_a_missing_runtime_is_named_with_those_there_are(admin):
     with pytest.raises(RuntimeNotFoundError, match=r"'nope'.*python, torch-distributed"):
         admin.get("nope")

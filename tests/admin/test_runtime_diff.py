@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from trainer_core.admin import build
-from trainer_core.admin.blueprint import Blueprint, Coscheduling, Initializer, Pod
+from trainer_core.admin.blueprint import Blueprint, Coscheduling, Initializer, Pod, Volcano
 from trainer_core.admin.diff import Change, changes, patch
 
 SPEC = "spec.template.spec"
@@ -71,6 +71,14 @@ def test_defaults_inside_policies_and_pods_are_no_difference():
     node["template"]["spec"]["template"]["spec"]["volumes"][0]["configMap"]["name"] = ""
 
     assert changes(there, wanted) == []
+
+
+def test_empty_metadata_of_a_template_is_no_difference():
+    there = live(torch())
+    there["spec"]["template"]["metadata"] = {"creationTimestamp": None}
+
+    assert changes(there, torch()) == []
+    assert len(changes(there, torch(gang=Volcano(queue="q")))) == 2
 
 
 def test_quantities_are_compared_by_their_amount():

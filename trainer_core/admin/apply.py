@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import logging
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -19,6 +20,8 @@ from trainer_core.configs import KubernetesBackendConfig
 from trainer_core.errors import BackendUnavailableError, ConflictError, InvalidRequestError, RuntimeNotFoundError
 
 __all__ = ["Applied", "RuntimeAdmin"]
+
+_log = logging.getLogger(__name__)
 
 Raw = Mapping[str, Any]
 Applied = Literal["created", "changed", "recreated", "unchanged"]
@@ -53,10 +56,21 @@ class RuntimeAdmin:
         return self._api.connection.namespace
 
     def list(self) -> builtins.list[Listed]:
-        """Return the runtimes that a TrainJob of the namespace can refer to, by name."""
-        own = {found.name: found for found in map(listed, self._all(TRAINING_RUNTIMES))}
-        shared = {found.name: found for found in map(listed, self._all(CLUSTER_TRAINING_RUNTIMES))}
-        return sorted({**shared, **own}.values(), key=lambda found: found.name)
+        """Return the runtimes that a TrainJob of the namespace can refer to, by name.
+
+        Where a role lets only one of the two kinds be listed, it is that kind.
+        """
+        found: dict[str, Listed] = {}
+        refused: builtins.list[ForbiddenError] = []
+        for kind in (CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES):
+            try:
+                found.update({each.name: each for each in map(listed, self._all(kind))})
+            except ForbiddenError as error:
+                _log.warning("%s are left out: %s", kind.plural, error)
+                refused.append(error)
+        if len(refused) > 1:
+            raise refused[0]
+        return sorted(found.values(), key=lambda each: each.name)
 
     def get(self, name: str) -> dict[str, Any]:
         """Return the runtime that a TrainJob of the namespace gets by this name.

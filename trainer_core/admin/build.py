@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from trainer_core.admin.blueprint import Blueprint, Coscheduling, Gang, Initializer, Mpi, Storage, Volcano
+from trainer_core.admin.models import MODELS
 from trainer_core.admin.raw import API_VERSION, INITIALIZERS, VOLUME, replicated_jobs
 from trainer_core.cluster.runtimes import ANCESTOR, FRAMEWORK
 from trainer_core.secrets import SecretRef
@@ -25,15 +26,6 @@ _STOCK = {
     "deepspeed": f"{_IMAGES}/deepspeed-runtime",
     "mlx": f"{_IMAGES}/mlx-runtime",
     "torchtune": f"{_IMAGES}/torchtune-trainer",
-}
-_LLAMA = ("tokenizer.path=/workspace/model/original/tokenizer.model",)
-_QWEN = ("tokenizer.path=/workspace/model/vocab.json", "tokenizer.merges_file=/workspace/model/merges.txt")
-#: Models that Trainer 2.3 fine-tunes, by the end of the runtime's name: recipe, where the model lies, its tokenizer.
-_MODELS = {
-    "llama3.2-1b": ("llama3_2/1B_full", "hf://meta-llama/Llama-3.2-1B-Instruct", _LLAMA),
-    "llama3.2-3b": ("llama3_2/3B_full", "hf://meta-llama/Llama-3.2-3B-Instruct", _LLAMA),
-    "llama3.3-70b": ("llama3_3/70B_full", "hf://meta-llama/Llama-3.3-70B-Instruct", _LLAMA),
-    "qwen2.5-1.5b": ("qwen2_5/1.5B_full", "hf://Qwen/Qwen2.5-1.5B-Instruct", _QWEN),
 }
 _QUEUE = "scheduling.volcano.sh/queue-name"
 _SSHD = {
@@ -130,16 +122,15 @@ def torchtune(
     Raises:
         ValueError: The name is not one Trainer finds a model in.
     """
-    ending = blueprint.name.removeprefix("torchtune-")
-    if ending not in _MODELS or ending == blueprint.name:
-        known = ", ".join(f"torchtune-{each}" for each in _MODELS)
+    if blueprint.name not in MODELS:
+        known = ", ".join(MODELS)
         raise ValueError(f"runtime {blueprint.name!r}: Trainer reads the model from the name; known are {known}")
-    recipe, uri, tokenizer = _MODELS[ending]
-    command = blueprint.command or _tune(recipe, tokenizer)
+    known_model = MODELS[blueprint.name]
+    command = blueprint.command or known_model.command()
     return with_initializers(
         _one_job(replace(blueprint, command=command), "torchtune", {"torch": {}}),
         dataset=dataset or Initializer("hf://tatsu-lab/alpaca"),
-        model=model or Initializer(uri),
+        model=model or Initializer(known_model.uri),
         storage=storage,
     )
 
@@ -256,17 +247,6 @@ def _env(name: str, value: str | SecretRef) -> Manifest:
     if isinstance(value, SecretRef):
         return {"name": name, "valueFrom": {"secretKeyRef": {"name": value.name, "key": value.key}}}
     return {"name": name, "value": value}
-
-
-def _tune(recipe: str, tokenizer: Sequence[str]) -> list[str]:
-    """What Trainer takes apart again: it replaces the recipe, and appends what a TrainJob says."""
-    return [
-        *("tune", "run", "--rdzv_endpoint=localhost:29500", "full_finetune_distributed", "--config", recipe),
-        *("dataset=torchtune.datasets.instruct_dataset", "dataset.source=parquet"),
-        *("dataset.data_dir=/workspace/dataset/data", "output_dir=/workspace/output"),
-        *tokenizer,
-        "checkpointer.checkpoint_dir=/workspace/model",
-    ]
 
 
 def _initializer(name: str, initializer: Initializer) -> Manifest:

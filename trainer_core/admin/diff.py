@@ -133,6 +133,9 @@ def _differences(before: Any, after: Any, path: str) -> Iterator[Difference]:
 def _same(before: Any, after: Any, path: str) -> bool:
     if before == after or (after is None and before == _default(path)):
         return True
+    if path.endswith(".metadata") and not any((before or {}).values()) and not after:
+        # Programs written in Go leave ``creationTimestamp: null`` in templates.
+        return True
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         return False
     if _QUANTITIES.search(path) and None not in (before, after):

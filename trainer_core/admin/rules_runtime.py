@@ -8,6 +8,7 @@ from typing import Any
 
 from trainer_core import checks
 from trainer_core.admin.findings import Finding, Findings, error, warning
+from trainer_core.admin.models import MODELS
 from trainer_core.admin.raw import API_VERSION, WEBHOOK, at, items, mapping, replicated_jobs
 from trainer_core.cluster.runtimes import FRAMEWORK, NODE, POLICIES
 
@@ -26,8 +27,6 @@ _POLICY_KEYS = {
 }
 _GANGS = {"coscheduling": ("scheduleTimeoutSeconds",), "volcano": ("networkTopology",)}
 _REMOVED = ("numProcPerNode", "elasticPolicy")
-#: What Trainer 2.3 makes of a torchtune runtime's name.
-_MODELS = ("llama3.2-1b", "llama3.2-3b", "llama3.3-70b", "qwen2.5-1.5b")
 
 
 def kind(runtime: Raw) -> Findings:
@@ -128,9 +127,8 @@ def framework(runtime: Raw) -> Findings:
         )
         yield error("V14", "metadata.labels", message)
     name = at(runtime, "metadata", "name") or ""
-    known = [f"torchtune-{model}" for model in _MODELS]
-    if value == "torchtune" and name not in known:
-        message = f"Trainer reads the model from the name, and knows {', '.join(known)}; got {name!r}"
+    if value == "torchtune" and name not in MODELS:
+        message = f"Trainer reads the model from the name, and knows {', '.join(MODELS)}; got {name!r}"
         yield error("V15", "metadata.name", message)
 
 

@@ -51,15 +51,11 @@ def create(
     service_account: Annotated[str | None, typer.Option(help="Whom the pods run as.")] = None,
     gang: Annotated[Together | None, typer.Option(help="Start all pods of a job together.")] = None,
     queue: Annotated[str | None, typer.Option(help="Volcano queue.")] = None,
-    dataset: Annotated[
-        str | None, typer.Option(help="Fetch a dataset first; from here if a TrainJob names none.")
-    ] = None,
-    model: Annotated[str | None, typer.Option(help="Fetch a model first; from here if a TrainJob names none.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Fetch a dataset first; this, if a TrainJob names none.")] = None,
+    model: Annotated[str | None, typer.Option(help="Fetch a model first; this, if a TrainJob names none.")] = None,
     claim: Annotated[str | None, typer.Option(help="Fetch into this PersistentVolumeClaim.")] = None,
     storage: Annotated[str, typer.Option(help="Fetch into a new claim of this size.")] = "20Gi",
-    access_mode: Annotated[
-        str, typer.Option(help="Of the new claim; ReadWriteMany for several nodes.")
-    ] = "ReadWriteOnce",
+    access_mode: Annotated[str, typer.Option(help="Of it; ReadWriteMany for several nodes.")] = "ReadWriteOnce",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the manifest; ask no cluster.")] = False,
     output: Annotated[Form, typer.Option("--output", "-o", help="How to print the manifest.")] = Form.TABLE,
 ) -> None:
@@ -83,12 +79,16 @@ def create(
         _refuse_errors(runtime)
     else:
         administrator(context.obj).create(runtime)
+    _print(runtime, Form.YAML if dry_run and output is Form.TABLE else output)
+
+
+def _print(runtime: dict[str, Any], output: Form) -> None:
     if output is Form.JSON:
         print_data(runtime)
-    elif dry_run or output is Form.YAML:
+    elif output is Form.YAML:
         print_yaml(runtime)
     else:
-        print(f"{runtime['kind']} {name} created")
+        print(f"{runtime['kind']} {runtime['metadata']['name']} created")
 
 
 def _built(

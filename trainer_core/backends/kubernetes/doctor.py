@@ -230,7 +230,8 @@ def _runtimes_by_name(api: Api) -> dict[str, Mapping[str, Any]]:
 def _offer(raw: Mapping[str, Any]) -> str:
     trainer = runtimes.runtime(raw).trainer
     device = "" if trainer.device == "Unknown" else f", {trainer.device_count} {trainer.device}"
-    return f"{trainer.framework}, {trainer.num_nodes} nodes{device}, {trainer.image}"
+    nodes = "1 node" if trainer.num_nodes == 1 else f"{trainer.num_nodes} nodes"
+    return f"{trainer.framework}, {nodes}{device}, {trainer.image}"
 
 
 def _permissions(api: Api) -> tuple[list[Check], list[Permission]]:
