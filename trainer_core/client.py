@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,8 @@ from trainer_core.request import Owner, TrainJobRequest
 from trainer_core.runtimes import Runtime
 
 __all__ = ["TrainerClient", "backend_for"]
+
+_log = logging.getLogger(__name__)
 
 
 def backend_for(name: str) -> type[Backend]:
@@ -284,9 +287,8 @@ class TrainerClient:
             job: Its name or ref.
             timeout: Seconds to wait at most; None for as long as it takes.
             on_observation: Called at each look, for progress bars and log lines.
-            fail_fast: Take a job that cannot get well (an image that does not exist, a crash loop, no node that could
-                take it for five minutes) for failed before its backend says so. The job itself is left as it is:
-                `cancel` it.
+            fail_fast: End a job that cannot get well (an image that does not exist, a crash loop, no node that could
+                take it for five minutes), instead of waiting until its backend gives it up.
 
         Raises:
             WaitTimeoutError: The time is over; the job goes on.
@@ -304,7 +306,23 @@ class TrainerClient:
                     if on_observation is not None:
                         on_observation(observation)
                     state = state.seen(observation, time.monotonic())
-        return state.outcome
+        return self.conclude(state)
+
+    def conclude(self, state: waiting.Waiting) -> Outcome:
+        """Return the outcome of a waiting that is over, and end the job if it was given up.
+
+        An outcome means that its job has ended. Where ending it is not permitted, it goes on.
+        """
+        if state.outcome is None:
+            raise ValueError(f"the waiting for TrainJob {state.ref.name!r} is not over")
+        if not state.gave_up:
+            return state.outcome
+        try:
+            self.backend.cancel(state.ref, because=state.outcome.diagnosis)
+            return self.backend.observe(state.ref).outcome or state.outcome
+        except TrainerError as error:
+            _log.warning("TrainJob %r cannot get well and could not be ended: %s", state.ref.name, error)
+            return state.outcome
 
     def follow(self, job: str | TrainJobRef) -> Follower:
         """Return what looks at a TrainJob again and again, and is told of changes where the backend can.

@@ -38,14 +38,14 @@ class Waiting:
     Attributes:
         ref: The TrainJob.
         deadline: When to give up, in seconds of the caller's own clock; None for never.
-        fail_fast: Take a job that cannot get well for failed, before its backend says so.
+        fail_fast: Give up a job that cannot get well, before its backend does.
         delay: Seconds until the next look, for backends that can only be asked.
         errors: Errors in a row.
         away_since: When the backend could first not be reached, in seconds of the caller's clock.
         trouble: What is wrong with the job although it has not ended.
         trouble_since: Since when, in seconds of the caller's clock.
         outcome: Set when waiting is over.
-        gave_up: The outcome says what will become of the job; the job itself has not ended: cancel it.
+        gave_up: The job is to be ended for what the outcome says of it: see `TrainerClient.conclude`.
     """
 
     ref: TrainJobRef
@@ -144,8 +144,8 @@ def start(ref: TrainJobRef, now: float, timeout: float | None = None, fail_fast:
         ref: The TrainJob.
         now: The caller's clock, in seconds; a monotonic one, so that clock jumps do not matter.
         timeout: Seconds to wait at most; None for as long as it takes.
-        fail_fast: Take a job that cannot get well (an image that does not exist, a crash loop, no node that could
-            take it for some minutes) for failed, before its backend says so.
+        fail_fast: Give up a job that cannot get well (an image that does not exist, a crash loop, no node that could
+            take it for some minutes), before its backend does.
     """
     return Waiting(ref, deadline=None if timeout is None else now + timeout, fail_fast=fail_fast)
 

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
+from functools import cache
+
 import pytest
 
-from trainer_core import DebugBackendConfig, LocalProcessBackendConfig, TrainerClient
+from trainer_core import DebugBackendConfig, KubernetesBackendConfig, LocalProcessBackendConfig, TrainerClient
 
 # Before the suite is imported: failed assertions in it show their values.
 pytest.register_assert_rewrite("trainer_core.testing")
 
+from fake_cluster import Cluster  # noqa: E402
+
 from trainer_core.testing import BackendCase, on_each  # noqa: E402 -- see above
+
+
+@cache
+def cluster():
+    """A cluster for the whole session, with a namespace for each test: its pods are processes of this machine."""
+    return Cluster().__enter__()
+
+
+def on_the_cluster(folder):
+    namespace = f"test-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}"
+    if cluster().get("Namespace", namespace) is None:
+        cluster().add({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    return TrainerClient(KubernetesBackendConfig(namespace=namespace, client_configuration=cluster().configuration()))
+
 
 CASES = (
     BackendCase("local", lambda folder: TrainerClient(LocalProcessBackendConfig(home=folder))),
@@ -21,8 +40,16 @@ CASES = (
         runs_every_node=False,
         installs_packages=False,
     ),
+    BackendCase("kubernetes", on_the_cluster, reads_this_machine=False, runs_bare_runtimes=True),
 )
 
 
 def pytest_generate_tests(metafunc):
     on_each(CASES, metafunc)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _the_cluster_ends():
+    yield
+    if cluster.cache_info().currsize:
+        cluster().__exit__(None, None, None)

@@ -17,6 +17,7 @@ from trainer_core.backends.following import Follower, Polling
 from trainer_core.errors import ConflictError, JobNotFoundError
 from trainer_core.jobs import Event, TrainJob
 from trainer_core.observation import Observation
+from trainer_core.outcome import Diagnosis
 from trainer_core.ref import TrainJobRef
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime
@@ -178,8 +179,13 @@ class Backend(ABC):
         """Start a suspended job again from its beginning. Not suspended: this succeeds."""
 
     @abstractmethod
-    def cancel(self, ref: TrainJobRef) -> None:
-        """End the job for good and keep what it left. Ended already, or gone: this succeeds."""
+    def cancel(self, ref: TrainJobRef, because: Diagnosis | None = None) -> None:
+        """End the job for good and keep what it left. Ended already, or gone: this succeeds.
+
+        Args:
+            ref: The job.
+            because: Of what it will be said to have failed; None for being cancelled.
+        """
 
     @abstractmethod
     def delete(self, ref: TrainJobRef) -> None:

@@ -8,6 +8,7 @@ __all__ = [
     "ATTEMPT",
     "CANCELLED",
     "DELETE_AFTER",
+    "DIAGNOSIS",
     "FINGERPRINT",
     "KUEUE_PRIORITY",
     "KUEUE_QUEUE",
@@ -26,13 +27,14 @@ MANAGER = "trainjob-workflows"
 OWNER = "trainjob-workflows/owner"
 #: Label: seconds after its end when a TrainJob may be deleted.
 DELETE_AFTER = "trainjob-workflows/delete-after"
-#: Annotations: the whole request as JSON, its fingerprint, the attempt, when it was cancelled; and what its runtime
-#: offered when it was submitted, so that a look at the job needs no other look.
+#: Annotations: the whole request as JSON, its fingerprint, the attempt; when it was cancelled, and of what it was dying;
+#: what its runtime offered when it was submitted, so that a look at the job needs no other look.
 REQUEST = "trainjob-workflows/request"
 RUNTIME = "trainjob-workflows/runtime"
 FINGERPRINT = "trainjob-workflows/fingerprint"
 ATTEMPT = "trainjob-workflows/attempt"
 CANCELLED = "trainjob-workflows/cancelled"
+DIAGNOSIS = "trainjob-workflows/diagnosis"
 #: Labels that Kueue reads (specs.md A9).
 KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
 KUEUE_PRIORITY = "kueue.x-k8s.io/priority-class"

@@ -9,6 +9,7 @@ __all__ = [
     "DEFAULTS",
     "MODEL_PATH",
     "NAME",
+    "NODES",
     "OUTPUT_PATH",
     "PAYLOAD",
     "RECORD_LIMIT",
@@ -30,6 +31,8 @@ DATASET_PATH = "TRAINJOB_DATASET_PATH"
 MODEL_PATH = "TRAINJOB_MODEL_PATH"
 OUTPUT_PATH = "TRAINJOB_OUTPUT_PATH"
 NAME = "TRAINJOB_NAME"
+#: How many nodes there are, where no launcher tells its processes.
+NODES = "TRAINJOB_NODES"
 #: Marks every process of a job, so that none of them is missed when it ends.
 UID = "TRAINJOB_UID"
 

@@ -60,6 +60,9 @@ def main(launch: str, folder: str) -> None:
 
 def _command(launch: str, python: str, bootstrap: str) -> list[str]:
     if launch == "python":
+        if os.environ.get(contract.NODES):
+            os.environ.setdefault("RANK", str(contract.rank()))
+            os.environ.setdefault("WORLD_SIZE", os.environ[contract.NODES])
         return [python, bootstrap]
     if subprocess.run([python, "-c", _HAS_TORCH], check=False).returncode == 0:
         return [python, "-m", "torch.distributed.run", bootstrap]

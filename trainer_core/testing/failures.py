@@ -94,6 +94,15 @@ class Failures(Contract):
         assert client.outcome("job") == outcome
 
     @where(runs_beside_its_client=True)
+    def test_a_job_that_was_given_up_says_why(self, client: TrainerClient, ask: Ask) -> None:
+        ref = client.submit(ask(goes_on))
+        why = Diagnosis(category=Category.SCHEDULING, reason="no machine takes it", retryable=True)
+        client.backend.cancel(ref, because=why)
+        assert _diagnosis(client.outcome("job")) == why
+        client.cancel("job")
+        assert _diagnosis(client.outcome("job")) == why
+
+    @where(runs_beside_its_client=True)
     def test_a_job_deleted_while_it_is_waited_for_has_failed(self, client: TrainerClient, ask: Ask) -> None:
         ref = client.submit(ask(goes_on))
         outcome = client.wait(ref, on_observation=lambda _: client.delete_job("job"))

@@ -86,7 +86,7 @@ class Results(Contract):
         last = seen[-1].progress
         assert last is not None
         assert (last.step, last.total, last.percentage, last.metrics) == (4, 4, 100, {"loss": 0.25})
-        assert client.get_job("job").progress == last
+        assert client.observe("job").progress == last
 
     def test_the_last_metrics_reported_are_metrics_of_the_outcome(self, client: TrainerClient, ask: Ask) -> None:
         outcome = client.wait(client.submit(ask(reports, {"steps": 2})))
@@ -95,7 +95,7 @@ class Results(Contract):
 
     def test_progress_is_not_lost_in_a_long_log(self, client: TrainerClient, ask: Ask) -> None:
         outcome = client.wait(client.submit(ask(reports, {"steps": 2, "lines": 5000})))
-        last = client.get_job("job").progress
+        last = client.observe("job").progress
         assert last is not None
         assert (last.step, outcome.metrics["loss"]) == (2, 0.5)
 

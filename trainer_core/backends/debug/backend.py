@@ -27,6 +27,7 @@ from trainer_core.errors import InvalidRequestError, JobNotFoundError, RuntimeNo
 from trainer_core.inside.initialize import local_path
 from trainer_core.jobs import Event, Step, TrainJob
 from trainer_core.observation import COMPLETE, FAILED, Observation
+from trainer_core.outcome import Diagnosis
 from trainer_core.ref import TrainJobRef
 from trainer_core.request import InitializerSource, TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
@@ -120,7 +121,7 @@ class DebugBackend(Backend):
     def resume(self, ref: TrainJobRef) -> None:
         """Succeed: nothing is ever suspended."""
 
-    def cancel(self, ref: TrainJobRef) -> None:
+    def cancel(self, ref: TrainJobRef, because: Diagnosis | None = None) -> None:
         """Succeed: a job that can be seen from outside has ended."""
 
     def delete(self, ref: TrainJobRef) -> None:

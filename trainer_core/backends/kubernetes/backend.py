@@ -14,13 +14,14 @@ from trainer_core.backends.base import Backend, NameTakenError
 from trainer_core.backends.kubernetes import admission, ending, initialize, manifest, observe, packages, versions
 from trainer_core.backends.kubernetes.looks import Looks
 from trainer_core.cluster import connect, kinds, runtimes
-from trainer_core.cluster.answers import ForbiddenError, NotThereError, TakenError
+from trainer_core.cluster.answers import ForbiddenError, NotInstalledError, NotThereError, TakenError
 from trainer_core.cluster.api import Api
 from trainer_core.cluster.raw import Raw
 from trainer_core.configs import KubernetesBackendConfig
 from trainer_core.errors import InvalidRequestError, JobNotFoundError, RuntimeNotFoundError, TrainerError
 from trainer_core.jobs import Event, TrainJob
 from trainer_core.observation import Observation
+from trainer_core.outcome import Diagnosis
 from trainer_core.ref import TrainJobRef
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime
@@ -69,7 +70,7 @@ class KubernetesBackend(Backend):
     def _server(self) -> versions.Server:
         try:
             return versions.server_of_openapi(self._api.read(_OPENAPI))
-        except (NotThereError, ForbiddenError):
+        except (NotInstalledError, ForbiddenError):
             return versions.server_of_crd(
                 self._api.get(kinds.CRDS, f"{kinds.TRAINJOBS.plural}.{kinds.TRAINJOBS.group}")
             )
@@ -84,6 +85,8 @@ class KubernetesBackend(Backend):
             return initialize.manifests(request, self._config, self.namespace, attempt)
         runtime = self._runtime(request)
         admission.check(request, runtime, self._server, self.namespace)
+        for warning in admission.warnings(request, runtime):
+            _log.warning("%s", warning)
         return [manifest.trainjob(request, runtime, self._server, self.namespace, attempt)]
 
     def find(self, request: TrainJobRequest) -> Sequence[Found]:
@@ -101,10 +104,11 @@ class KubernetesBackend(Backend):
         made = [each for each in before if self._made(each)]
         try:
             created = self._api.create(kinds.of(job), job)
-        except TrainerError as error:
+        except TakenError as error:
+            # Whoever was faster uses the claim that was made for it.
+            raise NameTakenError(request.require_name()) from error
+        except TrainerError:
             self._undo(made)
-            if isinstance(error, TakenError):
-                raise NameTakenError(request.require_name()) from error
             raise
         ref = observe.ref_of(created)
         try:
@@ -172,9 +176,9 @@ class KubernetesBackend(Backend):
     def resume(self, ref: TrainJobRef) -> None:
         ending.suspend(self._api, self._looks.of(ref), suspend=False)
 
-    def cancel(self, ref: TrainJobRef) -> None:
+    def cancel(self, ref: TrainJobRef, because: Diagnosis | None = None) -> None:
         with suppress(JobNotFoundError):
-            ending.cancel(self._api, self._looks.of(ref))
+            ending.cancel(self._api, self._looks.of(ref), because)
 
     def delete(self, ref: TrainJobRef) -> None:
         with suppress(JobNotFoundError):

@@ -15,6 +15,7 @@ from trainer_core.cluster.kinds import Kind
 from trainer_core.cluster.raw import Raw
 from trainer_core.errors import BackendUnavailableError, JobNotFoundError
 from trainer_core.observation import COMPLETE, FAILED
+from trainer_core.outcome import Diagnosis
 
 __all__ = ["cancel", "delete", "expired", "suspend", "sweep"]
 
@@ -31,10 +32,15 @@ def suspend(api: Api, raw: Raw, suspend: bool) -> None:
     _change(api, job, {"spec": {"suspend": suspend}})
 
 
-def cancel(api: Api, raw: Raw) -> None:
+def cancel(api: Api, raw: Raw, because: Diagnosis | None = None) -> None:
     """End a job for good and keep its record; nothing, if it has ended.
 
     Suspended, with a mark that it shall stay so. One that Kueue has queued is deleted: Kueue would start it again.
+
+    Args:
+        api: The cluster.
+        raw: The job.
+        because: Of what it will be said to have failed; None for being cancelled.
     """
     job = observe.read(raw)
     if observe.status_of(job) in _ENDED:
@@ -43,7 +49,8 @@ def cancel(api: Api, raw: Raw) -> None:
         delete(api, raw)
         return
     now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-    _change(api, job, {"metadata": {"annotations": {marks.CANCELLED: now}}, "spec": {"suspend": True}})
+    annotations = {marks.CANCELLED: now, **({marks.DIAGNOSIS: because.model_dump_json()} if because else {})}
+    _change(api, job, {"metadata": {"annotations": annotations}, "spec": {"suspend": True}})
 
 
 def delete(api: Api, raw: Raw) -> None:

@@ -31,6 +31,8 @@ _log = logging.getLogger(__name__)
 _OURS = f"{marks.MANAGED_BY}={marks.MANAGER}"
 #: Lines from the end of a log: enough for a traceback, and for the last of two progress lines a second.
 _TAIL = 50
+#: Where a job that has ended printed more than that after its last progress; a few megabytes at most.
+_LONG_TAIL = 10_000
 _ENDED = frozenset({COMPLETE, FAILED})
 _FIRST_NODE = f"{podfacts.NODE}-0"
 
@@ -89,17 +91,18 @@ class Looks:
 
     def explained(self, job: JobFacts, pods: Sequence[PodFacts], ref: TrainJobRef) -> Observation:
         """Say what a job shows, with what its log and its events add."""
-        seen = observe.observation(job, pods, ref=ref)
-        if seen.status in (RUNNING, COMPLETE) and seen.trouble is None:
-            progress = seen.progress or self._progress(job, pods)
-            return observe.observation(job, pods, ref=ref, progress=progress)
-        diagnosis = seen.outcome.diagnosis if seen.outcome else seen.trouble.diagnosis if seen.trouble else None
-        waits = diagnosis is None and not pods and not job.suspend
-        if diagnosis is None and not waits:
-            return seen
-        events = [] if diagnosis and diagnosis.step else self._events(job, pods)
-        tails = {diagnosis.step: self._tail(job, pods, diagnosis.step)} if diagnosis and diagnosis.step else {}
-        return observe.observation(job, pods, events, ref=ref, tails=tails)
+        events = self._events(job, pods) if observe.needs_events(job, pods) else []
+        seen = observe.observation(job, pods, events, ref=ref)
+        wrong = seen.outcome or seen.trouble
+        diagnosis = wrong.diagnosis if wrong else None
+        if diagnosis is not None and diagnosis.step:
+            tails = {diagnosis.step: self._tail(job, pods, diagnosis.step)}
+            return observe.observation(job, pods, events, ref=ref, tails=tails)
+        if seen.status in (RUNNING, COMPLETE) and seen.progress is None:
+            return observe.observation(
+                job, pods, events, ref=ref, progress=self._progress(job, pods, seen.status == COMPLETE)
+            )
+        return seen
 
     def train_job(self, ref: TrainJobRef) -> TrainJob:
         """Return the very job of a ref."""
@@ -166,19 +169,23 @@ class Looks:
         pod_log = partial(self._api.pod_log, namespace=ref.namespace)
         return podlogs.lines(pod_log, find_pods, _container(step), follow, ended)
 
-    def _progress(self, job: JobFacts, pods: Sequence[PodFacts]) -> Progress | None:
-        lines = self._tail(job, pods, _FIRST_NODE)
-        said = next((found for line in reversed(lines) if (found := parse_progress(line))), None)
+    def _progress(self, job: JobFacts, pods: Sequence[PodFacts], ended: bool) -> Progress | None:
+        """What the log said last of the training's progress; of a job that has ended it is looked for once, and far."""
+        for count in (_TAIL, _LONG_TAIL) if ended else (_TAIL,):
+            lines = self._tail(job, pods, _FIRST_NODE, count)
+            said = next((found for line in reversed(lines) if (found := parse_progress(line))), None)
+            if said or len(lines) < count:
+                break
         return Progress(said.get("step"), said.get("total"), said.get("metrics", {})) if said else None
 
-    def _tail(self, job: JobFacts, pods: Sequence[PodFacts], step: str) -> list[str]:
+    def _tail(self, job: JobFacts, pods: Sequence[PodFacts], step: str, count: int = _TAIL) -> list[str]:
         """The last lines of a step's log; of the run that ended, where it was started again since."""
         found = podfacts.by_step(pods).get(step)
         if not found:
             return []
         container = dict(found[-1].parts)[step]
         again = container.ended is None and container.last is not None
-        part = LogPart(container=container.name, tail=_TAIL, previous=again)
+        part = LogPart(container=container.name, tail=count, previous=again)
         try:
             lines = list(self._api.pod_log(found[-1].name, part, namespace=job.namespace))
         except (NotThereError, BackendUnavailableError, ValueError):

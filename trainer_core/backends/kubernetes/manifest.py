@@ -198,6 +198,8 @@ def _trainer(request: TrainJobRequest, runtime: Mapping[str, Any]) -> dict[str, 
     env: dict[str, str | SecretRef] = {**trainer.env, contract.NAME: request.require_name()}
     if trainer.result_uri:
         env[contract.RESULT_URI] = trainer.result_uri
+    if trainer.code is not None and runtimes.policy(runtime) is None:
+        env[contract.NODES] = str(trainer.num_nodes or runtimes.num_nodes(runtime))
     command, args = _command(request, trainer, runtimes.policy(runtime), sorted(env))
     per_node = dict(sorted((trainer.resources_per_node or {}).items()))
     return _set(

@@ -34,6 +34,7 @@ from trainer_core.inside import contract
 from trainer_core.inside.initialize import local_path
 from trainer_core.jobs import Event, TrainJob
 from trainer_core.observation import Observation
+from trainer_core.outcome import Diagnosis
 from trainer_core.ref import TrainJobRef
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime
@@ -186,9 +187,9 @@ class LocalProcessBackend(Backend):
     def resume(self, ref: TrainJobRef) -> None:
         self._wish(ref, suspend=False)
 
-    def cancel(self, ref: TrainJobRef) -> None:
+    def cancel(self, ref: TrainJobRef, because: Diagnosis | None = None) -> None:
         try:
-            self._wish(ref, cancel=True)
+            self._wish(ref, cancel=True, because=because.model_dump(mode="json") if because else None)
             end = time.monotonic() + _CANCEL_SECONDS
             while self.observe(ref).outcome is None and time.monotonic() < end:
                 time.sleep(_LOOK_SECONDS)
@@ -254,7 +255,7 @@ class LocalProcessBackend(Backend):
         observe.check_is(folder, ref)
         return folder
 
-    def _wish(self, ref: TrainJobRef, **wish: bool) -> None:
+    def _wish(self, ref: TrainJobRef, **wish: Any) -> None:
         """Write down what is wanted and tell the supervisor, if the job has not ended."""
         folder = self._folder(ref)
         record = observe.read(folder)

@@ -17,7 +17,7 @@ from trainer_core.backends.local.left import fetched, last_progress, left_by, ta
 from trainer_core.backends.local.record import Record, StepRecord, now_text
 from trainer_core.diagnosis import Facts, StepFacts
 from trainer_core.observation import COMPLETE, CREATED, FAILED, RUNNING, SUSPENDED
-from trainer_core.outcome import Outcome
+from trainer_core.outcome import Diagnosis, Outcome
 from trainer_core.ref import TrainJobRef
 
 __all__ = ["Run"]
@@ -278,15 +278,19 @@ class Run:
 
     def _check_cancelled(self) -> None:
         if self._desires("cancel", False):
-            raise _FailedError(Facts(cancelled=True))
+            because = self._desired().get("because")
+            raise _FailedError(Facts(cancelled=True, given_up=Diagnosis(**because) if because else None))
         if self._interrupted:
             raise _FailedError(Facts(infrastructure_error="its supervisor was told to stop (the machine shuts down?)"))
 
     def _desires(self, wish: str, default: bool) -> bool:
+        return bool(self._desired().get(wish, default))
+
+    def _desired(self) -> dict[str, Any]:
         try:
-            return bool(read_json(self._folder.desired).get(wish, default))
+            return dict(read_json(self._folder.desired))
         except (FileNotFoundError, ValueError):
-            return default
+            return {}
 
     def _set_status(self, status: str) -> None:
         self._record.status = status
