@@ -146,6 +146,8 @@ def _retries(again: bool) -> urllib3.Retry:
     retries = urllib3.Retry(
         total=5,
         connect=3,
+        # Certificates do not get better.
+        other=0,
         # What did not even reach the server is sent again in any case.
         allowed_methods=None if again else {"GET"},
         status_forcelist=(429, 500, 502, 503, 504),
