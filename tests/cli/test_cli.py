@@ -174,7 +174,7 @@ def test_render_prints_what_would_be_created_and_creates_nothing(trainjob):
         (("get", "nobody"), 3, "no TrainJob 'nobody'"),
         (("wait", "nobody"), 3, "no TrainJob 'nobody'"),
         (("--backend", "moon", "list"), 2, "unknown backend 'moon'; known are"),
-        (("--backend", "kubernetes", "list"), 6, "kubernetes backend"),
+        (("--backend", "container", "list"), 6, "container backend"),
         (("launch",), 2, "launch"),
         (("list", "--wrong"), 2, "--wrong"),
     ],
