@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Literal
@@ -182,4 +183,5 @@ def artifacts_of(result: Any) -> dict[str, str]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    """Whether it is a finite number that a float can hold, which a whole number of any size need not be."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

@@ -50,6 +50,11 @@ def test_metrics_named_as_such_stand_for_all_of_them():
     assert metrics_of({"epochs": 3, "metrics": {"loss": 0.1, "note": "x"}}) == {"loss": 0.1}
 
 
+@pytest.mark.parametrize("number", [10**400, -(10**400), float("nan"), float("inf")])
+def test_a_number_that_no_float_holds_is_no_metric(number):
+    assert metrics_of({"accuracy": 0.9, "number": number}) == {"accuracy": 0.9}
+
+
 def test_the_result_wins_over_what_progress_said():
     assert metrics_of({"loss": 0.1}, {"loss": 0.5, "step_time": 2.0}) == {"loss": 0.1, "step_time": 2.0}
 

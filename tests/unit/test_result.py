@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import sys
 from enum import Enum, IntEnum
 from pathlib import Path
 
@@ -268,6 +269,18 @@ def test_what_is_no_record_reads_as_none(text):
     assert parse_record(text) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "record"),
+    [
+        ('{"result": 1, "note": 5}', {"result": 1}),
+        ('{"error": {"type": ["A"], "message": null, "traceback": 7, "rank": 1}}', {"error": {"rank": 1}}),
+        ('{"result": "\\ud800"}', {"result": "?"}),
+    ],
+)
+def test_of_a_record_that_an_image_wrote_by_itself_what_is_right_is_kept(text, record):
+    assert parse_record(text) == record
+
+
 # ---- the whole result ----------------------------------------------------------------------------------------
 
 
@@ -288,6 +301,16 @@ def test_a_relative_path_is_below_the_working_directory(log, tmp_path, monkeypat
     report_result(1)
 
     assert (tmp_path / "r.json").read_text() == "1"
+
+
+def test_a_stderr_that_was_closed_does_not_matter(log, monkeypatch, tmp_path):
+    closed = (tmp_path / "stderr").open("w")
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    monkeypatch.setenv(contract.RESULT_URI, "s3://bucket/r.json")
+    report_result(1)
+
+    assert json.loads(log.read_bytes())["result"] == 1
 
 
 @pytest.mark.parametrize("uri", ["s3://bucket/r.json", "file://host/r.json", "/dev/null/r.json", "file:///"])

@@ -6,6 +6,7 @@ the other ranks fail of its consequences: it is replaced neither by a later erro
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable
@@ -82,14 +83,28 @@ def encode_error(record: dict[str, Any]) -> bytes:
 
 
 def parse_record(text: str | bytes) -> dict[str, Any] | None:
-    """Read what a node reported; None where it reported nothing, or something else wrote there."""
+    """Read what a node reported; None where it reported nothing, or something else wrote there.
+
+    What an image writes by itself may be half right: what should be a text and is none is left out.
+    """
     try:
-        record = json.loads(text)
+        record = json.loads(_encode_any(json.loads(text)))
     except (ValueError, RecursionError):
         return None
     if not isinstance(record, dict):
         return None
-    return record if isinstance(record.get("error"), dict) or ("error" not in record and "result" in record) else None
+    if isinstance(record.get("error"), dict):
+        return {"error": _with_texts(record["error"], ("type", "message", "traceback"))}
+    return _with_texts(record, ("note",)) if "error" not in record and "result" in record else None
+
+
+def _with_texts(record: dict[str, Any], texts: tuple[str, ...]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key not in texts or isinstance(value, str)}
+
+
+def _encode_any(record: Any) -> bytes:
+    """As JSON that every reader takes: without half surrogate pairs."""
+    return json.dumps(record, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def report_result(value: Any) -> None:
@@ -206,5 +221,6 @@ def _one_line(error: BaseException) -> str:
 
 
 def _warn(message: str) -> None:
-    if sys.stderr is not None:
-        print(f"trainjob: {message}", file=sys.stderr)
+    with contextlib.suppress(OSError, ValueError):  # The function may have closed it.
+        if sys.stderr is not None:
+            print(f"trainjob: {message}", file=sys.stderr, flush=True)
