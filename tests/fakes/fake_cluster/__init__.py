@@ -22,6 +22,7 @@ What a test does, as an administrator who is asked nothing (all of it from any t
   ``update(kind, name, edit)``, ``update_status(kind, name, status)``, ``delete(kind, name)``; a kind is a `Kind` or a
   name: ``"TrainJob"``, ``"pods"``. A CustomResourceDefinition that is added takes the place of the one that is there.
   ``write_log(pod, *lines)``, ``start_log(pod, lines)`` (another run; any sequence of (ns, line)), ``end_log(pod)``.
+  ``until(condition)`` waits for what must happen.
   ``images["part of an image"] = "python source"``: what an image runs of itself.
 
 Lives instead of processes, chosen before the job is created (or by its annotation ``fake-cluster/life``):

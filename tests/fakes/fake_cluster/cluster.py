@@ -6,6 +6,7 @@ import asyncio
 import copy
 import tempfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["Cluster"]
 
 _T = TypeVar("_T")
+_LOOK = 0.01
 _NAMESPACES = ("default", "kube-system", "kubeflow-system")
 
 
@@ -334,6 +336,19 @@ class Cluster:
     def allow(self, verb: str, resource: str, namespace: str | None = None) -> None:
         """Give a permission back."""
         self._gate.allow(verb, resource, namespace)
+
+    def until(self, condition: Callable[[], _T], patience: float = 30.0) -> _T:
+        """Return what a condition returns as soon as that is true; looked at again and again.
+
+        Raises:
+            TimeoutError: It never is.
+        """
+        end = time.monotonic() + patience
+        while not (found := condition()):
+            if time.monotonic() > end:
+                raise TimeoutError(f"not within {patience:g} s: {condition}")
+            time.sleep(_LOOK)
+        return found
 
     def call(self, function: Callable[[], _T]) -> _T:
         """Run a function where all of this lives, and return what it returns."""

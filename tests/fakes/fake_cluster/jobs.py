@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from fake_cluster.building import COMPLETION_INDEX, owned_by
 from fake_cluster.conditions import is_true, set_condition
 from fake_cluster.history import Record
 from fake_cluster.recorder import Recorder
-from fake_cluster.store import Store, now
+from fake_cluster.store import Store, now, seconds_of
 from trainer_core.cluster.kinds import JOBS, PODS
 
 __all__ = ["BatchJobs"]
@@ -44,7 +45,7 @@ class BatchJobs:
         raw = record.raw
         finished = is_true(raw, "Complete") or is_true(raw, "Failed")
         if finished or record.metadata.get("deletionTimestamp"):
-            return None
+            return self._clean_up(record) if finished else None
         pods = [pod for kind, pod in self._store.children(record) if kind == PODS]
         if raw["spec"].get("suspend"):
             self._delete_active(pods)
@@ -58,6 +59,17 @@ class BatchJobs:
         pods = [pod for kind, pod in self._store.children(record) if kind == PODS]
         self._write(record, pods)
         return again
+
+    def _clean_up(self, record: Record) -> float | None:
+        """Delete a finished Job when its time to live is over."""
+        seconds = record.raw["spec"].get("ttlSecondsAfterFinished")
+        if seconds is None:
+            return None
+        ends = [one["lastTransitionTime"] for one in record.raw["status"]["conditions"] if one["status"] == "True"]
+        rest = seconds_of(max(ends)) + float(seconds) - time.time()
+        if rest <= 0:
+            self._store.delete(JOBS, *record.key)
+        return max(rest, 0.0) or None
 
     def _failure(self, record: Record, pods: list[Record]) -> tuple[str, str] | None:
         """Return why a Job has failed, if it has."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime, timezone
@@ -165,7 +166,8 @@ def _since(query: Mapping[str, str]) -> int:
         return 0
     try:
         # A metav1.Time: what is smaller than a second is dropped.
-        moment = datetime.fromisoformat(query["sinceTime"].partition(".")[0].rstrip("Z") + "+00:00")
+        whole = re.sub(r"\.\d+", "", query["sinceTime"]).replace("Z", "+00:00")
+        moment = datetime.fromisoformat(whole)
     except ValueError:
         raise RefusedError(400, f"invalid sinceTime {query['sinceTime']}") from None
     return int(moment.timestamp()) * _SECOND

@@ -18,7 +18,7 @@ from fake_cluster.history import Change, History, Record, StoredAs
 from fake_cluster.registry import Registry, stored_as
 from trainer_core.cluster.kinds import PODS, Kind
 
-__all__ = ["FOREGROUND", "Store", "now"]
+__all__ = ["FOREGROUND", "Store", "now", "seconds_of"]
 
 FOREGROUND = "foregroundDeletion"
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
@@ -28,6 +28,11 @@ _KEPT = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSe
 def now() -> str:
     """Return the time as objects say it: whole seconds."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def seconds_of(moment: str) -> float:
+    """Return a time that an object says, in seconds."""
+    return datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp()
 
 
 class Store:

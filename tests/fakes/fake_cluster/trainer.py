@@ -5,14 +5,13 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from typing import Any
 
 from fake_cluster import building
 from fake_cluster.conditions import condition, is_true, set_condition
 from fake_cluster.history import Record
 from fake_cluster.recorder import Recorder
-from fake_cluster.store import Store
+from fake_cluster.store import Store, seconds_of
 from trainer_core.cluster.kinds import CLUSTER_TRAINING_RUNTIMES, JOBSETS, TRAINING_RUNTIMES, TRAINJOBS
 
 __all__ = ["Trainer"]
@@ -89,7 +88,7 @@ class Trainer:
         suspended = condition(raw, "Suspended")
         resumed = suspended is not None and suspended["status"] == "False"
         start = suspended["lastTransitionTime"] if suspended and resumed else raw["metadata"]["creationTimestamp"]
-        return _seconds(start) + float(seconds) - time.time()
+        return seconds_of(start) + float(seconds) - time.time()
 
     def end_by_deadline(self, record: Record) -> None:
         """Fail a TrainJob that has run for too long, and end what runs of it."""
@@ -128,7 +127,3 @@ def _refusal(jobset: Mapping[str, Any]) -> str | None:
                 f"{longest!r} is too long, must be no more than {_LONGEST_NAME} characters".replace("'", '"')
             )
     return None
-
-
-def _seconds(moment: str) -> float:
-    return datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp()
