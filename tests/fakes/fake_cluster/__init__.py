@@ -36,8 +36,8 @@ What goes wrong:
   ``faults.counts``. ``break_watches()``, ``compact()`` (410 for what is older), ``forbid("list", "pods")`` and
   ``allow``, ``tokens = {"another"}`` (401 for the old one).
 
-What it has seen: ``requests`` (method, path, query, time, agent, verb), ``counts["list pods"]``, ``forget_requests()``,
-``watches`` (how many are open).
+What it has seen: ``requests`` (method, path, query, time, agent, verb, type), ``counts["list pods"]``,
+``forget_requests()``, ``watches`` (how many are open).
 
 As a process of its own: ``python -m fake_cluster --port 0 [--bare]`` prints its URL and ends when its input does.
 `fake_cluster.asking.Asker` is a client of a few lines for tests of the server itself.

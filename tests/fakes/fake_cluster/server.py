@@ -41,6 +41,7 @@ class Request:
         time: When, by the monotonic clock.
         agent: User-Agent.
         verb: ``get``, ``list``, ``watch``, ``create`` …; empty for what is about no object.
+        type: Content-Type of what it sends.
     """
 
     method: str
@@ -49,6 +50,7 @@ class Request:
     time: float
     agent: str
     verb: str
+    type: str = ""
 
 
 class Server:
@@ -113,7 +115,8 @@ class Server:
     def _note(self, request: web.Request, address: Address | None, verb: str) -> None:
         agent = request.headers.get("User-Agent", "")
         query = dict(request.query)
-        self.requests.append(Request(request.method, request.path, query, time.monotonic(), agent, verb))
+        sent = Request(request.method, request.path, query, time.monotonic(), agent, verb, request.content_type)
+        self.requests.append(sent)
         self.counts[f"{verb} {address.kind.plural}" if address else request.path] += 1
 
     async def _answer(self, request: web.Request, address: Address | None, verb: str) -> web.StreamResponse:
