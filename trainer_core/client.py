@@ -296,7 +296,7 @@ class TrainerClient:
         """
         ref = self.ref(job)
         state = waiting.start(ref, time.monotonic(), timeout, fail_fast)
-        with self.follow(ref) as follower:
+        with self.follow(ref, progress=on_observation is not None) as follower:
             while state.outcome is None:
                 try:
                     observation = follower.look(state.patience(time.monotonic(), follower.pushed))
@@ -324,13 +324,17 @@ class TrainerClient:
             _log.warning("TrainJob %r cannot get well and could not be ended: %s", state.ref.name, error)
             return state.outcome
 
-    def follow(self, job: str | TrainJobRef) -> Follower:
+    def follow(self, job: str | TrainJobRef, progress: bool = False) -> Follower:
         """Return what looks at a TrainJob again and again, and is told of changes where the backend can.
+
+        Args:
+            job: Its name or ref.
+            progress: What the training reports of its progress counts as a change, too.
 
         Raises:
             JobNotFoundError: There is no job of that name.
         """
-        return self.backend.follow(self.ref(job))
+        return self.backend.follow(self.ref(job), progress)
 
     def suspend(self, job: str | TrainJobRef) -> None:
         """End the steps that run but keep the TrainJob, to `resume` it later from its beginning."""

@@ -141,10 +141,14 @@ class Backend(ABC):
             JobNotFoundError: The job is gone, or its name has passed to another job.
         """
 
-    def follow(self, ref: TrainJobRef) -> Follower:
+    def follow(self, ref: TrainJobRef, progress: bool = False) -> Follower:
         """Return what looks at the job again and again; nothing is asked before its first look.
 
         Here it asks each time; a backend that is told of changes has a better one.
+
+        Args:
+            ref: The job.
+            progress: What the training reports of its progress counts as a change, too.
         """
         return Polling(self, ref)
 

@@ -27,7 +27,7 @@ MANAGER = "trainjob-workflows"
 OWNER = "trainjob-workflows/owner"
 #: Label: seconds after its end when a TrainJob may be deleted.
 DELETE_AFTER = "trainjob-workflows/delete-after"
-#: Annotations: the whole request as JSON, its fingerprint, the attempt; when it was cancelled, and of what it was dying;
+#: Annotations: the whole request as JSON, its fingerprint, the attempt; when it was cancelled, and what for;
 #: what its runtime offered when it was submitted, so that a look at the job needs no other look.
 REQUEST = "trainjob-workflows/request"
 RUNTIME = "trainjob-workflows/runtime"

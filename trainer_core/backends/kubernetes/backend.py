@@ -11,7 +11,9 @@ from typing import Any, ClassVar
 
 from trainer_core.attempts import Found
 from trainer_core.backends.base import Backend, NameTakenError
+from trainer_core.backends.following import Follower
 from trainer_core.backends.kubernetes import admission, ending, initialize, manifest, observe, packages, versions
+from trainer_core.backends.kubernetes.follow import Watching
 from trainer_core.backends.kubernetes.looks import Looks
 from trainer_core.cluster import connect, kinds, runtimes
 from trainer_core.cluster.answers import ForbiddenError, NotInstalledError, NotThereError, TakenError
@@ -160,6 +162,19 @@ class KubernetesBackend(Backend):
     def observe(self, ref: TrainJobRef) -> Observation:
         return self._looks.observation(ref)
 
+    def follow(self, ref: TrainJobRef, progress: bool = False) -> Follower:
+        # Progress is in the log, which no watch tells of.
+        if progress or ref.namespace != self.namespace or not self._may_watch:
+            return super().follow(ref, progress)
+        return Watching(self._looks, self._connection, ref)
+
+    @cached_property
+    def _may_watch(self) -> bool:
+        try:
+            return self._api.allowed("watch", kinds.TRAINJOBS, namespace=self.namespace)
+        except TrainerError:
+            return True
+
     def logs(self, ref: TrainJobRef, step: str, follow: bool = False) -> Iterator[str]:
         job = self._looks.train_job(ref)
         steps = [known.name for known in job.steps]
@@ -209,7 +224,9 @@ class KubernetesBackend(Backend):
     def _runtime_named(self, name: str, kind: str | None) -> Raw:
         for each in (kinds.TRAINING_RUNTIMES, kinds.CLUSTER_TRAINING_RUNTIMES):
             if kind in (None, each.kind):
-                with suppress(NotThereError):
+                # Whoever may not see the namespace's runtimes can still use the cluster's.
+                hidden = (ForbiddenError,) if (kind, each) == (None, kinds.TRAINING_RUNTIMES) else ()
+                with suppress(NotThereError, *hidden):
                     return self._api.get(each, name, namespace=self.namespace)
         known = ", ".join(runtime.name for runtime in self.list_runtimes()) or "none"
         raise RuntimeNotFoundError(

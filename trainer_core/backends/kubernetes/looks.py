@@ -104,6 +104,10 @@ class Looks:
             )
         return seen
 
+    def shown(self, job: JobFacts, pods: Sequence[PodFacts]) -> TrainJob:
+        """Return a job as the API reference knows it."""
+        return observe.train_job(job, pods, runtimes.recorded(job.annotations))
+
     def train_job(self, ref: TrainJobRef) -> TrainJob:
         """Return the very job of a ref."""
         return self._train_job(observe.read(self.of(ref)))
@@ -113,11 +117,12 @@ class Looks:
         return self._train_job(observe.read(self.raw(name, namespace)))
 
     def _train_job(self, job: JobFacts) -> TrainJob:
-        return observe.train_job(job, self.pods(job), runtimes.recorded(job.annotations))
+        return self.shown(job, self.pods(job))
 
     def train_jobs(self, namespace: str) -> list[TrainJob]:
         """Return every job, newest first: three requests, whatever their number."""
-        raws = [*self._api.list(kinds.TRAINJOBS, namespace=namespace), *self._list(kinds.JOBS, _OURS, namespace)]
+        trainjobs = self._api.list(kinds.TRAINJOBS, namespace=namespace, whole=True)
+        raws = [*trainjobs, *self._list(kinds.JOBS, _OURS, namespace)]
         pods: dict[str, list[PodFacts]] = {}
         for pod in map(podfacts.read, self._list(kinds.PODS, podfacts.JOBSET_LABEL, namespace)):
             pods.setdefault(pod.job, []).append(pod)
@@ -125,7 +130,7 @@ class Looks:
         for raw in raws:
             try:
                 job = observe.read(raw)
-                jobs.append(observe.train_job(job, pods.get(job.name, ()), runtimes.recorded(job.annotations)))
+                jobs.append(self.shown(job, pods.get(job.name, ())))
             except (KeyError, TypeError, ValueError) as error:
                 _log.warning("TrainJob %r is left out of the list: %s", raw.get("metadata", {}).get("name"), error)
         return sorted(jobs, key=lambda job: job.creation_timestamp, reverse=True)
@@ -195,7 +200,7 @@ class Looks:
     def _list(self, kind: Kind, labels: str, namespace: str) -> list[dict[str, Any]]:
         """Return objects that are details: none where a role forbids them, or the cluster has none of the kind."""
         try:
-            return self._api.list(kind, labels=labels, namespace=namespace)
+            return self._api.list(kind, labels=labels, namespace=namespace, whole=True)
         except (ForbiddenError, NotInstalledError) as error:
             _log.debug("left out: %s", error)
             return []

@@ -53,7 +53,7 @@ class Permission:
 
 PERMISSIONS = (
     Permission(_ALL, kinds.TRAINJOBS, "TrainJobs cannot be submitted, followed and ended", essential=True),
-    Permission(("get",), kinds.TRAINING_RUNTIMES, "no TrainJob finds its runtime", essential=True),
+    Permission(("get",), kinds.TRAINING_RUNTIMES, "the namespace's own runtimes cannot be used"),
     Permission(("get",), kinds.CLUSTER_TRAINING_RUNTIMES, "the cluster's runtimes cannot be used", essential=True),
     Permission(("watch",), kinds.TRAINJOBS, "waiting asks the server again and again instead of being told"),
     Permission(("list", "watch"), kinds.PODS, "no steps, no results, no reason why a TrainJob does not start or fails"),

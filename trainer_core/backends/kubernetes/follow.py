@@ -1,0 +1,131 @@
+"""Following a TrainJob by the one watch that all who wait in this process share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import ClassVar
+
+from trainer_core.backends.following import Follower
+from trainer_core.backends.kubernetes import observe
+from trainer_core.backends.kubernetes.facts import JobFacts
+from trainer_core.backends.kubernetes.looks import Looks
+from trainer_core.cluster import kinds, watch
+from trainer_core.cluster import pods as podfacts
+from trainer_core.cluster.connect import Connection
+from trainer_core.cluster.pods import PodFacts
+from trainer_core.cluster.watch import Snapshot
+from trainer_core.jobs import TrainJob
+from trainer_core.observation import FAILED, Observation
+from trainer_core.ref import TrainJobRef
+
+__all__ = ["Watching"]
+
+_WATCHED = watch.Watched(kinds.TRAINJOBS, podfacts.JOBSET_LABEL, observe.read, podfacts.read)
+#: Seconds until the first news: a list of the job and its pods.
+_FIRST_SECONDS = 15.0
+#: Seconds between looks at a job of which the watch is not told.
+_UNWATCHED_SECONDS = 2.0
+#: Seconds without pods after which the events of a job are asked for the reason.
+_WITHOUT_PODS_SECONDS = 10.0
+
+
+class Watching(Follower):
+    """Is told of changes. What they mean is asked for only where the job and its pods do not say it themselves.
+
+    Args:
+        looks: The cluster.
+        connection: To the namespace that the job is in.
+        ref: The job: a TrainJob.
+    """
+
+    pushed: ClassVar[bool] = True
+
+    def __init__(self, looks: Looks, connection: Connection, ref: TrainJobRef) -> None:
+        self._looks = looks
+        self._ref = ref
+        self._subscription = watch.subscribe(connection, _WATCHED, ref.name, ref.uid)
+        self._looked = False
+        self._job: JobFacts | None = None
+        # Pods vanish with what they could say: those of a crash loop just when the job counts as failed.
+        self._pods: dict[str, PodFacts] = {}
+        self._shown: tuple[Observation, Observation] | None = None
+
+    def look(self, patience: float) -> Observation:
+        """See `Follower.look`."""
+        self._subscription.wait(self._pause(patience))
+        return self._seen()
+
+    async def look_async(self, patience: float) -> Observation:
+        """See `Follower.look_async`."""
+        await self._subscription.wait_async(self._pause(patience))
+        return await self._seen_async()
+
+    def job(self) -> TrainJob:
+        """See `Follower.job`."""
+        if self._job is None:
+            return self._looks.train_job(self._ref)
+        return self._looks.shown(self._job, self._living(self._job))
+
+    def close(self) -> None:
+        """Wait no longer."""
+        self._subscription.close()
+
+    def _pause(self, patience: float) -> float:
+        if not self._looked:
+            self._looked = True
+            return _FIRST_SECONDS
+        if self._job is None:
+            return min(patience, _UNWATCHED_SECONDS)
+        return patience if self._pods else min(patience, _WITHOUT_PODS_SECONDS)
+
+    def _seen(self) -> Observation:
+        quick = self._quick(self._subscription.snapshot())
+        if quick is None:
+            return self._looks.observation(self._ref)
+        return self._known(quick) or self._explained(quick)
+
+    async def _seen_async(self) -> Observation:
+        quick = self._quick(self._subscription.snapshot())
+        if quick is None:
+            return await asyncio.to_thread(self._looks.observation, self._ref)
+        known = self._known(quick)
+        # Only what needs an explanation needs a thread: most news are none.
+        return known if known is not None else await asyncio.to_thread(self._explained, quick)
+
+    def _quick(self, snapshot: Snapshot | None) -> Observation | None:
+        """What the job and its pods say themselves; None where the watch knows of no such TrainJob.
+
+        It is gone then, or a job that only initializes: whoever looks for it finds out.
+
+        Raises:
+            TrainerError: The watch is broken.
+        """
+        if snapshot is not None and snapshot.error is not None:
+            raise snapshot.error
+        if snapshot is None or snapshot.job is None:
+            return None
+        job: JobFacts = snapshot.job
+        self._job = job
+        living = {pod.name: pod for pod in snapshot.pods or () if not pod.created or pod.created >= job.created}
+        status = observe.status_of(job, list(living.values()))
+        self._pods = {**self._pods, **living} if status == FAILED else living or self._pods
+        return observe.observation(job, self._living(job), ref=self._ref)
+
+    def _living(self, job: JobFacts) -> Sequence[PodFacts]:
+        return sorted(self._pods.values(), key=lambda pod: (pod.created or job.created, pod.name))
+
+    def _known(self, quick: Observation) -> Observation | None:
+        """What was shown for the same news before, or the news themselves where they say all; None otherwise."""
+        if self._shown is not None and self._shown[0] == quick and (quick.outcome or quick.trouble):
+            return self._shown[1]
+        if quick.outcome or quick.trouble or (self._job and observe.needs_events(self._job, self._living(self._job))):
+            return None
+        return quick
+
+    def _explained(self, quick: Observation) -> Observation:
+        if self._job is None:
+            return quick
+        shown = self._looks.explained(self._job, self._living(self._job), self._ref)
+        self._shown = (quick, shown)
+        return shown
