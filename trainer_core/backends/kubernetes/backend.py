@@ -164,16 +164,9 @@ class KubernetesBackend(Backend):
 
     def follow(self, ref: TrainJobRef, progress: bool = False) -> Follower:
         # Progress is in the log, which no watch tells of.
-        if progress or ref.namespace != self.namespace or not self._may_watch:
+        if progress or ref.namespace != self.namespace:
             return super().follow(ref, progress)
         return Watching(self._looks, self._connection, ref)
-
-    @cached_property
-    def _may_watch(self) -> bool:
-        try:
-            return self._api.allowed("watch", kinds.TRAINJOBS, namespace=self.namespace)
-        except TrainerError:
-            return True
 
     def logs(self, ref: TrainJobRef, step: str, follow: bool = False) -> Iterator[str]:
         job = self._looks.train_job(ref)

@@ -12,6 +12,7 @@ from trainer_core.backends.kubernetes.facts import JobFacts
 from trainer_core.backends.kubernetes.looks import Looks
 from trainer_core.cluster import kinds, watch
 from trainer_core.cluster import pods as podfacts
+from trainer_core.cluster.answers import ForbiddenError
 from trainer_core.cluster.connect import Connection
 from trainer_core.cluster.pods import PodFacts
 from trainer_core.cluster.watch import Snapshot
@@ -96,14 +97,16 @@ class Watching(Follower):
     def _quick(self, snapshot: Snapshot | None) -> Observation | None:
         """What the job and its pods say themselves; None where the watch knows of no such TrainJob.
 
-        It is gone then, or a job that only initializes: whoever looks for it finds out.
+        It is gone then, or a job that only initializes, or watching is not permitted: asking for it tells.
 
         Raises:
             TrainerError: The watch is broken.
         """
-        if snapshot is not None and snapshot.error is not None:
+        if snapshot is None or isinstance(snapshot.error, ForbiddenError):
+            return None
+        if snapshot.error is not None:
             raise snapshot.error
-        if snapshot is None or snapshot.job is None:
+        if snapshot.job is None:
             return None
         job: JobFacts = snapshot.job
         self._job = job
