@@ -84,3 +84,14 @@ def test_faults_are_counted_and_can_be_cleared(cluster, client):
     cluster.faults.clear()
     assert client.ask("GET", CONFIGS)[0] == 200
     assert cluster.faults.counts == {"500-after": 1}
+
+
+def test_an_answer_may_break_off(cluster, client):
+    cluster.faults.next(truncate=True)
+    with pytest.raises(urllib3.exceptions.ProtocolError):
+        client.send("GET", CONFIGS)
+
+
+def test_an_answer_may_come_slowly(cluster, client):
+    cluster.faults.next(drip=0.0001)
+    assert client.ask("GET", CONFIGS) == client.ask("GET", CONFIGS)

@@ -63,10 +63,7 @@ def test_what_is_asked_for_is_shown(cluster, client, query, text):
 
 def test_a_log_is_followed_until_its_container_ends(cluster, client):
     cluster.write_log("p", "first")
-    answer = client._pool.request(
-        "GET", cluster.url + LOG + "?follow=true", headers=client._headers, preload_content=False
-    )
-    chunks = answer.stream(1000)
+    chunks = client.stream(f"{LOG}?follow=true")
     assert next(chunks) == b"first\n"
     cluster.write_log("p", "second")
     assert next(chunks) == b"second\n"
@@ -107,3 +104,11 @@ def test_a_log_may_break_off_within_a_line(cluster, client):
     cluster.faults.next(truncate=True, path="log")
     with pytest.raises(urllib3.exceptions.ProtocolError):
         client.send("GET", LOG)
+
+
+def test_a_log_that_is_followed_ends_with_its_pod(cluster, client):
+    cluster.write_log("p", "first")
+    chunks = client.stream(f"{LOG}?follow=true")
+    next(chunks)
+    cluster.delete("Pod", "p")
+    assert [*chunks] == []

@@ -50,13 +50,18 @@ class Asker:
         answer = self.send(method, path, body, media)
         return answer.status, json.loads(answer.data)
 
-    def watch(self, path: str) -> Iterator[dict[str, Any]]:
-        """Yield what a watch says, until it ends."""
-        answer = self._pool.request("GET", self._url + path, headers=self._headers, preload_content=False, timeout=10.0)
-        rest = b""
+    def stream(self, path: str) -> Iterator[bytes]:
+        """Yield an answer piece by piece, as it comes."""
+        address = self._url + path
+        answer = self._pool.request("GET", address, headers=self._headers, preload_content=False, timeout=10.0)
         try:
-            for data in answer.stream(65536):
-                *lines, rest = (rest + data).split(b"\n")
-                yield from map(json.loads, lines)
+            yield from answer.stream(65536)
         finally:
             answer.close()
+
+    def watch(self, path: str) -> Iterator[dict[str, Any]]:
+        """Yield what a watch says, until it ends."""
+        rest = b""
+        for data in self.stream(path):
+            *lines, rest = (rest + data).split(b"\n")
+            yield from map(json.loads, lines)

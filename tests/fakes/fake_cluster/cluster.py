@@ -75,6 +75,7 @@ class Cluster:
         self._registry = Registry()
         self._store = Store(self._registry, keep)
         self._server = Server(self._store, self._gate, self.faults, self._logs)
+        self._store.listeners.append(self._logs.on_change)
         self._folder = tempfile.TemporaryDirectory(prefix="fake-cluster-")
         self._plays = controllers
         recorder = Recorder(self._store)
@@ -115,18 +116,22 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End everything that runs."""
-        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        self._loop.close()
-        self._folder.cleanup()
+        try:
+            asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+            self._folder.cleanup()
 
     async def _stop(self) -> None:
-        await self.lives.stop()
-        await self._controllers.stop()
-        await self._kubelet.stop()
         await self._server.stop()
+        await self.lives.stop()
+        try:
+            await self._controllers.stop()
+        finally:
+            await self._kubelet.stop()
 
     @property
     def validates(self) -> bool:

@@ -23,7 +23,7 @@ class Fault:
         reset: The connection is reset.
         hang: Seconds without an answer, then the connection is reset.
         after: It takes effect before it fails: what the client hears of is not what happened.
-        truncate: A watch ends within a line.
+        truncate: The answer breaks off; a watch ends within a line.
         gone: A watch says that its resourceVersion is too old.
         drip: Seconds between the bytes of an answer.
     """

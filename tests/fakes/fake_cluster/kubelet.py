@@ -91,7 +91,7 @@ class Kubelet:
             raise self._errors[0]
 
     def _on_change(self, change: Change) -> None:
-        if change.stored_as != stored_as(PODS):
+        if change.stored_as != stored_as(PODS) or not self._store.graceful:
             return
         uid = change.new.metadata["uid"]
         if change.type == "ADDED":
@@ -265,7 +265,6 @@ class Kubelet:
             _signal(pod, signal.SIGKILL)
             await asyncio.gather(*(process.wait() for process in [*pod.processes]))
             shutil.rmtree(pod.root, ignore_errors=True)
-        self._logs.forget(uid)
 
     def _write(self, pod: _Pod) -> None:
         status = pod.state.render()

@@ -13,7 +13,9 @@ from aiohttp import web
 
 from fake_cluster.answers import RefusedError, bad_request
 from fake_cluster.faults import OF_REQUEST
-from fake_cluster.history import Record
+from fake_cluster.history import Change, Record
+from fake_cluster.registry import stored_as
+from trainer_core.cluster.kinds import PODS
 
 __all__ = ["Log", "Logs", "stamp"]
 
@@ -92,11 +94,12 @@ class Logs:
         runs = self._runs.get((uid, container), [])
         return runs[-2] if len(runs) > 1 else None
 
-    def forget(self, uid: str) -> None:
-        """A pod is gone, and its logs with it."""
-        for key in [key for key in self._runs if key[0] == uid]:
-            for log in self._runs.pop(key):
-                log.end()
+    def on_change(self, change: Change) -> None:
+        """Forget the logs of a pod that is gone; who follows them is done."""
+        if change.type == "DELETED" and change.stored_as == stored_as(PODS):
+            for key in [key for key in self._runs if key[0] == change.new.metadata["uid"]]:
+                for log in self._runs.pop(key):
+                    log.end()
 
     async def serve(self, request: web.Request, pod: Record, query: Mapping[str, str]) -> web.StreamResponse:
         """Answer ``GET …/pods/<name>/log``."""

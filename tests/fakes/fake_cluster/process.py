@@ -58,6 +58,7 @@ class Process:
         # What the first process of a container leaves behind ends with it, and with that its output.
         self.signal(signal.SIGKILL)
         await asyncio.wait({self._reader}, timeout=_DRAIN)
+        self._reader.cancel()
         return 128 - code if code < 0 else code
 
     def signal(self, number: int) -> None:

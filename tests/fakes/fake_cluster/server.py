@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
@@ -11,12 +10,13 @@ from typing import Any
 
 from aiohttp import web
 
-from fake_cluster import answers, discovery, reading
+from fake_cluster import discovery, reading
 from fake_cluster.answers import RefusedError
-from fake_cluster.faults import OF_REQUEST, Fault, Faults
+from fake_cluster.faults import Faults
 from fake_cluster.gate import Gate
 from fake_cluster.podlog import Logs
 from fake_cluster.registry import Address
+from fake_cluster.spoiling import spoil, spoilt
 from fake_cluster.store import Store
 from fake_cluster.watching import Watches
 from fake_cluster.writing import Writer
@@ -105,12 +105,12 @@ class Server:
         self._note(request, address, verb)
         fault = self._faults.of(request.method, request.path_qs, verb == "watch")
         if fault is not None and not fault.after:
-            await _spoil(request, fault)
+            await spoil(request, fault)
         self._gate.authenticate(request.headers)
         response = await self._answer(request, address, verb)
         if fault is not None and fault.after:
-            await _spoil(request, fault)
-        return response
+            await spoil(request, fault)
+        return await spoilt(request, response)
 
     def _note(self, request: web.Request, address: Address | None, verb: str) -> None:
         agent = request.headers.get("User-Agent", "")
@@ -184,16 +184,3 @@ def _verb(request: web.Request, address: Address) -> str:
     if request.query.get("watch") in ("true", "True", "1"):
         return "watch"
     return "get" if address.name else "list"
-
-
-async def _spoil(request: web.Request, fault: Fault) -> None:
-    """Do to a request what a fault says; what happens within its answer is left to who writes that."""
-    if fault.in_stream:
-        request[OF_REQUEST] = fault
-        return
-    if fault.status is not None:
-        raise answers.of_code(fault.status, fault.retry_after)
-    await asyncio.sleep(fault.hang or 0)
-    if request.transport is not None:
-        request.transport.abort()
-    raise RefusedError(500)

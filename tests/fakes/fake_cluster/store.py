@@ -250,7 +250,10 @@ class Store:
 
     def _release(self, owner: Mapping[str, Any], namespace: str) -> None:
         """End the foreground deletion of an owner that has no more children."""
-        kind = self.registry.of(owner)
+        try:
+            kind = self.registry.of(owner)
+        except LookupError:
+            return  # Of a kind that this server does not have, hence not there.
         record = self.find(kind, namespace if kind.namespaced else None, owner["name"])
         if record is None or record.metadata["uid"] != owner["uid"] or self.children(record):
             return
