@@ -198,6 +198,13 @@ class Backend(ABC):
         The name is free afterwards.
         """
 
+    def reap(self) -> list[str]:
+        """Delete what has ended longer ago than it is to be kept; return the names.
+
+        Backends that see to it by themselves have nothing to do.
+        """
+        return []
+
     @abstractmethod
     def get_job(self, name: str) -> TrainJob:
         """Return one job with its steps.

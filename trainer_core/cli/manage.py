@@ -113,6 +113,12 @@ def cancel(context: typer.Context, name: Name) -> None:
     client.cancel(client.ref(name))
 
 
+def reap(context: typer.Context) -> None:
+    """Delete the TrainJobs that ended longer ago than their DeleteAfter says; print their names."""
+    for name in _client(context).backend.reap():
+        print(name)
+
+
 def delete(context: typer.Context, name: Name) -> None:
     """Remove a TrainJob with everything it has. Gone already: that is fine."""
     _client(context).delete_job(name)
@@ -145,4 +151,5 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
     "resume": resume,
     "cancel": cancel,
     "delete": delete,
+    "reap": reap,
 }

@@ -122,10 +122,7 @@ class KubernetesBackend(Backend):
         return ref
 
     def reap(self) -> list[str]:
-        """Delete the jobs of the namespace that ended longer ago than `DeleteAfter` has them kept; return their names.
-
-        Trainer knows no time to live for TrainJobs, so whoever submits does it now and then.
-        """
+        # Trainer knows no time to live for TrainJobs, so whoever submits does it now and then.
         self._swept = time.monotonic()
         return ending.sweep(self._api, self.namespace)
 
