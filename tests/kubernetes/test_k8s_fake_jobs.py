@@ -145,6 +145,36 @@ def test_a_crashing_container_is_restarted_until_its_job_has_failed_and_its_pod_
     assert {"BackoffLimitExceeded", "BackOff", "FailedJobs"} <= reasons
 
 
+def test_a_failed_job_whose_jobset_is_deleted_runs_again_as_in_trainer_2_3():
+    with Cluster(backoff=0.01, backoff_limit=1) as cluster:
+        cluster.add(job("bad", "import sys; sys.exit(3)"))
+        first = ended(cluster, "bad") and cluster.get(JOBSETS, "bad")
+        cluster.delete(JOBSETS, "bad")
+        cluster.until(lambda: cluster.get(JOBSETS, "bad"))
+        assert ended(cluster, "bad")["reason"] == "FailedJobs"
+        assert cluster.get(JOBSETS, "bad")["metadata"]["uid"] != first["metadata"]["uid"]
+
+
+def test_a_complete_job_stays_complete_when_its_jobset_has_outlived_its_time(cluster):
+    made = runtime("brief", "plain")
+    made["spec"]["template"]["spec"]["ttlSecondsAfterFinished"] = 0
+    cluster.add(made)
+    cluster.add(job("good", "pass", runtime="brief"))
+    assert ended(cluster, "good")["type"] == "Complete"
+    cluster.until(lambda: cluster.get(JOBSETS, "good") is None)
+    assert (condition(cluster, "good", "Complete") is not None, pods(cluster, "good")) == (True, [])
+
+
+def test_a_failure_policy_starts_all_steps_again(cluster):
+    made = runtime("again", "plain")
+    made["spec"]["template"]["spec"]["failurePolicy"] = {"maxRestarts": 1}
+    made["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]["backoffLimit"] = 0
+    cluster.add(made)
+    cluster.add(job("bad", "import sys; sys.exit(3)", runtime="again"))
+    assert ended(cluster, "bad")["reason"] == "ReachedMaxRestarts"
+    assert cluster.get(JOBSETS, "bad")["status"]["restarts"] == 1
+
+
 def test_a_container_that_waits_for_its_restart_says_how_it_ended():
     with Cluster(backoff=30) as cluster:
         cluster.add(job("bad", "import sys; print('no'); sys.exit(3)"))
@@ -213,11 +243,7 @@ def test_what_ignores_sigterm_is_killed_after_its_grace():
 
 
 def test_initializers_run_before_the_trainer_and_fill_what_it_mounts(cluster):
-    made = runtime("steps", "plain", initializers=("dataset-initializer", "model-initializer"))
-    steps = made["spec"]["template"]["spec"]["replicatedJobs"]
-    mount = [{"name": "initializer", "mountPath": "/workspace"}]
-    steps[-1]["template"]["spec"]["template"]["spec"]["containers"][0]["volumeMounts"] = mount
-    cluster.add(made)
+    cluster.add(runtime("steps", "plain", initializers=("dataset-initializer", "model-initializer")))
     code = "import os, pathlib; print(pathlib.Path(os.environ['TRAINJOB_DATASET_PATH'], 'source.txt').read_text())"
     cluster.add(job("data", code, runtime="steps", initializer={"dataset": {"storageUri": "hf://a/b"}}))
     assert ended(cluster, "data")["type"] == "Complete"

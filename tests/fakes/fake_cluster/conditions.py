@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
-from fake_cluster.store import now
+from fake_cluster.store import now, seconds_of
 
-__all__ = ["condition", "is_true", "set_condition"]
+__all__ = ["condition", "is_true", "set_condition", "time_to_live"]
 
 
 def condition(raw: Mapping[str, Any], type_: str) -> Mapping[str, Any] | None:
@@ -37,3 +38,13 @@ def set_condition(
             conditions[index] = {**new, "lastTransitionTime": now() if changed else old["lastTransitionTime"]}
             return
     conditions.append({**new, "lastTransitionTime": now()})
+
+
+def time_to_live(raw: Mapping[str, Any]) -> float | None:
+    """Return how many seconds are left of a finished object, not less than 0; None where it may stay."""
+    seconds = raw["spec"].get("ttlSecondsAfterFinished")
+    if seconds is None:
+        return None
+    conditions = raw["status"]["conditions"]
+    end = max(seconds_of(one["lastTransitionTime"]) for one in conditions if one["status"] == "True")
+    return max(end + float(seconds) - time.time(), 0.0)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import copy
 import random
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from fake_cluster.building import COMPLETION_INDEX, owned_by
-from fake_cluster.conditions import is_true, set_condition
+from fake_cluster.conditions import is_true, set_condition, time_to_live
 from fake_cluster.history import Record
 from fake_cluster.recorder import Recorder
-from fake_cluster.store import Store, now, seconds_of
+from fake_cluster.store import Store, now
 from trainer_core.cluster.kinds import JOBS, PODS
 
 __all__ = ["BatchJobs"]
@@ -62,14 +61,10 @@ class BatchJobs:
 
     def _clean_up(self, record: Record) -> float | None:
         """Delete a finished Job when its time to live is over."""
-        seconds = record.raw["spec"].get("ttlSecondsAfterFinished")
-        if seconds is None:
-            return None
-        ends = [one["lastTransitionTime"] for one in record.raw["status"]["conditions"] if one["status"] == "True"]
-        rest = seconds_of(max(ends)) + float(seconds) - time.time()
-        if rest <= 0:
+        rest = time_to_live(record.raw)
+        if rest == 0:
             self._store.delete(JOBS, *record.key)
-        return max(rest, 0.0) or None
+        return rest or None
 
     def _failure(self, record: Record, pods: list[Record]) -> tuple[str, str] | None:
         """Return why a Job has failed, if it has."""

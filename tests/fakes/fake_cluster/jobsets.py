@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fake_cluster.building import owned_by, steps_of
-from fake_cluster.conditions import is_true, set_condition
+from fake_cluster.conditions import is_true, set_condition, time_to_live
 from fake_cluster.history import Record
 from fake_cluster.recorder import Recorder
 from fake_cluster.store import Store
@@ -31,13 +31,17 @@ class JobSets:
         raw = record.raw
         if record.metadata.get("deletionTimestamp"):
             return None
-        if not is_true(raw, "Completed") and not is_true(raw, "Failed"):
-            jobs = self._ensure_jobs(record)
-            statuses = [_step_status(step, jobs.get(step["name"])) for step in steps_of(raw["spec"])]
-            restart = self._judge(record, jobs)
-            self._store.change(JOBSETS, *record.key, lambda new: _write(new, statuses, restart), "status")
-            if restart:
-                self._end(record, list(jobs.values()))
+        if is_true(raw, "Completed") or is_true(raw, "Failed"):
+            rest = time_to_live(raw)
+            if rest == 0:
+                self._store.delete(JOBSETS, *record.key)
+            return rest or None
+        jobs = self._ensure_jobs(record)
+        statuses = [_step_status(step, jobs.get(step["name"])) for step in steps_of(raw["spec"])]
+        restart = self._judge(record, jobs)
+        self._store.change(JOBSETS, *record.key, lambda new: _write(new, statuses, restart), "status")
+        if restart:
+            self._end(list(jobs.values()))
         return None
 
     def _ensure_jobs(self, record: Record) -> dict[str, Record]:
@@ -63,7 +67,7 @@ class JobSets:
             return self._fail(record, failed, jobs)
         if _done(record.raw, jobs):
             self._finish(record, "Completed", "AllJobsCompleted", "jobset completed successfully")
-            self._end(record, [job for job in jobs.values() if not is_true(job.raw, "Complete")])
+            self._end([job for job in jobs.values() if not is_true(job.raw, "Complete")])
         return False
 
     def _fail(self, record: Record, failed: Record, jobs: Mapping[str, Record]) -> bool:
@@ -78,10 +82,7 @@ class JobSets:
             else "jobset failed due to one or more job failures"
         )
         self._finish(record, "Failed", reason, f"{text} (first failed job: {failed.key[1]})")
-        self._end(
-            record,
-            [job for job in jobs.values() if not is_true(job.raw, "Failed") and not is_true(job.raw, "Complete")],
-        )
+        self._end([job for job in jobs.values() if not is_true(job.raw, "Failed") and not is_true(job.raw, "Complete")])
         return False
 
     def _finish(self, record: Record, type_: str, reason: str, message: str) -> None:
@@ -92,7 +93,7 @@ class JobSets:
         self._store.change(JOBSETS, *record.key, finish, "status")
         self._recorder.record(record.raw, reason, message, _CONTROLLER)
 
-    def _end(self, record: Record, jobs: list[Record]) -> None:
+    def _end(self, jobs: list[Record]) -> None:
         for job in jobs:
             if self._store.find(JOBS, *job.key):
                 self._store.delete(JOBS, *job.key, propagation="Foreground")

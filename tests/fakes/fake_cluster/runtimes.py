@@ -21,9 +21,10 @@ def runtime(
         name: Its name.
         framework: Value of its framework label.
         policy: ``mlPolicy``.
-        initializers: ``dataset-initializer``, ``model-initializer``: steps before ``node``.
+        initializers: ``dataset-initializer``, ``model-initializer``: steps before ``node``; all share /workspace.
     """
-    steps = [*(_step(step, step) for step in initializers), _step("node", "trainer")]
+    mounts = [{"name": "initializer", "mountPath": "/workspace"}] if initializers else []
+    steps = [*(_step(step, step, mounts) for step in initializers), _step("node", "trainer", mounts)]
     if initializers:
         steps[-1]["dependsOn"] = [{"name": step, "status": "Complete"} for step in initializers]
     return {
@@ -34,10 +35,8 @@ def runtime(
     }
 
 
-def _step(name: str, ancestor: str) -> dict[str, Any]:
-    container: dict[str, Any] = {"name": name, "image": IMAGE}
-    if name != "node":
-        container["volumeMounts"] = [{"name": "initializer", "mountPath": "/workspace"}]
+def _step(name: str, ancestor: str, mounts: list[dict[str, Any]]) -> dict[str, Any]:
+    container = {"name": name, "image": IMAGE, **({"volumeMounts": mounts} if mounts else {})}
     pod = {"containers": [container]}
     return {
         "name": name,

@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from fake_cluster import discovery, reading
+from fake_cluster import discovery, models, reading
 from fake_cluster.answers import RefusedError
 from fake_cluster.faults import Faults
 from fake_cluster.gate import Gate
@@ -20,7 +20,7 @@ from fake_cluster.spoiling import spoil, spoilt
 from fake_cluster.store import Store
 from fake_cluster.watching import Watches
 from fake_cluster.writing import Writer
-from trainer_core.cluster.kinds import CRDS, PODS
+from trainer_core.cluster.kinds import CRDS, PODS, TRAINJOBS
 
 __all__ = ["Request", "Server"]
 
@@ -173,6 +173,8 @@ class Server:
                 return discovery.openapi_index(registry)
             case ["openapi", "v3", "apis", group, version]:
                 definitions = [record.raw for record in self._store.list(CRDS)]
+                if not definitions and group == TRAINJOBS.group:
+                    return models.openapi()
                 return discovery.openapi(definitions, group, version)
         return None
 

@@ -37,12 +37,7 @@ class Trainer:
         """Bring a TrainJob further."""
         raw = record.raw
         managed_elsewhere = raw["spec"].get("managedBy") == _MULTIKUEUE
-        if (
-            managed_elsewhere
-            or is_true(raw, "Complete")
-            or is_true(raw, "Failed")
-            or record.metadata.get("deletionTimestamp")
-        ):
+        if managed_elsewhere or record.metadata.get("deletionTimestamp") or self._is_over(record):
             return None
         rest = self._rest(raw)
         if rest is not None and rest <= 0:
@@ -53,6 +48,16 @@ class Trainer:
             return _AGAIN
         self._store.change(TRAINJOBS, *record.key, lambda job: _reflect(job, jobset.raw), "status")
         return rest
+
+    def _is_over(self, record: Record) -> bool:
+        """Whether nothing more is done for a TrainJob.
+
+        As in Trainer 2.3.0, one that has failed is begun anew when its JobSet is deleted, by hand or by its TTL.
+        """
+        failed = condition(record.raw, "Failed")
+        if failed is None or failed["status"] != "True":
+            return is_true(record.raw, "Complete")
+        return failed["reason"] == "DeadlineExceeded" or self._store.find(JOBSETS, *record.key) is not None
 
     def _ensure_jobset(self, record: Record) -> Record | None:
         """Return the JobSet, made or brought up to date; None where it cannot be."""
@@ -111,6 +116,8 @@ def _reflect(job: dict[str, Any], jobset: Mapping[str, Any]) -> None:
         found = condition(jobset, theirs)
         if found is not None and found["status"] == "True":
             set_condition(job, ours, True, found["reason"], found["message"])
+        elif is_true(job, ours):
+            job["status"]["conditions"].remove(condition(job, ours))
     steps = (jobset.get("status") or {}).get("replicatedJobsStatus")
     if steps:
         job.setdefault("status", {})["jobsStatus"] = copy.deepcopy(steps)
