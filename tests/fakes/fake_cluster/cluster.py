@@ -216,7 +216,7 @@ class Cluster:
     def objects(self, kind: Kind | str, namespace: str | None = None) -> list[dict[str, Any]]:
         """Return all objects of a kind, sorted by namespace and name."""
         asked = self._kind(kind)
-        return self.call(lambda: [copy.deepcopy(record.raw) for record in self._store.list(asked, namespace)])
+        return self.call(lambda: [copy.deepcopy(record.raw) for record in self._store.listed(asked, namespace)])
 
     def update(
         self, kind: Kind | str, name: str, edit: Callable[[dict[str, Any]], None], namespace: str | None = "default"

@@ -33,7 +33,7 @@ class Controllers:
     def start(self) -> None:
         """Begin with what is there; must be called in the event loop."""
         for kind in self._reconcile:
-            for record in self._store.list(kind):
+            for record in self._store.listed(kind):
                 self._add((kind, *record.key))
         self._task = asyncio.create_task(self._run())
 

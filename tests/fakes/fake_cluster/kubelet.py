@@ -75,7 +75,7 @@ class Kubelet:
     def start(self) -> None:
         """Run what is there; must be called in the event loop."""
         self._store.graceful = True
-        for record in self._store.list(PODS):
+        for record in self._store.listed(PODS):
             self._begin(record)
 
     async def stop(self) -> None:

@@ -132,8 +132,9 @@ class Lives:
         if change.type == "ADDED" and change.stored_as == stored_as(PODS):
             self._begin_pod(change.new)
         if change.type == "ADDED" and change.stored_as == stored_as(TRAINJOBS):
+            namespace, name = change.new.key
             for life, moves in (("kueue", self._kueue), ("deadline", self._deadline)):
-                if self.has(*reversed(change.new.key), life):
+                if self.has(name, namespace, life):
                     self._begin(moves(change.new))
 
     def _begin_pod(self, pod: Record) -> None:

@@ -87,7 +87,8 @@ class Logs:
 
     def current(self, uid: str, container: str) -> Log | None:
         """Return the log of the newest run."""
-        return self._runs.get((uid, container), [None])[-1]  # type: ignore[list-item]
+        runs = self._runs.get((uid, container))
+        return runs[-1] if runs else None
 
     def previous(self, uid: str, container: str) -> Log | None:
         """Return the log of the run before."""

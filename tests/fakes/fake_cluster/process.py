@@ -54,17 +54,29 @@ class Process:
 
     async def wait(self) -> int:
         """Return the exit code as container runtimes give it: 128 + the number of a signal."""
-        code = await self._process.wait()
+        try:
+            code = await self._process.wait()
+        except asyncio.CancelledError:
+            self.signal(signal.SIGKILL)
+            await self._process.wait()
+            await self._drain()
+            raise
         # What the first process of a container leaves behind ends with it, and with that its output.
         self.signal(signal.SIGKILL)
-        await asyncio.wait({self._reader}, timeout=_DRAIN)
-        self._reader.cancel()
+        await self._drain()
         return 128 - code if code < 0 else code
 
     def signal(self, number: int) -> None:
         """Send a signal to all of it."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
+
+    async def _drain(self) -> None:
+        """Read to the end, unless somebody who got away holds the pipe."""
+        _, late = await asyncio.wait({self._reader}, timeout=_DRAIN)
+        if late:
+            self._reader.cancel()
+            await asyncio.wait(late)
 
     async def _read(self, log: Log) -> None:
         assert self._process.stdout is not None

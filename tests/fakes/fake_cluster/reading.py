@@ -42,7 +42,7 @@ def list_page(store: Store, address: Address, query: Mapping[str, str]) -> web.R
     revision, after = _read_token(query["continue"]) if query.get("continue") else (store.history.revision, None)
     if revision < store.history.compacted and "continue" in query:
         raise expired(_EXPIRED)
-    records = [record for record in store.list(address.kind, address.namespace, revision) if chosen(record.raw)]
+    records = [record for record in store.listed(address.kind, address.namespace, revision) if chosen(record.raw)]
     if after is not None:
         records = [record for record in records if record.key > after]
     page = records[:limit] if limit else records

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,7 @@ class Registry:
         self._kinds = {(kind.group, kind.version, kind.plural): kind for kind in (*ours, *_OTHERS)}
         self._with_status = set(_WITH_STATUS)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Kind]:
         """Yield every kind."""
         return iter(self._kinds.values())
 

@@ -113,7 +113,7 @@ def _duplicates(raw: Mapping[str, Any], schema: _Schema) -> list[_Cause]:
 
 def _broken_rules(intent: Intent, schema: _Schema) -> Iterator[_Cause]:
     for path, value, message in cel.violations(intent.new, intent.old, schema.openapi):
-        shown = {dict: '"object"', list: '"array"'}.get(type(value)) or json.dumps(value)
+        shown = f'"{_type_of(value)}"' if isinstance(value, (dict, list)) else json.dumps(value)
         yield "FieldValueInvalid", path or "<nil>", f"Invalid value: {shown}: {message}"
 
 

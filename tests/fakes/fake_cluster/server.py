@@ -172,7 +172,7 @@ class Server:
             case ["openapi", "v3"]:
                 return discovery.openapi_index(registry)
             case ["openapi", "v3", "apis", group, version]:
-                definitions = [record.raw for record in self._store.list(CRDS)]
+                definitions = [record.raw for record in self._store.listed(CRDS)]
                 if not definitions and group == TRAINJOBS.group:
                     return models.openapi()
                 return discovery.openapi(definitions, group, version)

@@ -66,7 +66,7 @@ class Store:
             return found
         raise answers.not_found(kind, name)
 
-    def list(self, kind: Kind, namespace: str | None = None, revision: int | None = None) -> list[Record]:
+    def listed(self, kind: Kind, namespace: str | None = None, revision: int | None = None) -> list[Record]:
         """Return objects, sorted by namespace and name, as they are or as they were at a revision.
 
         Raises:

@@ -96,7 +96,7 @@ class _Stream:
     async def show_all(self) -> int:
         """Show what is there, as if it were added now; return the revision."""
         revision = self._store.history.revision
-        records = self._store.list(self._address.kind, self._address.namespace)
+        records = self._store.listed(self._address.kind, self._address.namespace)
         await self._write([_line("ADDED", shown(self._address.kind, r)) for r in records if self._chosen(r.raw)])
         return revision
 

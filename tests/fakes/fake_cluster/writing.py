@@ -120,7 +120,7 @@ class Writer:
 
     def _delete_all(self, address: Address, options: Mapping[str, Any]) -> web.Response:
         chosen = selector(options.get("labelSelector"), options.get("fieldSelector"))
-        for record in self._store.list(address.kind, address.namespace):
+        for record in self._store.listed(address.kind, address.namespace):
             if chosen(record.raw):
                 self._delete(address, *record.key, options)
         return web.json_response({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"})
