@@ -47,6 +47,7 @@ _MOUNT = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
 _SANDBOX = "FailedCreatePodSandBox"
 _UNSCHEDULED = "FailedScheduling"
 _PULLING = "Failed"
+_PULL_FAILED = "Failed to pull image"
 _DISPLACED = {"Preempted": "PreemptionByScheduler", "Evicted": "Evicted", "NodeNotReady": "NodeNotReady"}
 _DEADLINE = "DeadlineExceeded"
 _REPLACED = (Category.PREEMPTED, Category.NODE_LOST)
@@ -291,17 +292,22 @@ def _job_events(pods: Sequence[PodFacts], events: Sequence[EventFacts]) -> Itera
         if event.reason == _DEADLINE:
             yield _Finding(Facts(deadline_error=event.message), None, ended=True)
     if seen:
-        yield from _unseen_pod(seen[-1])
+        yield from _unseen_pod(seen)
 
 
-def _unseen_pod(event: EventFacts) -> Iterator[_Finding]:
+def _unseen_pod(events: Sequence[EventFacts]) -> Iterator[_Finding]:
     """What the last event of pods says that are gone, or that may not be read."""
+    event = events[-1]
     if event.reason in _DISPLACED:
         why: dict[str, Any] = reasons.displaced(_DISPLACED[event.reason], event.message)
         yield _Finding(Facts(steps=[StepFacts(event.name, node=event.name, **why)]), None, ended=True)
         return
-    pulls = event.reason in (_PULLING, "BackOff") and "image" in event.message.lower()
-    hindrance = reasons.image("ErrImagePull", event.message, "") if pulls else _by_event(event)
+    if event.reason in (_PULLING, "BackOff") and "image" in event.message.lower():
+        # What the registry has answered is in one event of several.
+        answers = (one.message for one in reversed(events) if one.message.startswith(_PULL_FAILED))
+        hindrance: Hindrance | None = reasons.image("ErrImagePull", next(answers, event.message), "")
+    else:
+        hindrance = _by_event(event)
     if hindrance is not None:
         yield _Finding(_facts_of(hindrance), hindrance.grace)
 
