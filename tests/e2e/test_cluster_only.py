@@ -23,8 +23,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.usefixtures
 
 _MANY = 20
 _PATIENCE = 60.0
-#: Everything that can come of a TrainJob.
-_OWNED = (kinds.JOBSETS, kinds.JOBS, kinds.PODS, kinds.SECRETS, kinds.CONFIG_MAPS, kinds.CLAIMS)
+#: Everything that comes of a TrainJob.
+_OWNED = (kinds.JOBSETS, kinds.JOBS, kinds.PODS, kinds.SECRETS, kinds.CONFIG_MAPS)
 
 
 def wait_until(condition):

@@ -72,7 +72,7 @@ def _command(launch: str, python: str, bootstrap: str) -> list[str]:
             f"{processes} processes are wanted on each node, which torchrun starts, and torch is not installed here; "
             "use an image with torch, or num_proc_per_node=1"
         )
-    print("trainjob: torch is not installed here; one plain process runs on each node", file=sys.stderr)
+    # Nothing is said of it: the log is the function's, and one that imports torch will say that it is not there.
     for name, place in _PLACES.items():
         if os.environ.get(place, "").isdecimal():
             os.environ.setdefault(name, os.environ[place])
