@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from trainer_core import packaging
 from trainer_core.initializers import DataCacheInitializer, FileDatasetInitializer, FileModelInitializer, Initializer
+from trainer_core.named_options import options_from
 from trainer_core.request import Owner, TrainJobRequest
 from trainer_core.runtimes import Runtime
 from trainer_core.secrets import SecretRef
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["Option", "Trainer", "plain", "request"]
 
 Trainer: TypeAlias = CustomTrainer | CustomTrainerContainer | BuiltinTrainer
-Option = Callable[[dict[str, Any], Any, Any], None]
+#: An option, or what stands for one: see `options_from`.
+Option: TypeAlias = Callable[[dict[str, Any], Any, Any], None] | Mapping[str, Any] | str
 
 #: Fields of initializers that are secrets: they travel by reference only.
 _SECRET_FIELDS = ("access_token", "access_key_id", "secret_access_key")
@@ -51,7 +53,7 @@ def plain(
         trainer: What to run, as an object or as a dict of its fields (``{"func": "module:function"}``,
             ``{"image": …}`` or ``{"config": {…}}``).
         initializer: What to fetch first.
-        options: Called once each, as ``option(job_spec, trainer, backend)``.
+        options: Called once each, as ``option(job_spec, trainer, backend)``; or as plain data: see `options_from`.
 
     Raises:
         ValueError: Something cannot be right, an option does not suit the backend, or a secret is given as
@@ -102,7 +104,7 @@ def _flatten(
     backend: Any, runtime: Any, trainer: Any, initializer: Initializer | None, options: Sequence[Option] | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
     trainer = trainer_from_dict(trainer) if isinstance(trainer, Mapping) else trainer
-    job_spec = _applied(options or (), trainer, backend)
+    job_spec = _applied(options_from(options), trainer, backend)
     flat_initializer, literals = _initializer(initializer)
     data = {
         "version": 1,

@@ -254,7 +254,7 @@ def test_what_a_custom_option_writes_is_never_dropped_silently():
     [
         ({"trainer": 3}, "trainer must be CustomTrainer"),
         ({"runtime": 3}, "runtime must be a name"),
-        ({"options": ["x"]}, "options must be callables"),
+        ({"options": [3]}, "options must be callables"),
         ({"trainer": {"funk": "a:b"}}, "func"),
     ],
 )

@@ -1,7 +1,7 @@
 """A definition in YAML → the arguments of `TrainerClient.request`, or the request itself.
 
-Two spellings: a friendly one with the fields of the trainer and the initializer, and the request as `trainjob render`
-and `TrainJobRequest.to_json` write it, which is known by its ``version``.
+Two spellings: a friendly one with the fields of the trainer and the initializer, and the request as
+`TrainJobRequest.to_json` writes it, which is known by its ``version``.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,20 @@ import yaml
 from trainer_core.client import TrainerClient
 from trainer_core.errors import InvalidRequestError
 from trainer_core.initializers import initializer_from_dict
+from trainer_core.named_options import options_from
 from trainer_core.options import ActiveDeadlineSeconds, Annotations, Labels, Name, Suspend
 from trainer_core.request import TrainJobRequest
 
 __all__ = ["function", "options", "read", "request"]
 
-_KNOWN = ("name", "runtime", "trainer", "initializer", "labels", "annotations", "active_deadline_seconds", "suspend")
+#: Keys that are short for an option.
+_SHORT = {
+    "name": Name,
+    "labels": Labels,
+    "annotations": Annotations,
+    "active_deadline_seconds": ActiveDeadlineSeconds,
+}
+_KNOWN = ("name", "runtime", "trainer", "initializer", "options", *list(_SHORT)[1:], "suspend")
 
 
 def read(path: str) -> dict[str, Any]:
@@ -61,15 +70,16 @@ def request(client: TrainerClient, data: Mapping[str, Any]) -> TrainJobRequest:
 
 
 def options(data: Mapping[str, Any]) -> list[Any]:
-    """Return the options that a definition's keys stand for."""
-    kinds = {
-        "name": Name,
-        "labels": Labels,
-        "annotations": Annotations,
-        "active_deadline_seconds": ActiveDeadlineSeconds,
-    }
-    given = [kind(data[key]) for key, kind in kinds.items() if data.get(key) is not None]
-    return [*given, Suspend()] if data.get("suspend") else given
+    """Return the options of a definition: those under ``options``, and those that other keys are short for.
+
+    Raises:
+        ValueError: An unknown option, or a value that cannot be right.
+    """
+    if not isinstance(data.get("suspend") or False, bool):
+        # A text such as "no" would be true.
+        raise InvalidRequestError(f"suspend must be true or false, got {data['suspend']!r}")
+    short = [kind(data[key]) for key, kind in _SHORT.items() if data.get(key) is not None]
+    return [*short, *([Suspend()] if data.get("suspend") else []), *options_from(data.get("options"))]
 
 
 def function(reference: str) -> Any:
@@ -79,17 +89,23 @@ def function(reference: str) -> Any:
         InvalidRequestError: It cannot be imported.
     """
     module_name, _, path = reference.partition(":")
-    if not module_name or not path:
+    if not module_name or module_name.startswith(".") or not path:
         raise InvalidRequestError(f"{reference!r} must be module:function, such as train:main for main() in train.py")
-    sys.path.insert(0, str(Path.cwd()))
+    folder = str(Path.cwd())
+    sys.path.insert(0, folder)
     try:
         found: Any = importlib.import_module(module_name)
         for name in path.split("."):
             found = getattr(found, name)
     except (ImportError, AttributeError) as error:
-        raise InvalidRequestError(f"{reference!r} cannot be imported from {Path.cwd()}: {error}") from error
+        raise InvalidRequestError(f"{reference!r} cannot be imported from {folder}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise InvalidRequestError(
+            f"{reference!r} cannot be imported from {folder}: {type(error).__name__}: {error}"
+        ) from error
     finally:
-        sys.path.remove(str(Path.cwd()))
+        with suppress(ValueError):  # The module may have changed the search path.
+            sys.path.remove(folder)
     return found
 
 

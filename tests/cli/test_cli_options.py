@@ -1,0 +1,37 @@
+"""Options of a definition in YAML."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from trainer_core.cli import main
+
+
+@pytest.fixture
+def render(tmp_path, monkeypatch, capsys):
+    """Render a definition on the local backend, in this process; return exit code, output and errors."""
+
+    def command(text):
+        (tmp_path / "job.yaml").write_text(text)
+        monkeypatch.setenv("TRAINJOB_HOME", str(tmp_path / "home"))
+        code = main(["render", "-f", str(tmp_path / "job.yaml"), "-o", "json"])
+        return code, *capsys.readouterr()
+
+    return command
+
+
+def test_options_stand_in_a_definition_by_their_names(render):
+    code, out, _ = render(
+        "name: job\nruntime: python\ntrainer: {func: json:dumps, packaging: reference}\noptions:\n- ActiveDeadlineSeconds: 60\n- Suspend\n"
+    )
+    assert code == 0
+    rendered = json.loads(out)
+    assert (rendered["active_deadline_seconds"], rendered["suspend"]) == (60, True)
+
+
+def test_an_unknown_option_is_bad_input_that_names_the_known_ones(render):
+    code, _, err = render("name: job\ntrainer: {func: json:dumps, packaging: reference}\noptions: [{Queue: nightly}]\n")
+    assert code == 2
+    assert "unknown option Queue; known are ActiveDeadlineSeconds" in err
