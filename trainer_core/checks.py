@@ -217,8 +217,10 @@ def known_fields(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
     """Return plain data as keyword arguments of a dataclass.
 
     Raises:
-        ValueError: A key is not a field; the message names those that are.
+        ValueError: Not a dict, or a key is not a field; the message names those that are.
     """
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{kind.__name__} must be a dict of its fields, got {type(data).__name__}")
     known = [item.name for item in fields(kind) if item.init]
     unknown = [str(name) for name in data if name not in known]
     if unknown:

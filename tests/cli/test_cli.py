@@ -173,6 +173,12 @@ def test_render_prints_what_would_be_created_and_creates_nothing(trainjob):
         (("initialize",), 2, "--dataset URI"),
         (("get", "nobody"), 3, "no TrainJob 'nobody'"),
         (("wait", "nobody"), 3, "no TrainJob 'nobody'"),
+        (("wait", "../jobs"), 3, "no TrainJob '../jobs'"),
+        (("get", ""), 3, "no TrainJob ''"),
+        (("get", "a" * 300), 3, "no TrainJob 'aaa"),
+        (("submit", ".train:train", *RUN), 2, "module:function"),
+        (("submit", "train:train", "-a", "x=1", *RUN, "--timeout", "5"), 2, "--timeout goes with --wait"),
+        (("wait", "nobody", "--timeout", "-1"), 2, "--timeout"),
         (("--backend", "moon", "list"), 2, "unknown backend 'moon'; known are"),
         (("--backend", "container", "list"), 6, "container backend"),
         (("launch",), 2, "launch"),
@@ -195,6 +201,47 @@ def test_unknown_keys_of_a_definition_are_refused_with_the_known_ones(trainjob):
 
     assert done.returncode == 2
     assert "unknown key trainr; known are name, runtime, trainer" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        ("def main(:", "SyntaxError"),
+        ("raise RuntimeError('no data')", "RuntimeError: no data"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+    ],
+)
+def test_a_module_that_fails_when_it_is_imported_is_bad_input(trainjob, module, message):
+    (trainjob.folder / "broken.py").write_text(module)
+    done = trainjob("submit", "broken:main", *RUN)
+
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert message in line
+
+
+def test_a_module_may_change_directory_and_search_path(trainjob):
+    module = "import os, sys\nos.chdir('/')\nsys.path.pop(0)\ndef main():\n    return 'it ran'\n"
+    (trainjob.folder / "wanders.py").write_text(module)
+
+    assert trainjob("submit", "wanders:main", *RUN, "--name", "job", "--wait").stdout == "job Complete it ran\n"
+
+
+@pytest.mark.parametrize(
+    ("definition", "message"),
+    [
+        ({"suspend": "no"}, "suspend must be true or false, got 'no'"),
+        ({"initializer": 5}, "Initializer must be a dict"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_in_a_definition_is_refused(trainjob, definition, message):
+    trainer = {"func": "train:train", "func_args": {"x": 1}}
+    (trainjob.folder / "job.yaml").write_text(yaml.safe_dump({"runtime": "python", "trainer": trainer, **definition}))
+    done = trainjob("submit", "--file", "job.yaml")
+
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert trainjob.jobs == []
 
 
 def test_flags_that_a_definition_would_override_are_refused(trainjob):

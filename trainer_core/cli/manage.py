@@ -58,7 +58,7 @@ def wait(
     context: typer.Context,
     name: Name,
     timeout: Annotated[
-        float | None, typer.Option(help="Seconds to wait at most; as long as it takes if not given.")
+        float | None, typer.Option(min=0, help="Seconds to wait at most; as long as it takes if not given.")
     ] = None,
     output: Output = Format.TABLE,
 ) -> int:

@@ -37,7 +37,9 @@ Dataset = Annotated[str | None, typer.Option(help="URI of the dataset to fetch f
 Model = Annotated[str | None, typer.Option(help="URI of the model to fetch first.")]
 JobName = Annotated[str | None, typer.Option("--name", "-n", help="Name of the job; a random one if not given.")]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for its end.")]
-Timeout = Annotated[float | None, typer.Option(help="Seconds to wait at most; as long as it takes if not given.")]
+Timeout = Annotated[
+    float | None, typer.Option(min=0, help="Seconds to wait at most; as long as it takes if not given.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -137,6 +139,8 @@ def finish(client: TrainerClient, ref: TrainJobRef, timeout: float | None, outpu
 
 
 def _submitted(client: TrainerClient, asked: TrainJobRequest, wait: bool, timeout: float | None, output: Format) -> int:
+    if timeout is not None and not wait:
+        raise InvalidRequestError("--timeout goes with --wait; active_deadline_seconds of a definition limits the job")
     ref = client.submit(asked)
     if wait:
         return finish(client, ref, timeout, output)

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
-from trainer_core import packaging
+from trainer_core import naming, packaging
 from trainer_core.attempts import Found
 from trainer_core.backends.base import Backend, NameTakenError
 from trainer_core.backends.local import observe, plan, runtimes, tailing
@@ -166,6 +166,11 @@ class LocalProcessBackend(Backend):
         return observe.request(self._folder(ref))
 
     def ref(self, name: str) -> TrainJobRef:
+        try:
+            naming.validate_name(name)
+        except ValueError:
+            # Never a path: a name such as '' or '../other' would lead out of the folder.
+            raise observe.no_such_job(name, self._home.jobs) from None
         return self._ref(observe.read(self._home.job(name)))
 
     def observe(self, ref: TrainJobRef) -> Observation:
@@ -220,7 +225,8 @@ class LocalProcessBackend(Backend):
             self._home_of(ref).discard(self._folder(ref))
 
     def get_job(self, name: str) -> TrainJob:
-        return observe.train_job(self._home.job(name), self.ref(name))
+        ref = self.ref(name)
+        return observe.train_job(self._home.job(name), ref)
 
     def list_jobs(self) -> list[TrainJob]:
         jobs = []

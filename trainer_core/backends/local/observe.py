@@ -19,7 +19,7 @@ from trainer_core.ref import TrainJobRef
 from trainer_core.request import Metadata, TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
-__all__ = ["check_is", "events", "observe", "read", "request", "train_job"]
+__all__ = ["check_is", "events", "no_such_job", "observe", "read", "request", "train_job"]
 
 
 def read(folder: JobFolder) -> Record:
@@ -35,13 +35,16 @@ def read(folder: JobFolder) -> Record:
     try:
         return Record.from_dict(read_json(folder.status))
     except FileNotFoundError as error:
-        raise JobNotFoundError(
-            f"no TrainJob {folder.name!r} in {folder.path.parent}; `trainjob list` shows those there are"
-        ) from error
+        raise no_such_job(folder.name, folder.path.parent) from error
     except OSError as error:
         raise BackendUnavailableError(f"{folder.status} cannot be read: {error.strerror}") from error
     except ValueError:
         return _damaged(folder)
+
+
+def no_such_job(name: str, jobs: Path) -> JobNotFoundError:
+    """Return the error for a job that is not there."""
+    return JobNotFoundError(f"no TrainJob {name!r} in {jobs}; `trainjob list` shows those there are")
 
 
 def check_is(folder: JobFolder, ref: TrainJobRef) -> Record:

@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from trainer_core import checks
 from trainer_core.errors import RuntimeNotFoundError
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
@@ -103,11 +104,17 @@ def _parse(data: dict[str, Any]) -> LocalRuntime:
     spec = data["spec"]
     metadata = data["metadata"]
     jobs = spec["template"]["spec"]["replicatedJobs"]
-    node = next(job for job in jobs if job["name"] == "node")
-    container = next(c for c in node["template"]["spec"]["template"]["spec"]["containers"] if c["name"] == "node")
-    return LocalRuntime(
-        name=metadata["name"],
-        framework=metadata["labels"][_FRAMEWORK],
-        num_nodes=int(spec.get("mlPolicy", {}).get("numNodes", 1)),
-        env={entry["name"]: str(entry["value"]) for entry in container.get("env", ()) if "value" in entry},
-    )
+    node = _named_node(jobs)
+    container = _named_node(node["template"]["spec"]["template"]["spec"]["containers"])
+    env = {entry["name"]: str(entry["value"]) for entry in container.get("env", ()) if "value" in entry}
+    checks.check_env("env", env)
+    num_nodes = int(spec.get("mlPolicy", {}).get("numNodes", 1))
+    checks.check_count("numNodes", num_nodes)
+    return LocalRuntime(metadata["name"], metadata["labels"][_FRAMEWORK], num_nodes, env)
+
+
+def _named_node(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    found = [part for part in parts if part["name"] == "node"]
+    if not found:
+        raise ValueError("nothing in it is named node")
+    return found[0]
