@@ -131,7 +131,6 @@ def _create(
     owner_key = request.owner.key if request.owner else None
     stranger = next((job for job in found if job.name == name and job.owner_key != owner_key), None)
     if stranger is not None:
-        raise ConflictError(
-            f"TrainJob {name!r} belongs to {stranger.owner_key!r}, not to {owner_key!r}; choose another name"
-        )
+        whose = "somebody else" if stranger.owner_key is None else repr(stranger.owner_key)
+        raise ConflictError(f"TrainJob {name!r} belongs to {whose}, not to {owner_key!r}; choose another name")
     return Decision(Action.CREATE, name, attempt, end_first=end_first)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -143,7 +144,15 @@ def _send_once(connection: Connection, request: Request, preload: bool) -> urlli
 def _retries(again: bool) -> urllib3.Retry:
     import urllib3
 
-    retries = urllib3.Retry(
+    class Retries(urllib3.Retry):
+        """Bears a Retry-After that is neither whole seconds nor a date, as proxies send it."""
+
+        def parse_retry_after(self, retry_after: str) -> float:
+            with suppress(urllib3.exceptions.InvalidHeader):
+                return super().parse_retry_after(retry_after)
+            return 0.0
+
+    retries = Retries(
         total=5,
         connect=3,
         # Certificates do not get better.
