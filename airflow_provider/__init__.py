@@ -33,6 +33,11 @@ _CONNECTION_FIELDS: dict[str, Any] = {
     "config_file": _text_field("Kubeconfig", "kubernetes, runai, training-operator: path of the kubeconfig."),
     "project": _text_field("Project", "runai: the Run:ai project."),
     "container_host": _text_field("Engine address", "container: address of Docker or Podman."),
+    "dashboard_url": _text_field(
+        "Dashboard",
+        "Address of a job in a dashboard, as https://dash.example/${namespace}/${name}; a task links there.",
+    ),
+    "logs_url": _text_field("Logs", "Address of a job's lines in a store of logs, written in the same way."),
 }
 
 
@@ -53,6 +58,12 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": [_modules("airflow_provider.sensors.trainjob")],
         "hooks": [_modules("airflow_provider.hooks.trainjob")],
         "triggers": [_modules("airflow_provider.triggers.trainjob")],
+        "plugins": [{"name": "trainjob", "plugin-class": "airflow_provider.plugins.trainjob.TrainJobPlugin"}],
+        "extra-links": [
+            "airflow_provider.links.JobLink",
+            "airflow_provider.links.DashboardLink",
+            "airflow_provider.links.LogsLink",
+        ],
         "connection-types": [
             {
                 "connection-type": "trainjob",

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["owner"]
+__all__ = ["key", "owner"]
 
 
 def owner(ti: Any) -> dict[str, str]:
     """Return the owner of a task instance's TrainJob, as a request carries it."""
+    return {"key": key(ti), "slug": ti.task_id, "generation": str(ti.max_tries)}
+
+
+def key(ti: Any) -> str:
+    """Return what tells a task instance's TrainJob from those of all others."""
     parts = (ti.dag_id, ti.run_id, ti.task_id, str(-1 if ti.map_index is None else ti.map_index))
-    return {"key": "/".join(_escaped(part) for part in parts), "slug": ti.task_id, "generation": str(ti.max_tries)}
+    return "/".join(_escaped(part) for part in parts)
 
 
 def _escaped(part: str) -> str:

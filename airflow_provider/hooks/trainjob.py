@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
-from airflow_provider import get_provider_info
+from airflow_provider import get_provider_info, links
 from airflow_provider.compat import AirflowNotFoundException
 from trainer_core.client import TrainerClient
 from trainer_core.configs import BackendConfig, config_from_dict
@@ -68,6 +68,12 @@ class TrainJobHook(BaseHook):
             return self._checked(given)
         backend, settings = self._from_connection()
         return config_from_dict(self.backend or backend or _DEFAULT_BACKEND, {**settings, **(given or {})})
+
+    @cached_property
+    def link_templates(self) -> dict[str, str]:
+        """Templates of addresses at which people look at a job, by the field of the connection."""
+        extra = getattr(self._connection(), "extra_dejson", {})
+        return {name: extra[name] for name in links.TEMPLATES if extra.get(name)}
 
     @cached_property
     def client(self) -> TrainerClient:
@@ -144,4 +150,5 @@ def _read(connection: Connection, conn_id: str | None) -> tuple[str, dict[str, A
     unknown = sorted(set(given) - set(known))
     if unknown:
         raise ValueError(f"connection {conn_id!r}: unknown field {', '.join(unknown)}; known are {', '.join(known)}")
-    return given.pop("backend", _DEFAULT_BACKEND), given
+    settings = {name: value for name, value in given.items() if name not in links.TEMPLATES}
+    return settings.pop("backend", _DEFAULT_BACKEND), settings

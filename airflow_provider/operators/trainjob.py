@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 from airflow.configuration import conf
 from airflow.sdk import BaseOperator
 
-from airflow_provider import cancelling, deferral, definition, handover, identity
+from airflow_provider import cancelling, deferral, definition, handover, identity, links
 from airflow_provider.compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider.exceptions import (
     TrainJobInterruptedError,
@@ -70,6 +70,7 @@ class TrainJobOperator(BaseOperator):
     template_fields: Sequence[str] = ("spec",)
     template_fields_renderers: ClassVar[dict[str, str]] = {"spec": "json"}
     ui_color = "#e8f0fe"
+    operator_extra_links = links.LINKS
 
     def __init__(
         self,
@@ -115,6 +116,7 @@ class TrainJobOperator(BaseOperator):
         ti = context["ti"]
         ref = self._submit(ti)
         handover.push_ref(ti, ref)
+        links.push(ti, self, self.hook)
         return self._follow(ti, ref)
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:

@@ -10,7 +10,7 @@ from importlib import resources
 import jsonschema
 import pytest
 
-from airflow_provider import get_provider_info
+from airflow_provider import get_provider_info, links
 from trainer_core.configs import CONFIGS
 
 
@@ -41,7 +41,7 @@ def test_the_connection_form_names_settings_that_some_backend_has():
     fields = dict(connection["conn-fields"])
     assert sorted(fields.pop("backend")["schema"]["enum"]) == sorted(CONFIGS)
     settings = {name for config in CONFIGS.values() for name in config.model_fields}
-    assert fields.keys() <= settings
+    assert fields.keys() <= settings | set(links.TEMPLATES)
     assert "client_configuration" not in fields
 
 
