@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Collection", "list_pages", "watch"]
 
-#: Objects of a page. It is parsed as a whole, and a TrainJob can be 300 kB.
-_PAGE = 250
+#: A page is parsed as a whole, and a TrainJob can be 5 kB or 500: as many as fit into so many bytes, from a few on.
+_PAGE_BYTES = 2**20
+_FIRST_PAGE = 20
+_LARGEST_PAGE = 500
 #: Seconds after which the server is to end a watch: a proxy in between ends it less politely.
 _WATCH_SECONDS = 300
 
@@ -53,7 +55,7 @@ class Collection:
 
 
 async def list_pages(
-    connection: Connection, session: aiohttp.ClientSession, collection: Collection, size: int = _PAGE
+    connection: Connection, session: aiohttp.ClientSession, collection: Collection
 ) -> AsyncGenerator[dict[str, Any], None]:
     """Yield the pages of a list, each as the server sends it.
 
@@ -62,10 +64,14 @@ async def list_pages(
         TrainerError: Any of `answers`.
     """
     token: str | None = ""
+    size = _FIRST_PAGE
     while token is not None:
         query = collection.query(limit=str(size), **{"continue": token})
         async with _answer(connection, session, collection, "list", query, READ_SECONDS) as response:
-            page = _object(await response.read(), collection.task("list"))
+            body = await response.read()
+        page = _object(body, collection.task("list"))
+        size = max(1, min(_LARGEST_PAGE, _PAGE_BYTES * len(page.get("items") or ()) // len(body)))
+        del body
         yield page
         token = page.get("metadata", {}).get("continue") or None
 

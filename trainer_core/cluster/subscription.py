@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trainer_core.cluster.known import JOBS, PODS, Entry
@@ -80,7 +81,7 @@ class Subscription:
         """Do the same without blocking the running event loop."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        if self._has_news(lambda: _wake_in(loop, future)):
+        if self._has_news(partial(_wake_in, loop, future)):
             return self._has_news(None)
         timer = None if timeout is None else loop.call_later(timeout, _finish, future)
         try:
