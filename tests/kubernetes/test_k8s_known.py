@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from trainer_core.cluster.kinds import TRAINJOBS
@@ -139,15 +139,22 @@ class World:
         return tuple((name, self.pods[name]["state"]) for name in sorted(self.pods))
 
 
-NAMES = st.sampled_from("pqr")
+NAMES = st.sampled_from("pq")
 STEPS = st.one_of(
     st.tuples(st.just("change"), NAMES, st.sampled_from("xy")),
     st.tuples(st.just("delete"), NAMES),
-    st.sampled_from([("watch",), ("list",), ("arrive",)]),
+    st.just(("watch",)),
+    st.just(("watch",)),
+    st.just(("list",)),
+    st.just(("arrive",)),
 )
 
 
-@given(st.lists(STEPS, max_size=40))
+@example([("change", "p", "x"), ("list",), ("delete", "p"), ("watch",), ("watch",), ("arrive",)])
+@example([("change", "p", "x"), ("delete", "p"), ("list",), ("arrive",), ("watch",), ("watch",)])
+@example([("change", "p", "x"), ("list",), ("change", "p", "y"), ("watch",), ("watch",), ("arrive",)])
+@given(st.lists(STEPS, min_size=6, max_size=16))
+@settings(max_examples=1000)
 def test_lists_and_events_give_the_truth_in_whatever_order_they_come(steps):
     world = World()
     for verb, *arguments in steps:
