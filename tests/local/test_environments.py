@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import functools
+import http.server
 import os
 import shutil
+import threading
 import zipfile
 from pathlib import Path
 
@@ -87,6 +91,57 @@ def test_uv_installs_packages_where_it_is_there(client, ask, wheels, home):
 def test_pip_installs_packages_where_uv_is_not(client, ask, wheels, without_uv):
     assert client.wait(client.submit(ask(imports_tiny, packages_to_install=["tiny"]))).result == "1.0"
     assert "Successfully installed tiny-1.0" in "\n".join(client.get_job_logs("job"))
+
+
+class Index(http.server.SimpleHTTPRequestHandler):
+    """A package index behind a password, which looks who can be seen to know it."""
+
+    def send_head(self):
+        self.server.seen += [each.info["cmdline"] for each in psutil.process_iter(["cmdline"]) if knows(each)]
+        if self.headers["Authorization"] == "Basic " + base64.b64encode(b"me:secret-word").decode():
+            return super().send_head()
+        self.send_response(401)
+        self.send_header("WWW-Authenticate", "Basic")
+        self.end_headers()
+        return None
+
+    def log_message(self, *_):
+        pass
+
+
+def knows(process):
+    return "secret-word" in " ".join(process.info["cmdline"] or ())
+
+
+@pytest.fixture
+def index(wheels, monkeypatch):
+    for name in ("PIP_FIND_LINKS", "PIP_NO_INDEX", "UV_NO_INDEX"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    (wheels / "simple").mkdir()
+    (wheels / "simple" / "tiny").symlink_to(wheels)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Index, directory=wheels)) as server:
+        server.seen = []
+        server.url = f"http://me:secret-word@127.0.0.1:{server.server_port}/simple"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.mark.parametrize("installer", ["wheels", "without_uv"], ids=["uv", "pip"])
+def test_the_password_of_an_index_is_in_no_argument(client, ask, index, installer, request):
+    request.getfixturevalue(installer)
+    ref = client.submit(ask(imports_tiny, packages_to_install=["tiny"], pip_index_urls=[index.url]))
+    assert client.wait(ref, timeout=PATIENCE).result == "1.0"
+    assert index.seen == []
+
+
+@pytest.mark.parametrize("installer", ["wheels", "without_uv"], ids=["uv", "pip"])
+def test_where_no_index_is_named_pips_own_is_asked(client, ask, index, installer, request, monkeypatch):
+    request.getfixturevalue(installer)
+    monkeypatch.setenv("PIP_INDEX_URL", index.url)
+    ref = client.submit(ask(imports_tiny, packages_to_install=["tiny"]))
+    assert client.wait(ref, timeout=PATIENCE).result == "1.0"
 
 
 def test_a_second_job_with_the_same_list_installs_nothing(client, ask, wheels, home):

@@ -96,26 +96,30 @@ def _install(
     _show_packages_of_this_interpreter(folder)
     python = folder / "bin" / "python"
     command = [uv, "pip", "install", "--python", str(python)] if uv else [str(python), "-m", "pip", "install"]
+    local = env.get("PIP_FIND_LINKS")
     finished = subprocess.run(
-        [*command, *_sources(index_urls, bool(uv)), *packages],
+        # pip reads its own environment; uv does not.
+        [*command, *(["--find-links", local] if uv and local else []), *packages],
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
-        env=env,
+        env={**env, **_indexes(index_urls, env)},
         check=False,
     )
     if finished.returncode != 0:
         raise BuildFailedError(f"installing {', '.join(packages)} failed with exit code {finished.returncode}")
 
 
-def _sources(index_urls: Sequence[str], uv: bool) -> list[str]:
+def _indexes(index_urls: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
+    """Tell pip and uv the indexes by their environment: arguments can be read by everybody, and URLs hold passwords."""
+    names = {"PIP_INDEX_URL": "UV_INDEX_URL", "PIP_EXTRA_INDEX_URL": "UV_EXTRA_INDEX_URL"}
+    found = {uvs: env[pips] for pips, uvs in names.items() if pips in env and uvs not in env}
     first, *rest = index_urls or [""]
-    arguments = ["--index-url", first] if first else []
-    for url in rest:
-        arguments += ["--extra-index-url", url]
-    local = os.environ.get("PIP_FIND_LINKS")
-    # pip reads its own environment; uv does not.
-    return arguments + (["--find-links", local] if uv and local else [])
+    if first:
+        found.update(PIP_INDEX_URL=first, UV_DEFAULT_INDEX=first)
+    if rest:
+        found.update(PIP_EXTRA_INDEX_URL=" ".join(rest), UV_EXTRA_INDEX_URL=" ".join(rest))
+    return found
 
 
 def _show_packages_of_this_interpreter(folder: Path) -> None:
