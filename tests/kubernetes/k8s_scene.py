@@ -31,16 +31,16 @@ def a_client(cluster: Cluster, namespace: str = "default", **settings: Any) -> T
     return TrainerClient(config)
 
 
-def a_request(name: str | None = "job", runtime: str | None = "python", **fields: Any) -> TrainJobRequest:
+def a_request(name: str | None = "job", runtime: Any = "python", **fields: Any) -> TrainJobRequest:
     """A job of one container, whose life the cluster plays."""
-    fields = {"runtime": {"name": runtime} if runtime else None, "trainer": CONTAINER, **fields}
-    return TrainJobRequest.parse({"name": name, **fields})
+    named = {"name": runtime} if isinstance(runtime, str) else runtime
+    return TrainJobRequest.parse({"name": name, "runtime": named, "trainer": CONTAINER, **fields})
 
 
 def a_request_with_a_token(name: str | None = "job", **fields: Any) -> TrainJobRequest:
     """A job that fetches a model with a token that is given as text."""
     literal = {"initializer": {"model": HF}, "literal_secrets": {"model.ACCESS_TOKEN": TOKEN}}
-    return a_request(name, "fetches", **{**literal, **fields})
+    return a_request(name, **{"runtime": "fetches", **literal, **fields})
 
 
 @contextmanager

@@ -20,10 +20,16 @@ from trainer_core.cluster.answers import ForbiddenError, NotInstalledError, NotT
 from trainer_core.cluster.api import Api
 from trainer_core.cluster.raw import Raw
 from trainer_core.configs import KubernetesBackendConfig
-from trainer_core.errors import InvalidRequestError, JobNotFoundError, RuntimeNotFoundError, TrainerError
+from trainer_core.errors import (
+    BackendUnavailableError,
+    InvalidRequestError,
+    JobNotFoundError,
+    RuntimeNotFoundError,
+    TrainerError,
+)
 from trainer_core.jobs import Event, TrainJob
 from trainer_core.observation import Observation
-from trainer_core.outcome import Diagnosis
+from trainer_core.outcome import Diagnosis, Outcome
 from trainer_core.ref import TrainJobRef
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime
@@ -32,6 +38,8 @@ __all__ = ["KubernetesBackend"]
 
 _log = logging.getLogger(__name__)
 _SWEEP_SECONDS = 600.0
+#: Seconds in which the garbage collector deletes what belonged to a job that is gone.
+_SECONDS_GONE = 5.0
 _OPENAPI = f"/openapi/v3/apis/{kinds.TRAINJOBS.api_version}"
 
 
@@ -109,12 +117,14 @@ class KubernetesBackend(Backend):
         except TakenError as error:
             # Whoever was faster uses the claim that was made for it.
             raise NameTakenError(request.require_name()) from error
-        except TrainerError:
-            self._undo(made)
+        except TrainerError as error:
+            # Where the server went away in the middle, the job may be there, and need its claim.
+            if not isinstance(error, BackendUnavailableError) or not error.transient:
+                self._undo(made)
             raise
         ref = observe.ref_of(created)
         try:
-            self.complete(ref, request)
+            self._complete(ref, request, patience=_SECONDS_GONE)
         except TrainerError:
             self.delete(ref)
             raise
@@ -132,15 +142,31 @@ class KubernetesBackend(Backend):
                 self.reap()
 
     def complete(self, ref: TrainJobRef, request: TrainJobRequest) -> None:
+        self._complete(ref, request)
+
+    def _complete(self, ref: TrainJobRef, request: TrainJobRequest, patience: float = 0.0) -> None:
         owner = kinds.JOBS if _only_initializes(request) else kinds.TRAINJOBS
         secret = manifest.secret(request, ref.name, ref.namespace, ref.uid, owner)
         if secret is not None:
-            self._made(secret)
+            self._made(secret, patience)
 
-    def _made(self, raw: Raw) -> bool:
-        """Create what may be there already; say whether it was not."""
+    def _made(self, raw: Raw, patience: float = 0.0) -> bool:
+        """Create what may be there already; say whether it was not.
+
+        Args:
+            raw: The object.
+            patience: Seconds for which one of that name may be left over from an earlier job, about to go.
+        """
+        from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
+
+        again = Retrying(
+            retry=retry_if_exception_type(TakenError),
+            stop=stop_after_delay(patience),
+            wait=wait_exponential(0.05, max=1.0),
+            reraise=True,
+        )
         try:
-            self._api.create(kinds.of(raw), raw)
+            again(self._api.create, kinds.of(raw), raw)
         except TakenError:
             return False
         return True
@@ -149,6 +175,9 @@ class KubernetesBackend(Backend):
         for raw in made:
             with suppress(TrainerError):
                 self._api.delete(kinds.of(raw), raw["metadata"]["name"], namespace=self.namespace)
+
+    def note(self, outcome: Outcome) -> None:
+        ending.note(self._api, outcome)
 
     def request(self, ref: TrainJobRef) -> TrainJobRequest:
         return observe.request_of(self._looks.of(ref))
