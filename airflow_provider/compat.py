@@ -11,6 +11,7 @@ try:
         AirflowSkipException,
         TaskDeferralError,
         TaskDeferralTimeout,
+        TaskDeferred,
     )
 except ImportError:  # before 3.2
     from airflow.exceptions import (  # type: ignore[no-redef,attr-defined]
@@ -21,6 +22,7 @@ except ImportError:  # before 3.2
         AirflowSkipException,
         TaskDeferralError,
         TaskDeferralTimeout,
+        TaskDeferred,
     )
 
 __all__ = [
@@ -31,4 +33,5 @@ __all__ = [
     "AirflowSkipException",
     "TaskDeferralError",
     "TaskDeferralTimeout",
+    "TaskDeferred",
 ]
