@@ -69,8 +69,12 @@ class Watches:
         start = query.get("resourceVersion") or "0"
         revision = await stream.show_all() if start == "0" else int(start)
         next_bookmark = time.monotonic() + self.bookmark_interval
-        while await stream.show_since(revision):
-            revision = self._store.history.revision
+        while True:
+            # Before anything is written: a slow reader lets changes happen meanwhile, and they are still to be shown.
+            newest = self._store.history.revision
+            if not await stream.show_since(revision):
+                return
+            revision = newest
             rest = end - time.monotonic()
             if bookmarks and (time.monotonic() >= next_bookmark or rest <= 0):
                 await stream.bookmark(revision)
@@ -78,7 +82,8 @@ class Watches:
             if rest <= 0:
                 return
             patience = min(rest, next_bookmark - time.monotonic()) if bookmarks else rest
-            await self._store.history.wait(max(patience, 0.001))
+            if revision == self._store.history.revision:
+                await self._store.history.wait(max(patience, 0.001))
 
 
 class _Stream:
