@@ -49,7 +49,9 @@ class _TemplateLink(BaseOperatorLink):
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """Return the address for the job of this task; empty where there is no template or no job."""
         ref = getattr(operator, "_ref", None)
-        template = operator.hook.link_templates.get(self.field) if ref is not None else None
+        if ref is None:
+            return ""
+        template = operator.hook.link_templates.get(self.field)
         return address(template, ref) if template else ""
 
 

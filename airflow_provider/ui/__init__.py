@@ -1,0 +1,1 @@
+"""The TrainJobs page: what the API server of Airflow serves."""
