@@ -36,6 +36,7 @@ _REJECTED = (
 )
 _KUEUE_PATCH = {
     "manager": "kueue.x-k8s.io/manager",
+    "time": "2026-01-01T00:00:00Z",  # the webhook's stamp: a patch without one counts as changed
     "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": []}}},
 }
 
