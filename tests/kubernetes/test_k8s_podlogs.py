@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -178,6 +179,33 @@ breaks = st.lists(st.tuples(st.one_of(st.none(), st.integers(0, 200)), st.boolea
 def test_a_follower_gets_each_line_once_whatever_happens(script, breaks):
     world = World(script, breaks)
     assert list(world.read()) == world.printed
+
+
+def looks(world: World, most: int):
+    """What looks at the log give, each from the place that the one before has left, as another process knows it."""
+    place, ended = {}, False
+    while not ended:
+        ended, complete = world.ended(), False
+        while not complete:
+            lines, place, complete = podlogs.tail(world.pod_log, world.find_pods(), "node", place, most, ended)
+            place = json.loads(json.dumps(place))
+            yield from lines
+
+
+@settings(max_examples=300, deadline=None)
+@given(scripts, breaks, st.sampled_from([1, 2, 1000]))
+def test_looks_give_each_line_once_whatever_happens_between_them(script, breaks, most):
+    world = World(script, breaks)
+    assert list(looks(world, most)) == world.printed
+
+
+def test_a_look_at_a_log_without_news_is_one_request():
+    world = happened("pod", "start", *says("a"))
+    world._script = [None] * 50
+    _, place, _ = podlogs.tail(world.pod_log, world.find_pods(), "node", {}, 1000, False)
+    world.asked.clear()
+    assert podlogs.tail(world.pod_log, world.find_pods(), "node", place, 1000, False) == ([], place, True)
+    assert world.asked == [("pod-1", False)]
 
 
 def test_the_rest_of_a_run_comes_first_when_its_container_was_restarted_after_a_look_at_it():

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, ClassVar
 
 from trainer_core import attempts
 from trainer_core.attempts import Action, Decision, Found
-from trainer_core.backends.following import Follower, Polling
+from trainer_core.backends.following import MOST, Follower, Polling, Tail
 from trainer_core.errors import ConflictError, JobNotFoundError
 from trainer_core.jobs import Event, TrainJob
 from trainer_core.observation import Observation
-from trainer_core.outcome import Diagnosis
+from trainer_core.outcome import Diagnosis, Outcome
 from trainer_core.ref import TrainJobRef
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime
@@ -117,6 +118,9 @@ class Backend(ABC):
     def complete(self, ref: TrainJobRef, request: TrainJobRequest) -> None:  # noqa: B027 -- most have nothing to do
         """Make sure that all of a job is there that was found: its submitter may have died before its last step."""
 
+    def note(self, outcome: Outcome) -> None:  # noqa: B027 -- most keep what a job left anyway
+        """Keep with a job that has ended what it left, where it would be lost in time. Gone already: this succeeds."""
+
     @abstractmethod
     def request(self, ref: TrainJobRef) -> TrainJobRequest:
         """Return the request a job was made from.
@@ -165,6 +169,36 @@ class Backend(ABC):
             JobNotFoundError: The job is gone.
             InvalidRequestError: The job has no such step; the message names those it has.
         """
+
+    def tail(self, ref: TrainJobRef, place: Mapping[str, Any], whole: bool = False, most: int = MOST) -> Tail:
+        """Return what came into the logs of all steps since a place, and the place after it. Nothing is waited for.
+
+        Lines come whole and in order; none is lost and none comes twice, whoever reads on from the place returned,
+        in whichever process. Here logs are read from their start and the lines are counted; a backend that can go to
+        a place has a better one.
+
+        Args:
+            ref: The job.
+            place: The place of the tail before; empty for the beginning.
+            whole: The job has ended: a last line counts although nothing followed it.
+            most: How many lines to return at most, about.
+
+        Raises:
+            JobNotFoundError: The job is gone.
+        """
+        lines: list[tuple[str, str]] = []
+        reached, complete = dict(place), True
+        for step in [known.name for known in self.get_job(ref.name).steps]:
+            given, room = int(place.get(step, 0)), most - len(lines)
+            new = list(islice(self.logs(ref, step), given, given + room + 1))
+            more = len(new) > room
+            # Whether the last line is whole shows when another one follows it.
+            if new and (more or not whole):
+                new.pop()
+            complete = complete and not more
+            lines += [(step, line) for line in new]
+            reached[step] = given + len(new)
+        return Tail(lines, reached, complete)
 
     @abstractmethod
     def events(self, ref: TrainJobRef) -> list[Event]:

@@ -1,10 +1,12 @@
-"""Following one TrainJob: how a backend tells whoever waits that there is something new to see."""
+"""Following one TrainJob: how a backend tells whoever waits that there is something new to see, or to read."""
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainer_core.jobs import TrainJob
 from trainer_core.observation import Observation
@@ -15,7 +17,25 @@ if TYPE_CHECKING:
 
     from trainer_core.backends.base import Backend
 
-__all__ = ["Follower", "Polling"]
+__all__ = ["MOST", "Follower", "Polling", "Tail"]
+
+#: Lines that one look at a log returns at most, about: so many can be written elsewhere without holding others up.
+MOST = 1000
+
+
+@dataclass(frozen=True)
+class Tail:
+    """What came into the log of a job since a place.
+
+    Attributes:
+        lines: Each line with its step, without its end.
+        place: How far that is: plain JSON data that only the backend understands, to read on from, in any process.
+        complete: There was no more at the moment.
+    """
+
+    lines: list[tuple[str, str]] = field(default_factory=list)
+    place: dict[str, Any] = field(default_factory=dict)
+    complete: bool = True
 
 
 class Follower(ABC):
@@ -54,6 +74,10 @@ class Follower(ABC):
             JobNotFoundError: The job is gone.
         """
 
+    @abstractmethod
+    def tail(self, place: Mapping[str, Any], whole: bool = False, most: int = MOST) -> Tail:
+        """See `Backend.tail`; what the looks have found out is not asked for again."""
+
     def close(self) -> None:  # noqa: B027 -- most hold nothing
         """Stop looking."""
 
@@ -88,6 +112,10 @@ class Polling(Follower):
     def job(self) -> TrainJob:
         """See `Follower.job`."""
         return self._backend.get_job(self._ref.name)
+
+    def tail(self, place: Mapping[str, Any], whole: bool = False, most: int = MOST) -> Tail:
+        """See `Follower.tail`."""
+        return self._backend.tail(self._ref, place, whole, most)
 
     def _pause(self, patience: float) -> float:
         pause = patience if self._looked else 0.0

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from functools import lru_cache
 
@@ -41,9 +42,10 @@ class LogCursor:
 
     Args:
         longest: Bytes that a line may have; a longer one is given in pieces.
+        place: Where another cursor has left off: its `place`. None to begin at the beginning.
     """
 
-    def __init__(self, longest: int = LONGEST) -> None:
+    def __init__(self, longest: int = LONGEST, place: Sequence[int] | None = None) -> None:
         self._longest = longest
         # The line that was given last: its time, which line of that time it is, and how much of it was given.
         self._last = 0
@@ -64,6 +66,17 @@ class LogCursor:
         self._inside = False
         self._dropped = False
         self._at = 0
+        if place:
+            self._last, self._nth, self._given, self._latest, begun, whole = place
+            self._begun, self._whole = bool(begun), bool(whole)
+            self._recent = {self._last: self._nth}
+
+    @property
+    def place(self) -> list[int]:
+        """How far the log was given, as plain numbers; empty where nothing was. What is held counts as not given."""
+        if not self._recent:
+            return []
+        return [self._last, self._nth, self._given, self._latest, int(self._begun), int(self._whole)]
 
     def begin(self, strict: bool = False) -> str | None:
         """Start another stream; return the time since which to ask for it, None for all of it.

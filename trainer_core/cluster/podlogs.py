@@ -7,9 +7,10 @@ one, and what the kubelet has rotated away (it serves the newest file of a log, 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import TypeAlias
+from math import inf
+from typing import Any, TypeAlias
 
 from trainer_core import waiting
 from trainer_core.cluster.answers import BrokenOffError, NotThereError, RejectedError
@@ -18,7 +19,7 @@ from trainer_core.cluster.logcursor import LogCursor, PlaceLostError
 from trainer_core.cluster.pods import ContainerFacts, PodFacts
 from trainer_core.errors import BackendUnavailableError
 
-__all__ = ["lines"]
+__all__ = ["lines", "tail"]
 
 PodLog: TypeAlias = Callable[[str, LogPart], Generator[bytes, None, None]]
 
@@ -82,6 +83,36 @@ def lines(
     yield from step.flush()
 
 
+def tail(
+    pod_log: PodLog, pods: Sequence[PodFacts], container: str, place: Mapping[str, Any], most: int, whole: bool
+) -> tuple[list[str], dict[str, Any], bool]:
+    """Return lines of a step from a place on, the place after them, and whether they are all. Nothing is waited for.
+
+    Args:
+        pod_log: As for `lines`.
+        pods: The step's pods that there are, oldest first.
+        container: The container of these pods.
+        place: What was returned before; empty to begin at the beginning.
+        most: How many lines at most, about.
+        whole: A last line without an end counts: nothing can follow it.
+    """
+    found: list[str] = []
+    reached: dict[str, Any] = {}
+    complete = True
+    for pod in pods:
+        log = _PodLog(pod_log, pod.name, container, place.get(pod.uid))
+        try:
+            lines_, all_ = log.some(pod, most - len(found), whole) if len(found) < most else ([], False)
+        except BackendUnavailableError:
+            # Of the other pods it may be read; of this one the next time, from where it was.
+            log, lines_, all_ = _PodLog(pod_log, pod.name, container, place.get(pod.uid)), [], False
+        found += lines_
+        complete = complete and all_
+        if log.place:
+            reached[pod.uid] = log.place
+    return found, reached, complete
+
+
 class _StepLog:
     """The logs of a step's pods, one after the other in the order in which the pods were created."""
 
@@ -123,31 +154,61 @@ class _StepLog:
             yield from log.flush()
 
 
+class _EnoughError(Exception):
+    """As many lines were read as were wanted."""
+
+
 class _PodLog:
     """The log of one container of one pod."""
 
-    def __init__(self, pod_log: PodLog, pod: str, container: str) -> None:
+    def __init__(self, pod_log: PodLog, pod: str, container: str, place: Sequence[int] | None = None) -> None:
         self._pod_log = pod_log
         self._pod = pod
         self._container = container
-        self._cursor = LogCursor()
         # Number of the run (of the container) that was begun, and of the one that was read to its end.
-        self._begun = -1
-        self._done = -1
+        self._begun, self._done, *given = place or (-1, -1)
+        self._cursor = LogCursor(place=given)
+        self._room: float = inf
 
-    def read(self, pod: PodFacts, follow: bool) -> Iterator[str]:
-        """Yield what is new since the last time."""
+    @property
+    def place(self) -> list[int]:
+        """How far it was read, as plain numbers; empty where nothing was."""
+        given = self._cursor.place
+        return [self._begun, self._done, *given] if given or self._begun >= 0 else []
+
+    def some(self, pod: PodFacts, most: int, whole: bool) -> tuple[list[str], bool]:
+        """Return what is new, up to about so many lines, and whether that is all."""
+        found: list[str] = []
+        self._room = most
+        try:
+            for line in self.read(pod, False, whole):
+                found.append(line)
+        except _EnoughError:
+            return found, False
+        return found, True
+
+    def read(self, pod: PodFacts, follow: bool, whole: bool = True) -> Generator[str, None, None]:
+        """Yield what is new since the last time.
+
+        Args:
+            pod: The pod, as it is now.
+            follow: Go on as long as the container runs.
+            whole: Of one that runs and is not followed, a last line without an end counts.
+        """
         facts = _facts(pod, self._container)
         if facts is None or not (facts.running or facts.last_end) or facts.restarts == self._done:
             return
         live = follow and facts.running is not None
-        yield from self._earlier(facts)
+        again = facts.restarts == self._begun
+        ends = whole or facts.running is None
+        if not again:
+            yield from self._earlier(facts)
         try:
-            yield from self._stream(follow=live, strict=facts.restarts == self._begun)
+            yield from self._stream(follow=live, strict=again, ends=ends)
         except PlaceLostError:
             # It was restarted just now, or the kubelet has begun another file.
             yield from self._earlier(facts)
-            yield from self._stream(follow=live)
+            yield from self._stream(follow=live, ends=ends)
         self._begun = facts.restarts
         if facts.running is None:
             self._done = facts.restarts
@@ -162,14 +223,21 @@ class _PodLog:
         if facts.running or facts.restarts:
             yield from self._stream(previous=True)
 
-    def _stream(self, *, follow: bool = False, previous: bool = False, strict: bool = False) -> Iterator[str]:
+    def _stream(
+        self, *, follow: bool = False, previous: bool = False, strict: bool = False, ends: bool = True
+    ) -> Iterator[str]:
         since = self._cursor.begin(strict)
         part = LogPart(self._container, follow=follow, previous=previous, timestamps=True, since=since)
         try:
             with closing(self._pod_log(self._pod, part)) as stream:
                 for data in stream:
-                    yield from self._cursor.feed(data)
-            if not follow:
+                    new = self._cursor.feed(data)
+                    yield from new
+                    self._room -= len(new)
+                    # Only here does the place agree with what was given.
+                    if self._room <= 0:
+                        raise _EnoughError
+            if ends and not follow:
                 yield from self._cursor.finish()
         except (NotThereError, RejectedError):
             # The pod is gone; or there is no such run, not yet or no more.

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +40,18 @@ class Logs(Contract):
     ) -> None:
         client.wait(client.submit(ask(writes_text, {"text": "größer\n\nthe end"})))
         assert list(client.get_job_logs("job")) == ["to stderr", "größer", "", "the end"]
+
+    def test_reading_on_from_a_place_gives_every_line_once(self, client: TrainerClient, ask: Ask) -> None:
+        ref = client.submit(ask(prints, {"lines": _MANY}))
+        lines: list[str] = []
+        place: dict[str, Any] = {}
+        whole = complete = False
+        while not (whole and complete):
+            whole = client.observe(ref).outcome is not None
+            tail = client.backend.tail(ref, place, whole, most=700)
+            lines += [line for _, line in tail.lines]
+            place, complete = json.loads(json.dumps(tail.place)), tail.complete
+        assert lines == [f"line {number}" for number in range(_MANY)]
 
     def test_an_unknown_step_is_refused_with_the_known_ones(self, client: TrainerClient, ask: Ask) -> None:
         client.wait(client.submit(ask()))

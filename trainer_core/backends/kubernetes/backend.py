@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, ClassVar
 
 from trainer_core.attempts import Found
 from trainer_core.backends.base import Backend, NameTakenError
-from trainer_core.backends.following import Follower
+from trainer_core.backends.following import MOST, Follower, Tail
 from trainer_core.backends.kubernetes import admission, ending, initialize, manifest, observe, packages, versions
 from trainer_core.backends.kubernetes.follow import Watching
 from trainer_core.backends.kubernetes.looks import Looks
@@ -200,6 +200,10 @@ class KubernetesBackend(Backend):
         if step not in steps:
             raise InvalidRequestError(f"TrainJob {ref.name!r} has no step {step!r}; it has {', '.join(steps)}")
         return self._looks.log(ref, step, follow)
+
+    def tail(self, ref: TrainJobRef, place: Mapping[str, Any], whole: bool = False, most: int = MOST) -> Tail:
+        job = observe.read(self._looks.of(ref))
+        return self._looks.tail(job, self._looks.pods(job), place, whole, most)
 
     def events(self, ref: TrainJobRef) -> list[Event]:
         return self._looks.events(ref)

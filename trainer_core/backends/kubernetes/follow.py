@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
-from trainer_core.backends.following import Follower
+from trainer_core.backends.following import MOST, Follower, Tail
 from trainer_core.backends.kubernetes import observe
 from trainer_core.backends.kubernetes.facts import JobFacts
 from trainer_core.backends.kubernetes.looks import Looks
@@ -67,6 +67,13 @@ class Watching(Follower):
         if self._job is None:
             return self._looks.train_job(self._ref)
         return self._looks.shown(self._job, self._living(self._job))
+
+    def tail(self, place: Mapping[str, Any], whole: bool = False, most: int = MOST) -> Tail:
+        """See `Follower.tail`."""
+        if self._job is None:
+            job = observe.read(self._looks.of(self._ref))
+            return self._looks.tail(job, self._looks.pods(job), place, whole, most)
+        return self._looks.tail(self._job, self._living(self._job), place, whole, most)
 
     def close(self) -> None:
         """Wait no longer."""
@@ -129,6 +136,9 @@ class Watching(Follower):
     def _explained(self, quick: Observation) -> Observation:
         if self._job is None:
             return quick
+        if quick.outcome:
+            # The news of the job may have overtaken those of its pods.
+            self._pods.update({pod.name: pod for pod in self._looks.pods(self._job)})
         shown = self._looks.explained(self._job, self._living(self._job), self._ref)
         self._shown = (quick, shown)
         return shown

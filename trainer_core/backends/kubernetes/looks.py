@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from trainer_core.backends.following import Tail
 from trainer_core.backends.kubernetes import history, observe
 from trainer_core.backends.kubernetes.facts import JobFacts
 from trainer_core.cluster import events as eventfacts
@@ -91,11 +92,12 @@ class Looks:
 
     def explained(self, job: JobFacts, pods: Sequence[PodFacts], ref: TrainJobRef) -> Observation:
         """Say what a job shows, with what its log and its events add."""
-        events = self._events(job, pods) if observe.needs_events(job, pods) else []
+        noted = observe.noted(job) is not None
+        events = self._events(job, pods) if not noted and observe.needs_events(job, pods) else []
         seen = observe.observation(job, pods, events, ref=ref)
         wrong = seen.outcome or seen.trouble
         diagnosis = wrong.diagnosis if wrong else None
-        if diagnosis is not None and diagnosis.step:
+        if diagnosis is not None and diagnosis.step and not noted:
             tails = {diagnosis.step: self._tail(job, pods, diagnosis.step)}
             return observe.observation(job, pods, events, ref=ref, tails=tails)
         if seen.status in (RUNNING, COMPLETE) and seen.progress is None:
@@ -137,9 +139,15 @@ class Looks:
 
     def pods(self, job: JobFacts) -> list[PodFacts]:
         """Return the pods of a job, oldest first; none where a role forbids it."""
+        try:
+            return self._pods(job)
+        except ForbiddenError as error:
+            _log.debug("left out: %s", error)
+            return []
+
+    def _pods(self, job: JobFacts) -> list[PodFacts]:
         label = podfacts.JOB_LABEL if job.kind == kinds.JOBS.kind else podfacts.JOBSET_LABEL
-        selector = f"{label}={job.name}"
-        raws = self._list(kinds.PODS, selector, job.namespace)
+        raws = self._api.list(kinds.PODS, labels=f"{label}={job.name}", namespace=job.namespace, whole=True)
         # Pods of an earlier job of that name may linger.
         pods = [pod for pod in map(podfacts.read, raws) if not pod.created or pod.created >= job.created]
         return sorted(pods, key=lambda pod: (pod.created or job.created, pod.name))
@@ -163,7 +171,7 @@ class Looks:
         def find_pods() -> list[PodFacts]:
             with suppress(JobNotFoundError):
                 last[:] = [observe.read(self.of(ref))]
-            return podfacts.by_step(self.pods(last[0])).get(step, []) if last else []
+            return podfacts.by_step(self._pods(last[0])).get(step, []) if last else []
 
         def ended() -> bool:
             try:
@@ -173,6 +181,19 @@ class Looks:
 
         pod_log = partial(self._api.pod_log, namespace=ref.namespace)
         return podlogs.lines(pod_log, find_pods, _container(step), follow, ended)
+
+    def tail(self, job: JobFacts, pods: Sequence[PodFacts], place: Mapping[str, Any], whole: bool, most: int) -> Tail:
+        """Return what came into the logs of a job's steps since a place; see `Backend.tail`."""
+        pod_log = partial(self._api.pod_log, namespace=job.namespace)
+        lines: list[tuple[str, str]] = []
+        reached: dict[str, Any] = {}
+        complete = True
+        for step, its in podfacts.by_step(pods).items():
+            room = most - len(lines)
+            new, reached[step], all_ = podlogs.tail(pod_log, its, _container(step), place.get(step, {}), room, whole)
+            lines += [(step, line) for line in new]
+            complete = complete and all_
+        return Tail(lines, {**place, **reached}, complete)
 
     def _progress(self, job: JobFacts, pods: Sequence[PodFacts], ended: bool) -> Progress | None:
         """What the log said last of the training's progress; of a job that has ended it is looked for once, and far."""

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from importlib.util import find_spec
@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 from trainer_core import naming, packaging
 from trainer_core.attempts import Found
 from trainer_core.backends.base import Backend, NameTakenError
+from trainer_core.backends.following import MOST, Tail
 from trainer_core.backends.local import observe, plan, runtimes, tailing
 from trainer_core.backends.local.files import Home, JobFolder, read_json, write_json
 from trainer_core.backends.local.record import Record, StepRecord, now_text
@@ -182,6 +183,17 @@ class LocalProcessBackend(Backend):
         if step not in steps:
             raise InvalidRequestError(f"TrainJob {ref.name!r} has no step {step!r}; it has {', '.join(steps)}")
         return tailing.lines(folder, ref, step, follow)
+
+    def tail(self, ref: TrainJobRef, place: Mapping[str, Any], whole: bool = False, most: int = MOST) -> Tail:
+        folder = self._folder(ref)
+        lines: list[tuple[str, str]] = []
+        reached, complete = dict(place), True
+        for step in [known.name for known in observe.read(folder).steps]:
+            room = most - len(lines)
+            new, reached[step], all_ = tailing.some(folder, ref, step, int(place.get(step, 0)), room, whole)
+            lines += [(step, line) for line in new]
+            complete = complete and all_
+        return Tail(lines, reached, complete)
 
     def events(self, ref: TrainJobRef) -> list[Event]:
         return observe.events(self._folder(ref).events, ref.name)

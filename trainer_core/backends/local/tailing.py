@@ -1,10 +1,11 @@
-"""The lines of a step's log, to its end or for as long as the job lives."""
+"""The lines of a step's log: to its end, for as long as the job lives, or from a place on."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from os import SEEK_END
 from typing import IO
 
 from trainer_core.backends.local import observe
@@ -12,10 +13,12 @@ from trainer_core.backends.local.files import JobFolder
 from trainer_core.errors import JobNotFoundError
 from trainer_core.ref import TrainJobRef
 
-__all__ = ["lines"]
+__all__ = ["lines", "some"]
 
 _LOOK_SECONDS = 0.1
 _BLOCK = 65_536
+#: Bytes that one look reads at most; a longer line comes in pieces.
+_LOOK_BYTES = 1_048_576
 
 
 def lines(folder: JobFolder, ref: TrainJobRef, step: str, follow: bool) -> Iterator[str]:
@@ -40,6 +43,35 @@ def lines(folder: JobFolder, ref: TrainJobRef, step: str, follow: bool) -> Itera
             time.sleep(_LOOK_SECONDS)
     if rest:
         yield rest.decode("utf-8", "replace")
+
+
+def some(
+    folder: JobFolder, ref: TrainJobRef, step: str, start: int, most: int, whole: bool
+) -> tuple[list[str], int, bool]:
+    """Return lines of a step from a byte on, the byte after them, and whether they are all.
+
+    Args:
+        folder: The job's.
+        ref: The job.
+        step: The step.
+        start: Where to begin.
+        most: How many lines to return at most.
+        whole: A last line without an end counts: nothing can follow it.
+    """
+    file = _opened(folder, ref, step)
+    if file is None:
+        return [], start, True
+    with file:
+        # A job that was started again from its beginning may have another file.
+        start = start if start <= file.seek(0, SEEK_END) else 0
+        file.seek(start)
+        data = file.read(_LOOK_BYTES)
+    *found, rest = data.split(b"\n", most)
+    full = len(data) == _LOOK_BYTES
+    if rest and len(found) < most and (not found if full else whole):
+        found, rest = [*found, rest], b""
+    lines_ = [line.decode("utf-8", "replace").rstrip("\r") for line in found]
+    return lines_, start + len(data) - len(rest), not full and len(found) < most
 
 
 def _opened(folder: JobFolder, ref: TrainJobRef, step: str) -> IO[bytes] | None:
