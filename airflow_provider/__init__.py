@@ -54,7 +54,13 @@ def get_provider_info() -> dict[str, Any]:
                 "tags": ["software"],
             }
         ],
-        "operators": [_modules("airflow_provider.operators.trainjob")],
+        "operators": [
+            _modules(
+                "airflow_provider.operators.trainjob",
+                "airflow_provider.operators.manage",
+                "airflow_provider.operators.runtimes",
+            )
+        ],
         "sensors": [_modules("airflow_provider.sensors.trainjob")],
         "hooks": [_modules("airflow_provider.hooks.trainjob")],
         "triggers": [_modules("airflow_provider.triggers.trainjob")],

@@ -31,7 +31,9 @@ def deadline(ti: Any, limit: timedelta | None) -> float | None:
     return float(begin + limit.total_seconds())
 
 
-def trigger(hook: TrainJobHook, ref: TrainJobRef, *, deadline: float | None, on_kill: str) -> TrainJobTrigger:
+def trigger(
+    hook: TrainJobHook, ref: TrainJobRef, *, deadline: float | None, on_kill: str, fail_fast: bool
+) -> TrainJobTrigger:
     """Return the trigger that waits for a TrainJob.
 
     Raises:
@@ -40,7 +42,7 @@ def trigger(hook: TrainJobHook, ref: TrainJobRef, *, deadline: float | None, on_
     # The triggers of Airflow are loaded by those who defer; a DAG file need not pay for them.
     from airflow_provider.triggers.trainjob import TrainJobTrigger
 
-    return TrainJobTrigger(ref.to_dict(), **hook.portable(), deadline=deadline, on_kill=on_kill)
+    return TrainJobTrigger(ref.to_dict(), **hook.portable(), deadline=deadline, on_kill=on_kill, fail_fast=fail_fast)
 
 
 def backstop(deadline: float | None) -> timedelta | None:

@@ -15,6 +15,7 @@ from airflow.configuration import conf
 from airflow.sdk import BaseOperator
 
 from airflow_provider import cancelling, deferral, definition, handover, identity, links
+from airflow_provider import secrets as connected
 from airflow_provider.compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider.exceptions import (
     TrainJobInterruptedError,
@@ -53,22 +54,29 @@ class TrainJobOperator(BaseOperator):
         runtime: The blueprint, or its name; None for the backend's default (``torch-distributed``).
         trainer: What to run: a trainer, a dict of its fields, or YAML of that dict. Templates reach `func_args`, `env`
             and numbers, and arrive in the function as what it declares.
-        initializer: What to fetch first.
-        options: Such as ``[Labels({"team": "vision"})]``; each must be accepted by the backend.
+        func_args: Arguments of the training function, over the trainer's own; what a sweep expands over. Values may be
+            templates and results of earlier tasks.
+        initializer: What to fetch first: an object, or a dict such as ``{"dataset": "hf://owner/name"}``.
+        options: Such as ``[Labels({"team": "vision"})]``, as objects, plain data (``[{"QueueName": "nightly"}]``) or
+            YAML of that; each must be accepted by the backend.
+        secrets: Connections with which initializers fetch, by ``dataset`` and ``model``: ``{"model": "hf_default"}``.
+            For ``hf://`` the password is the token; for ``s3://`` login and password are the keys.
         backend: Name of the backend; None for the connection's. The DAG is then checked against ``local``.
         backend_config: A configuration of `trainer_core.configs`, or a dict of settings that win over the connection's.
         trainjob_conn_id: The connection. The default one need not exist: jobs then run on the worker's machine.
         wait_for_completion: False to return the ref at once, for `TrainJobSensor` to wait.
         deferrable: Wait in the triggerer, without a worker slot.
         on_kill: What becomes of the job when the task is killed, marked or times out: ``cancel`` or ``keep``.
+        fail_fast: End a job that cannot get well (an image that does not exist, a crash loop, no node that could take
+            it for five minutes), instead of waiting until its backend gives it up.
         kwargs: As for every operator. `execution_timeout` also holds while deferred.
 
     Raises:
         ValueError: Something in the definition cannot be right.
     """
 
-    template_fields: Sequence[str] = ("spec",)
-    template_fields_renderers: ClassVar[dict[str, str]] = {"spec": "json"}
+    template_fields: Sequence[str] = ("spec", "func_args")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"spec": "json", "func_args": "json"}
     ui_color = "#e8f0fe"
     operator_extra_links = links.LINKS
 
@@ -77,14 +85,17 @@ class TrainJobOperator(BaseOperator):
         *,
         runtime: str | Runtime | None = None,
         trainer: Trainer | Mapping[str, Any] | str | None = None,
-        initializer: Initializer | None = None,
-        options: Sequence[Option] | None = None,
+        func_args: Mapping[str, Any] | None = None,
+        initializer: Initializer | Mapping[str, Any] | None = None,
+        options: Sequence[Option] | str | None = None,
+        secrets: Mapping[str, str] | None = None,
         backend: str | None = None,
         backend_config: BackendConfig | Mapping[str, Any] | None = None,
         trainjob_conn_id: str | None = TrainJobHook.default_conn_name,
         wait_for_completion: bool = True,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         on_kill: Literal["cancel", "keep"] = "cancel",
+        fail_fast: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -93,16 +104,20 @@ class TrainJobOperator(BaseOperator):
             backend_config=backend_config,
             runtime=runtime,
             trainer=trainer,
+            func_args=func_args,
             initializer=initializer,
             options=options,
         )
         self.spec, self.code_text = definition.split(data)
+        self.func_args = func_args
+        self.secrets = connected.check(secrets, data.get("initializer", {}))
         self.backend = backend
         self.backend_config = backend_config
         self.trainjob_conn_id = trainjob_conn_id
         self.wait_for_completion = wait_for_completion
         self.deferrable = deferrable
         self.on_kill_policy = cancelling.check_policy(on_kill)
+        self.fail_fast = fail_fast
         self._ref: TrainJobRef | None = None
         self._interrupted = False
 
@@ -167,7 +182,13 @@ class TrainJobOperator(BaseOperator):
         return ref
 
     def _request(self, ti: Any) -> TrainJobRequest:
-        return TrainJobRequest.parse({**definition.joined(self.spec, self.code_text), "owner": identity.owner(ti)})
+        asked = definition.joined(self.spec, self.code_text, self._arguments())
+        literals = connected.literals(self.secrets, asked.get("initializer", {}))
+        return TrainJobRequest.parse({**asked, "owner": identity.owner(ti), "literal_secrets": literals})
+
+    def _arguments(self) -> Mapping[str, Any]:
+        """What is laid over the trainer's own arguments, rendered."""
+        return self.func_args or {}
 
     def _follow(self, ti: Any, ref: TrainJobRef) -> Any:
         status, outcome = self._first_look(ref)
@@ -181,14 +202,16 @@ class TrainJobOperator(BaseOperator):
     def _first_look(self, ref: TrainJobRef) -> tuple[str, Outcome | None]:
         seen = [CREATED]
         try:
-            outcome = self.hook.client.wait(ref, timeout=0, on_observation=lambda each: seen.append(each.status))
+            outcome = self.hook.client.wait(
+                ref, timeout=0, on_observation=lambda each: seen.append(each.status), fail_fast=self.fail_fast
+            )
         except WaitTimeoutError:
             return seen[-1], None
         return seen[-1], outcome
 
     def _defer(self, ti: Any, ref: TrainJobRef) -> None:
         end = deferral.deadline(ti, self.execution_timeout)
-        trigger = deferral.trigger(self.hook, ref, deadline=end, on_kill=self.on_kill_policy)
+        trigger = deferral.trigger(self.hook, ref, deadline=end, on_kill=self.on_kill_policy, fail_fast=self.fail_fast)
         self.defer(trigger=trigger, method_name="execute_complete", timeout=deferral.backstop(end))
 
     def _wait(self, ref: TrainJobRef) -> Outcome:
@@ -201,7 +224,7 @@ class TrainJobOperator(BaseOperator):
             tail.look(ended=observation.outcome is not None)
 
         try:
-            return client.wait(ref, on_observation=seen)
+            return client.wait(ref, on_observation=seen, fail_fast=self.fail_fast)
         except TrainerError as error:
             raise TrainJobUnreachableError(f"TrainJob {ref.name!r} could not be followed: {error}") from error
 
@@ -249,11 +272,11 @@ class InitializeOperator(TrainJobOperator):
         ValueError: There is nothing to fetch, or something in the definition cannot be right.
     """
 
-    def __init__(self, *, initializer: Initializer | None, **kwargs: Any) -> None:
+    def __init__(self, *, initializer: Initializer | Mapping[str, Any] | None, **kwargs: Any) -> None:
         if kwargs.get("runtime") is not None or kwargs.get("trainer") is not None:
             raise ValueError("InitializeOperator runs no trainer; TrainJobOperator(initializer=…) fetches and trains")
-        if initializer is None or (initializer.dataset or initializer.model) is None:
-            raise ValueError("InitializeOperator needs Initializer(dataset=…, model=…) with at least one of the two")
         super().__init__(
             initializer=initializer, **{"multiple_outputs": kwargs.get("wait_for_completion", True), **kwargs}
         )
+        if "initializer" not in self.spec:
+            raise ValueError("InitializeOperator needs Initializer(dataset=…, model=…) with at least one of the two")

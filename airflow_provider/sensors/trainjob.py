@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import json
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.configuration import conf
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from airflow_provider import cancelling, deferral, handover
+from airflow_provider import cancelling, deferral, given, handover
 from airflow_provider.compat import AirflowSensorTimeout, AirflowSkipException
 from airflow_provider.exceptions import TrainJobRejectedError, TrainJobUnreachableError
 from airflow_provider.hooks.trainjob import TrainJobHook
@@ -33,9 +31,9 @@ __all__ = ["TrainJobSensor"]
 class TrainJobSensor(BaseSensorOperator):
     """Wait until a TrainJob has ended, and return its result.
 
-    It reads only: the job belongs to whoever submitted it, and a timeout of the sensor does not end it unless
-    `on_kill` says so. A job that failed fails the sensor at once, whatever retries are left, because a retry would
-    read the same end; clear the task that submitted it instead.
+    The job belongs to whoever submitted it: a timeout of the sensor does not end it unless `on_kill` says so. A job
+    that failed fails the sensor at once, whatever retries are left, because a retry would read the same end; clear the
+    task that submitted it instead.
 
     XComs: ``return_value`` (the result), ``ref``, ``status``, ``metrics``, ``artifacts``.
 
@@ -47,6 +45,7 @@ class TrainJobSensor(BaseSensorOperator):
         trainjob_conn_id: As for `TrainJobOperator`.
         deferrable: Wait in the triggerer, without a worker slot; `mode` and `poke_interval` then have no meaning.
         on_kill: What becomes of the job when the sensor is killed or times out: ``keep`` or ``cancel``.
+        fail_fast: End a job that cannot get well, as for `TrainJobOperator`.
         kwargs: As for every sensor; `poke_interval` is 10 seconds if not given.
 
     Raises:
@@ -65,6 +64,7 @@ class TrainJobSensor(BaseSensorOperator):
         trainjob_conn_id: str | None = TrainJobHook.default_conn_name,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         on_kill: Literal["cancel", "keep"] = "keep",
+        fail_fast: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**{"poke_interval": 10, **kwargs})
@@ -75,6 +75,7 @@ class TrainJobSensor(BaseSensorOperator):
         self.trainjob_conn_id = trainjob_conn_id
         self.deferrable = deferrable
         self.on_kill_policy = cancelling.check_policy(on_kill)
+        self.fail_fast = fail_fast
 
     @cached_property
     def ref(self) -> TrainJobRef:
@@ -84,8 +85,8 @@ class TrainJobSensor(BaseSensorOperator):
             TrainJobRejectedError: `job` is no ref.
         """
         try:
-            return TrainJobRef.from_dict(_plain(self.job))
-        except (ValueError, SyntaxError) as error:
+            return TrainJobRef.from_dict(given.plain(self.job))
+        except ValueError as error:
             raise TrainJobRejectedError(
                 f"job must be the ref of a TrainJob, such as train.output of TrainJobOperator: {error}"
             ) from error
@@ -117,9 +118,9 @@ class TrainJobSensor(BaseSensorOperator):
         else:
             self._state = self._state.seen(observation, time.monotonic())
             self._show(observation.status)
-        outcome = self._state.outcome
-        if outcome is None:
+        if self._state.outcome is None:
             return PokeReturnValue(is_done=False)
+        outcome = self.hook.client.conclude(self._state)
         return PokeReturnValue(is_done=True, xcom_value=self._finish(context["ti"], outcome))
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
@@ -148,7 +149,7 @@ class TrainJobSensor(BaseSensorOperator):
 
     @cached_property
     def _state(self) -> waiting.Waiting:
-        return waiting.start(self.ref, time.monotonic())
+        return waiting.start(self.ref, time.monotonic(), fail_fast=self.fail_fast)
 
     @cached_property
     def _tail(self) -> LogTail:
@@ -173,7 +174,9 @@ class TrainJobSensor(BaseSensorOperator):
             return seen.xcom_value
         limits = [timedelta(seconds=self.timeout), self.execution_timeout]
         end = deferral.deadline(context["ti"], min(limit for limit in limits if limit is not None))
-        trigger = deferral.trigger(self.hook, self.ref, deadline=end, on_kill=self.on_kill_policy)
+        trigger = deferral.trigger(
+            self.hook, self.ref, deadline=end, on_kill=self.on_kill_policy, fail_fast=self.fail_fast
+        )
         return self.defer(trigger=trigger, method_name="execute_complete", timeout=deferral.backstop(end))
 
     def _finish(self, ti: Any, outcome: Outcome) -> Any:
@@ -186,13 +189,3 @@ class TrainJobSensor(BaseSensorOperator):
     def _cancel(self) -> None:
         if self.on_kill_policy == "cancel":
             cancelling.cancel(self.hook, self.ref, self.log)
-
-
-def _plain(job: Any) -> Any:
-    """A template renders a ref as text: JSON, or what Python prints for it."""
-    if not isinstance(job, str):
-        return job
-    try:
-        return json.loads(job)
-    except ValueError:
-        return ast.literal_eval(job.strip())

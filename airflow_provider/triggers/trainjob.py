@@ -51,6 +51,7 @@ class TrainJobTrigger(BaseTrigger):
             another triggerer. None for never.
         on_kill: What becomes of the TrainJob when a person ends the task, or the deadline passes: ``cancel`` or
             ``keep``.
+        fail_fast: End a job that cannot get well, instead of waiting until its backend gives it up.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class TrainJobTrigger(BaseTrigger):
         trainjob_conn_id: str | None = None,
         deadline: float | None = None,
         on_kill: str = "cancel",
+        fail_fast: bool = True,
     ) -> None:
         super().__init__()
         self.ref = ref
@@ -70,6 +72,7 @@ class TrainJobTrigger(BaseTrigger):
         self.trainjob_conn_id = trainjob_conn_id
         self.deadline = deadline
         self.on_kill_policy = on_kill
+        self.fail_fast = fail_fast
         self._fired = False
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -81,6 +84,7 @@ class TrainJobTrigger(BaseTrigger):
             "trainjob_conn_id": self.trainjob_conn_id,
             "deadline": self.deadline,
             "on_kill": self.on_kill_policy,
+            "fail_fast": self.fail_fast,
         }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -134,7 +138,7 @@ class TrainJobTrigger(BaseTrigger):
 
     async def _outcome(self, client: TrainerClient, ref: TrainJobRef) -> Outcome:
         timeout = None if self.deadline is None else self.deadline - time.time()
-        state = waiting.start(ref, time.monotonic(), timeout)
+        state = waiting.start(ref, time.monotonic(), timeout, self.fail_fast)
         tail = LogTail(client, ref, lambda line: self.log.info("%s", line))
         while True:
             try:
@@ -146,7 +150,7 @@ class TrainJobTrigger(BaseTrigger):
                 await asyncio.to_thread(tail.look, ended=observation.outcome is not None)
                 state = state.seen(observation, time.monotonic())
             if state.outcome is not None:
-                return state.outcome
+                return await asyncio.to_thread(client.conclude, state)
             await asyncio.sleep(state.delay)
 
     async def _give_up(self, reason: str) -> str:

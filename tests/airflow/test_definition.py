@@ -29,7 +29,7 @@ def an_operator(**arguments):
     return TrainJobOperator(**{"task_id": "train", "trainer": CustomTrainer(double, {"number": 1}), **arguments})
 
 
-def test_the_definition_is_plain_json_in_one_template_field():
+def test_the_definition_is_plain_json_in_a_template_field():
     operator = an_operator(
         runtime="python",
         options=[Labels({"team": "vision"})],
@@ -37,7 +37,7 @@ def test_the_definition_is_plain_json_in_one_template_field():
             dataset=HuggingFaceDatasetInitializer("hf://a/b", access_token=SecretRef("hf", "token"))
         ),
     )
-    assert operator.template_fields == ("spec",)
+    assert operator.template_fields == ("spec", "func_args")
     assert json.loads(json.dumps(operator.spec)) == operator.spec
     assert operator.spec["metadata"] == {"labels": {"team": "vision"}}
 
