@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from trainer_core import build, naming, waiting
@@ -316,6 +317,8 @@ class TrainerClient:
         if state.outcome is None:
             raise ValueError(f"the waiting for TrainJob {state.ref.name!r} is not over")
         if not state.gave_up:
+            with suppress(TrainerError):  # It is known here, and only kept for others.
+                self.backend.note(state.outcome)
             return state.outcome
         try:
             self.backend.cancel(state.ref, because=state.outcome.diagnosis)

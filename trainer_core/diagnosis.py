@@ -18,6 +18,8 @@ _RETRYABLE = frozenset({Category.PREEMPTED, Category.NODE_LOST, Category.INFRAST
 _TAIL_LINES = 20
 #: How torchrun reports a worker that did not end by itself.
 _TORCHRUN_KILLED = re.compile(r"Signal \d+ \((SIG\w+)\) received by PID")
+#: Where torchrun begins to tell that a worker has failed: 40 lines that push the worker's own out of sight.
+_TORCHRUN_SAYS = re.compile(r"torch/distributed/elastic/multiprocessing/api\.py:\d+\] failed \(exitcode")
 #: A process brings these upon itself.
 _CRASHES = {
     "SIGABRT": "often a failed check in native code",
@@ -134,9 +136,14 @@ def _hindered(category: Category, reason: str, step: StepFacts | None, passing: 
         step=step.name if step else None,
         node=step.node if step else None,
         exit_code=step.exit_code if step else None,
-        log_tail=tuple(step.log_tail[-_TAIL_LINES:]) if step else (),
+        log_tail=_own_lines(step) if step else (),
         retryable=passing or category in _RETRYABLE,
     )
+
+
+def _own_lines(step: StepFacts) -> tuple[str, ...]:
+    end = next((n for n, line in enumerate(step.log_tail) if _TORCHRUN_SAYS.search(line)), 0)
+    return tuple(step.log_tail[: end or None][-_TAIL_LINES:])
 
 
 def _of_step(step: StepFacts) -> Diagnosis:
@@ -148,7 +155,7 @@ def _of_step(step: StepFacts) -> Diagnosis:
         node=step.node,
         exit_code=step.exit_code,
         traceback=step.traceback,
-        log_tail=tuple(step.log_tail[-_TAIL_LINES:]),
+        log_tail=_own_lines(step),
         retryable=category in _RETRYABLE,
     )
 

@@ -14,7 +14,9 @@ __all__ = [
     "KUEUE_QUEUE",
     "MANAGED_BY",
     "MANAGER",
+    "OUTCOME",
     "OWNER",
+    "PREFIX",
     "REQUEST",
     "RUNTIME",
     "owner_value",
@@ -23,6 +25,8 @@ __all__ = [
 #: Label that says who made an object, and its value; recommended by Kubernetes.
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "trainjob-workflows"
+#: How the names of our own labels and annotations begin.
+PREFIX = "trainjob-workflows/"
 #: Label: the owner of a TrainJob, as `owner_value` writes it.
 OWNER = "trainjob-workflows/owner"
 #: Label: seconds after its end when a TrainJob may be deleted.
@@ -35,6 +39,8 @@ FINGERPRINT = "trainjob-workflows/fingerprint"
 ATTEMPT = "trainjob-workflows/attempt"
 CANCELLED = "trainjob-workflows/cancelled"
 DIAGNOSIS = "trainjob-workflows/diagnosis"
+#: Annotation: what the job left, as whoever waited for it saw it. Pods, which say it first, may be gone in an hour.
+OUTCOME = "trainjob-workflows/outcome"
 #: Labels that Kueue reads (specs.md A9).
 KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
 KUEUE_PRIORITY = "kueue.x-k8s.io/priority-class"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -15,11 +16,13 @@ from trainer_core.cluster.kinds import Kind
 from trainer_core.cluster.raw import Raw
 from trainer_core.errors import BackendUnavailableError, JobNotFoundError
 from trainer_core.observation import COMPLETE, FAILED
-from trainer_core.outcome import Diagnosis
+from trainer_core.outcome import Diagnosis, Outcome
 
-__all__ = ["cancel", "delete", "expired", "suspend", "sweep"]
+__all__ = ["cancel", "delete", "expired", "note", "suspend", "sweep"]
 
 _ENDED = frozenset({COMPLETE, FAILED})
+#: Characters of an outcome to keep: a result is 4 KiB at most, a diagnosis has twenty lines of a log.
+_MAX_NOTE = 65_536
 #: Seconds until a deleted job is gone: its pods have a grace period of 30 seconds, unless their runtime says more.
 _MAX_SECONDS_GONE = 120.0
 
@@ -51,6 +54,18 @@ def cancel(api: Api, raw: Raw, because: Diagnosis | None = None) -> None:
     now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     annotations = {marks.CANCELLED: now, **({marks.DIAGNOSIS: because.model_dump_json()} if because else {})}
     _change(api, job, {"metadata": {"annotations": annotations}, "spec": {"suspend": True}})
+
+
+def note(api: Api, outcome: Outcome) -> None:
+    """Write on a job that has ended what it left: its pods, which know it, may be gone in an hour."""
+    text, ref = outcome.to_json(), outcome.job
+    if len(text) > _MAX_NOTE:
+        return
+    change = {"metadata": {"uid": ref.uid, "annotations": {marks.OUTCOME: text}}}
+    for kind in (kinds.TRAINJOBS, kinds.JOBS):
+        with suppress(NotThereError, StaleError):
+            api.patch(kind, ref.name, change, namespace=ref.namespace)
+            return
 
 
 def delete(api: Api, raw: Raw) -> None:

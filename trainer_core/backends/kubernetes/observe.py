@@ -28,6 +28,7 @@ __all__ = [
     "JobFacts",
     "found",
     "needs_events",
+    "noted",
     "observation",
     "read",
     "ref_of",
@@ -76,6 +77,9 @@ def observation(
         tails: The last lines of logs, by step, where the caller has read them.
     """
     status, progress = status_of(job, pods), progress or job.progress
+    known = noted(job)
+    if known is not None and known.status == status:
+        return Observation(status, progress if status == COMPLETE else None, outcome=known)
     events = [event for event in events if not (job.roles and event.reason == _NOT_MADE)]
     if status == COMPLETE:
         return Observation(status, progress, outcome=_complete(job, pods, ref, progress))
@@ -86,6 +90,14 @@ def observation(
     # A job that runs although no pod is to be seen: its events are of the time before.
     unseen = status == RUNNING and not pods
     return Observation(status, progress, trouble=trouble.trouble(pods, () if unseen else events, tails))
+
+
+def noted(job: JobFacts) -> Outcome | None:
+    """Return what a job left as whoever waited for it wrote it down; None where nobody has."""
+    try:
+        return Outcome.from_json(job.annotations.get(marks.OUTCOME, ""))
+    except ValueError:
+        return None
 
 
 def needs_events(job: JobFacts, pods: Sequence[PodFacts] = ()) -> bool:
@@ -124,7 +136,7 @@ def train_job(
         uid=job.uid,
         namespace=job.namespace,
         labels=dict(job.labels),
-        annotations=dict(job.annotations),
+        annotations={key: text for key, text in job.annotations.items() if not key.startswith(marks.PREFIX)},
         reason=_reason(job, seen),
         started=_started(pods),
         finished=_finished(job),
