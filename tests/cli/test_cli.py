@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -248,6 +249,23 @@ def test_flags_that_a_definition_would_override_are_refused(trainjob):
     (trainjob.folder / "job.yaml").write_text("trainer: {func: 'train:train'}")
 
     assert "--nodes goes with module:function" in trainjob("submit", "-f", "job.yaml", "--nodes", "2").stderr
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure(trainjob):
+    (trainjob.folder / "talks.py").write_text("def main():\n    print('line\\n' * 100_000)\n")
+    trainjob("submit", "talks:main", *RUN, "--name", "job", "--wait")
+    with trainjob.start("logs", "job") as reading:
+        assert reading.stdout.readline() == "line\n"
+        reading.stdout.close()
+        assert (reading.wait(30), reading.stderr.read()) == (0, "")
+
+
+def test_output_that_cannot_be_written_is_one_line(trainjob):
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-c", "import sys; from trainer_core.cli import main; sys.exit(main())", "runtimes"]
+        done = subprocess.run(command, env=trainjob.env, stdout=full, stderr=subprocess.PIPE, text=True)
+
+    assert (done.returncode, done.stderr) == (6, "trainjob: [Errno 28] No space left on device\n")
 
 
 def test_help_names_the_exit_codes(trainjob):

@@ -64,15 +64,26 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return int(end.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         return exits.INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output has gone, as `head` does.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except SystemExit as end:
+        # Typer's answer to a reader of our output that has gone, as `head` does; its code is that of a failed job.
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        _write_no_more()
         return exits.OK
     except _UsageError as error:
         return _fail(error.format_message(), exits.BAD_INPUT)
     except (TrainerError, ValueError) as error:
         return _fail(str(error), exits.code_of(error))
+    except OSError as error:
+        # A full disk below our output, most likely.
+        _write_no_more()
+        return _fail(str(error), exits.UNAVAILABLE)
     return code if isinstance(code, int) else exits.OK
+
+
+def _write_no_more() -> None:
+    """Let what is still to be written vanish, or Python would complain of it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, code: int) -> int:
