@@ -146,3 +146,13 @@ def test_nothing_known_is_said_honestly():
     diagnosis = diagnose(Facts())
 
     assert (diagnosis.category, diagnosis.reason) == (Category.INFRASTRUCTURE, "it failed and nothing says why")
+
+
+def test_what_torchrun_tells_of_a_failure_does_not_push_out_the_functions_own_lines():
+    told = [
+        "E1121 17:00:00.1 77 torch/distributed/elastic/multiprocessing/api.py:999] failed (exitcode: 3) local_rank: 0",
+        *(f"  torchrun line {number}" for number in range(40)),
+    ]
+    step = StepFacts("node-0", 1, log_tail=["epoch 1", "the last of mine", *told])
+
+    assert diagnose(Facts(steps=[step])).log_tail == ("epoch 1", "the last of mine")
