@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from trainer_core.outcome import Diagnosis, Outcome
 
-__all__ = ["COMPLETE", "CREATED", "FAILED", "RUNNING", "STATUSES", "SUSPENDED", "Observation", "Progress", "Trouble"]
+__all__ = [
+    "COMPLETE",
+    "CREATED",
+    "FAILED",
+    "RUNNING",
+    "STATUSES",
+    "SUSPENDED",
+    "Observation",
+    "Progress",
+    "Tail",
+    "Trouble",
+]
 
 CREATED = "Created"
 SUSPENDED = "Suspended"
@@ -67,3 +79,18 @@ class Observation:
     progress: Progress | None = None
     outcome: Outcome | None = None
     trouble: Trouble | None = None
+
+
+@dataclass(frozen=True)
+class Tail:
+    """What came into the log of a job since a place.
+
+    Attributes:
+        lines: Each line with its step, without its end.
+        place: How far that is: plain JSON data that only the backend understands, to read on from, in any process.
+        complete: There was no more at the moment.
+    """
+
+    lines: list[tuple[str, str]] = field(default_factory=list)
+    place: dict[str, Any] = field(default_factory=dict)
+    complete: bool = True

@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 
 from trainer_core import attempts
 from trainer_core.attempts import Action, Decision, Found
-from trainer_core.backends.following import MOST, Follower, Polling, Tail
+from trainer_core.backends.following import MOST, Follower, Polling
 from trainer_core.errors import ConflictError, JobNotFoundError
 from trainer_core.jobs import Event, TrainJob
-from trainer_core.observation import Observation
+from trainer_core.observation import Observation, Tail
 from trainer_core.outcome import Diagnosis, Outcome
 from trainer_core.ref import TrainJobRef
 from trainer_core.request import TrainJobRequest

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainer_core.jobs import TrainJob
-from trainer_core.observation import Observation
+from trainer_core.observation import Observation, Tail
 from trainer_core.ref import TrainJobRef
 
 if TYPE_CHECKING:
@@ -17,25 +16,10 @@ if TYPE_CHECKING:
 
     from trainer_core.backends.base import Backend
 
-__all__ = ["MOST", "Follower", "Polling", "Tail"]
+__all__ = ["MOST", "Follower", "Polling"]
 
 #: Lines that one look at a log returns at most, about: so many can be written elsewhere without holding others up.
 MOST = 1000
-
-
-@dataclass(frozen=True)
-class Tail:
-    """What came into the log of a job since a place.
-
-    Attributes:
-        lines: Each line with its step, without its end.
-        place: How far that is: plain JSON data that only the backend understands, to read on from, in any process.
-        complete: There was no more at the moment.
-    """
-
-    lines: list[tuple[str, str]] = field(default_factory=list)
-    place: dict[str, Any] = field(default_factory=dict)
-    complete: bool = True
 
 
 class Follower(ABC):

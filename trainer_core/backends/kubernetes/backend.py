@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from trainer_core.attempts import Found
 from trainer_core.backends.base import Backend, NameTakenError
-from trainer_core.backends.following import MOST, Follower, Tail
+from trainer_core.backends.following import MOST, Follower
 from trainer_core.backends.kubernetes import admission, ending, initialize, manifest, observe, packages, versions
 from trainer_core.backends.kubernetes.follow import Watching
 from trainer_core.backends.kubernetes.looks import Looks
@@ -28,7 +28,7 @@ from trainer_core.errors import (
     TrainerError,
 )
 from trainer_core.jobs import Event, TrainJob
-from trainer_core.observation import Observation
+from trainer_core.observation import Observation, Tail
 from trainer_core.outcome import Diagnosis, Outcome
 from trainer_core.ref import TrainJobRef
 from trainer_core.request import TrainJobRequest

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from trainer_core.backends.following import MOST, Follower, Tail
+from trainer_core.backends.following import MOST, Follower
 from trainer_core.backends.kubernetes import observe
 from trainer_core.backends.kubernetes.facts import JobFacts
 from trainer_core.backends.kubernetes.looks import Looks
@@ -17,7 +17,7 @@ from trainer_core.cluster.connect import Connection
 from trainer_core.cluster.pods import PodFacts
 from trainer_core.cluster.watch import Snapshot
 from trainer_core.jobs import TrainJob
-from trainer_core.observation import FAILED, Observation
+from trainer_core.observation import FAILED, Observation, Tail
 from trainer_core.ref import TrainJobRef
 
 __all__ = ["Watching"]

@@ -8,7 +8,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from trainer_core.backends.following import Tail
 from trainer_core.backends.kubernetes import history, observe
 from trainer_core.backends.kubernetes.facts import JobFacts
 from trainer_core.cluster import events as eventfacts
@@ -23,7 +22,7 @@ from trainer_core.cluster.raw import Raw
 from trainer_core.errors import BackendUnavailableError, JobNotFoundError
 from trainer_core.inside.progress import parse_progress
 from trainer_core.jobs import Event, TrainJob
-from trainer_core.observation import COMPLETE, FAILED, RUNNING, Observation, Progress
+from trainer_core.observation import COMPLETE, FAILED, RUNNING, Observation, Progress, Tail
 from trainer_core.ref import TrainJobRef
 
 __all__ = ["Looks"]

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from trainer_core import naming, packaging
 from trainer_core.attempts import Found
 from trainer_core.backends.base import Backend, NameTakenError
-from trainer_core.backends.following import MOST, Tail
+from trainer_core.backends.following import MOST
 from trainer_core.backends.local import observe, plan, runtimes, tailing
 from trainer_core.backends.local.files import Home, JobFolder, read_json, write_json
 from trainer_core.backends.local.record import Record, StepRecord, now_text
@@ -34,7 +34,7 @@ from trainer_core.errors import (
 from trainer_core.inside import contract
 from trainer_core.inside.initialize import local_path
 from trainer_core.jobs import Event, TrainJob
-from trainer_core.observation import Observation
+from trainer_core.observation import Observation, Tail
 from trainer_core.outcome import Diagnosis
 from trainer_core.ref import TrainJobRef
 from trainer_core.request import TrainJobRequest
