@@ -1,31 +1,13 @@
-"""Airflow for tests: an Airflow home, a metadata database and a TrainJob state folder of their own."""
+"""Airflow for tests: what the plug-in of `airflow_provider.testing` gives, by shorter names."""
 
 from __future__ import annotations
 
-import os
 import pathlib
-import shutil
-import tempfile
 
-_HOME = pathlib.Path(tempfile.mkdtemp(prefix="trainjob-airflow-"))
-# Airflow reads these when it is imported, so they must be there before.
-os.environ.update(
-    {
-        "AIRFLOW_HOME": str(_HOME),
-        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "AIRFLOW__CORE__UNIT_TEST_MODE": "True",
-        "AIRFLOW__CORE__DAGS_FOLDER": str(_HOME / "dags"),
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{_HOME}/airflow.db",
-        "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
-        "TRAINJOB_HOME": str(_HOME / "trainjob"),
-    }
-)
-(_HOME / "dags").mkdir()
+import pytest
+from airflow_fakes import wait_for_file
 
-import pytest  # noqa: E402
-from airflow_fakes import wait_for_file  # noqa: E402
-
-from trainer_core import CustomTrainer, LocalProcessBackendConfig, TrainerClient  # noqa: E402
+from trainer_core import CustomTrainer
 
 
 def pytest_collection_modifyitems(items) -> None:
@@ -37,24 +19,15 @@ def pytest_collection_modifyitems(items) -> None:
             item.add_marker(ours)
 
 
-def pytest_sessionfinish() -> None:
-    shutil.rmtree(_HOME, ignore_errors=True)
-
-
 @pytest.fixture
-def home(tmp_path, monkeypatch):
+def home(trainjob_home):
     """The state folder of this test's TrainJobs; none of them outlives the test."""
-    folder = tmp_path / "trainjob"
-    monkeypatch.setenv("TRAINJOB_HOME", str(folder))
-    yield folder
-    client = TrainerClient(LocalProcessBackendConfig(home=folder))
-    for job in client.list_jobs():
-        client.delete_job(job.name)
+    return trainjob_home
 
 
 @pytest.fixture
-def client(home):
-    return TrainerClient(LocalProcessBackendConfig(home=home))
+def client(trainjob_client):
+    return trainjob_client
 
 
 @pytest.fixture
@@ -73,36 +46,15 @@ def running(submit, tmp_path):
     return submit(wait_for_file, path=str(tmp_path / "never"))
 
 
-@pytest.fixture(scope="session")
-def airflow_db():
-    from airflow.dag_processing.bundles.manager import DagBundlesManager
-    from airflow.utils import db
-
-    db.initdb()
-    DagBundlesManager().sync_bundles_to_db()
+@pytest.fixture
+def airflow_db(trainjob_airflow):
+    return trainjob_airflow
 
 
 @pytest.fixture
-def run_dag(airflow_db, home):
-    """Run a DAG in this process, with triggers, XComs and templates as in production."""
-
-    def run(dag, **arguments):
-        from airflow.models.dagbundle import DagBundleModel
-        from airflow.models.serialized_dag import SerializedDagModel
-        from airflow.serialization.definitions.dag import SerializedDAG
-        from airflow.serialization.serialized_objects import DagSerialization, LazyDeserializedDAG
-        from airflow.utils.session import create_session
-
-        # `dag.test` runs what the database knows, so the DAG is written there first.
-        with create_session() as session:
-            session.merge(DagBundleModel(name="testing"))
-            session.flush()
-            SerializedDAG.bulk_write_to_db("testing", None, [dag], session=session)
-            lazy = LazyDeserializedDAG(data=DagSerialization.to_dict(dag))
-            SerializedDagModel.write_dag(lazy, "testing", None, session=session)
-        return dag.test(**arguments)
-
-    return run
+def run_dag(run_trainjob_dag):
+    """Run a DAG in this process, with triggers, XComs and templates as in production; returns Airflow's DagRun."""
+    return lambda dag, **arguments: run_trainjob_dag(dag, **arguments).dag_run
 
 
 @pytest.fixture

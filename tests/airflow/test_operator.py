@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferralError, TaskDeferred
-from airflow_fakes import FakeTaskInstance, die, double, fail, wait_for_file
+from airflow_fakes import die, double, fail, wait_for_file
 
 from airflow_provider.exceptions import (
     TrainJobFailedError,
@@ -17,6 +17,7 @@ from airflow_provider.exceptions import (
     TrainJobUnreachableError,
 )
 from airflow_provider.operators.trainjob import InitializeOperator, TrainJobOperator
+from airflow_provider.testing.tasks import StandInTaskInstance
 from trainer_core import CustomTrainer, FileDatasetInitializer, Initializer, Outcome, TrainJobRef
 
 
@@ -47,7 +48,7 @@ def waiting(gate, home):
 
 
 def test_where_the_job_is_stands_in_xcom_before_any_waiting(waiting, client):
-    ti = FakeTaskInstance()
+    ti = StandInTaskInstance()
     returned = waiting(wait_for_completion=False).execute({"ti": ti})
     assert returned == ti.xcoms["ref"]
     assert ti.xcoms["status"] in ("Created", "Running")
@@ -55,12 +56,12 @@ def test_where_the_job_is_stands_in_xcom_before_any_waiting(waiting, client):
 
 
 def test_the_log_of_the_training_is_the_log_of_the_task(home, task_log):
-    an_operator().execute({"ti": FakeTaskInstance()})
+    an_operator().execute({"ti": StandInTaskInstance()})
     assert "doubling 4" in task_log()
 
 
 def test_a_failure_of_the_training_function_fails_the_task_for_good(home, task_log):
-    ti = FakeTaskInstance()
+    ti = StandInTaskInstance()
     with pytest.raises(TrainJobFailedForGoodError, match="ValueError: the data is odd") as caught:
         an_operator(fail, {"message": "the data is odd"}).execute({"ti": ti})
     assert isinstance(caught.value, AirflowFailException)
@@ -71,12 +72,12 @@ def test_a_failure_of_the_training_function_fails_the_task_for_good(home, task_l
 
 def test_a_failure_of_the_machine_leaves_the_task_its_retries(home):
     with pytest.raises(TrainJobFailedError, match="a retry can help") as caught:
-        an_operator(die).execute({"ti": FakeTaskInstance()})
+        an_operator(die).execute({"ti": StandInTaskInstance()})
     assert not isinstance(caught.value, AirflowFailException)
 
 
 def test_a_retry_waits_for_the_job_that_still_runs(waiting, gate, client):
-    first = FakeTaskInstance(max_tries=1)
+    first = StandInTaskInstance(max_tries=1)
     waiting(wait_for_completion=False).execute({"ti": first})
     gate.touch()
     again = first.next_try()
@@ -85,14 +86,14 @@ def test_a_retry_waits_for_the_job_that_still_runs(waiting, gate, client):
 
 
 def test_a_retry_is_handed_what_a_complete_job_left(home, client):
-    first = FakeTaskInstance(max_tries=1)
+    first = StandInTaskInstance(max_tries=1)
     an_operator().execute({"ti": first})
     assert an_operator().execute({"ti": first.next_try()})["doubled"] == 8
     assert names(client) == [first.xcoms["ref"]["name"]]
 
 
 def test_a_retry_runs_a_failed_job_again(home, client):
-    first = FakeTaskInstance(max_tries=1)
+    first = StandInTaskInstance(max_tries=1)
     with pytest.raises(TrainJobFailedError):
         an_operator(die).execute({"ti": first})
     second = first.next_try()
@@ -103,7 +104,7 @@ def test_a_retry_runs_a_failed_job_again(home, client):
 
 
 def test_clearing_a_task_ends_what_runs_and_starts_anew(waiting, client):
-    first = FakeTaskInstance()
+    first = StandInTaskInstance()
     waiting(wait_for_completion=False).execute({"ti": first})
     cleared = first.next_try(cleared=True)
     waiting(wait_for_completion=False).execute({"ti": cleared})
@@ -112,7 +113,7 @@ def test_clearing_a_task_ends_what_runs_and_starts_anew(waiting, client):
 
 
 def test_clearing_a_successful_task_trains_again(home, client):
-    first = FakeTaskInstance()
+    first = StandInTaskInstance()
     an_operator().execute({"ti": first})
     an_operator().execute({"ti": first.next_try(cleared=True)})
     assert len(names(client)) == 2
@@ -120,7 +121,7 @@ def test_clearing_a_successful_task_trains_again(home, client):
 
 def test_tasks_of_different_runs_have_different_jobs(home, client):
     for run_id in ("a/b", "a%2Fb", "a"):
-        an_operator().execute({"ti": FakeTaskInstance(run_id=run_id)})
+        an_operator().execute({"ti": StandInTaskInstance(run_id=run_id)})
     assert len(names(client)) == 3
 
 
@@ -129,25 +130,25 @@ def test_a_runtime_that_does_not_exist_is_refused_before_anything_is_created(hom
         task_id="train", runtime="nope", trainer=CustomTrainer(func=double, func_args={"number": 1})
     )
     with pytest.raises(TrainJobRejectedError, match="no runtime 'nope'"):
-        operator.execute({"ti": FakeTaskInstance()})
+        operator.execute({"ti": StandInTaskInstance()})
     assert names(client) == []
 
 
 def test_a_rendered_argument_of_the_wrong_type_is_refused_before_anything_is_created(home, client):
     with pytest.raises(TrainJobRejectedError, match="number is declared as int, and 'many' cannot be read as one"):
-        an_operator(args={"number": "many"}).execute({"ti": FakeTaskInstance()})
+        an_operator(args={"number": "many"}).execute({"ti": StandInTaskInstance()})
     assert names(client) == []
 
 
 def test_a_dataset_that_is_not_there_is_refused_before_anything_is_created(home, client, tmp_path):
     missing = Initializer(dataset=FileDatasetInitializer(f"file://{tmp_path}/missing"))
     with pytest.raises(TrainJobRejectedError, match="missing does not exist"):
-        InitializeOperator(task_id="fetch", initializer=missing).execute({"ti": FakeTaskInstance()})
+        InitializeOperator(task_id="fetch", initializer=missing).execute({"ti": StandInTaskInstance()})
     assert names(client) == []
 
 
 def test_deferring_stores_plain_data_and_a_deadline_that_stays(waiting):
-    ti = FakeTaskInstance()
+    ti = StandInTaskInstance()
     operator = waiting(deferrable=True, execution_timeout=datetime.timedelta(hours=1))
     with pytest.raises(TaskDeferred) as caught:
         operator.execute({"ti": ti})
@@ -160,7 +161,7 @@ def test_deferring_stores_plain_data_and_a_deadline_that_stays(waiting):
 
 
 def test_a_job_that_has_ended_is_not_waited_for_in_the_triggerer(home):
-    ti = FakeTaskInstance()
+    ti = StandInTaskInstance()
     an_operator().execute({"ti": ti})
     assert an_operator(deferrable=True).execute({"ti": ti})["doubled"] == 8
 
@@ -173,7 +174,7 @@ REF = TrainJobRef("local", "/nowhere", "train-1", "uid").to_dict()
 
 
 def test_resuming_needs_nothing_but_the_event(home):
-    ti = FakeTaskInstance()
+    ti = StandInTaskInstance()
     event = ended(REF, status="Complete", result=[1], metrics={"loss": 0.5}, artifacts={"model": "file:///m"})
     assert an_operator(deferrable=True).execute_complete({"ti": ti}, event) == [1]
     assert ti.xcoms == {"status": "Complete", "metrics": {"loss": 0.5}, "artifacts": {"model": "file:///m"}}
@@ -181,11 +182,11 @@ def test_resuming_needs_nothing_but_the_event(home):
 
 def test_an_event_of_a_timeout_fails_the_task_and_leaves_its_retries(home):
     with pytest.raises(TrainJobTimeoutError, match="time is over"):
-        an_operator().execute_complete({"ti": FakeTaskInstance()}, {"ref": REF, "timeout": "time is over"})
+        an_operator().execute_complete({"ti": StandInTaskInstance()}, {"ref": REF, "timeout": "time is over"})
 
 
 def test_an_event_that_an_earlier_try_left_behind_is_not_taken_for_ours(waiting, gate):
-    ti = FakeTaskInstance()
+    ti = StandInTaskInstance()
     deferred(waiting(deferrable=True), ti)
     with pytest.raises(TaskDeferred) as caught:
         waiting(deferrable=True).execute_complete({"ti": ti}, ended(REF, status="Complete"))
@@ -199,7 +200,7 @@ def deferred(operator, ti):
 
 
 def test_a_deferral_that_airflow_timed_out_ends_the_job(waiting, client):
-    ti = FakeTaskInstance(max_tries=1)
+    ti = StandInTaskInstance(max_tries=1)
     ref = deferred(waiting(deferrable=True), ti)
     with pytest.raises(TrainJobTimeoutError):
         waiting(deferrable=True).resume_execution("__fail__", {"error": "Trigger timeout"}, {"ti": ti})
@@ -207,7 +208,7 @@ def test_a_deferral_that_airflow_timed_out_ends_the_job(waiting, client):
 
 
 def test_a_trigger_that_failed_leaves_the_job_to_the_next_try(waiting, client):
-    ti = FakeTaskInstance(max_tries=1)
+    ti = StandInTaskInstance(max_tries=1)
     ref = deferred(waiting(deferrable=True), ti)
     with pytest.raises(TaskDeferralError):
         waiting(deferrable=True).resume_execution("__fail__", {"error": "Trigger failure"}, {"ti": ti})
@@ -215,7 +216,7 @@ def test_a_trigger_that_failed_leaves_the_job_to_the_next_try(waiting, client):
 
 
 def test_a_trigger_that_failed_in_the_last_try_ends_the_job(waiting, client):
-    ti = FakeTaskInstance(max_tries=0)
+    ti = StandInTaskInstance(max_tries=0)
     ref = deferred(waiting(deferrable=True), ti)
     with pytest.raises(TaskDeferralError):
         waiting(deferrable=True).resume_execution("__fail__", {"error": "Trigger failure"}, {"ti": ti})
@@ -223,7 +224,7 @@ def test_a_trigger_that_failed_in_the_last_try_ends_the_job(waiting, client):
 
 
 def test_a_job_that_cannot_be_followed_in_the_last_try_is_ended(waiting, client):
-    ti = FakeTaskInstance(max_tries=0)
+    ti = StandInTaskInstance(max_tries=0)
     ref = deferred(waiting(deferrable=True), ti)
     with pytest.raises(TrainJobUnreachableError, match="no answer"):
         waiting(deferrable=True).execute_complete({"ti": ti}, {"ref": ref.to_dict(), "error": "no answer"})
@@ -231,7 +232,7 @@ def test_a_job_that_cannot_be_followed_in_the_last_try_is_ended(waiting, client)
 
 
 def test_nothing_ends_a_job_that_is_to_be_kept(waiting, client):
-    ti = FakeTaskInstance(max_tries=0)
+    ti = StandInTaskInstance(max_tries=0)
     operator = waiting(deferrable=True, on_kill="keep")
     ref = deferred(operator, ti)
     operator.on_kill()
@@ -241,7 +242,7 @@ def test_nothing_ends_a_job_that_is_to_be_kept(waiting, client):
 
 
 def test_killing_a_task_ends_its_job(waiting, client):
-    ti = FakeTaskInstance()
+    ti = StandInTaskInstance()
     operator = waiting(wait_for_completion=False)
     operator.execute({"ti": ti})
     operator.on_kill()
@@ -250,7 +251,7 @@ def test_killing_a_task_ends_its_job(waiting, client):
 
 
 def test_killing_a_task_before_it_knows_its_job_ends_the_job(waiting, client):
-    ti = FakeTaskInstance()
+    ti = StandInTaskInstance()
     operator = waiting()
     operator.on_kill()
     with pytest.raises(TrainJobInterruptedError, match="was cancelled"):
@@ -260,5 +261,5 @@ def test_killing_a_task_before_it_knows_its_job_ends_the_job(waiting, client):
 
 def test_killing_a_task_after_its_job_is_done_is_harmless(home):
     operator = an_operator()
-    operator.execute({"ti": FakeTaskInstance()})
+    operator.execute({"ti": StandInTaskInstance()})
     operator.on_kill()

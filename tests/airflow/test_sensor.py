@@ -6,10 +6,11 @@ import datetime
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, AirflowSkipException, TaskDeferred
-from airflow_fakes import FakeTaskInstance, die, double, wait_for_file
+from airflow_fakes import die, double, wait_for_file
 
 from airflow_provider.exceptions import TrainJobFailedForGoodError, TrainJobRejectedError, TrainJobUnreachableError
 from airflow_provider.sensors.trainjob import TrainJobSensor
+from airflow_provider.testing.tasks import StandInTaskInstance
 from trainer_core import CustomTrainer
 
 
@@ -31,7 +32,7 @@ def a_sensor(job, **arguments):
 
 
 def execute(sensor):
-    return sensor.execute({"ti": FakeTaskInstance("wait")})
+    return sensor.execute({"ti": StandInTaskInstance("wait")})
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_a_job_that_has_ended_is_not_waited_for_in_the_triggerer(submit, client)
 
 
 def resumed(sensor, event):
-    return sensor.resume_execution("execute_complete", {"event": event}, {"ti": FakeTaskInstance("wait")})
+    return sensor.resume_execution("execute_complete", {"event": event}, {"ti": StandInTaskInstance("wait")})
 
 
 def test_a_timeout_in_the_triggerer_is_a_timeout_of_the_sensor(running):
@@ -123,7 +124,7 @@ def test_a_job_that_could_not_be_followed_leaves_the_sensor_its_retries(running)
 def test_a_deferral_that_airflow_timed_out_ends_the_job_if_the_sensor_was_told_so(running, client):
     sensor = a_sensor(running, on_kill="cancel")
     with pytest.raises(AirflowSensorTimeout):
-        sensor.resume_execution("__fail__", {"error": "Trigger timeout"}, {"ti": FakeTaskInstance("wait")})
+        sensor.resume_execution("__fail__", {"error": "Trigger timeout"}, {"ti": StandInTaskInstance("wait")})
     assert client.outcome(running).status == "Failed"
 
 

@@ -9,8 +9,9 @@ import pytest
 from airflow.jobs.triggerer_job_runner import TriggerRunner
 from airflow.sdk.execution_time.comms import TaskStatesResult
 from airflow.sdk.execution_time.supervisor import set_supervisor_comms
-from airflow_fakes import FakeTaskInstance, double
+from airflow_fakes import double
 
+from airflow_provider.testing.tasks import StandInTaskInstance
 from airflow_provider.triggers.trainjob import TrainJobTrigger
 
 
@@ -55,7 +56,7 @@ class FailingSupervisor(Supervisor):
 
 def trigger_for(ref, *, map_index=-1, **arguments):
     trigger = TrainJobTrigger(ref.to_dict(), **arguments)
-    trigger.task_instance = FakeTaskInstance(run_id="run", map_index=map_index)
+    trigger.task_instance = StandInTaskInstance(run_id="run", map_index=map_index)
     return trigger
 
 
@@ -165,7 +166,7 @@ class SlowTrigger(TrainJobTrigger):
 async def test_a_trigger_that_is_still_starting_ends_its_job(running, client):
     trigger = SlowTrigger(running.to_dict())
     trigger.begun, trigger.may_go_on = threading.Event(), threading.Event()
-    trigger.task_instance = FakeTaskInstance(run_id="run")
+    trigger.task_instance = StandInTaskInstance(run_id="run")
     triggerer = Triggerer(trigger)
     with set_supervisor_comms(Supervisor({"run": {"train": "failed"}})):
         triggerer.start()

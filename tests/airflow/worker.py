@@ -20,9 +20,9 @@ import sys
 import time
 
 from airflow.sdk.exceptions import TaskDeferred
-from airflow_fakes import FakeTaskInstance
 
 from airflow_provider.operators.trainjob import TrainJobOperator
+from airflow_provider.testing.tasks import StandInTaskInstance
 from trainer_core import CustomTrainer
 
 
@@ -69,7 +69,7 @@ class Task(TrainJobOperator):
         return result
 
 
-class TaskInstance(FakeTaskInstance):
+class TaskInstance(StandInTaskInstance):
     """Keeps XComs in files, as Airflow keeps them in its database."""
 
     folder = ""

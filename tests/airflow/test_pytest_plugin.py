@@ -1,0 +1,351 @@
+"""The pytest plug-in: what our users' tests may rely on, and that it costs nothing where it is not used."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from airflow.sdk import DAG, Asset, get_current_context, task
+from airflow_fakes import double
+
+from airflow_provider.exceptions import TrainJobFailedError, TrainJobRejectedError, TrainJobUnreachableError
+from airflow_provider.operators.trainjob import TrainJobOperator
+from airflow_provider.sensors.trainjob import TrainJobSensor
+from trainer_core import CustomTrainer, Labels
+from trainer_core.testing.recorder import completes, fails, goes_on
+
+BEGINNING = datetime(2024, 1, 1, tzinfo=timezone.utc)
+
+
+def a_dag(name, **arguments):
+    return DAG(name, schedule=None, start_date=BEGINNING, **arguments)
+
+
+def a_task(task_id="train", **arguments):
+    given = {"trainer": CustomTrainer(func=double, func_args={"number": "{{ params.number }}"}), **arguments}
+    return TrainJobOperator(task_id=task_id, runtime="python", **given)
+
+
+# A recording backend
+
+
+def test_a_recorded_task_is_submitted_and_nothing_runs(trainjob_recorder, run_trainjob_task):
+    done = run_trainjob_task(a_task(), params={"number": 4})
+
+    assert (done.state, done.returned) == ("success", None)
+    assert trainjob_recorder.job("train").args == {"number": 4}
+    assert trainjob_recorder.requests[0].runtime.name == "python"
+
+
+def test_a_recorded_job_ends_as_the_test_says(trainjob_recorder, run_trainjob_task):
+    trainjob_recorder.script(
+        completes(lambda job: {"doubled": 2 * job.args["number"], "artifacts": {"model": "s3://m"}})
+    )
+    done = run_trainjob_task(a_task(), params={"number": 4})
+
+    assert done.returned["doubled"] == 8
+    assert done.xcoms["metrics"] == {"doubled": 8.0}
+    assert done.xcoms["artifacts"] == {"model": "s3://m"}
+
+
+def test_a_scripted_failure_has_the_diagnosis_that_was_asked_for(trainjob_recorder, run_trainjob_task):
+    trainjob_recorder.script(fails("OutOfMemory", "the batch is too large"))
+    done = run_trainjob_task(a_task(retries=3), params={"number": 4})
+
+    assert done.state == "failed"
+    assert "OutOfMemory in node-0: the batch is too large" in str(done.error)
+
+
+def test_a_failure_that_a_retry_can_mend_is_followed_by_the_next_ending(trainjob_recorder, run_trainjob_task):
+    trainjob_recorder.script(fails("NodeLost"), completes(3))
+    first = run_trainjob_task(a_task(retries=1), params={"number": 4})
+    second = first.retry()
+
+    assert isinstance(first.error, TrainJobFailedError)
+    assert (first.state, second.state, second.returned) == ("up_for_retry", "success", 3)
+    assert [job.attempt for job in trainjob_recorder.jobs_of("train")] == [0, 1]
+
+
+def test_a_retry_is_handed_the_recorded_job_that_is_complete(trainjob_recorder, run_trainjob_task):
+    run_trainjob_task(a_task(retries=1), params={"number": 4}).retry()
+
+    assert len(trainjob_recorder.jobs) == 1
+
+
+def test_clearing_submits_another_job(trainjob_recorder, run_trainjob_task):
+    run_trainjob_task(a_task(), params={"number": 4}).clear()
+
+    assert [job.attempt for job in trainjob_recorder.jobs] == [0, 1]
+
+
+def test_each_task_can_have_a_script_of_its_own(trainjob_recorder, run_trainjob_task):
+    trainjob_recorder.script(completes("other"))
+    trainjob_recorder.script(completes("mine"), task_id="mine")
+    returned = [run_trainjob_task(a_task(name), params={"number": 1}).returned for name in ("mine", "yours")]
+
+    assert returned == ["mine", "other"]
+
+
+def test_any_backend_is_recorded_and_its_own_class_judges_the_options(trainjob_recorder, run_trainjob_task):
+    operator = a_task(backend="kubernetes", options=[Labels({"team": "vision"})])
+    run_trainjob_task(operator, params={"number": 1})
+
+    job = trainjob_recorder.job()
+    assert job.ref.backend == "kubernetes"
+    assert job.request.metadata.labels == {"team": "vision"}
+
+
+def test_a_wrong_argument_is_refused_as_by_a_real_backend(trainjob_recorder, run_trainjob_task):
+    done = run_trainjob_task(a_task(), params={"number": "many"})
+
+    assert isinstance(done.error, TrainJobRejectedError)
+    assert trainjob_recorder.jobs == []
+
+
+def test_a_recorded_job_can_go_on_until_somebody_ends_it(trainjob_recorder, run_trainjob_task):
+    trainjob_recorder.script(goes_on())
+    submitted = run_trainjob_task(a_task(wait_for_completion=False), params={"number": 1})
+    sensor = TrainJobSensor(task_id="wait", job=submitted.returned, timeout=0.01, poke_interval=0.01, on_kill="cancel")
+    waited = run_trainjob_task(sensor)
+
+    assert waited.state == "failed"
+    assert trainjob_recorder.job().cancelled
+
+
+def test_a_backend_that_does_not_answer_leaves_the_task_its_retries(trainjob_recorder, run_trainjob_task):
+    trainjob_recorder.go_down()
+    done = run_trainjob_task(a_task(retries=1), params={"number": 1})
+    trainjob_recorder.come_back()
+
+    assert done.state == "up_for_retry"
+    assert not isinstance(done.error, TrainJobUnreachableError)
+    assert done.retry().state == "success"
+
+
+def test_asking_for_the_one_job_says_what_there_is_instead(trainjob_recorder):
+    with pytest.raises(AssertionError, match="one TrainJob should have been submitted by task 'train'; there are 0"):
+        trainjob_recorder.job("train")
+
+
+def test_a_deferred_task_goes_through_its_trigger(trainjob_recorder, run_trainjob_task):
+    trainjob_recorder.script(goes_on())
+    operator = a_task(deferrable=True, execution_timeout=timedelta(seconds=0.2))
+    done = run_trainjob_task(operator, params={"number": 1})
+
+    assert [type(trigger).__name__ for trigger in done.triggers] == ["TrainJobTrigger"]
+    assert "time of the task is over" in str(done.error)
+    assert trainjob_recorder.job().cancelled
+
+
+# The embedded backend
+
+
+def test_a_task_really_trains_on_the_embedded_backend(run_trainjob_task, trainjob_client):
+    done = run_trainjob_task(a_task(), params={"number": 4})
+
+    assert done.returned["doubled"] == 8
+    assert [job.name for job in trainjob_client.list_jobs()] == [done.xcoms["ref"]["name"]]
+
+
+# DAG runs
+
+
+def test_a_dag_run_says_what_each_task_became_and_left(trainjob_recorder, run_trainjob_dag):
+    trainjob_recorder.script(completes(lambda job: job.args["number"]), task_id="train")
+    trainjob_recorder.script(fails("UserCode"), task_id="broken")
+    with a_dag("plugin_states") as dag:
+        trainers = [{"func": "airflow_fakes:double", "func_args": {"number": number}} for number in (5, 6)]
+        TrainJobOperator.partial(task_id="train", runtime="python").expand(trainer=trainers)
+        a_task("broken", trainer=CustomTrainer(func=double, func_args={"number": 1}))
+    run = run_trainjob_dag(dag)
+
+    assert run.state == "failed"
+    assert run.states == {"broken": "failed", "train[0]": "success", "train[1]": "success"}
+    assert [run.xcom("train", map_index=index) for index in (0, 1)] == [5, 6]
+
+
+def test_a_dag_run_says_which_assets_it_made_new(run_trainjob_dag):
+    model = Asset(name="plugin-model", uri="trainjob://plugin/model")
+    with a_dag("plugin_assets") as dag:
+
+        @task(outlets=[model])
+        def publish(outlet_events):
+            outlet_events[model].extra = {"accuracy": 0.9}
+
+        publish()
+    (update,) = run_trainjob_dag(dag).asset_updates
+
+    assert (update.name, update.uri, update.task_id) == ("plugin-model", "trainjob://plugin/model", "publish")
+    assert update.extra == {"accuracy": 0.9}
+
+
+def test_a_task_that_is_not_there_is_named_together_with_those_that_are(run_trainjob_dag):
+    with a_dag("plugin_missing") as dag:
+
+        @task
+        def there():
+            return 1
+
+        there()
+    with pytest.raises(AssertionError, match="no task 'gone' in this run; it has there"):
+        run_trainjob_dag(dag).xcom("gone")
+
+
+# Tests inside a task
+
+
+@pytest.mark.airflow_task(params={"epochs": 3})
+def test_a_marked_test_runs_inside_a_task(tmp_path):
+    context = get_current_context()
+
+    assert context["params"]["epochs"] == 3
+    assert tmp_path.is_dir()
+
+
+A_PROJECT = """
+import pytest
+from airflow.sdk import get_current_context
+
+@pytest.mark.airflow_task
+def test_passes():
+    assert get_current_context()["ti"].task_id == "test"
+
+@pytest.mark.airflow_task
+def test_fails():
+    assert 1 == 2
+
+@pytest.mark.airflow_task
+def test_skips():
+    pytest.skip("not today")
+"""
+
+
+def pytest_in(folder, tests, *options, ini="", **environment):
+    """Run pytest with our plug-in and no other, in a project of its own."""
+    (folder / "test_project.py").write_text(textwrap.dedent(tests))
+    (folder / "pytest.ini").write_text(f"[pytest]\n{ini}\n")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "TRAINJOB"))}
+    plugins = ["--disable-plugin-autoload", "-p", "airflow_provider.testing", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "ignore", *plugins, *options]
+    return subprocess.run(
+        command, cwd=folder, env=clean | environment, capture_output=True, text=True, check=False, timeout=100
+    )
+
+
+@pytest.fixture
+def own_airflow(tmp_path):
+    """The AIRFLOW_HOME of somebody who runs our plug-in."""
+    folder = tmp_path / "own-airflow"
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.slow
+def test_a_test_inside_a_task_ends_as_any_other(tmp_path, own_airflow):
+    done = pytest_in(
+        tmp_path,
+        A_PROJECT,
+        AIRFLOW_HOME=str(own_airflow),
+    )
+
+    assert "1 failed, 1 passed, 1 skipped" in done.stdout
+    assert "assert 1 == 2" in done.stdout
+
+
+def test_a_project_that_does_not_use_the_plugin_loads_neither_airflow_nor_the_core(tmp_path):
+    done = pytest_in(
+        tmp_path,
+        """
+        import os, sys
+
+        def test_nothing_is_loaded():
+            assert {"airflow", "trainer_core", "pydantic"} & set(sys.modules) == set()
+            assert not any(name.startswith(("AIRFLOW", "TRAINJOB")) for name in os.environ)
+        """,
+    )
+
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.slow
+def test_airflow_is_given_back_as_it_was(tmp_path, own_airflow):
+    done = pytest_in(
+        tmp_path,
+        """
+        import os
+        from airflow import settings
+
+        OWN = str(settings.engine.url), os.environ["AIRFLOW_HOME"]
+
+        def test_one(trainjob_airflow):
+            assert str(trainjob_airflow) in str(settings.engine.url)
+            assert os.environ["AIRFLOW_HOME"] == str(trainjob_airflow)
+
+        def test_two():
+            assert (str(settings.engine.url), os.environ["AIRFLOW_HOME"]) == OWN
+        """,
+        AIRFLOW_HOME=str(own_airflow),
+    )
+
+    assert "2 passed" in done.stdout, done.stdout
+    assert not (own_airflow / "airflow.db").exists()
+
+
+@pytest.mark.slow
+def test_airflow_can_be_isolated_before_it_is_imported(tmp_path, own_airflow):
+    done = pytest_in(
+        tmp_path,
+        """
+        import airflow.sdk
+        from airflow.configuration import AIRFLOW_HOME
+
+        def test_one(trainjob_airflow):
+            assert AIRFLOW_HOME == str(trainjob_airflow)
+        """,
+        ini="trainjob_isolate_airflow = true",
+        AIRFLOW_HOME=str(own_airflow),
+    )
+
+    assert "1 passed" in done.stdout, done.stdout
+    assert list(own_airflow.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_nothing_is_left_behind(tmp_path):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    done = pytest_in(
+        tmp_path,
+        "def test_one(trainjob_airflow): pass",
+        "--basetemp",
+        str(tmp_path / "base"),
+        ini="trainjob_isolate_airflow = true",
+        TMPDIR=str(temporary),
+    )
+
+    assert "1 passed" in done.stdout, done.stdout
+    assert list(temporary.glob("trainjob-*")) == []
+
+
+def test_the_distribution_announces_the_plugin():
+    import tomllib
+
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+
+    assert project["entry-points"]["pytest11"] == {"trainjob": "airflow_provider.testing"}
+
+
+@pytest.mark.slow
+def test_the_tests_of_the_guide_pass(tmp_path, own_airflow):
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "airflow-testing.md").read_text()
+    for name, text in re.findall(r"```python\n# (test_\w+\.py)\n(.*?)^```$", page, re.M | re.S):
+        (tmp_path / name).write_text(text)
+    done = pytest_in(tmp_path, "", ini="trainjob_isolate_airflow = true", AIRFLOW_HOME=str(own_airflow))
+
+    assert "4 passed" in done.stdout, done.stdout
