@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.compat import AirflowNotFoundException
 from airflow_provider.hooks.trainjob import TrainJobHook
+from trainer_core import naming
 from trainer_core.client import TrainerClient
-from trainer_core.configs import CONFIGS, config_from_dict
+from trainer_core.configs import CONFIGS, LocalProcessBackendConfig, config_from_dict
 from trainer_core.errors import BackendUnavailableError, TrainerError
 from trainer_core.inside.progress import parse_progress
 from trainer_core.jobs import Event, TrainJob
@@ -72,14 +73,12 @@ def reach(pushed: Pushed) -> TrainerClient:
         UnreachableError: There is no such way from here.
     """
     try:
+        naming.validate_name(pushed.ref.name)
         client = _client(pushed)
-        found = client.ref(pushed.ref.name)
-        owner = _owner(client, pushed.ref) if found == pushed.ref else None
+        owner = client.backend.request(pushed.ref).owner
     except (TrainerError, ValueError, AirflowNotFoundException) as error:
         raise UnreachableError(str(error)) from error
-    if found != pushed.ref:
-        raise UnreachableError(f"TrainJob {pushed.ref.name!r} is not where this API server looks: {found.namespace}")
-    if owner != pushed.task.owner_key:
+    if owner is None or owner.key != pushed.task.owner_key:
         raise UnreachableError(f"TrainJob {pushed.ref.name!r} belongs to another task")
     return client
 
@@ -145,14 +144,23 @@ def rendered(client: TrainerClient, ref: TrainJobRef) -> dict[str, Any]:
 
 
 def _client(pushed: Pushed) -> TrainerClient:
-    """The client of the connection that the task named; without one, only of this machine's own processes."""
+    """The client of the connection that the task named; without one, only of this machine's own jobs.
+
+    Raises:
+        UnreachableError: There is none.
+    """
     ref = pushed.ref
     known = CONFIGS[ref.backend].model_fields if ref.backend in CONFIGS else {}
     hook = TrainJobHook(pushed.conn_id, ref.backend, {"namespace": ref.namespace} if "namespace" in known else None)
-    if ref.backend != "local":
-        if pushed.conn_id is None:
-            raise UnreachableError("its DAG names no connection, so that only its task reaches it")
-        TrainJobHook.get_connection(pushed.conn_id)
+    if isinstance(hook.config, LocalProcessBackendConfig):
+        client = hook.client
+        # A ref names a folder, and a DAG that claims one must not make this server read there.
+        if client.ref(ref.name) != ref:
+            raise UnreachableError(f"TrainJob {ref.name!r} is not where this API server looks")
+        return client
+    if pushed.conn_id is None:
+        raise UnreachableError("its DAG names no connection, so that only its task reaches it")
+    TrainJobHook.get_connection(pushed.conn_id)
     return _cached_client(ref.backend, hook.config.model_dump_json(exclude_unset=True))
 
 
@@ -160,10 +168,3 @@ def _client(pushed: Pushed) -> TrainerClient:
 def _cached_client(backend: str, settings: str) -> TrainerClient:
     """Connecting costs several requests, so a client stays for as long as its connection says the same."""
     return TrainerClient(config_from_dict(backend, json.loads(settings)))
-
-
-@lru_cache(maxsize=4096)
-def _owner(client: TrainerClient, ref: TrainJobRef) -> str | None:
-    """The owner of a job, which never changes."""
-    owner = client.backend.request(ref).owner
-    return owner.key if owner else None

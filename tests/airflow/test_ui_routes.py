@@ -1,0 +1,328 @@
+"""The routes of the TrainJobs page in a real API server: who may see and do what, and what they answer."""
+
+from __future__ import annotations
+
+import threading
+import urllib.parse
+
+import pytest
+from ui_scene import EDITOR, OUTSIDER, VIEWER, Browser, a_dag, push, ref_of, task_of, training
+
+_PAGES = ["/", "/job", "/assets/{name}", "/api/jobs", "/api/job", "/api/log", "/api/manifest"]
+_CHANGES = ["/api/suspend", "/api/resume", "/api/delete"]
+_OF_A_JOB = ["api/job", "api/log", "api/manifest"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_app():
+    """The API server is made once for all tests here, and for no others."""
+    yield
+    from airflow.api_fastapi.app import purge_cached_app
+
+    purge_cached_app()
+
+
+@pytest.fixture
+def server(monkeypatch, airflow_db):
+    """The API server with the plugin, and its auth manager."""
+    monkeypatch.setenv("AIRFLOW__CORE__AUTH_MANAGER", "ui_auth.ByDag")
+    monkeypatch.setenv(
+        "AIRFLOW__API_AUTH__JWT_SECRET", "long enough for the tests, and for HS512, which wants 64 bytes!!!!"
+    )
+    monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS", "editor:user")
+    from airflow.api_fastapi.app import cached_app, get_auth_manager
+    from fastapi.testclient import TestClient
+
+    return TestClient(cached_app(apps="core"), base_url="http://airflow"), get_auth_manager
+
+
+@pytest.fixture
+def browse(server):
+    client, manager = server
+    return lambda user, task=None: Browser(client, manager(), user, task)
+
+
+@pytest.fixture
+def gate(tmp_path):
+    return tmp_path / "gate"
+
+
+@pytest.fixture
+def submitted(run_dag, gate, home):
+    """Run a DAG whose task submits a job that trains until the gate is there; return the task."""
+
+    def run(dag_id, **arguments):
+        return task_of(run_dag(a_dag(dag_id, training(gate, **arguments))))
+
+    return run
+
+
+def until(condition):
+    pause = threading.Event()
+    while not (found := condition()):
+        pause.wait(0.05)
+    return found
+
+
+@pytest.fixture
+def trains(submitted, client):
+    """A task whose job trains; its first lines are written."""
+
+    def run(dag_id, **arguments):
+        task = submitted(dag_id, **arguments)
+        ref = ref_of(task)
+        until(lambda: any("waiting" in line for line in client.get_job_logs(ref.name)) or client.observe(ref).outcome)
+        return task
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("path", "method"), [*((path, "GET") for path in _PAGES), *((path, "POST") for path in _CHANGES)]
+)
+def test_nobody_gets_in_without_a_login(server, path, method):
+    url = f"/trainjobs{path}?dag_id=a&run_id=b&task_id=c".replace("{name}", "trainjobs.js")
+    assert server[0].request(method, url, headers={"X-TrainJobs": "1"}).status_code == 401
+
+
+def test_there_are_no_other_routes(server):
+    from airflow_provider.ui.app import create_app
+
+    assert [route.path for route in create_app().routes] == [*_PAGES, *_CHANGES]
+
+
+def test_who_opens_a_page_without_a_login_is_sent_to_it(server):
+    answer = server[0].get("/trainjobs/job?dag_id=a", headers={"Accept": "text/html"}, follow_redirects=False)
+    assert answer.status_code == 302
+    assert "login" in answer.headers["location"]
+    assert urllib.parse.quote_plus("/trainjobs/job?dag_id=a") in answer.headers["location"]
+
+
+@pytest.mark.parametrize("path", ["", "job", "assets/trainjobs.js", "assets/trainjobs.css", "assets/icon.svg"])
+def test_pages_run_only_scripts_of_their_own(browse, path):
+    answer = browse(VIEWER).get(path)
+    assert answer.status_code == 200
+    assert "script-src 'self'" in answer.headers["content-security-policy"]
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("name", ["..%2Fapp.py", "jobs.html", "nothing.js"])
+def test_nothing_but_the_parts_of_the_page_is_an_asset(browse, name):
+    assert browse(VIEWER).get(f"assets/{name}").status_code == 404
+
+
+def test_a_user_finds_the_jobs_of_the_dags_that_he_may_read(browse, submitted):
+    submitted("open_list")
+    submitted("closed_list")
+    of_outsider = browse(OUTSIDER).get("api/jobs").json()
+    of_viewer = browse(VIEWER).get("api/jobs").json()
+    assert "closed_list" not in str(of_outsider)
+    assert {"open_list", "closed_list"} <= set(of_viewer["dags"])
+
+
+def test_asking_for_a_closed_dag_by_name_finds_no_job(browse, submitted):
+    submitted("closed_by_name")
+    assert browse(OUTSIDER).get("api/jobs", dag_id="closed_by_name").status_code == 403
+
+
+@pytest.mark.parametrize("path", _OF_A_JOB)
+def test_a_job_of_a_dag_that_a_user_may_not_read_is_closed_to_him(browse, submitted, path):
+    assert browse(OUTSIDER, submitted("closed_job")).get(path).status_code == 403
+
+
+def test_a_second_dag_in_the_address_opens_no_door(browse, submitted):
+    task = submitted("closed_twice")
+    query = urllib.parse.urlencode([*task.items(), ("dag_id", "open")])
+    assert browse(OUTSIDER).get(f"api/job?{query}&x=").status_code == 404
+
+
+@pytest.mark.parametrize("action", ["suspend", "resume", "delete"])
+def test_who_may_only_look_can_do_nothing(browse, trains, action):
+    viewer = browse(VIEWER, trains("open_look"))
+    assert viewer.post(f"api/{action}").status_code == 403
+    job = viewer.job()
+    assert (job["actions"], job["read_only"], job["status"]) == ([], True, "Running")
+
+
+@pytest.mark.parametrize(
+    "headers", [{"X-TrainJobs": ""}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}]
+)
+def test_what_another_site_makes_a_browser_send_is_refused(browse, trains, headers):
+    editor = browse(EDITOR, trains("open_forged"))
+    assert editor.post("api/delete", **headers).status_code == 403
+    assert editor.job()["status"] == "Running"
+
+
+def test_an_editor_suspends_and_resumes_a_job(browse, trains):
+    editor = browse(EDITOR, trains("open_suspend"))
+    assert editor.job()["actions"] == ["suspend", "delete"]
+    assert editor.post("api/suspend").status_code == 204
+    until(lambda: editor.job()["status"] == "Suspended")
+    assert editor.job()["actions"] == ["resume", "delete"]
+    assert editor.post("api/resume").status_code == 204
+    until(lambda: editor.job()["status"] == "Running")
+
+
+def test_a_deleted_job_is_gone_and_the_page_says_who_did_it(browse, trains, client):
+    task = trains("open_delete")
+    editor = browse(EDITOR, task)
+    name = ref_of(task).name
+    assert editor.post("api/delete").status_code == 204
+    assert name not in [job.name for job in client.list_jobs()]
+    assert editor.job()["deleted"]["by"] == "editor"
+    assert name not in str(editor.get("api/jobs", dag_id="open_delete").json()["jobs"])
+
+
+def test_a_change_stands_in_the_audit_log(browse, trains):
+    from airflow.models.log import Log
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    browse(EDITOR, trains("open_audit")).post("api/suspend")
+    with create_session() as session:
+        entry = session.scalars(select(Log).where(Log.event == "trainjob_suspend", Log.dag_id == "open_audit")).one()
+        assert (entry.owner, entry.task_id) == ("editor", "train")
+
+
+def test_a_job_that_another_dag_only_claims_is_not_shown(browse, submitted, trains):
+    theirs, mine = trains("closed_victim"), submitted("open_claims")
+    push(mine, "ref", ref_of(theirs).to_dict())
+    job = browse(OUTSIDER, mine).job()
+    assert "belongs to another task" in job["unreachable"]
+    assert {"steps", "events"}.isdisjoint(job)
+    assert browse(OUTSIDER, mine).get("api/log").status_code == 409
+    assert browse(OUTSIDER, mine).post("api/delete").status_code == 409
+
+
+def test_a_job_that_another_dag_only_claims_has_no_status_in_the_list(browse, submitted, trains):
+    theirs, mine = trains("closed_victim_of_list"), submitted("open_claims_in_list")
+    push(mine, "ref", ref_of(theirs).to_dict())
+    push(mine, "status", None)
+    (row,) = browse(OUTSIDER).get("api/jobs", dag_id="open_claims_in_list").json()["jobs"]
+    assert {"status", "progress"}.isdisjoint(row)
+
+
+def test_a_running_job_shows_how_far_it_is(browse, trains):
+    job = browse(VIEWER, trains("open_running")).job()
+    assert job["progress"] == {"step": 4, "total": 4, "percentage": 100, "metrics": {"loss": 0.5}}
+    assert [(step["name"], step["status"]) for step in job["steps"]] == [("node-0", "Running")]
+    assert job["events"][0]["reason"]
+    assert "diagnosis" not in job
+
+
+def test_a_complete_job_shows_what_it_left(browse, run_dag, gate, home):
+    gate.touch()
+    task = task_of(run_dag(a_dag("open_complete", training(gate), wait_for_completion=True)))
+    job = browse(EDITOR, task).job()
+    assert (job["status"], job["metrics"]["accuracy"], job["actions"]) == ("Complete", 0.97, ["delete"])
+    assert job["artifacts"] == {"model": "s3://models/one"}
+
+
+def test_the_list_says_status_and_progress(browse, trains):
+    trains("open_rows")
+    (row,) = browse(VIEWER).get("api/jobs", dag_id="open_rows").json()["jobs"]
+    assert (row["status"], row["progress"]["percentage"], row["task_id"]) == ("Running", 100, "train")
+
+
+@pytest.mark.parametrize(
+    ("filters", "count"),
+    [
+        ({}, 1),
+        ({"status": "Running"}, 1),
+        ({"status": "Failed"}, 0),
+        ({"text": "OPEN_filt"}, 1),
+        ({"text": "nothing like it"}, 0),
+        ({"before": "2020-01-01T00:00:00+00:00"}, 0),
+    ],
+)
+def test_the_list_can_be_filtered(browse, trains, filters, count):
+    task = trains("open_filter")
+    found = browse(VIEWER).get("api/jobs", **{"dag_id": "open_filter", **filters}).json()["jobs"]
+    assert len([row for row in found if row["run_id"] == task["run_id"]]) == count
+
+
+def test_a_log_comes_in_parts_and_progress_apart_from_it(browse, trains):
+    viewer = browse(VIEWER, trains("open_log"))
+    first = viewer.get("api/log").json()
+    assert "<b>waiting</b>" in first["lines"]
+    assert first["points"][-1] == {"step": 4, "total": 4, "metrics": {"loss": 0.5}}
+    second = viewer.get("api/log", after=first["next"]).json()
+    assert (second["lines"], second["next"]) == ([], first["next"])
+
+
+@pytest.mark.parametrize("step", ["../../etc/passwd", "node-0/..", "", "NODE"])
+def test_a_step_that_cannot_be_one_is_refused(browse, trains, step):
+    assert browse(VIEWER, trains("open_step")).get("api/log", step=step).status_code == 422
+
+
+def test_a_step_that_the_job_has_not_is_named(browse, trains):
+    answer = browse(VIEWER, trains("open_no_step")).get("api/log", step="node-7")
+    assert (answer.status_code, "node-0" in answer.json()["detail"]) == (409, True)
+
+
+def test_a_secret_that_airflow_knows_is_not_shown(browse, trains):
+    from airflow.sdk.log import mask_secret
+
+    mask_secret("hunter2-of-the-log")
+    lines = browse(VIEWER, trains("open_secret", secret="hunter2-of-the-log")).get("api/log").json()["lines"]
+    assert "training begins ***" in lines
+
+
+def test_the_manifest_is_shown_as_yaml(browse, trains):
+    assert "runtime: python" in browse(VIEWER, trains("open_manifest")).get("api/manifest").json()["yaml"]
+
+
+def test_a_task_without_a_job_has_no_page(browse, submitted):
+    task = {**submitted("open_none"), "map_index": 3}
+    assert browse(VIEWER, task).get("api/job").status_code == 404
+
+
+@pytest.fixture
+def elsewhere(browse, submitted):
+    """A task whose job is on a cluster that the API server has no connection to."""
+    task = submitted("open_elsewhere")
+    push(task, "ref", {**ref_of(task).to_dict(), "backend": "kubernetes", "namespace": "team"})
+    push(task, "status", "Complete")
+    push(task, "metrics", {"accuracy": 0.5})
+    return browse(EDITOR, task)
+
+
+def test_without_a_connection_the_page_shows_what_the_task_wrote(elsewhere):
+    job = elsewhere.job()
+    assert (job["status"], job["metrics"], job["namespace"]) == ("Complete", {"accuracy": 0.5}, "team")
+    assert "trainjob_default" in job["unreachable"]
+
+
+@pytest.mark.parametrize("action", ["suspend", "resume", "delete"])
+def test_without_a_connection_nothing_can_be_done_to_a_job(elsewhere, action):
+    assert elsewhere.job()["actions"] == []
+    assert elsewhere.post(f"api/{action}").status_code == 409
+
+
+@pytest.mark.parametrize("name", ["../../etc", "a/../b", "Name"])
+def test_a_name_that_no_job_can_have_is_not_looked_for(browse, submitted, name):
+    task = submitted("open_name")
+    push(task, "ref", {**ref_of(task).to_dict(), "name": name})
+    assert "is not a DNS label" in browse(VIEWER, task).job()["unreachable"]
+
+
+def test_a_job_in_a_folder_that_is_not_the_servers_own_is_not_read(browse, trains, tmp_path):
+    task = trains("open_folder")
+    push(task, "ref", {**ref_of(task).to_dict(), "namespace": str(tmp_path)})
+    assert "is not where this API server looks" in browse(VIEWER, task).job()["unreachable"]
+
+
+def test_airflow_has_the_page_in_its_menu(server, browse):
+    from airflow.plugins_manager import get_plugin_info
+
+    (plugin,) = [plugin for plugin in get_plugin_info() if plugin["name"] == "trainjob"]
+    (view,) = plugin["external_views"]
+    assert (view["href"], view["destination"]) == ("/trainjobs/", "nav")
+
+
+def test_a_task_links_to_the_page_of_its_job(browse, submitted, server):
+    task = submitted("open_link")
+    path = f"/api/v2/dags/open_link/dagRuns/{urllib.parse.quote(task['run_id'])}/taskInstances/train/links"
+    links = server[0].get(path, headers=browse(VIEWER).headers).json()["extra_links"]
+    assert links["TrainJob"].startswith("/trainjobs/job?dag_id=open_link&")
+    assert links["Dashboard"] is None
