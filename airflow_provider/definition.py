@@ -129,8 +129,14 @@ def _with_arguments(trainer: Any, func_args: Mapping[str, Any]) -> Any:
     raise ValueError(f"func_args go with a training function, CustomTrainer(func=…), not with {type(trainer).__name__}")
 
 
+def _is_upstream(value: Any) -> bool:
+    """What comes from an earlier task: of a mapped one, a sequence that asks Airflow for each result."""
+    lazy = isinstance(value, Sequence) and not isinstance(value, (str, bytes, list, tuple))
+    return lazy or isinstance(value, ResolveMixin)
+
+
 def _stand_in(value: Any) -> Any:
-    if isinstance(value, ResolveMixin):
+    if _is_upstream(value):
         return _UNKNOWN
     if isinstance(value, Mapping):
         return {key: _stand_in(item) for key, item in value.items()}
@@ -141,7 +147,7 @@ def _stand_in(value: Any) -> Any:
 
 def _with_upstream_results(data: Any, given: Any) -> Any:
     """Put the upstream results themselves back: Airflow keeps their types, and sees the dependency in them."""
-    if isinstance(given, ResolveMixin):
+    if _is_upstream(given):
         return given
     if isinstance(given, Mapping):
         return {key: _with_upstream_results(item, given[key]) for key, item in data.items()}

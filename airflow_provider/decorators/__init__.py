@@ -1,0 +1,1 @@
+"""Decorators over the training core."""
