@@ -61,7 +61,7 @@ class Board(Protocol):
     @property
     def sees_no_pods(self) -> bool: ...
     def scope(self) -> str | None: ...
-    def newcomers(self) -> tuple[list[Subscription], set[str] | None]: ...
+    def newcomers(self, part: int) -> tuple[list[Subscription], set[str] | None]: ...
     def take(self, part: int, event: str, raw: Raw, watching: bool = False) -> None: ...
     def listed(
         self,
@@ -168,7 +168,7 @@ class Feed:
     async def _list(
         self, bit: int, collection: aio.Collection, session: aiohttp.ClientSession, names: Collection[str] | None
     ) -> str:
-        waiting, _ = self._board.newcomers()
+        waiting, _ = self._board.newcomers(bit)
         seen: dict[str, set[str]] = defaultdict(set)
         version = "0"
         pages = aio.list_pages(self._connection, session, collection)
@@ -194,25 +194,29 @@ class Feed:
         while True:
             await self.newcomers.wait()
             self.newcomers.clear()
-            waiting, names = self._board.newcomers()
-            if not waiting and not names:
-                continue
-            if scope is not None and self._board.scope() != scope:
+            if scope is not None and self._board.scope() not in (scope, ""):
                 return
             if jobs.listed.is_set() and (pods.listed.is_set() or self._board.sees_no_pods):
                 await self._until_it_works(JOBS, self._list_for_newcomers)
 
     async def _list_for_newcomers(self) -> None:
-        _, names = self._board.newcomers()
-        few = names is not None and len(names) <= _FEW
         async with self._connection.session() as session:
-            for name in sorted(names or ()) if few else [None]:
-                only = None if name is None else {name}
-                await self._list(JOBS, self._jobs(name), session, only)
-                try:
-                    await self._list(PODS, self._pods(name), session, only)
-                except ForbiddenError as error:
-                    self._board.fails(PODS, error)
+            await self._list_of(JOBS, self._jobs, session)
+            try:
+                await self._list_of(PODS, self._pods, session)
+            except ForbiddenError as error:
+                self._board.fails(PODS, error)
+
+    async def _list_of(
+        self, bit: int, collection: Callable[[str | None], aio.Collection], session: aiohttp.ClientSession
+    ) -> None:
+        """List a part for who waits for it: each job alone where they are few."""
+        _, names = self._board.newcomers(bit)
+        if names is None or len(names) > _FEW:
+            await self._list(bit, collection(None), session, None)
+        else:
+            for name in sorted(names):
+                await self._list(bit, collection(name), session, {name})
 
     def _jobs(self, name: str | None) -> aio.Collection:
         fields = f"metadata.name={name}" if name else ""

@@ -120,15 +120,18 @@ class JobWatcher:
     # From the feed.
 
     def scope(self) -> str | None:
-        """Return the name of the only job that is waited for, None if there are others."""
+        """Return the name of the only job that is waited for; None if there are others, empty if there is none."""
         with self.lock:
-            return next(iter(self._by_name)) if len(self._by_name) == 1 and not self._groups else None
+            if len(self._by_name) > 1 or self._groups:
+                return None
+            return next(iter(self._by_name), "")
 
-    def newcomers(self) -> tuple[list[Subscription], set[str] | None]:
-        """Return who has not heard anything yet, and the jobs to list for it; None for all jobs."""
+    def newcomers(self, part: int) -> tuple[list[Subscription], set[str] | None]:
+        """Return who has not heard of this part yet, and the jobs to list it for; None for all jobs."""
         with self.lock:
-            waiting = [each for each in self._everybody() if each.missing]
-            names = {each.name for each in waiting if isinstance(each, JobSubscription)} | self._adopted
+            waiting = [each for each in self._everybody() if each.missing & part]
+            names = {each.name for each in waiting if isinstance(each, JobSubscription)}
+            names |= self._adopted if part == PODS else set()
             return waiting, names if all(isinstance(each, JobSubscription) for each in waiting) else None
 
     def take(self, part: int, event: str, raw: Raw, watching: bool = False) -> None:
