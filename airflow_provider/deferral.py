@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider import logs
 from airflow_provider.exceptions import TrainJobUnreachableError
 from airflow_provider.hooks.trainjob import TrainJobHook
 from trainer_core.ref import TrainJobRef
@@ -14,7 +15,7 @@ from trainer_core.ref import TrainJobRef
 if TYPE_CHECKING:
     from airflow_provider.triggers.trainjob import TrainJobTrigger
 
-__all__ = ["backstop", "deadline", "ref_of", "trigger"]
+__all__ = ["backstop", "deadline", "ref_of", "show_rest_of_log", "trigger"]
 
 #: How much later than the trigger's own deadline Airflow gives up the task by itself.
 _GRACE = timedelta(seconds=60)
@@ -60,3 +61,8 @@ def ref_of(event: Mapping[str, Any]) -> TrainJobRef:
         return TrainJobRef.from_dict(event["ref"])
     except (KeyError, TypeError, ValueError) as error:
         raise TrainJobUnreachableError(f"the trigger's event names no TrainJob: {error}") from error
+
+
+def show_rest_of_log(hook: TrainJobHook, event: Mapping[str, Any], log: Any) -> None:
+    """Write into the task's log what the trigger has not shown of the job's; most often there is nothing left."""
+    logs.rest(lambda: hook.client, ref_of(event), lambda line: log.info("%s", line), event.get("log"))

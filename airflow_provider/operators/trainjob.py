@@ -144,6 +144,7 @@ class TrainJobOperator(BaseOperator):
             self.log.info("That was TrainJob %s of an earlier try; waiting for %s", ref.name, self._ref.name)
             return self._follow(ti, self._ref)
         if "outcome" in event:
+            deferral.show_rest_of_log(self.hook, event, self.log)
             return self._finish(ti, Outcome.from_dict(event["outcome"]))
         if "timeout" in event:
             raise TrainJobTimeoutError(event["timeout"])

@@ -131,6 +131,7 @@ class TrainJobSensor(BaseSensorOperator):
             self.log.info("That was TrainJob %s of an earlier try; waiting for %s", ref.name, self.ref.name)
             return self._defer_unless_ended(context)
         if "outcome" in event:
+            deferral.show_rest_of_log(self.hook, event, self.log)
             return self._finish(context["ti"], Outcome.from_dict(event["outcome"]))
         if "timeout" in event:
             raise AirflowSensorTimeout(event["timeout"])

@@ -7,27 +7,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
-from asgiref.sync import sync_to_async
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
+from airflow_provider import clients
 from airflow_provider.compat import AirflowNotFoundException
-from airflow_provider.hooks.trainjob import TrainJobHook
-from airflow_provider.logs import LogTail
+from airflow_provider.triggers.telling import Teller
 from trainer_core import waiting
 from trainer_core.errors import BackendUnavailableError, TrainerError, WaitTimeoutError
+from trainer_core.observation import RUNNING
 from trainer_core.ref import TrainJobRef
 
 if TYPE_CHECKING:
+    from trainer_core.backends.following import Follower
     from trainer_core.client import TrainerClient
-    from trainer_core.outcome import Outcome
 
 __all__ = ["TrainJobTrigger"]
 
-_T = TypeVar("_T")
 #: How long to go on asking a server that does not answer, in seconds.
 _PATIENCE = 30.0
 #: What ends jobs now. The event loop itself holds no reference that keeps a task alive.
@@ -38,7 +37,8 @@ class TrainJobTrigger(BaseTrigger):
     """Wait until a TrainJob has ended, and fire one event.
 
     The event is ``{"ref": …}`` with one more entry: ``outcome`` (what the job left, failed or not), ``timeout`` (the
-    deadline has passed; a sentence) or ``error`` (the job could not be followed; a sentence).
+    deadline has passed; a sentence) or ``error`` (the job could not be followed; a sentence); and ``log``, how far the
+    job's log was shown in the task's, see `airflow_provider.logs`.
 
     All arguments are plain JSON data without secrets, because Airflow stores them.
 
@@ -118,40 +118,50 @@ class TrainJobTrigger(BaseTrigger):
         await self._cancel()
 
     async def _found(self) -> dict[str, Any]:
-        """The entry of the event that says how waiting ended."""
+        """The entries of the event that say how waiting ended, and how far the log was shown."""
         try:
-            client = await self._client()
             ref = TrainJobRef.from_dict(self.ref)
-            return {"outcome": (await self._outcome(client, ref)).to_dict()}
-        except WaitTimeoutError as error:
-            return {"timeout": await self._give_up(str(error))}
+            with Teller(ref, self.task_instance, lambda line: self.log.info("%s", line)) as teller:
+                return await self._followed(await self._client(), ref, teller)
         except (TrainerError, ValueError, AirflowNotFoundException) as error:
             return {"error": str(error)}
 
     async def _client(self) -> TrainerClient:
-        # Looking a connection up speaks with the supervisor, which must not happen on the event loop; asgiref's
-        # threads know the loop to speak through, those of asyncio.to_thread do not on every Airflow.
-        return await _in_thread(lambda: self._hook().client)
+        return await clients.shared(self.trainjob_conn_id, self.backend, self.backend_config)
 
-    def _hook(self) -> TrainJobHook:
-        return TrainJobHook(self.trainjob_conn_id, self.backend, self.backend_config)
-
-    async def _outcome(self, client: TrainerClient, ref: TrainJobRef) -> Outcome:
+    async def _followed(self, client: TrainerClient, ref: TrainJobRef, teller: Teller) -> dict[str, Any]:
         timeout = None if self.deadline is None else self.deadline - time.time()
         state = waiting.start(ref, time.monotonic(), timeout, self.fail_fast)
-        tail = LogTail(client, ref, lambda line: self.log.info("%s", line))
-        while True:
-            try:
-                observation = await asyncio.to_thread(client.observe, ref)
-            except TrainerError as error:
-                state = state.failed(error, time.monotonic())
-            else:
-                # The lines first: a timeout must not swallow the last ones.
-                await asyncio.to_thread(tail.look, ended=observation.outcome is not None)
-                state = state.seen(observation, time.monotonic())
-            if state.outcome is not None:
-                return await asyncio.to_thread(client.conclude, state)
-            await asyncio.sleep(state.delay)
+        follower = client.follow(ref)
+        try:
+            while state.outcome is None:
+                try:
+                    seen = await follower.look_async(_patience(state, follower, teller))
+                except TrainerError as error:
+                    state = state.failed(error, time.monotonic())
+                    client, follower = await self._with_todays_client(client, follower)
+                else:
+                    state = state.seen(seen, time.monotonic())
+                    if state.outcome is None:
+                        await teller.tell(follower, seen.status == RUNNING)
+            log = await teller.end(follower, whole=True)
+            return {"outcome": (await asyncio.to_thread(client.conclude, state)).to_dict(), "log": log}
+        except WaitTimeoutError as error:
+            log = await teller.end(follower, whole=False)
+            return {"timeout": await self._give_up(str(error)), "log": log}
+        finally:
+            follower.close()
+
+    async def _with_todays_client(self, client: TrainerClient, follower: Follower) -> tuple[TrainerClient, Follower]:
+        """What fails may have been mended in the connection since."""
+        try:
+            newest = await self._client()
+        except Exception:  # noqa: BLE001 -- whatever keeps Airflow from answering: the client there is may get well
+            return client, follower
+        if newest is client:
+            return client, follower
+        follower.close()
+        return newest, newest.follow(TrainJobRef.from_dict(self.ref))
 
     async def _give_up(self, reason: str) -> str:
         if self.on_kill_policy != "cancel":
@@ -171,19 +181,16 @@ class TrainJobTrigger(BaseTrigger):
         if ti is None:
             return False
         try:
-            state: str | None = await _patiently(Exception)(_in_thread, lambda: _state(ti))
+            state: str | None = await _patiently(Exception)(clients.in_thread, lambda: _state(ti))
         except Exception as error:  # noqa: BLE001 - whatever keeps Airflow from answering, the answer is not known
             self.log.warning("The state of the task is not known, so its TrainJob goes on: %s", error)
             return True
         return state == "deferred"
 
 
-async def _in_thread(function: Callable[[], _T]) -> _T:
-    """Run what speaks with the supervisor; its threads know the event loop to speak through.
-
-    asgiref forgets why it was cancelled, and without the reason a triggerer does not call `on_kill`: hence the shield.
-    """
-    return await asyncio.shield(asyncio.ensure_future(sync_to_async(function, thread_sensitive=False)()))
+def _patience(state: waiting.Waiting, follower: Follower, teller: Teller) -> float:
+    now = time.monotonic()
+    return min(state.patience(now, follower.pushed), teller.patience(now))
 
 
 def _patiently(error: type[Exception]) -> AsyncRetrying:

@@ -157,10 +157,10 @@ async def test_a_job_is_ended_by_a_triggerer_that_repeats_itself_before_airflow_
 class SlowTrigger(TrainJobTrigger):
     """Takes its time to make a client, as one that looks up a connection."""
 
-    def _hook(self):
+    async def _client(self):
         self.begun.set()
-        self.may_go_on.wait(20)
-        return super()._hook()
+        await until(self.may_go_on.is_set)
+        return await super()._client()
 
 
 async def test_a_trigger_that_is_still_starting_ends_its_job(running, client):
