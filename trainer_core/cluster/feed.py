@@ -33,6 +33,8 @@ __all__ = ["Feed", "Pace"]
 
 #: More newcomers than this are served by one list of all jobs instead of one each.
 _FEW = 10
+#: What fails when newcomers cannot be told: neither of the watches, which may well go on.
+_WELCOME = JOBS | PODS
 #: Seconds that a watch must live to count as one that works.
 _ALIVE = 1.0
 _LONGEST_PAUSE = 10.0
@@ -197,7 +199,8 @@ class Feed:
             if scope is not None and self._board.scope() not in (scope, ""):
                 return
             if jobs.listed.is_set() and (pods.listed.is_set() or self._board.sees_no_pods):
-                await self._until_it_works(JOBS, self._list_for_newcomers)
+                await self._until_it_works(_WELCOME, self._list_for_newcomers)
+                self._board.works(_WELCOME)
 
     async def _list_for_newcomers(self) -> None:
         async with self._connection.session() as session:
