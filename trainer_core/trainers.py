@@ -68,7 +68,8 @@ class CustomTrainer:
         ValueError: An argument cannot be right.
     """
 
-    func: Callable[..., Any] | str
+    # Its text form has an address, which no two processes share: Airflow would see a new DAG at each look.
+    func: Callable[..., Any] | str = field(repr=False)
     func_args: dict[str, Any] | None = None
     image: str | None = None
     packages_to_install: list[str] | None = None
