@@ -148,3 +148,10 @@ def test_a_certificate_that_is_not_trusted_says_where_to_name_the_ca():
 
 def test_rejections_are_mistakes_in_the_request():
     assert isinstance(answer(422, "is invalid"), InvalidRequestError)
+
+
+def test_a_patch_that_names_the_uid_of_an_earlier_object_found_another():
+    causes = [{"reason": "FieldValueInvalid", "field": "metadata.uid", "message": "field is immutable"}]
+    status = {"kind": "Status", "reason": "Invalid", "message": "is invalid", "details": {"causes": causes}}
+
+    assert isinstance(answers.error(422, json.dumps(status).encode(), "change TrainJob 'job'"), answers.StaleError)

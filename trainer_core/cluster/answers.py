@@ -155,7 +155,7 @@ def error(
         headers: The answer's headers.
     """
     answer = _read(status, body, task, kind, headers or {})
-    special = {401: _unauthorized, 403: _forbidden, 404: _not_found, 409: _conflict}
+    special = {401: _unauthorized, 403: _forbidden, 404: _not_found, 409: _conflict, 422: _invalid}
     if status in special:
         return special[status](answer)
     if status == 410:
@@ -255,6 +255,13 @@ def _not_found(answer: _Answer) -> TrainerError:
         )
     what = f"{answer.kind.plural} of {answer.kind.api_version}" if answer.kind else "this path"
     return NotInstalledError(answer.message(f"{what} is not served; run `trainjob doctor`"))
+
+
+def _invalid(answer: _Answer) -> TrainerError:
+    # A patch that names the uid of an object that has another by now changes what cannot be changed.
+    if "metadata.uid is not valid" in _fields(answer.details):
+        return StaleError(answer.message("look at it again"))
+    return RejectedError(answer.message("change what it names and submit again"))
 
 
 def _conflict(answer: _Answer) -> TrainerError:
