@@ -115,7 +115,11 @@ class Task:
         return ref
 
     def log(self):
-        return json.dumps(self._airflow.ask("GET", f"{self._path}/logs/1?full_content=true"))
+        """What the task has logged; nothing if that grew while Airflow sent it, which Airflow answers with an error."""
+        try:
+            return json.dumps(self._airflow.ask("GET", f"{self._path}/logs/1?full_content=true"))
+        except urllib.error.HTTPError:
+            return ""
 
     def mark(self, state):
         self._airflow.ask("PATCH", self._path, {"new_state": state})
