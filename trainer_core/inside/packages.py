@@ -76,7 +76,7 @@ def _environment(wanted: Mapping[str, Any]) -> Path:
     with _alone(folder):
         if not (folder / _MARKER).exists():
             shutil.rmtree(environment, ignore_errors=True)
-            _make(environment)
+            _make(environment, wanted)
             _install(environment, folder / "requirements.txt", wanted)
             (folder / _MARKER).touch()
     return environment
@@ -100,11 +100,14 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _make(environment: Path) -> None:
+def _make(environment: Path, wanted: Mapping[str, Any]) -> None:
     try:
         import venv
     except ImportError:
-        raise PackageInstallError("packages cannot be installed: this image's Python has no venv module") from None
+        raise PackageInstallError(
+            f"{_named(wanted)} cannot be installed: this image's Python has no venv module; use an image that has the "
+            "packages"
+        ) from None
     venv.create(environment, symlinks=True)
     version = "python{}.{}".format(*sys.version_info[:2])
     seen = dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *_site_folders()))
