@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 from airflow.configuration import conf
 from airflow.sdk import BaseOperator
 
-from airflow_provider import cancelling, deferral, definition, handover, identity, links
+from airflow_provider import assets, cancelling, deferral, definition, handover, identity, links
 from airflow_provider import secrets as connected
 from airflow_provider.compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider.exceptions import (
@@ -24,6 +24,7 @@ from airflow_provider.exceptions import (
     TrainJobUnreachableError,
 )
 from airflow_provider.hooks.trainjob import TrainJobHook
+from airflow_provider.lineage import ReportsLineage
 from airflow_provider.logs import LogTail
 from trainer_core.build import Option, Trainer
 from trainer_core.configs import BackendConfig
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["InitializeOperator", "TrainJobOperator"]
 
 
-class TrainJobOperator(BaseOperator):
+class TrainJobOperator(ReportsLineage, BaseOperator):
     """Run a TrainJob: submit it, wait for it, and return its result.
 
     A retry takes up the job that the try before it left: one that runs is waited for, one that is complete is handed
@@ -69,7 +70,8 @@ class TrainJobOperator(BaseOperator):
         on_kill: What becomes of the job when the task is killed, marked or times out: ``cancel`` or ``keep``.
         fail_fast: End a job that cannot get well (an image that does not exist, a crash loop, no node that could take
             it for five minutes), instead of waiting until its backend gives it up.
-        kwargs: As for every operator. `execution_timeout` also holds while deferred.
+        kwargs: As for every operator. `execution_timeout` also holds while deferred. The events of Assets among the
+            `outlets` carry metrics, ref and artifacts; see `ModelAsset`.
 
     Raises:
         ValueError: Something in the definition cannot be right.
@@ -114,6 +116,7 @@ class TrainJobOperator(BaseOperator):
         self.backend = backend
         self.backend_config = backend_config
         self.trainjob_conn_id = trainjob_conn_id
+        assets.check_outlets(self.task_id, self.outlets, waits=wait_for_completion)
         self.wait_for_completion = wait_for_completion
         self.deferrable = deferrable
         self.on_kill_policy = cancelling.check_policy(on_kill)
@@ -230,9 +233,11 @@ class TrainJobOperator(BaseOperator):
             raise TrainJobUnreachableError(f"TrainJob {ref.name!r} could not be followed: {error}") from error
 
     def _finish(self, ti: Any, outcome: Outcome) -> Any:
+        self.outcome = outcome
         handover.push_outcome(ti, outcome)
         handover.report(self.log, outcome)
         if outcome.succeeded:
+            assets.announce(self.outlets, outcome)
             return outcome.result
         if self._interrupted:
             # The job was ended together with its task: whether there is another try is Airflow's to say.

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.configuration import conf
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from airflow_provider import cancelling, deferral, given, handover
+from airflow_provider import assets, cancelling, deferral, given, handover
 from airflow_provider.compat import AirflowSensorTimeout, AirflowSkipException
 from airflow_provider.exceptions import TrainJobRejectedError, TrainJobUnreachableError
 from airflow_provider.hooks.trainjob import TrainJobHook
+from airflow_provider.lineage import ReportsLineage
 from airflow_provider.logs import LogTail
 from trainer_core import waiting
 from trainer_core.configs import BackendConfig
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["TrainJobSensor"]
 
 
-class TrainJobSensor(BaseSensorOperator):
+class TrainJobSensor(ReportsLineage, BaseSensorOperator):
     """Wait until a TrainJob has ended, and return its result.
 
     The job belongs to whoever submitted it: a timeout of the sensor does not end it unless `on_kill` says so. A job
@@ -181,9 +182,11 @@ class TrainJobSensor(BaseSensorOperator):
         return self.defer(trigger=trigger, method_name="execute_complete", timeout=deferral.backstop(end))
 
     def _finish(self, ti: Any, outcome: Outcome) -> Any:
+        self.outcome = outcome
         handover.push_outcome(ti, outcome)
         handover.report(self.log, outcome)
         if outcome.succeeded:
+            assets.announce(self.outlets, outcome)
             return outcome.result
         raise handover.failure(outcome, retry_can_help=False)
 

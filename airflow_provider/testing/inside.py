@@ -36,9 +36,10 @@ def call_in_task(item: pytest.Function, marker: str) -> None:
             ended.append(None)
 
     with DAG(_dag_id(item.nodeid), schedule=None, start_date=_BEGINNING, **dict(found.kwargs if found else {})) as dag:
-        made: Any = task(task_id="test")
-        made(call)()
-    run: Any = item.funcargs["run_trainjob_dag"](dag)
+        decorate: Any = task
+        decorate(task_id="test")(call)()
+    run_dag: Any = item.funcargs["run_trainjob_dag"]
+    run = run_dag(dag)
     if not ended:
         pytest.fail(f"the task did not run; the DAG run is {run.state}, its log says why", pytrace=False)
     if ended[-1] is not None:

@@ -13,10 +13,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.bases.operator import BaseOperator
+from airflow.sdk.execution_time.context import OutletEventAccessors, set_current_context
 
 from airflow_provider.compat import AirflowFailException, AirflowSensorTimeout, AirflowSkipException, TaskDeferred
 
 if TYPE_CHECKING:
+    from airflow.sdk import Asset
     from airflow.triggers.base import BaseTrigger
 
 __all__ = ["FinishedTask", "StandInTaskInstance", "run_task"]
@@ -25,7 +27,7 @@ _runs = itertools.count()
 
 
 class StandInTaskInstance:
-    """What an operator asks of its task instance; XComs are kept in `xcoms`."""
+    """What an operator asks of its task instance; `xcoms` and `outlet_events` keep what it says."""
 
     def __init__(
         self,
@@ -46,6 +48,7 @@ class StandInTaskInstance:
         self.start_date = datetime.now(timezone.utc)
         self.context_carrier = None
         self.xcoms: dict[str, Any] = {}
+        self.outlet_events = OutletEventAccessors()
 
     def xcom_push(self, key: str, value: Any) -> None:
         """Keep a value."""
@@ -101,6 +104,10 @@ class FinishedTask:
         """What it pushed."""
         return self.ti.xcoms
 
+    def said_of(self, asset: Asset) -> dict[str, Any]:
+        """Return what it said of an Asset among its outlets; Airflow makes that Asset new only if it succeeded."""
+        return dict(self.ti.outlet_events[asset].extra)
+
     def retry(self) -> FinishedTask:
         """Try it again, as Airflow does after a failure or a killed worker."""
         return _run(self.operator, self.ti.next_try(), self.given)
@@ -127,8 +134,9 @@ def _run(operator: BaseOperator, ti: StandInTaskInstance, given: Mapping[str, An
     context: Any = {**_context(task, ti), **given}
     triggers: list[BaseTrigger] = []
     try:
-        task.render_template_fields(context)
-        returned = _execute(task, context, triggers)
+        with set_current_context(context):
+            task.render_template_fields(context)
+            returned = _execute(task, context, triggers)
     except Exception as error:  # noqa: BLE001 - how a task ends is what the test asks about
         return FinishedTask(operator, ti, given, None, error, tuple(triggers))
     if returned is not None:
@@ -173,5 +181,5 @@ def _context(task: BaseOperator, ti: StandInTaskInstance) -> dict[str, Any]:
         "dag_run": SimpleNamespace(run_id=ti.run_id, conf={}, logical_date=now),
         "logical_date": now,
         "ds": now.date().isoformat(),
-        "outlet_events": {},
+        "outlet_events": ti.outlet_events,
     }

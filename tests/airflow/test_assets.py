@@ -1,0 +1,185 @@
+"""Assets of models: what their events say, which model is better, and deadlines of DAG runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from airflow.sdk import DAG, Asset, task
+from airflow_fakes import double
+
+from airflow_provider.alerts import late_run, log_late_run
+from airflow_provider.assets import ModelAsset
+from airflow_provider.operators.trainjob import TrainJobOperator
+from airflow_provider.sensors.trainjob import TrainJobSensor
+from trainer_core import CustomTrainer
+from trainer_core.testing.recorder import completes, fails
+
+MODEL = ModelAsset("digits")
+LEFT = {"accuracy": 0.9, "artifacts": {"model": "s3://models/digits", "report": "s3://reports/1"}}
+
+
+def a_dag(name, **arguments):
+    start = datetime(2024, 1, 1, tzinfo=timezone.utc)
+    return DAG(name, schedule=None, start_date=start, **arguments)
+
+
+def a_task(**arguments):
+    trainer = CustomTrainer(func=double, func_args={"number": 1})
+    return TrainJobOperator(**{"task_id": "train", "runtime": "python", "trainer": trainer, **arguments})
+
+
+def test_the_event_of_a_model_says_what_the_job_left(trainjob_recorder, run_trainjob_task):
+    trainjob_recorder.script(completes(LEFT))
+    done = run_trainjob_task(a_task(outlets=[MODEL]))
+
+    said = done.said_of(MODEL)
+    assert said["metrics"] == {"accuracy": 0.9}
+    assert said["artifact_uri"] == "s3://models/digits"
+    assert said["artifacts"] == LEFT["artifacts"]
+    assert said["ref"] == done.xcoms["ref"]
+    assert said["job"] == done.xcoms["ref"]["name"]
+
+
+def test_the_model_can_be_another_artifact(trainjob_recorder, run_trainjob_task):
+    trainjob_recorder.script(completes(LEFT))
+    report = ModelAsset("report", artifact="report")
+
+    assert run_trainjob_task(a_task(outlets=[report])).said_of(report)["artifact_uri"] == "s3://reports/1"
+
+
+def test_any_other_asset_gets_the_same(trainjob_recorder, run_trainjob_task):
+    trainjob_recorder.script(completes(LEFT))
+    asset = Asset("plain")
+
+    said = run_trainjob_task(a_task(outlets=[asset])).said_of(asset)
+    assert said["metrics"] == {"accuracy": 0.9}
+    assert "artifact_uri" not in said
+
+
+def test_a_sensor_announces_the_model_it_waited_for(trainjob_recorder, run_trainjob_task):
+    trainjob_recorder.script(completes(LEFT))
+    ref = run_trainjob_task(a_task(wait_for_completion=False)).returned
+    waited = run_trainjob_task(TrainJobSensor(task_id="wait", job=ref, outlets=[MODEL]))
+
+    assert waited.said_of(MODEL)["metrics"] == {"accuracy": 0.9}
+
+
+def test_a_task_that_only_submits_cannot_announce_a_model():
+    with pytest.raises(ValueError, match="task 'train' only submits, so ModelAsset 'digits' would be new before"):
+        a_task(outlets=[MODEL], wait_for_completion=False)
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_only_a_training_that_succeeds_makes_the_model_new(trainjob_recorder, run_trainjob_dag, deferrable):
+    trainjob_recorder.script(fails("UserCode"), completes(LEFT))
+    updates = []
+    for number in (1, 2):
+        with a_dag(f"assets_{deferrable}_{number}") as dag:
+            a_task(outlets=[MODEL], deferrable=deferrable)
+        updates.append([update.extra["metrics"] for update in run_trainjob_dag(dag).asset_updates])
+
+    assert updates == [[], [{"accuracy": 0.9}]]
+
+
+def test_the_address_of_a_model_stays_while_models_come_and_go():
+    assert MODEL.uri == "trainjob://models/digits"
+    assert ModelAsset("digits", "s3://models/digits").uri == "s3://models/digits"
+    assert MODEL.group == "model"
+
+
+def test_a_mode_that_is_neither_is_refused():
+    with pytest.raises(ValueError, match="ModelAsset 'digits': mode must be 'max' or 'min', got 'best'"):
+        ModelAsset("digits", mode="best")
+
+
+class Event:
+    """An Asset's event, as a context has it."""
+
+    def __init__(self, extra):
+        self.extra = extra
+
+
+def events(*metrics):
+    return {MODEL: [Event({"metrics": each}) for each in metrics]}
+
+
+def test_the_first_model_is_an_improvement():
+    assert MODEL.is_improved_by({"accuracy": 0.1}, events())
+
+
+@pytest.mark.parametrize(("mode", "value", "better"), [("max", 0.91, True), ("max", 0.9, False), ("min", 0.89, True)])
+def test_a_model_is_compared_with_the_last_one(mode, value, better):
+    model = ModelAsset("digits", mode=mode)
+
+    assert model.is_improved_by({"accuracy": value}, events({"accuracy": 0.99}, {"accuracy": 0.9})) is better
+
+
+def test_an_event_that_somebody_else_made_without_metrics_is_no_obstacle():
+    assert MODEL.is_improved_by({"accuracy": 0.1}, {MODEL: [Event({})]})
+
+
+def test_a_model_without_the_metric_is_refused_in_one_line():
+    with pytest.raises(ValueError, match="ModelAsset 'digits' compares by 'accuracy'; the model has loss"):
+        MODEL.is_improved_by({"loss": 0.1}, events())
+
+
+def test_a_gate_compares_with_the_model_of_the_last_event(trainjob_recorder, run_trainjob_dag):
+    gated = ModelAsset("gated-digits")
+    trainjob_recorder.script(*(completes({"accuracy": accuracy}) for accuracy in (0.8, 0.7, 0.9)))
+    states = []
+    for number in (1, 2, 3):
+        with a_dag(f"gate_{number}") as dag:
+            train = a_task()
+
+            @task.short_circuit(inlets=[gated])
+            def is_better(result, inlet_events):
+                return gated.is_improved_by(result, inlet_events)
+
+            @task(outlets=[gated])
+            def promote(result, outlet_events):
+                outlet_events[gated].extra = {"metrics": result}
+
+            is_better(train.output) >> promote(train.output)
+        states.append(run_trainjob_dag(dag).states["promote"])
+
+    assert states == ["success", "skipped", "success"]
+
+
+def test_a_deadline_is_part_of_what_the_scheduler_knows_of_a_dag(run_trainjob_dag):
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    with a_dag("late", deadline=late_run(timedelta(hours=6), "no new model")) as dag:
+
+        @task
+        def look():
+            return 1
+
+        look()
+    known = json.dumps(DagSerialization.to_dict(dag)["dag"]["deadline"])
+
+    assert "airflow_provider.alerts.log_late_run" in known
+    assert str(6 * 3600) in known
+    assert run_trainjob_dag(dag).state == "success"
+
+
+def test_the_triggerer_says_which_run_is_late():
+    run = {"dag_id": "nightly", "dag_run_id": "scheduled__2026-01-01"}
+    said = asyncio.run(log_late_run("no new model", context={"dag_run": run}))
+
+    assert said == "late: no new model (DAG nightly, run scheduled__2026-01-01)"
+
+
+def test_a_dag_file_with_model_assets_loads_nothing_heavy():
+    program = """
+import sys
+import airflow_provider.assets, airflow_provider.operators.trainjob
+print(sorted({"torch", "kubernetes", "openlineage", "pytest", "fastapi"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip().splitlines()[-1] == "[]"
