@@ -23,7 +23,7 @@
       if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
       else if (value !== undefined && value !== null && value !== false) made.setAttribute(key, value);
     }
-    made.append(...children.filter((child) => child !== undefined && child !== null && child !== ""));
+    made.append(...children.filter((child) => child !== undefined && child !== null && child !== false && child !== ""));
     return made;
   }
 
@@ -35,15 +35,18 @@
     place.replaceChildren(...[draw(data)].flat().filter(Boolean));
   }
 
+  /** What the server would not do, in words for the person at the page. */
+  class Refusal extends Error {}
+
   async function ask(path, parameters, method = "GET") {
     const address = new URL(`api/${path}`, document.baseURI);
     for (const [key, value] of Object.entries(parameters)) if (value !== "") address.searchParams.set(key, value);
-    const answer = await fetch(address, { method, headers: method === "GET" ? {} : { "X-TrainJobs": "1" } });
+    const answer = await fetch(address, { method, headers: method === "GET" ? {} : { "X-TrainJobs": "1" } })
+      .catch(() => { throw new Refusal("The API server does not answer; trying again."); });
     if (answer.status === 401) location.reload();
     const body = answer.status === 204 ? null : await answer.json().catch(() => ({}));
     if (answer.ok) return body;
-    const detail = typeof body.detail === "string" ? body.detail : answer.statusText;
-    throw Object.assign(new Error(detail), { status: answer.status });
+    throw new Refusal(typeof body.detail === "string" ? body.detail : `The API server answers ${answer.status}.`);
   }
 
   function trouble(text) {
@@ -58,12 +61,13 @@
       clearTimeout(timer);
       const begin = performance.now();
       try {
-        if (!document.hidden) { await work(); trouble(""); }
+        if (!document.hidden) await work();
+        trouble("");
       } catch (error) {
-        trouble(error.status ? error.message : "The API server does not answer; trying again.");
+        if (!(error instanceof Refusal)) throw error;
+        trouble(error.message);
       }
-      const wait = typeof seconds === "function" ? seconds() : seconds;
-      timer = setTimeout(turn, Math.max(1000 * wait, 5 * (performance.now() - begin)));
+      timer = setTimeout(turn, Math.max(1000 * seconds(), 5 * (performance.now() - begin)));
     };
     document.addEventListener("visibilitychange", () => document.hidden || turn());
     turn();
@@ -89,10 +93,11 @@
 
   /** A table of the columns that have something in some row: [heading, cell of a row, class]. */
   function table(rows, columns, label) {
-    const cells = columns.map(([, cell]) => rows.map(cell));
-    const used = columns.map((column, at) => [...column, at]).filter(([, , , at]) => cells[at].some((cell) => cell !== undefined && cell !== ""));
-    const head = el("tr", {}, ...used.map(([heading]) => el("th", { scope: "col" }, heading)));
-    const body = rows.map((_, line) => el("tr", {}, ...used.map(([, , kind, at]) => el("td", { class: kind }, cells[at][line]))));
+    const used = columns
+      .map(([heading, cell, kind]) => ({ heading, kind, cells: rows.map(cell) }))
+      .filter(({ cells }) => cells.some((cell) => cell !== undefined && cell !== ""));
+    const head = el("tr", {}, ...used.map(({ heading }) => el("th", { scope: "col" }, heading)));
+    const body = rows.map((_, line) => el("tr", {}, ...used.map(({ kind, cells }) => el("td", { class: kind }, cells[line]))));
     return el("div", { class: "scroll" }, el("table", { "aria-label": label }, el("thead", {}, head), el("tbody", {}, ...body)));
   }
 
@@ -146,7 +151,7 @@
       show($("#list"), { ...found, ages, filters, page: before.length }, listed);
       $("#list").removeAttribute("aria-busy");
     };
-    const again = repeat(load, 5);
+    const again = repeat(load, () => 5);
 
     const turnTo = (pages) => { before = pages; again(); };
     const listed = ({ jobs, older, filters, page }) => {

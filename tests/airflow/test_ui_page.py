@@ -1,0 +1,280 @@
+"""The TrainJobs page in a real browser, against a running Airflow whose tasks really train.
+
+Needs Chromium and the package playwright: `apt-get install chromium` and `.venv/bin/pip install playwright`. What the
+browser shows is kept as build/screenshots/*.png.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+from test_standalone import Airflow, free_port, settings, until
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs `pip install playwright`")
+expect = sync_api.expect
+_CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(_CHROMIUM is None, reason="needs Chromium on PATH: `apt-get install chromium`"),
+]
+
+_SCREENSHOTS = pathlib.Path(__file__).parents[2] / "build" / "screenshots"
+_QUIET = (
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+#: A busy machine takes its time.
+expect.set_options(timeout=30_000)
+
+
+class Server(Airflow):
+    """A running Airflow with the DAGs of this test."""
+
+    def __init__(self, home, port):
+        super().__init__(home, port)
+        self.url = f"http://127.0.0.1:{port}"
+
+    def healthy(self):
+        try:
+            self._token = self.ask("GET", "/auth/token")["access_token"]
+            health = self.ask("GET", "/api/v2/monitor/health")
+            dags = self.ask("GET", "/api/v2/dags")["dags"]
+        except OSError:
+            return False
+        parts = ("scheduler", "triggerer", "dag_processor")
+        return len(dags) == 2 and all(health[part]["status"] == "healthy" for part in parts)
+
+
+@pytest.fixture(scope="module")
+def airflow(tmp_path_factory):
+    home = tmp_path_factory.mktemp("ui")
+    (home / "dags").mkdir()
+    shutil.copy(pathlib.Path(__file__).with_name("ui_dags.py"), home / "dags")
+    port = free_port()
+    with (home / "output.log").open("w") as output:
+        command = [sys.executable, "-m", "airflow", "standalone"]
+        process = subprocess.Popen(
+            command, env=settings(home, port), stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    server = Server(home, port)
+    try:
+        until(lambda: process.poll() is not None or server.healthy())
+        assert process.poll() is None, (home / "output.log").read_text()[-3000:]
+        yield server
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(30)
+        for job in server.client.list_jobs():
+            server.client.delete_job(job.name)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=_CHROMIUM, args=list(_QUIET))
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def page(browser, airflow):
+    """A page of a browser that is not logged in. What goes wrong in its scripts fails the test."""
+    context = browser.new_context(base_url=airflow.url, viewport={"width": 1280, "height": 900}, color_scheme="light")
+    opened = context.new_page()
+    problems = []
+    opened.on("pageerror", lambda error: problems.append(str(error)))
+    opened.on("dialog", lambda dialog: problems.append(f"a dialog: {dialog.message}"))
+    yield opened
+    context.close()
+    assert problems == []
+
+
+@pytest.fixture
+def trains(airflow, tmp_path):
+    """The name of a job that trains, and the gate that lets it finish."""
+    gate = tmp_path / "gate"
+    ref = airflow.start("train_digits", gate).training()
+    until(lambda: airflow.client.observe(ref).progress)
+    yield ref.name, gate
+    gate.touch()
+
+
+@pytest.fixture
+def job_page(page, trains):
+    """The page of that job."""
+    page.goto("/trainjobs/")
+    page.get_by_role("link", name=trains[0]).click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(trains[0])
+    expect(page.get_by_role("status")).to_have_text("Running")
+    return page
+
+
+def keep(page, name):
+    _SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=_SCREENSHOTS / f"{name}.png", full_page=True)
+
+
+def test_the_list_shows_a_job_its_status_and_its_age(page, trains):
+    page.goto("/trainjobs/")
+    row = page.get_by_role("row", name=trains[0])
+    expect(row).to_contain_text("Running")
+    expect(row).to_contain_text("train_digits")
+    expect(row.get_by_role("progressbar")).to_be_visible()
+    expect(row.locator("time")).to_have_text(re.compile(r"\d+ (s|min)"))
+    keep(page, "list-light")
+
+
+def test_the_list_is_filtered_and_the_filter_stays_in_the_address(page, trains):
+    page.goto("/trainjobs/")
+    page.get_by_label("Status").select_option("Failed")
+    expect(page.get_by_role("link", name=trains[0])).to_have_count(0)
+    page.get_by_label("Status").select_option("Running")
+    expect(page.get_by_role("link", name=trains[0])).to_be_visible()
+    page.get_by_label("Search").fill("no such job")
+    expect(page.get_by_text("No TrainJob fits these filters.")).to_be_visible()
+    page.reload()
+    expect(page.get_by_label("Search")).to_have_value("no such job")
+
+
+def test_progress_moves_and_curves_grow_while_the_job_trains(job_page):
+    bar = job_page.get_by_role("progressbar", name="Progress of the training")
+    curve = job_page.get_by_role("img", name=re.compile("^loss from"))
+    expect(curve).to_be_visible()
+    before = int(bar.get_attribute("value")), curve.get_attribute("aria-label")
+    expect(bar).not_to_have_attribute("value", str(before[0]))
+    expect(curve).not_to_have_attribute("aria-label", before[1])
+    keep(job_page, "job-light")
+
+
+def test_the_log_grows_and_is_text_only(job_page):
+    log = job_page.get_by_role("log")
+    expect(log).to_contain_text("<img src=x onerror=alert(1)>")
+    before = log.inner_text()
+    expect(log).not_to_have_text(before, use_inner_text=True)
+    assert log.inner_text().startswith(before[:40])
+    assert log.locator("img").count() == 0
+
+
+def test_the_log_stays_where_a_reader_scrolled_to(job_page):
+    log = job_page.get_by_role("log")
+    until(lambda: log.evaluate("place => place.scrollHeight > place.clientHeight + 100"))
+    log.evaluate("place => { place.scrollTop = 0 }")
+    expect(job_page.get_by_label("Follow")).not_to_be_checked()
+    before = log.inner_text()
+    expect(log).not_to_have_text(before, use_inner_text=True)
+    assert log.evaluate("place => place.scrollTop") == 0
+
+
+def test_steps_and_events_are_shown(job_page):
+    expect(job_page.get_by_role("table", name="Steps")).to_contain_text("node-0")
+    expect(job_page.get_by_role("table", name="Events")).to_be_visible()
+    # Nothing was restarted, and the job has neither failed nor left anything.
+    expect(job_page.get_by_role("columnheader", name="Restarts")).to_have_count(0)
+    expect(job_page.get_by_role("heading", name="Result")).to_have_count(0)
+    expect(job_page.locator("#notices")).to_be_empty()
+
+
+def test_the_manifest_opens(job_page):
+    job_page.get_by_text("Manifest", exact=True).click()
+    expect(job_page.locator("#manifest pre")).to_contain_text("runtime: python")
+
+
+def test_a_job_is_suspended_and_resumed(job_page):
+    job_page.get_by_role("button", name="Suspend").click()
+    expect(job_page.get_by_role("status")).to_have_text("Suspended")
+    keep(job_page, "job-suspended")
+    job_page.get_by_role("button", name="Resume").click()
+    expect(job_page.get_by_role("status")).to_have_text("Running")
+    expect(job_page.get_by_role("button", name="Suspend")).to_be_visible()
+
+
+def test_a_job_is_deleted_by_keyboard_alone_and_only_when_confirmed(job_page, airflow, trains):
+    delete = job_page.get_by_role("button", name="Delete", exact=True).first
+    delete.focus()
+    job_page.keyboard.press("Enter")
+    expect(job_page.get_by_role("dialog")).to_be_visible()
+    expect(job_page.get_by_role("button", name="Keep it")).to_be_focused()
+    keep(job_page, "job-delete")
+    job_page.keyboard.press("Escape")
+    expect(job_page.get_by_role("dialog")).to_be_hidden()
+    assert trains[0] in [job.name for job in airflow.client.list_jobs()]
+    job_page.keyboard.press("Enter")
+    expect(job_page.get_by_role("dialog")).to_be_visible()
+    job_page.keyboard.press("Tab")
+    job_page.keyboard.press("Enter")
+    expect(job_page.get_by_text("Deleted by")).to_be_visible()
+    assert trains[0] not in [job.name for job in airflow.client.list_jobs()]
+    keep(job_page, "job-deleted")
+
+
+def test_a_job_is_reached_by_keyboard_alone(page, trains):
+    page.goto("/trainjobs/")
+    link = page.get_by_role("link", name=trains[0])
+    expect(link).to_be_visible()
+    page.get_by_label("Status").focus()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("table").get_by_role("link").first).to_be_focused()
+    link.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text(trains[0])
+
+
+def test_a_finished_job_shows_its_result(job_page, trains):
+    trains[1].touch()
+    expect(job_page.get_by_role("status")).to_have_text("Complete")
+    expect(job_page.get_by_role("region", name="Result")).to_contain_text("s3://models/digits/17")
+    expect(job_page.get_by_role("button", name="Suspend")).to_have_count(0)
+    keep(job_page, "job-complete")
+
+
+def test_a_failed_job_says_why(page, airflow, tmp_path):
+    ref = airflow.start("train_broken", tmp_path / "gate").submitted()
+    until(lambda: airflow.client.observe(ref).outcome)
+    page.goto("/trainjobs/?dag_id=train_broken")
+    page.get_by_role("link", name=ref.name).click()
+    expect(page.get_by_role("heading", name="Failed: UserCode")).to_be_visible()
+    expect(page.locator("#notices")).to_contain_text("no such file: /data/digits.npz")
+    keep(page, "job-failed")
+
+
+def test_the_page_is_dark_where_the_browser_is(browser, airflow, trains):
+    context = browser.new_context(base_url=airflow.url, viewport={"width": 1280, "height": 900}, color_scheme="dark")
+    page = context.new_page()
+    page.goto("/trainjobs/")
+    page.get_by_role("link", name=trains[0]).click()
+    expect(page.get_by_role("img", name=re.compile("^loss"))).to_be_visible()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(17, 17, 19)"
+    keep(page, "job-dark")
+    context.close()
+
+
+def test_in_airflows_frame_the_page_takes_its_theme_and_leads_to_its_task(page, trains):
+    page.goto("/trainjobs/")
+    page.evaluate("localStorage.setItem('theme', 'dark')")
+    page.goto("/plugin/trainjobs")
+    frame = page.frame_locator("iframe[title=TrainJobs]")
+    frame.get_by_role("link", name=trains[0]).click()
+    expect(frame.get_by_role("heading", level=1)).to_have_text(trains[0])
+    background = frame.locator("body").evaluate("body => getComputedStyle(body).backgroundColor")
+    assert background == "rgb(17, 17, 19)"
+    expect(frame.get_by_role("img", name=re.compile("^loss"))).to_be_visible()
+    keep(page, "airflow-dark")
+    frame.get_by_role("link", name=re.compile("train_digits")).click()
+    page.wait_for_url("**/dags/train_digits/runs/**/tasks/train**")
+
+
+def test_the_button_of_a_task_leads_to_its_job(page, airflow, trains):
+    run = airflow.runs("train_digits", "manual")[-1]["dag_run_id"]
+    page.goto(f"/dags/train_digits/runs/{run}/tasks/train")
+    with page.expect_popup() as opened:
+        page.get_by_role("link", name="TrainJob", exact=True).click()
+    expect(opened.value.get_by_role("heading", level=1)).to_have_text(re.compile("^train-"))
