@@ -31,6 +31,11 @@ _CONNECTION_FIELDS: dict[str, Any] = {
     "namespace": _text_field("Namespace", "kubernetes, runai, training-operator: where jobs run."),
     "context": _text_field("Context", "kubernetes, runai, training-operator: context of the kubeconfig."),
     "config_file": _text_field("Kubeconfig", "kubernetes, runai, training-operator: path of the kubeconfig."),
+    "in_cluster": {
+        "label": "In cluster",
+        "description": "kubernetes, runai, training-operator: use the service account of the pod Airflow runs in.",
+        "schema": {"type": ["boolean", "null"], "default": False},
+    },
     "project": _text_field("Project", "runai: the Run:ai project."),
     "container_host": _text_field("Engine address", "container: address of Docker or Podman."),
     "dashboard_url": _text_field(

@@ -74,15 +74,12 @@ def _of(conn_id: str, source: Mapping[str, Any]) -> dict[str, str]:
     found = {name: getattr(connection, field) for name, field in fields.items()}
     for value in filter(None, found.values()):
         mask_secret(value)
-    missing = [field for name, field in fields.items() if not found[name]]
+    missing = [f"{field} (its {name.lower()})" for name, field in fields.items() if not found[name]]
     if missing:
-        meant = ", ".join(f"{field} (its {name.lower()})" for name, field in fields.items())
-        raise ValueError(
-            f"connection {conn_id!r} has no {' and no '.join(missing)}; {_scheme(source)}:// needs {meant}"
-        )
+        raise ValueError(f"connection {conn_id!r} has no {' and no '.join(missing)} for {_scheme(source)}://…")
     if "aws_session_token" in connection.extra_dejson:
         raise ValueError(
-            f"connection {conn_id!r} has an aws_session_token, which initializers do not take; use role_arn"
+            f"connection {conn_id!r} has an aws_session_token, which initializers cannot use; give role_arn"
         )
     return found
 

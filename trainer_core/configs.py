@@ -97,6 +97,15 @@ class _ClusterConfig(BackendConfig):
     client_configuration: Annotated[Any, BeforeValidator(_client_configuration)] = Field(
         default=None, exclude=True, repr=False
     )
+    in_cluster: bool = False
+
+    @model_validator(mode="after")
+    def _one_way_leads_to_it(self) -> _ClusterConfig:
+        ways = ("config_file", "context", "client_configuration")
+        given = [name for name in ways if getattr(self, name) is not None]
+        if self.in_cluster and given:
+            raise ValueError(f"in_cluster and {', '.join(given)} contradict each other; leave one of them out")
+        return self
 
 
 class KubernetesBackendConfig(_ClusterConfig):
@@ -108,6 +117,8 @@ class KubernetesBackendConfig(_ClusterConfig):
         config_file: Path of the kubeconfig; None for the usual places.
         context: Context of the kubeconfig; None for its current one.
         client_configuration: A ``kubernetes.client.Configuration``, instead of a kubeconfig.
+        in_cluster: Use the service account of the pod this runs in, whatever KUBECONFIG names. It is used without being
+            asked for where there is no kubeconfig.
         dataset_initializer_image: Image with which `initialize` fetches datasets; runtimes name their own.
         model_initializer_image: Image with which `initialize` fetches models.
 
@@ -236,6 +247,7 @@ class RunaiBackendConfig(_ClusterConfig):
         config_file: Path of the kubeconfig; None for the usual places.
         context: Context of the kubeconfig; None for its current one.
         client_configuration: A ``kubernetes.client.Configuration``, instead of a kubeconfig.
+        in_cluster: Use the service account of the pod this runs in, whatever KUBECONFIG names.
 
     Raises:
         ValueError: An unknown setting, neither project nor namespace, or a value that cannot be right.
@@ -265,6 +277,7 @@ class TrainingOperatorBackendConfig(_ClusterConfig):
         config_file: Path of the kubeconfig; None for the usual places.
         context: Context of the kubeconfig; None for its current one.
         client_configuration: A ``kubernetes.client.Configuration``, instead of a kubeconfig.
+        in_cluster: Use the service account of the pod this runs in, whatever KUBECONFIG names.
 
     Raises:
         ValueError: An unknown setting, or a value that cannot be right.

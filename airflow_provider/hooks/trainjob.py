@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
@@ -20,6 +21,8 @@ from trainer_core.errors import TrainerError
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
+
+    from trainer_core.doctor import Report
 
 __all__ = ["TrainJobHook"]
 
@@ -102,12 +105,28 @@ class TrainJobHook(BaseHook):
         )
 
     def test_connection(self) -> tuple[bool, str]:
-        """Return whether the backend answers, and a sentence for the person who asked."""
+        """Return whether TrainJobs can be run, and what is missing: one line for each thing."""
+        from trainer_core import doctor  # what a task does not need
+
         try:
+            report = doctor.examine(self.config)
+            if not report.fit:
+                return False, "\n".join([f"The {self.config.backend} backend cannot run TrainJobs.", *_wrong(report)])
             runtimes = ", ".join(sorted(runtime.name for runtime in self.client.list_runtimes()))
         except (TrainerError, ValueError, AirflowNotFoundException) as error:
             return False, str(error)
-        return True, f"The {self.config.backend} backend answers. Its runtimes: {runtimes or 'none'}"
+        answer = f"The {self.config.backend} backend answers. Its runtimes: {runtimes or 'none'}"
+        return True, "\n".join([answer, *_wrong(report)])
+
+    @classmethod
+    def get_connection_form_widgets(cls) -> dict[str, Any]:
+        """Return the form for Airflow 3.1; later ones read the metadata of the provider instead."""
+        return {name: _widget(field) for name, field in _form()["conn-fields"].items()}
+
+    @classmethod
+    def get_ui_field_behaviour(cls) -> dict[str, Any]:
+        """Return how the standard fields of the form look in Airflow 3.1."""
+        return {key.replace("-", "_"): value for key, value in _form()["ui-field-behaviour"].items()}
 
     def _checked(self, config: BackendConfig) -> BackendConfig:
         if self.backend is not None and config.backend != self.backend:
@@ -143,10 +162,30 @@ class TrainJobHook(BaseHook):
             raise
 
 
+def _form() -> dict[str, Any]:
+    form: dict[str, Any] = get_provider_info()["connection-types"][0]
+    return form
+
+
+def _widget(field: Mapping[str, Any]) -> Any:
+    wtforms = import_module("wtforms")  # comes with the web server of those that read this
+    schema = field["schema"]
+    kind = wtforms.BooleanField if "boolean" in schema["type"] else wtforms.StringField
+    known = [wtforms.validators.any_of(schema["enum"])] if "enum" in schema else []
+    validators = [wtforms.validators.Optional(), *known]
+    return kind(field["label"], validators, description=field["description"], default=schema.get("default"))
+
+
+def _wrong(report: Report) -> list[str]:
+    """A line for each thing that is not as it should be."""
+    lines = ((each, f" ({each.cost})" if each.cost else "") for each in report.checks if each.state != "ok")
+    return [f"{each.what} {each.state}: {each.found}{cost}" for each, cost in lines]
+
+
 def _read(connection: Connection, conn_id: str | None) -> tuple[str, dict[str, Any]]:
-    """Take the fields of the form, each by name; what is empty there is not set."""
-    known = get_provider_info()["connection-types"][0]["conn-fields"]
-    given = {name: value for name, value in connection.extra_dejson.items() if value not in (None, "")}
+    """Take the fields of the form, each by name; what is empty or not ticked there is not set."""
+    known = _form()["conn-fields"]
+    given = {name: value for name, value in connection.extra_dejson.items() if value not in (None, "", False)}
     unknown = sorted(set(given) - set(known))
     if unknown:
         raise ValueError(f"connection {conn_id!r}: unknown field {', '.join(unknown)}; known are {', '.join(known)}")

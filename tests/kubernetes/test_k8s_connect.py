@@ -197,6 +197,20 @@ def test_a_kubeconfig_that_is_named_counts_more_than_the_pods_account(cluster, a
     assert list_pods(connected(account, config_file=str(cluster.kubeconfig(tmp_path / "config")))) == []
 
 
+def test_in_cluster_the_pods_account_counts_whatever_the_environment_names(account, tmp_path, monkeypatch):
+    make_account(account, SECRET)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
+    monkeypatch.setenv("KUBECONFIG", kubeconfig(tmp_path / "config", "http://127.0.0.1:9", {"token": "other"}))
+
+    assert connected(account, in_cluster=True).host == "https://127.0.0.1:6443"
+
+
+def test_in_cluster_is_refused_outside_of_a_pod(account):
+    with pytest.raises(NoClusterError, match="in_cluster is set, but this runs in no pod"):
+        connected(account, in_cluster=True)
+
+
 def test_a_pods_token_is_read_anew_when_it_is_no_longer_taken(account, monkeypatch):
     make_account(account, "first")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")

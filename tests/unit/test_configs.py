@@ -201,3 +201,9 @@ def test_images_that_fetch_are_those_of_a_release_and_can_be_replaced():
     config = KubernetesBackendConfig(model_initializer_image="registry.example.com/model:1")
     assert config.dataset_initializer_image == "ghcr.io/kubeflow/trainer/dataset-initializer:v2.3.0"
     assert config.model_initializer_image == "registry.example.com/model:1"
+
+
+@pytest.mark.parametrize("way", [{"config_file": "/a"}, {"context": "a"}])
+def test_one_way_only_leads_to_a_cluster(way):
+    with pytest.raises(ValueError, match=f"in_cluster and {next(iter(way))} contradict each other"):
+        KubernetesBackendConfig(in_cluster=True, **way)

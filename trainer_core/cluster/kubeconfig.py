@@ -50,8 +50,9 @@ class Found:
 def find(config: _ClusterConfig, account: Path = ACCOUNT) -> Found:
     """Read how to reach the cluster of a configuration.
 
-    The first of these that there is: the Configuration given; the kubeconfig that the configuration or KUBECONFIG
-    names (also if only a context is given); the service account of this pod; the kubeconfig in the home folder.
+    The first of these that there is: the Configuration given; with `in_cluster` the service account of this pod; the
+    kubeconfig that the configuration or KUBECONFIG names (also if only a context is given); the service account of
+    this pod; the kubeconfig in the home folder.
 
     Args:
         config: Which cluster.
@@ -93,6 +94,10 @@ def _find(config: _ClusterConfig, account: Path) -> Found:
         return Found(copy.copy(given), None, ("configuration", id(given)), again=False)
     named = config.config_file or os.environ.get("KUBECONFIG")
     in_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and (account / "token").is_file()
+    if config.in_cluster:
+        if not in_pod:
+            raise NoClusterError(f"in_cluster is set, but this runs in no pod: there is no token in {account}")
+        return _from_pod(account)
     if named or config.context or not in_pod:
         return _from_kubeconfig(named or _USUAL_PLACE, config.context, named is None)
     return _from_pod(account)

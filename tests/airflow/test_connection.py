@@ -1,0 +1,213 @@
+"""Connections: their form, their test, and the secrets that initializers get from them."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import json
+from contextlib import suppress
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk._shared.secrets_masker import redact
+from airflow.serialization.serialized_objects import DagSerialization
+from fake_cluster import Cluster
+
+from airflow_provider import get_provider_info
+from airflow_provider.exceptions import TrainJobRejectedError
+from airflow_provider.hooks.trainjob import TrainJobHook
+from airflow_provider.operators.trainjob import InitializeOperator
+from airflow_provider.testing.tasks import StandInTaskInstance
+from trainer_core import LocalProcessBackendConfig
+from trainer_core.configs import KubernetesBackendConfig
+
+_ids = itertools.count()
+TOKEN = "hf_veryTopSecretToken"
+
+
+@pytest.fixture
+def connection(airflow_db, monkeypatch):
+    """Define a connection, as an administrator does in the environment."""
+
+    def define(conn_id, conn_type="trainjob", extra=None, **fields):
+        described = json.dumps({"conn_type": conn_type, "extra": extra or {}, **fields})
+        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", described)
+
+    return define
+
+
+@pytest.fixture(scope="module")
+def shared():
+    with Cluster(namespaces=["team"], controllers=False) as made:
+        yield made
+
+
+@pytest.fixture
+def cluster(shared, connection, tmp_path):
+    """A cluster, and a connection to it named ``cluster``."""
+    path = str(shared.kubeconfig(tmp_path / "config", "team"))
+    connection("cluster", extra={"backend": "kubernetes", "config_file": path})
+    yield shared
+    shared.allow("create", "jobs")
+    shared.allow("list", "pods")
+
+
+# The form
+
+
+def test_airflow_shows_the_form_with_all_its_fields(airflow_db):
+    from airflow.api_fastapi.core_api.services.ui.connections import HookMetaService
+
+    (form,) = [each for each in HookMetaService.hook_meta_data() if each.connection_type == "trainjob"]
+    fields = {"backend", "namespace", "context", "config_file", "in_cluster", "container_host", "project", "home"}
+    assert fields <= form.extra_fields.keys()
+    assert form.extra_fields["backend"]["schema"]["enum"][0] == "local"
+    assert form.standard_fields.host.hidden
+
+
+def test_what_the_form_saves_untouched_is_no_setting(connection):
+    fields = get_provider_info()["connection-types"][0]["conn-fields"]
+    connection("saved", extra={name: field["schema"].get("default") for name, field in fields.items()})
+    assert TrainJobHook("saved").config == LocalProcessBackendConfig()
+
+
+def test_a_ticked_box_is_a_setting(connection):
+    connection("inside", extra={"backend": "kubernetes", "in_cluster": True, "namespace": "ml", "config_file": ""})
+    assert TrainJobHook("inside").config == KubernetesBackendConfig(in_cluster=True, namespace="ml")
+
+
+def test_airflow_3_1_has_a_widget_for_each_field():
+    pytest.importorskip("wtforms", reason="only the web server of Airflow 3.1 reads widgets")
+    fields = get_provider_info()["connection-types"][0]["conn-fields"]
+    assert TrainJobHook.get_connection_form_widgets().keys() == fields.keys()
+    assert "host" in TrainJobHook.get_ui_field_behaviour()["hidden_fields"]
+
+
+# The test
+
+
+def test_a_cluster_where_all_is_well_is_one_line(cluster):
+    answer = "The kubernetes backend answers. Its runtimes: python, torch-distributed"
+    assert TrainJobHook("cluster").test_connection() == (True, answer)
+
+
+def test_what_is_not_permitted_is_a_line_and_says_what_it_costs(cluster):
+    cluster.forbid("create", "jobs")
+    ok, message = TrainJobHook("cluster").test_connection()
+    assert ok
+    assert [line for line in message.splitlines() if line.startswith("may create") and "jobs limited: no (" in line]
+
+
+def test_a_namespace_that_is_not_there_is_said_to_be_missing(cluster):
+    ok, message = TrainJobHook("cluster", backend_config={"namespace": "nowhere"}).test_connection()
+    assert not ok
+    assert message.splitlines()[0] == "The kubernetes backend cannot run TrainJobs."
+    assert "namespace missing: nowhere does not exist (no TrainJob can be created; create it)" in message
+
+
+def test_a_kubeconfig_that_is_not_there_is_said_to_be_missing(connection, tmp_path):
+    connection("lost", extra={"backend": "kubernetes", "config_file": str(tmp_path / "absent")})
+    ok, message = TrainJobHook("lost").test_connection()
+    assert not ok
+    assert "configuration missing: " in message
+    assert str(tmp_path / "absent") in message
+
+
+def test_a_state_folder_that_cannot_be_written_is_said_to_be_missing(connection):
+    connection("here", extra={"home": "/proc/trainjob"})
+    ok, message = TrainJobHook("here").test_connection()
+    assert not ok
+    assert "home missing: /proc/trainjob cannot be written" in message
+
+
+@pytest.mark.parametrize(
+    ("namespace", "said"), [("team", "Connection success!"), ("nowhere", "namespace missing: nowhere does not exist")]
+)
+def test_the_command_of_airflow_tests_a_connection(cluster, connection, monkeypatch, capsys, tmp_path, namespace, said):
+    from airflow.cli.cli_parser import get_parser
+
+    path = str(tmp_path / "config")
+    connection("tested", extra={"backend": "kubernetes", "config_file": path, "namespace": namespace})
+    monkeypatch.setenv("AIRFLOW__CORE__TEST_CONNECTION", "Enabled")
+    command = get_parser().parse_args(["connections", "test", "tested"])
+    with suppress(SystemExit):
+        command.func(command)
+    assert said in capsys.readouterr().out
+
+
+# Secrets
+
+
+def fetch(**arguments):
+    given = {"task_id": "fetch", "trainjob_conn_id": "cluster", "wait_for_completion": False, **arguments}
+    return InitializeOperator(**given)
+
+
+def secret_of(cluster, ref):
+    """What lies in the Secrets of the job."""
+    found = [raw for raw in cluster.objects("Secret", "team") if raw["metadata"]["name"].startswith(ref["name"])]
+    return {key: value for raw in found for key, value in raw["stringData"].items()}
+
+
+def test_a_token_reaches_the_job_as_a_secret_and_stands_nowhere_else(
+    cluster, connection, run_dag, xcom, task_log, capfd
+):
+    connection("hf_team", "generic", password=TOKEN)
+    start = datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc)
+    with DAG(f"secret_{next(_ids)}", schedule=None, start_date=start) as dag:
+        fetch(initializer={"dataset": "hf://owner/name"}, secrets={"dataset": "hf_team"})
+    run = run_dag(dag)
+
+    ref = xcom(run, "fetch", "ref")
+    assert secret_of(cluster, ref) == {"dataset.ACCESS_TOKEN": TOKEN}
+    told = [json.dumps(DagSerialization.to_dict(dag)), task_log(), *capfd.readouterr(), str(_rendered(run)), str(ref)]
+    told += [json.dumps(raw) for raw in cluster.objects("Job", "team")]
+    assert [text for text in told if TOKEN in text] == []
+    assert redact(f"it is {TOKEN}") == "it is ***"
+
+
+def _rendered(run):
+    from airflow.models.renderedtifields import RenderedTaskInstanceFields
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        fields = session.query(RenderedTaskInstanceFields).filter_by(run_id=run.run_id, dag_id=run.dag_id).one()
+        return fields.rendered_fields
+
+
+def test_login_and_password_are_the_keys_of_s3(cluster, connection):
+    connection("aws_team", "aws", login="AKIAEXAMPLE", password="verySecretKey")
+    ti = StandInTaskInstance("fetch")
+    fetch(initializer={"model": "s3://bucket/model"}, secrets={"model": "aws_team"}).execute({"ti": ti})
+    expected = {"model.ACCESS_KEY_ID": "AKIAEXAMPLE", "model.SECRET_ACCESS_KEY": "verySecretKey"}
+    assert secret_of(cluster, ti.xcoms["ref"]) == expected
+    assert redact("AKIAEXAMPLE verySecretKey") == "*** ***"
+
+
+@pytest.mark.parametrize(
+    ("uri", "fields", "message"),
+    [
+        ("hf://a/b", {}, r"connection 'given' has no password \(its access_token\) for hf://"),
+        ("s3://a/b", {"password": TOKEN}, r"connection 'given' has no login \(its access_key_id\) for s3://"),
+        (
+            "s3://a/b",
+            {"login": "key", "password": TOKEN, "extra": {"aws_session_token": TOKEN}},
+            "connection 'given' has an aws_session_token, which initializers cannot use; give role_arn",
+        ),
+    ],
+)
+def test_a_connection_that_lacks_something_is_refused_without_its_secrets(cluster, connection, uri, fields, message):
+    connection("given", "generic", **fields)
+    operator = fetch(initializer={"dataset": uri}, secrets={"dataset": "given"})
+    with pytest.raises(TrainJobRejectedError, match=message) as refused:
+        operator.execute({"ti": StandInTaskInstance("fetch")})
+    assert TOKEN not in str(refused.value)
+
+
+def test_another_token_is_not_another_job(cluster, connection):
+    ti = StandInTaskInstance("fetch", max_tries=1)
+    again = ti.next_try()
+    for each, token in ((ti, TOKEN), (again, "hf_rotatedToken")):
+        connection("hf_team", "generic", password=token)
+        fetch(initializer={"dataset": "hf://a/b"}, secrets={"dataset": "hf_team"}).execute({"ti": each})
+    assert ti.xcoms["ref"] == again.xcoms["ref"]
