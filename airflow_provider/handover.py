@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider.exceptions import TrainJobFailedError, TrainJobFailedForGoodError
+from airflow_provider import exceptions
+from airflow_provider.exceptions import TrainJobFailedError
 from trainer_core import waiting
 from trainer_core.outcome import Outcome
 from trainer_core.ref import TrainJobRef
@@ -45,8 +46,7 @@ def failure(outcome: Outcome, *, retry_can_help: bool = True) -> TrainJobFailedE
         retry_can_help: False for a task that only reads: it would read the same again.
     """
     retryable = retry_can_help and outcome.diagnosis is not None and outcome.diagnosis.retryable
-    kind = TrainJobFailedError if retryable else TrainJobFailedForGoodError
-    return kind(waiting.failure_message(outcome), outcome)
+    return exceptions.failed(waiting.failure_message(outcome), outcome, for_good=not retryable)
 
 
 def _report_missing_result(log: Any, outcome: Outcome) -> None:
