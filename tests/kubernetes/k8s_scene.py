@@ -79,6 +79,12 @@ def until_ended(cluster: Cluster, name: str = "job") -> dict[str, Any]:
     return cluster.until(lambda: condition(cluster, name, "Complete", "Failed"))
 
 
+def until_the_next_second(cluster: Cluster) -> None:
+    """Wait until what is created is younger than what is there: a cluster counts whole seconds."""
+    this = int(time.time())
+    cluster.until(lambda: int(time.time()) > this)
+
+
 def seen(client: TrainerClient, ref: TrainJobRef, condition: Callable[[Observation], _T], patience: float = 20.0) -> _T:
     """What a condition says of a job as soon as it says anything; looked at again and again."""
     end = time.monotonic() + patience

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from k8s_crds import needs_crds
-from k8s_scene import CONTAINER, HF, a_client, a_request, a_stage, finished
+from k8s_scene import CONTAINER, HF, a_client, a_request, a_stage, finished, until_the_next_second
 
 from trainer_core import Name
 from trainer_core.cluster import kinds, marks
@@ -17,6 +17,7 @@ from trainer_core.request import RuntimeRef, TrainJobRequest
 pytestmark = needs_crds
 OWNER = {"key": "dag/run/task", "slug": "digits"}
 SHARED = RuntimeRef(name="python", kind="ClusterTrainingRuntime")
+POD = {"containers": [{"name": "node", "image": "x"}]}
 #: What kubectl, or another SDK, would create.
 FOREIGN = {
     "apiVersion": "trainer.kubeflow.org/v1alpha1",
@@ -209,6 +210,17 @@ def test_a_ref_is_of_one_job_and_of_no_later_one_with_its_name(stage):
     client.suspend(second)
     client.backend.delete(first)
     assert client.get_job("job").status == "Suspended"
+
+
+def test_pods_that_an_earlier_job_of_that_name_left_are_not_its_own():
+    labels = {"jobset.sigs.k8s.io/jobset-name": "job", "jobset.sigs.k8s.io/replicatedjob-name": "node"}
+    metadata = {"name": "job-node-0-0-older", "labels": labels}
+    with a_stage(controllers=False) as (cluster, client):
+        cluster.add({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": POD})
+        until_the_next_second(cluster)
+        ref = client.submit(a_request())
+        shown = [client.get_job("job"), *client.list_jobs(), client.follow(ref).job()]
+    assert [job.steps[0].pod_name for job in shown] == ["", "", ""]
 
 
 def test_a_retry_after_a_failure_is_the_next_attempt(stage):

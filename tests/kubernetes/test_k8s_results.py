@@ -6,7 +6,17 @@ import threading
 
 import pytest
 from k8s_crds import needs_crds
-from k8s_scene import CONTAINER, IMAGE, a_request, a_stage, finished, seen, until_ended
+from k8s_scene import (
+    CONTAINER,
+    IMAGE,
+    a_request,
+    a_stage,
+    condition,
+    finished,
+    seen,
+    until_ended,
+    until_the_next_second,
+)
 
 from trainer_core import CustomTrainer, Name
 from trainer_core.errors import InvalidRequestError, JobFailedError
@@ -135,17 +145,13 @@ def test_what_was_printed_before_a_crash_comes_first():
 
 
 def test_the_log_of_a_pod_that_was_replaced_and_is_kept_comes_before_the_next():
-    with a_stage("evicted", "complete") as (cluster, client):
+    with a_stage("evicted", "complete", delay=None) as (cluster, client):
         client.submit(a_request())
-        until_ended(cluster)
-        evicted = next(pod for pod in cluster.objects("pods") if pod["status"]["phase"] == "Failed")["metadata"]
-        cluster.update("pods", evicted["name"], older)
+        cluster.until(lambda: cluster.objects("pods"))
+        cluster.tick()
+        until_the_next_second(cluster)
+        cluster.until(lambda: cluster.tick() == 0 and condition(cluster, "job", "Complete"))
         assert list(client.get_job_logs("job")) == ["it runs", "epoch 1", "epoch 2"]
-
-
-def older(raw: dict) -> None:
-    """A cluster replaces no pod within the second in which it was created, as the double does."""
-    raw["metadata"]["creationTimestamp"] = raw["metadata"]["creationTimestamp"].replace("Z", "-00:00")
 
 
 def test_a_followed_log_ends_with_its_job_and_has_every_line_once():

@@ -167,8 +167,8 @@ def test_training_is_given_a_secret_that_nobody_else_sees():
         )
         trainer = CustomTrainer(returns_setting, {"name": "HF_TOKEN"}, env={"HF_TOKEN": SecretRef("hf", "token")})
         name = client.train("python", trainer=trainer, options=[Name("job")])
-        assert client.wait(name, timeout=60).result == "s3cr3t"
         assert "s3cr3t" not in json.dumps(cluster.get("TrainJob", "job"))
+        assert client.wait(name, timeout=60).result == "s3cr3t"
 
 
 def test_a_secret_is_no_text_of_an_owned_request():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from sys import intern
@@ -12,7 +12,7 @@ from typing import Any
 from trainer_core import resources
 from trainer_core.cluster import marks
 from trainer_core.cluster.kinds import JOBS, TRAINJOBS
-from trainer_core.cluster.pods import DATASET_INITIALIZER, MODEL_INITIALIZER
+from trainer_core.cluster.pods import DATASET_INITIALIZER, MODEL_INITIALIZER, PodFacts
 from trainer_core.cluster.raw import Raw, one_line, time_of
 from trainer_core.observation import Progress
 from trainer_core.runtimes import RuntimeKind
@@ -99,6 +99,11 @@ class JobFacts:
     def condition(self, kind: str) -> Condition | None:
         """Return a condition that is true of it."""
         return next((one for one in self.conditions if one.type == kind), None)
+
+    def own(self, pods: Iterable[PodFacts]) -> list[PodFacts]:
+        """Return those of the pods of its name that are its own, oldest first: pods of an earlier job may linger."""
+        found = (pod for pod in pods if not pod.created or pod.created >= self.created)
+        return sorted(found, key=lambda pod: (pod.created or self.created, pod.name))
 
 
 def read(raw: Raw) -> JobFacts:

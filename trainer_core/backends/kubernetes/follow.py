@@ -117,13 +117,13 @@ class Watching(Follower):
             return None
         job: JobFacts = snapshot.job
         self._job = job
-        living = {pod.name: pod for pod in snapshot.pods or () if not pod.created or pod.created >= job.created}
+        living = {pod.name: pod for pod in job.own(snapshot.pods or ())}
         status = observe.status_of(job, list(living.values()))
         self._pods = {**self._pods, **living} if status == FAILED else living or self._pods
         return observe.observation(job, self._living(job), ref=self._ref)
 
     def _living(self, job: JobFacts) -> Sequence[PodFacts]:
-        return sorted(self._pods.values(), key=lambda pod: (pod.created or job.created, pod.name))
+        return job.own(self._pods.values())
 
     def _known(self, quick: Observation) -> Observation | None:
         """What was shown for the same news before, or the news themselves where they say all; None otherwise."""

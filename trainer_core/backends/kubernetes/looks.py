@@ -131,7 +131,7 @@ class Looks:
         for raw in raws:
             try:
                 job = observe.read(raw)
-                jobs.append(self.shown(job, pods.get(job.name, ())))
+                jobs.append(self.shown(job, job.own(pods.get(job.name, ()))))
             except (KeyError, TypeError, ValueError) as error:
                 _log.warning("TrainJob %r is left out of the list: %s", raw.get("metadata", {}).get("name"), error)
         return sorted(jobs, key=lambda job: job.creation_timestamp, reverse=True)
@@ -147,9 +147,7 @@ class Looks:
     def _pods(self, job: JobFacts) -> list[PodFacts]:
         label = podfacts.JOB_LABEL if job.kind == kinds.JOBS.kind else podfacts.JOBSET_LABEL
         raws = self._api.list(kinds.PODS, labels=f"{label}={job.name}", namespace=job.namespace, whole=True)
-        # Pods of an earlier job of that name may linger.
-        pods = [pod for pod in map(podfacts.read, raws) if not pod.created or pod.created >= job.created]
-        return sorted(pods, key=lambda pod: (pod.created or job.created, pod.name))
+        return job.own(map(podfacts.read, raws))
 
     def events(self, ref: TrainJobRef) -> list[Event]:
         """Return what happened to a job, oldest first; its own history first, which the job itself tells."""
