@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -33,8 +36,19 @@ _OURS = f"{marks.MANAGED_BY}={marks.MANAGER}"
 _TAIL = 50
 #: Where a job that has ended printed more than that after its last progress; a few megabytes at most.
 _LONG_TAIL = 10_000
+#: Listing the events of a namespace again and again may take this share of the time; seconds that they are good for.
+_LISTING_SHARE = 0.02
+_MAX_RECENT = 5.0
 _ENDED = frozenset({COMPLETE, FAILED})
 _FIRST_NODE = f"{podfacts.NODE}-0"
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """The events of a namespace, and until when they count as recent."""
+
+    events: Sequence[EventFacts]
+    until: float
 
 
 class Looks:
@@ -48,6 +62,8 @@ class Looks:
 
     def __init__(self, api: Api) -> None:
         self._api = api
+        self._listing = threading.Lock()
+        self._listed: dict[str, _Listed] = {}
 
     def raw(self, name: str, namespace: str) -> Raw:
         """Return the job that has this name now.
@@ -92,7 +108,7 @@ class Looks:
     def explained(self, job: JobFacts, pods: Sequence[PodFacts], ref: TrainJobRef) -> Observation:
         """Say what a job shows, with what its log and its events add."""
         noted = observe.noted(job) is not None
-        events = self._events(job, pods) if not noted and observe.needs_events(job, pods) else []
+        events = self._events(job, pods, recent=True) if not noted and observe.needs_events(job, pods) else []
         seen = observe.observation(job, pods, events, ref=ref)
         wrong = seen.outcome or seen.trouble
         diagnosis = wrong.diagnosis if wrong else None
@@ -155,11 +171,24 @@ class Looks:
         told = [*history.history(job), *map(eventfacts.shown, self._events(job, self.pods(job)))]
         return sorted(told, key=lambda event: event.event_time)
 
-    def _events(self, job: JobFacts, pods: Sequence[PodFacts]) -> list[EventFacts]:
-        raws = self._list(kinds.EVENTS, "", job.namespace)
+    def _events(self, job: JobFacts, pods: Sequence[PodFacts], recent: bool = False) -> list[EventFacts]:
+        """The events of a job; `recent` ones serve where many jobs are looked at again and again."""
+        found = self._all_events(job.namespace, recent)
         roles = [role.name for role in job.roles]
         names = [pod.name for pod in pods]
-        return eventfacts.of_job(map(eventfacts.read, raws), job.name, job.uid, job.created, roles, names)
+        return eventfacts.of_job(found, job.name, job.uid, job.created, roles, names)
+
+    def _all_events(self, namespace: str, recent: bool) -> Sequence[EventFacts]:
+        """The events of a namespace: it may have many thousands, and so many jobs that ask for them."""
+        with self._listing:
+            known = self._listed.get(namespace)
+            begin = time.monotonic()
+            if recent and known is not None and begin < known.until:
+                return known.events
+            events = [eventfacts.read(raw) for raw in self._list(kinds.EVENTS, "", namespace)]
+            taken = time.monotonic() - begin
+            self._listed[namespace] = _Listed(events, begin + taken + min(_MAX_RECENT, taken / _LISTING_SHARE))
+            return events
 
     def log(self, ref: TrainJobRef, step: str, follow: bool) -> Iterator[str]:
         """Yield the lines of a step that the job has; see `podlogs.lines`."""

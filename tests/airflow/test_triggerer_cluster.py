@@ -1,0 +1,314 @@
+"""Triggers that wait for TrainJobs of a cluster, many in one event loop, whatever happens to cluster and triggerer."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import time
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+from airflow.sdk.execution_time.comms import XComResult
+from airflow.sdk.execution_time.supervisor import set_supervisor_comms
+from fake_cluster import Cluster
+
+from airflow_provider import clients
+from airflow_provider.testing.tasks import StandInTaskInstance
+from airflow_provider.triggers import telling, trainjob
+from airflow_provider.triggers.trainjob import TrainJobTrigger
+from trainer_core import KubernetesBackendConfig, TrainerClient
+from trainer_core.cluster import watch
+from trainer_core.request import TrainJobRequest
+
+pytestmark = pytest.mark.timeout(60)
+
+TRAINER = {"kind": "container", "image": "registry.local/train:1"}
+MANY = 60
+
+
+@pytest.fixture
+def cluster():
+    """A cluster in which time goes on by `tick` alone."""
+    with Cluster(delay=None) as cluster:
+        cluster.lives.set("*", "complete")
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster):
+    return TrainerClient(KubernetesBackendConfig(client_configuration=cluster.configuration()))
+
+
+@pytest.fixture
+def submit(client):
+    def make(name="job"):
+        return client.submit(TrainJobRequest.parse({"name": name, "runtime": {"name": "python"}, "trainer": TRAINER}))
+
+    return make
+
+
+@pytest.fixture
+def wait_for(cluster, tmp_path):
+    """Make a trigger as a triggerer does: from plain data; its task instance keeps XComs."""
+    config = {"config_file": str(cluster.kubeconfig(tmp_path / "config")), "namespace": "default"}
+
+    def make(ref, **arguments):
+        made = TrainJobTrigger(ref.to_dict(), backend="kubernetes", backend_config=config, **arguments)
+        _, stored = made.serialize()
+        trigger = TrainJobTrigger(**json.loads(json.dumps(stored)))
+        trigger.task_instance = StandInTaskInstance(run_id="run")
+        return trigger
+
+    return make
+
+
+class Supervisor:
+    """Keeps XComs for Airflow, and says how often it was asked."""
+
+    def __init__(self):
+        self.xcoms = {}
+        self.sent = 0
+
+    def send(self, msg):
+        self.sent += 1
+        if type(msg).__name__ == "SetXCom":
+            self.xcoms[msg.key] = msg.value
+            return None
+        return XComResult(key=msg.key, value=self.xcoms.get(msg.key))
+
+
+@pytest.fixture(autouse=True)
+def supervisor():
+    supervisor = Supervisor()
+    with set_supervisor_comms(supervisor):
+        yield supervisor
+
+
+async def fired(trigger):
+    (event,) = [event.payload async for event in trigger.run()]
+    return json.loads(json.dumps(event))
+
+
+async def until(condition):
+    """Wait for something to become true; pytest's timeout is the limit."""
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+async def ends(cluster, *tasks):
+    """Let time go on until all these have ended; return what they return."""
+    while not all(task.done() for task in tasks):
+        cluster.tick()
+        await asyncio.sleep(0.02)
+    return [task.result() for task in tasks]
+
+
+@asynccontextmanager
+async def waiting(*triggers):
+    """Triggers that run; what is left of them at the end is shut down as a triggerer does."""
+    tasks = [asyncio.create_task(fired(trigger)) for trigger in triggers]
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def runs(cluster):
+    """Let the first job begin to run; it prints two lines then."""
+
+    def is_running():
+        cluster.tick()
+        return any(pod["status"].get("phase") == "Running" for pod in cluster.objects("pods"))
+
+    cluster.until(is_running)
+
+
+async def test_all_triggers_of_a_connection_share_one_watch(cluster, submit, wait_for):
+    refs = [submit(f"job-{number}") for number in range(MANY)]
+    cluster.forget_requests()
+    async with waiting(*map(wait_for, refs)) as tasks:
+        await until(lambda: cluster.watches == 2)
+        await asyncio.sleep(1)
+        asked = [
+            request for request in cluster.requests if not request.path.startswith("/api/v1/namespaces/default/pods/")
+        ]
+        events = await ends(cluster, *tasks)
+    assert {event["outcome"]["status"] for event in events} == {"Complete"}
+    assert len(asked) < 12
+
+
+async def test_a_change_is_delivered_at_once(cluster, submit, wait_for):
+    async with waiting(wait_for(submit())) as (task,):
+        runs(cluster)
+        await until(lambda: cluster.watches == 2)
+        cluster.tick()
+        begin = time.monotonic()
+        await ends(cluster, task)
+    assert time.monotonic() - begin < 3
+
+
+async def test_a_training_that_ended_while_nobody_watched_is_delivered_at_once(cluster, client, submit, wait_for):
+    ref = submit()
+    cluster.until(lambda: cluster.tick() is not None and client.observe(ref).outcome)
+    event = await asyncio.wait_for(fired(wait_for(ref)), 5)
+    assert event["outcome"]["result"] == {"loss": 0.25}
+
+
+async def test_a_thousand_triggers_that_start_together_make_one_client(cluster, wait_for, submit):
+    trigger = wait_for(submit())
+    made = await asyncio.gather(*(trigger._client() for _ in range(1000)))
+    assert len({id(client) for client in made}) == 1
+
+
+async def test_a_client_is_made_anew_after_some_minutes(monkeypatch, wait_for, submit):
+    trigger = wait_for(submit())
+    before = await trigger._client()
+    monkeypatch.setattr(clients, "_KEEP_SECONDS", 0.0)
+    assert await trigger._client() is not before
+
+
+async def test_a_client_that_could_not_be_made_is_tried_again():
+    for _ in range(2):
+        with pytest.raises(ValueError, match="unknown setting hme"):
+            await clients.shared(None, "local", {"hme": "/x"})
+
+
+class Haste:
+    """A clock that runs ahead: ten minutes of an outage need not take ten minutes."""
+
+    def __init__(self, times):
+        self._begin = time.monotonic()
+        self._times = times
+
+    def monotonic(self):
+        return self._begin + (time.monotonic() - self._begin) * self._times
+
+    time = staticmethod(time.time)
+
+
+async def test_an_outage_of_ten_minutes_is_borne(cluster, submit, wait_for, monkeypatch):
+    monkeypatch.setattr(watch, "_USUAL", watch.Pace(patience=0.1))
+    async with waiting(wait_for(submit())) as (task,):
+        runs(cluster)
+        await until(lambda: cluster.watches == 2)
+        monkeypatch.setattr(trainjob, "time", Haste(300))
+        cluster.faults.at_random(1.0, seed=1)
+        cluster.break_watches()
+        await asyncio.sleep(2.2)
+        assert not task.done()
+        cluster.faults.clear()
+        (event,) = await ends(cluster, task)
+    assert event["outcome"]["status"] == "Complete"
+
+
+async def test_what_ends_during_an_outage_is_delivered_after_it(cluster, client, submit, wait_for):
+    ref = submit()
+    async with waiting(wait_for(ref)) as (task,):
+        await until(lambda: cluster.watches == 2)
+        cluster.faults.at_random(1.0, seed=1)
+        cluster.break_watches()
+        for _ in range(10):
+            cluster.tick()
+        cluster.faults.clear()
+        assert (await asyncio.wait_for(task, 30))["outcome"]["status"] == "Complete"
+
+
+async def test_a_watch_whose_place_is_no_longer_kept_begins_anew(cluster, submit, wait_for):
+    async with waiting(wait_for(submit())) as (task,):
+        await until(lambda: cluster.watches == 2)
+        cluster.compact()
+        cluster.break_watches()
+        (event,) = await ends(cluster, task)
+    assert event["outcome"]["status"] == "Complete"
+
+
+async def test_a_triggerer_that_is_restarted_ends_no_job_and_shows_no_line_twice(
+    cluster, client, submit, wait_for, task_log, supervisor
+):
+    ref = submit()
+    async with waiting(wait_for(ref)):
+        runs(cluster)
+        await until(lambda: telling.LOG in supervisor.xcoms)
+    assert client.observe(ref).outcome is None
+    async with waiting(wait_for(ref)) as (task,):
+        (event,) = await ends(cluster, task)
+    assert event["log"]["complete"]
+    assert [line for line in task_log().splitlines() if "epoch" in line] == ["[node-0] epoch 1", "[node-0] epoch 2"]
+
+
+async def test_two_triggerers_that_have_the_same_trigger_deliver_the_same(cluster, submit, wait_for):
+    ref = submit()
+    async with waiting(wait_for(ref), wait_for(ref)) as tasks:
+        one, other = await ends(cluster, *tasks)
+    assert one["outcome"] == other["outcome"]
+
+
+@pytest.mark.parametrize("fail_fast", [True, False])
+async def test_a_job_that_cannot_get_well_is_ended_unless_that_is_not_wanted(cluster, submit, wait_for, fail_fast):
+    cluster.lives.set("*", "invalid-image-name")
+    ref = submit()
+    async with waiting(wait_for(ref, fail_fast=fail_fast)) as (task,):
+        for _ in range(8):
+            cluster.tick()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(task), 4)
+        assert task.done() is fail_fast
+    gave_up = [condition["type"] for condition in cluster.get("TrainJob", "job")["status"].get("conditions", [])]
+    assert ("Suspended" in gave_up) is fail_fast
+
+
+async def test_the_log_is_shown_while_the_task_is_deferred(cluster, submit, wait_for, task_log):
+    async with waiting(wait_for(submit())):
+        runs(cluster)
+        await until(lambda: "epoch 2" in task_log())
+        cluster.write_log(cluster.objects("pods")[0]["metadata"]["name"], "epoch 3")
+        await until(lambda: "epoch 3" in task_log())
+    assert task_log().count("epoch 1") == 1
+
+
+async def test_progress_is_an_xcom_while_the_task_is_deferred(cluster, submit, wait_for, supervisor):
+    async with waiting(wait_for(submit())):
+        runs(cluster)
+        line = '[trainjob:progress] {"step": 3, "total": 10, "metrics": {"loss": 0.5}}'
+        cluster.write_log(cluster.objects("pods")[0]["metadata"]["name"], line)
+        await until(lambda: telling.PROGRESS in supervisor.xcoms)
+    assert supervisor.xcoms["progress"] == {"step": 3, "total": 10, "metrics": {"loss": 0.5}, "percentage": 30}
+
+
+async def test_many_logs_are_read_at_an_even_pace(cluster, submit, wait_for, supervisor):
+    refs = [submit(f"job-{number}") for number in range(MANY)]
+    async with waiting(*map(wait_for, refs)):
+        runs(cluster)
+        await until(lambda: cluster.watches == 2)
+        await asyncio.sleep(1)
+        before, sent = len(logs_read(cluster)), supervisor.sent
+        await asyncio.sleep(4)
+        read, wrote = len(logs_read(cluster)) - before, supervisor.sent - sent
+    assert 0 < read < 4 * 35
+    assert wrote < 4 * 35
+
+
+def logs_read(cluster):
+    return [request for request in cluster.requests if request.path.endswith("/log")]
+
+
+async def test_a_log_that_does_not_come_keeps_no_outcome_from_being_delivered(cluster, submit, wait_for):
+    async with waiting(wait_for(submit())) as (task,):
+        runs(cluster)
+        cluster.faults.next(hang=8, path="/log", method="GET", times=1)
+        await until(lambda: cluster.faults.counts)
+        begin = time.monotonic()
+        (event,) = await ends(cluster, task)
+    assert time.monotonic() - begin < 7
+    assert not event["log"]["complete"]
+
+
+async def test_a_trigger_that_is_over_leaves_nothing_behind(cluster, submit, wait_for):
+    async with waiting(wait_for(submit())) as (task,):
+        await ends(cluster, task)
+    gc.collect()
+    assert telling._Crowd.telling == 0
+    assert telling._Crowd.ending == 0
