@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from sys import intern
 from typing import Any
@@ -77,7 +77,8 @@ class JobFacts:
     name: str
     namespace: str
     uid: str
-    resource_version: str
+    # Each little change of a job has another; who waits is woken by what the change says.
+    resource_version: str = field(compare=False)
     created: datetime
     conditions: tuple[Condition, ...]
     roles: tuple[RoleStatus, ...]
