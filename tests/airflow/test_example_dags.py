@@ -38,7 +38,7 @@ def bag(airflow_db, dags):
 
 def test_the_dag_files_have_no_import_errors(bag):
     assert bag.import_errors == {}
-    assert sorted(bag.dags) == ["ingest_digits", "retrain_digits", "retrain_digits_one_task"]
+    assert set(bag.dags) >= {"ingest_digits", "retrain_digits", "retrain_digits_one_task"}
 
 
 def test_every_task_of_every_dag_is_retried(bag):
@@ -57,7 +57,8 @@ def test_parsing_the_dags_loads_nothing_heavy():
     program = f"""
 import sys
 sys.path.insert(0, {str(DAGS)!r})
-import retrain_digits, retrain_digits_one_task, ingest_digits
+for name in {sorted(path.stem for path in DAGS.glob("*.py"))!r}:
+    __import__(name)
 print(sorted({{"torch", "sklearn", "numpy", "kubernetes", "kfp"}} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True)

@@ -1,0 +1,39 @@
+"""A retraining every night, on the day that has ended; ``airflow backfill create`` does it for past days.
+
+Each run has a TrainJob of its own, named after the run: a backfill of thirty days is thirty jobs, three at a time. If
+there is no new forecast by the morning, the triggerer says so.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+from airflow.sdk import CronTriggerTimetable, dag
+from energy import CANDIDATE, DEFAULT_ARGS, forecast_trainer
+
+from airflow_provider.alerts import late_run
+from airflow_provider.operators.trainjob import TrainJobOperator
+
+
+@dag(
+    schedule=CronTriggerTimetable("0 2 * * *", timezone="UTC"),
+    start_date=datetime(2026, 1, 1, tzinfo=timezone.utc),
+    catchup=False,
+    max_active_runs=3,
+    default_args=DEFAULT_ARGS,
+    deadline=late_run(timedelta(hours=4), "there is no new energy forecast this morning"),
+    tags=["trainjob", "example"],
+)
+def nightly_forecast() -> None:
+    """Train the forecast on the day before the run's date."""
+    TrainJobOperator(
+        task_id="train",
+        runtime="python",
+        trainer=forecast_trainer(day="{{ macros.ds_add(logical_date | ds, -1) }}"),
+        outlets=[CANDIDATE],
+        deferrable=True,
+        execution_timeout=timedelta(hours=2),
+    )
+
+
+nightly_forecast()

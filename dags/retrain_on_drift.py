@@ -1,0 +1,39 @@
+"""Triggered from outside Airflow: a monitor that sees the forecast drift writes a file, and the retraining starts.
+
+The triggerer watches for the file and takes it away, so that each report starts one run. A queue does the same:
+``MessageQueueTrigger`` of the provider ``common.messaging`` instead of the file's trigger.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from airflow.providers.standard.triggers.file import FileDeleteTrigger
+from airflow.sdk import Asset, AssetWatcher, dag
+from energy import CANDIDATE, DEFAULT_ARGS, drift_file, forecast_trainer
+
+from airflow_provider.operators.trainjob import TrainJobOperator
+
+DRIFT = Asset(
+    "energy-drift",
+    watchers=[
+        AssetWatcher(name="drift-monitor", trigger=FileDeleteTrigger(filepath=str(drift_file()), poke_interval=2)),
+    ],
+)
+
+
+@dag(
+    schedule=[DRIFT],
+    start_date=datetime(2026, 1, 1, tzinfo=timezone.utc),
+    max_active_runs=1,
+    default_args=DEFAULT_ARGS,
+    tags=["trainjob", "example"],
+)
+def retrain_on_drift() -> None:
+    """Train the forecast anew; `promote_forecast` decides about it."""
+    TrainJobOperator(
+        task_id="train", runtime="python", trainer=forecast_trainer(), outlets=[CANDIDATE], deferrable=True
+    )
+
+
+retrain_on_drift()

@@ -1,0 +1,37 @@
+"""One definition on two backends: a quick try on the worker's machine, then the real thing on the cluster.
+
+Which backend it is says the connection, not the DAG: ``trainjob_cluster`` may name a Kubernetes cluster today and
+another backend tomorrow.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from airflow.sdk import dag
+from energy import CANDIDATE, DEFAULT_ARGS, forecast_trainer
+
+from airflow_provider.operators.trainjob import TrainJobOperator
+
+
+@dag(
+    schedule=None,
+    start_date=datetime(2026, 1, 1, tzinfo=timezone.utc),
+    default_args=DEFAULT_ARGS,
+    tags=["trainjob", "example"],
+)
+def train_anywhere() -> None:
+    """Try the training where mistakes are cheap, then run it where it is fast."""
+    smoke = TrainJobOperator(task_id="try_out", runtime="python", backend="local", trainer=forecast_trainer(steps=1))
+    train = TrainJobOperator(
+        task_id="train",
+        runtime="python",
+        trainer=forecast_trainer(),
+        trainjob_conn_id="trainjob_cluster",
+        outlets=[CANDIDATE],
+        deferrable=True,
+    )
+    smoke >> train
+
+
+train_anywhere()

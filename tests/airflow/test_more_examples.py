@@ -1,0 +1,209 @@
+"""The examples around a training: sweep, Assets, approval, drift, several backends, queues, fine-tuning, backfill."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+from fake_cluster import Cluster
+
+from trainer_core.testing.recorder import completes
+
+DAGS = Path(__file__).parents[2] / "dags"
+FILES = {path.stem for path in DAGS.glob("*.py")}
+
+
+@pytest.fixture
+def bag(airflow_db, home, monkeypatch, tmp_path):
+    """Every DAG file, read anew."""
+    from airflow.dag_processing.dagbag import DagBag
+
+    monkeypatch.setenv("ENERGY_DRIFT_FILE", str(tmp_path / "drift.json"))
+    monkeypatch.syspath_prepend(str(DAGS))
+    for name in FILES & set(sys.modules):
+        monkeypatch.delitem(sys.modules, name)
+    found = DagBag(dag_folder=str(DAGS), bundle_name="testing")
+    assert found.import_errors == {}
+    yield found
+    for name in FILES & set(sys.modules):
+        del sys.modules[name]
+
+
+def day(number):
+    return datetime(2026, 3, number, tzinfo=timezone.utc)
+
+
+def test_no_dag_file_imports_another_one(bag):
+    files = {Path(dag.fileloc).stem for dag in bag.dags.values()}
+    imported = {name for file in files for name in _imported_by(DAGS / f"{file}.py")}
+
+    assert imported & files == set()
+
+
+def _imported_by(path):
+    return re.findall(r"^\s*(?:from|import) (\w+)", path.read_text(), re.M)
+
+
+def test_a_sweep_trains_each_learning_rate_and_the_best_goes_on(bag, run_trainjob_dag, trainjob_client):
+    run = run_trainjob_dag(bag.dags["sweep_forecast"])
+
+    errors = [run.xcom("train", map_index=index)["error"] for index in range(4)]
+    assert run.state == "success"
+    assert run.xcom("best_of")["error"] == min(errors)
+    assert run.xcom("best_of")["learning_rate"] == 1.0
+    assert len(trainjob_client.list_jobs()) == 4
+
+
+def test_every_night_trains_on_the_day_before_and_has_a_job_of_its_own(bag, run_trainjob_dag, trainjob_client):
+    runs = [run_trainjob_dag(bag.dags["nightly_forecast"], logical_date=day(number)) for number in (2, 3)]
+
+    assert [run.xcom("train")["day"] for run in runs] == ["2026-03-01", "2026-03-02"]
+    assert len({run.xcom("train", "ref")["name"] for run in runs}) == len(trainjob_client.list_jobs()) == 2
+
+
+def test_the_nightly_training_announces_a_candidate_and_has_a_deadline(bag, run_trainjob_dag):
+    nightly = bag.dags["nightly_forecast"]
+    (update,) = run_trainjob_dag(nightly, logical_date=day(5)).asset_updates
+
+    assert update.name == "energy-candidate"
+    assert update.extra["metrics"]["error"] < 0.2
+    assert update.extra["artifact_uri"].endswith("forecast.json")
+    assert nightly.deadline is not None
+
+
+def test_a_candidate_is_promoted_only_if_it_is_better(bag, run_trainjob_dag, trainjob_recorder):
+    trainjob_recorder.script(*(completes(left(error)) for error in (0.3, 0.4, 0.2)))
+    states = []
+    for number in (7, 8, 9):
+        run_trainjob_dag(bag.dags["nightly_forecast"], logical_date=day(number))
+        states.append(run_trainjob_dag(bag.dags["promote_forecast"]).states["promote"])
+
+    assert states == ["success", "skipped", "success"]
+    assert [asset.name for asset in assets_of(bag.dags["promote_forecast"])] == ["energy-candidate"]
+
+
+def assets_of(dag):
+    """What starts a DAG."""
+    return dag.timetable.asset_condition.objects
+
+
+def left(error):
+    return {"error": error, "artifacts": {"model": f"file:///models/{error}"}}
+
+
+def test_nothing_is_promoted_without_approval(bag, run_trainjob_dag, trainjob_recorder):
+    trainjob_recorder.script(completes(left(0.25)))
+    approved = run_trainjob_dag(bag.dags["approve_forecast"], mark_success_pattern="approve")
+
+    assert approved.states == {"approve": "success", "promote": "success", "train": "success"}
+    (update,) = approved.asset_updates
+    assert (update.name, update.extra["artifact_uri"]) == ("energy-forecast", "file:///models/0.25")
+    assert bag.dags["approve_forecast"].get_task("promote").upstream_task_ids == {"approve", "train"}
+
+
+def test_a_person_is_asked_with_the_numbers_of_the_training(bag):
+    approve = bag.dags["approve_forecast"].get_task("approve").prepare_for_execution()
+    pushed = {"metrics": {"error": 0.25}, "artifacts": {"model": "file:///models/1"}}
+    approve.render_template_fields({"run_id": "tonight", "ti": Pushed(pushed)})
+
+    assert approve.subject == "Promote the energy forecast of tonight?"
+    assert approve.body == "Error: **0.2500**\n\nModel: `file:///models/1`"
+
+
+class Pushed:
+    """A task instance that finds what another one pushed."""
+
+    def __init__(self, xcoms):
+        self._xcoms = xcoms
+
+    def xcom_pull(self, task_ids, key):
+        return self._xcoms[key]
+
+
+def test_a_report_of_drift_starts_the_retraining_once(bag, tmp_path):
+    (drift,) = assets_of(bag.dags["retrain_on_drift"])
+    (watcher,) = drift.watchers
+    report = tmp_path / "drift.json"
+    report.write_text("{}")
+
+    assert asyncio.run(first_event(watcher.trigger)).payload is True
+    assert not report.exists()
+
+
+async def first_event(trigger):
+    return await anext(trigger.run())
+
+
+def test_what_drift_started_trains_a_candidate(bag, run_trainjob_dag, trainjob_recorder):
+    (update,) = run_trainjob_dag(bag.dags["retrain_on_drift"]).asset_updates
+
+    assert (update.name, update.task_id) == ("energy-candidate", "train")
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """A cluster behind the connection that the examples name."""
+    with Cluster(kueue=True) as found:
+        found.load_stock_runtimes()
+        config = {
+            "backend": "kubernetes",
+            "config_file": str(found.kubeconfig(tmp_path / "config")),
+            "namespace": "default",
+        }
+        monkeypatch.setenv("AIRFLOW_CONN_TRAINJOB_CLUSTER", json.dumps({"conn_type": "trainjob", "extra": config}))
+        yield found
+
+
+def test_one_definition_runs_here_and_on_a_cluster(bag, run_trainjob_dag, cluster):
+    run = run_trainjob_dag(bag.dags["train_anywhere"])
+
+    assert run.states == {"train": "success", "try_out": "success"}
+    assert [run.xcom(task, "ref")["backend"] for task in ("try_out", "train")] == ["local", "kubernetes"]
+    assert run.xcom("train")["error"] < run.xcom("try_out")["error"]
+    assert [job["metadata"]["name"] for job in cluster.objects("TrainJob")] == [run.xcom("train", "ref")["name"]]
+
+
+def test_a_connection_that_is_not_there_is_named(bag, run_trainjob_task, trainjob_recorder):
+    train = bag.dags["train_anywhere"].get_task("train")
+    done = run_trainjob_task(train)
+
+    assert "trainjob_cluster" in str(done.error)
+    assert not isinstance(done.error, AirflowFailException)
+
+
+def test_fine_tuning_is_a_recipe_with_its_model_data_and_lora(bag, run_trainjob_dag, cluster):
+    cluster.lives.set("*", "complete")
+    run = run_trainjob_dag(bag.dags["finetune_llm"])
+
+    (job,) = cluster.objects("TrainJob")
+    spec = job["spec"]
+    assert run.states == {"finetune": "success"}
+    assert spec["runtimeRef"]["name"] == "torchtune-llama3.2-1b"
+    assert spec["initializer"]["dataset"]["storageUri"] == "hf://tatsu-lab/alpaca"
+    assert spec["initializer"]["model"]["storageUri"] == "hf://meta-llama/Llama-3.2-1B-Instruct"
+    assert spec["initializer"]["model"]["env"][0]["valueFrom"] == {
+        "secretKeyRef": {"name": "huggingface", "key": "token"}
+    }
+    assert "model.lora_rank=16" in spec["trainer"]["args"]
+    assert job["metadata"]["labels"]["team"] == "assistant"
+
+
+def test_queued_jobs_wait_for_kueue_with_their_priorities(bag, run_trainjob_dag, cluster):
+    cluster.lives.set("*", "kueue")
+    run = run_trainjob_dag(bag.dags["queue_priorities"])
+
+    jobs = cluster.objects("TrainJob")
+    labels = {job["metadata"]["name"].rpartition("-")[0]: job["metadata"]["labels"] for job in jobs}
+    assert run.state == "success"
+    assert {each["kueue.x-k8s.io/queue-name"] for each in labels.values()} == {"training"}
+    assert {name: each["kueue.x-k8s.io/priority-class"] for name, each in labels.items()} == {
+        "experiment-slow": "experiment",
+        "experiment-fast": "experiment",
+        "release": "release",
+    }
