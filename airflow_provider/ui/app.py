@@ -1,7 +1,8 @@
 """The routes of the TrainJobs page: who may ask for what. What they answer is gathered elsewhere.
 
 Routes of a plugin are open to everybody unless each says otherwise, so here each one does. A job is addressed by its
-task, never by a name: the permission is that of the task's DAG, and what the task wrote says which job it is.
+task, never by a name: the permission is that of the task's DAG, and what the task wrote says which job it is. The DAG
+stands in the path, because before Airflow 3.2 that is the only place where the permission looks for it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_authenticated
 from airflow.api_fastapi.logging.decorators import action_logging
-from airflow.sdk.log import redact  # type: ignore[attr-defined]
+from airflow.sdk._shared.secrets_masker import redact
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import FileResponse, JSONResponse, RedirectResponse
 
@@ -40,10 +41,11 @@ _HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+_OF_A_DAG = "/api/dags/{dag_id}"
 _Id = Annotated[str, Query(min_length=1, max_length=250)]
 
 
-def _task(dag_id: _Id, run_id: _Id, task_id: _Id, map_index: Annotated[int, Query(ge=-1)] = -1) -> Task:
+def _task(dag_id: str, run_id: _Id, task_id: _Id, map_index: Annotated[int, Query(ge=-1)] = -1) -> Task:
     return Task(dag_id, run_id, task_id, map_index)
 
 
@@ -111,14 +113,14 @@ def asset(name: str) -> FileResponse:
 def list_jobs(
     session: SessionDep,
     user: GetUserDep,
-    dag_id: Annotated[str | None, Query(max_length=250)] = None,
+    dag: Annotated[str | None, Query(max_length=250)] = None,
     status: Annotated[str | None, Query(max_length=20)] = None,
     text: Annotated[str, Query(max_length=250)] = "",
     before: datetime | None = None,
 ) -> dict[str, Any]:
     """The jobs of the DAGs that the user may read, newest first."""
     readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
-    wanted = readable & {dag_id} if dag_id else readable
+    wanted = readable & {dag} if dag else readable
     found = list(store.newest(session, wanted, before, _SCANNED))
     named = [pushed for pushed in found if pushed.deletion is None and view.matches(pushed, text)]
     looked = ((pushed, view.row(pushed, job)) for pushed, job in live.unfinished(named))
@@ -187,11 +189,11 @@ def create_app() -> FastAPI:
     get("/assets/{name}", dependencies=_LOGGED_IN)(asset)
     get("/api/jobs", dependencies=_READ)(list_jobs)
     # Its diagnosis quotes the log.
-    get("/api/job", dependencies=_READ_LOGS)(get_job)
-    get("/api/log", dependencies=_READ_LOGS)(get_log)
-    get("/api/manifest", dependencies=[*_READ, _may("GET", DagAccessEntity.CODE)])(get_manifest)
+    get(f"{_OF_A_DAG}/job", dependencies=_READ_LOGS)(get_job)
+    get(f"{_OF_A_DAG}/log", dependencies=_READ_LOGS)(get_log)
+    get(f"{_OF_A_DAG}/manifest", dependencies=[*_READ, _may("GET", DagAccessEntity.CODE)])(get_manifest)
     for action in (suspend, resume, delete):
-        post(f"/api/{action.__name__}", dependencies=_change(action.__name__))(action)
+        post(f"{_OF_A_DAG}/{action.__name__}", dependencies=_change(action.__name__))(action)
     app.middleware("http")(_with_headers)
     app.exception_handler(TrainerError)(_refusal)
     app.exception_handler(401)(_to_the_login)

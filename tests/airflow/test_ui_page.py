@@ -239,11 +239,24 @@ def test_a_finished_job_shows_its_result(job_page, trains):
 def test_a_failed_job_says_why(page, airflow, tmp_path):
     ref = airflow.start("train_broken", tmp_path / "gate").submitted()
     until(lambda: airflow.client.observe(ref).outcome)
-    page.goto("/trainjobs/?dag_id=train_broken")
+    page.goto("/trainjobs/?dag=train_broken")
     page.get_by_role("link", name=ref.name).click()
     expect(page.get_by_role("heading", name="Failed: UserCode")).to_be_visible()
     expect(page.locator("#notices")).to_contain_text("no such file: /data/digits.npz")
     keep(page, "job-failed")
+
+
+def test_a_job_that_the_server_cannot_ask_about_shows_what_its_task_wrote(page, airflow, trains):
+    run = airflow.runs("train_digits", "manual")[-1]["dag_run_id"]
+    xcoms = f"/api/v2/dags/train_digits/dagRuns/{run}/taskInstances/train/xcomEntries"
+    ref = airflow.ask("GET", f"{xcoms}/ref?deserialize=true")["value"]
+    airflow.ask("PATCH", f"{xcoms}/ref", {"value": {**ref, "backend": "kubernetes", "namespace": "team-vision"}})
+    page.goto("/trainjobs/")
+    page.get_by_role("link", name=ref["name"]).click()
+    expect(page.locator("#notices")).to_contain_text("the API server cannot ask the backend")
+    expect(page.get_by_role("button", name="Delete")).to_have_count(0)
+    expect(page.get_by_role("region", name="Log")).to_have_count(0)
+    keep(page, "job-unreachable")
 
 
 def test_the_page_is_dark_where_the_browser_is(browser, airflow, trains):
@@ -274,7 +287,6 @@ def test_in_airflows_frame_the_page_takes_its_theme_and_leads_to_its_task(page, 
 
 def test_the_button_of_a_task_leads_to_its_job(page, airflow, trains):
     run = airflow.runs("train_digits", "manual")[-1]["dag_run_id"]
-    page.goto(f"/dags/train_digits/runs/{run}/tasks/train")
-    with page.expect_popup() as opened:
-        page.get_by_role("link", name="TrainJob", exact=True).click()
-    expect(opened.value.get_by_role("heading", level=1)).to_have_text(re.compile("^train-"))
+    page.goto(f"/dags/train_digits/runs/{run}/tasks/train/details")
+    page.get_by_role("link", name="TrainJob", exact=True).click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(re.compile("^train-"))

@@ -8,8 +8,14 @@ import urllib.parse
 import pytest
 from ui_scene import EDITOR, OUTSIDER, VIEWER, Browser, a_dag, push, ref_of, task_of, training
 
-_PAGES = ["/", "/job", "/assets/{name}", "/api/jobs", "/api/job", "/api/log", "/api/manifest"]
-_CHANGES = ["/api/suspend", "/api/resume", "/api/delete"]
+_PAGES = [
+    "/",
+    "/job",
+    "/assets/{name}",
+    "/api/jobs",
+    *(f"/api/dags/{{dag_id}}/{name}" for name in ("job", "log", "manifest")),
+]
+_CHANGES = [f"/api/dags/{{dag_id}}/{name}" for name in ("suspend", "resume", "delete")]
 _OF_A_JOB = ["api/job", "api/log", "api/manifest"]
 
 
@@ -81,7 +87,7 @@ def trains(submitted, client):
     ("path", "method"), [*((path, "GET") for path in _PAGES), *((path, "POST") for path in _CHANGES)]
 )
 def test_nobody_gets_in_without_a_login(server, path, method):
-    url = f"/trainjobs{path}?dag_id=a&run_id=b&task_id=c".replace("{name}", "trainjobs.js")
+    url = f"/trainjobs{path}?run_id=b&task_id=c".replace("{name}", "trainjobs.js").replace("{dag_id}", "a")
     assert server[0].request(method, url, headers={"X-TrainJobs": "1"}).status_code == 401
 
 
@@ -122,7 +128,7 @@ def test_a_user_finds_the_jobs_of_the_dags_that_he_may_read(browse, submitted):
 
 def test_asking_for_a_closed_dag_by_name_finds_no_job(browse, submitted):
     submitted("closed_by_name")
-    assert browse(OUTSIDER).get("api/jobs", dag_id="closed_by_name").status_code == 403
+    assert browse(OUTSIDER).get("api/jobs", dag="closed_by_name").json()["jobs"] == []
 
 
 @pytest.mark.parametrize("path", _OF_A_JOB)
@@ -132,8 +138,14 @@ def test_a_job_of_a_dag_that_a_user_may_not_read_is_closed_to_him(browse, submit
 
 def test_a_second_dag_in_the_address_opens_no_door(browse, submitted):
     task = submitted("closed_twice")
-    query = urllib.parse.urlencode([*task.items(), ("dag_id", "open")])
-    assert browse(OUTSIDER).get(f"api/job?{query}&x=").status_code == 404
+    outsider = browse(OUTSIDER, task)
+    assert outsider.get("api/job", dag_id="open").status_code == 403
+    outsider.task = {**task, "dag_id": "open"}
+    assert outsider.get("api/job", dag_id="closed_twice").status_code == 404
+
+
+def test_all_dags_at_once_open_no_door(browse, submitted):
+    assert browse(OUTSIDER, {**submitted("closed_all"), "dag_id": "~"}).get("api/job").status_code == 404
 
 
 @pytest.mark.parametrize("action", ["suspend", "resume", "delete"])
@@ -170,7 +182,7 @@ def test_a_deleted_job_is_gone_and_the_page_says_who_did_it(browse, trains, clie
     assert editor.post("api/delete").status_code == 204
     assert name not in [job.name for job in client.list_jobs()]
     assert editor.job()["deleted"]["by"] == "editor"
-    assert name not in str(editor.get("api/jobs", dag_id="open_delete").json()["jobs"])
+    assert name not in str(browse(EDITOR).get("api/jobs", dag="open_delete").json()["jobs"])
 
 
 def test_a_change_stands_in_the_audit_log(browse, trains):
@@ -198,7 +210,7 @@ def test_a_job_that_another_dag_only_claims_has_no_status_in_the_list(browse, su
     theirs, mine = trains("closed_victim_of_list"), submitted("open_claims_in_list")
     push(mine, "ref", ref_of(theirs).to_dict())
     push(mine, "status", None)
-    (row,) = browse(OUTSIDER).get("api/jobs", dag_id="open_claims_in_list").json()["jobs"]
+    (row,) = browse(OUTSIDER).get("api/jobs", dag="open_claims_in_list").json()["jobs"]
     assert {"status", "progress"}.isdisjoint(row)
 
 
@@ -220,7 +232,7 @@ def test_a_complete_job_shows_what_it_left(browse, run_dag, gate, home):
 
 def test_the_list_says_status_and_progress(browse, trains):
     trains("open_rows")
-    (row,) = browse(VIEWER).get("api/jobs", dag_id="open_rows").json()["jobs"]
+    (row,) = browse(VIEWER).get("api/jobs", dag="open_rows").json()["jobs"]
     assert (row["status"], row["progress"]["percentage"], row["task_id"]) == ("Running", 100, "train")
 
 
@@ -237,7 +249,7 @@ def test_the_list_says_status_and_progress(browse, trains):
 )
 def test_the_list_can_be_filtered(browse, trains, filters, count):
     task = trains("open_filter")
-    found = browse(VIEWER).get("api/jobs", **{"dag_id": "open_filter", **filters}).json()["jobs"]
+    found = browse(VIEWER).get("api/jobs", **{"dag": "open_filter", **filters}).json()["jobs"]
     assert len([row for row in found if row["run_id"] == task["run_id"]]) == count
 
 

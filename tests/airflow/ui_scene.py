@@ -39,7 +39,8 @@ class Browser:
         return answer.json()
 
     def _url(self, path, parameters):
-        about = self.task if self.task and path not in ("", "api/jobs") else {}
+        about = dict(self.task or {})
+        path = path.replace("api/", f"api/dags/{about.pop('dag_id')}/") if about else path
         return f"/trainjobs/{path}?{urllib.parse.urlencode({**about, **parameters})}"
 
 

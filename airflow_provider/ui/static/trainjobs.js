@@ -14,7 +14,6 @@
   window.addEventListener("storage", theme);
 
   const $ = (selector) => document.querySelector(selector);
-  const plural = (count, word) => `${count.toLocaleString()} ${word}${count === 1 ? "" : "s"}`;
 
   /** An element. Whatever is put into it becomes text, never markup. */
   function el(name, attributes, ...children) {
@@ -39,8 +38,9 @@
   class Refusal extends Error {}
 
   async function ask(path, parameters, method = "GET") {
-    const address = new URL(`api/${path}`, document.baseURI);
-    for (const [key, value] of Object.entries(parameters)) if (value !== "") address.searchParams.set(key, value);
+    const { dag_id, ...others } = parameters;
+    const address = new URL(dag_id ? `api/dags/${encodeURIComponent(dag_id)}/${path}` : `api/${path}`, document.baseURI);
+    for (const [key, value] of Object.entries(others)) if (value !== "") address.searchParams.set(key, value);
     const answer = await fetch(address, { method, headers: method === "GET" ? {} : { "X-TrainJobs": "1" } })
       .catch(() => { throw new Refusal("The API server does not answer; trying again."); });
     if (answer.status === 401) location.reload();
@@ -75,7 +75,6 @@
   }
 
   // Words for numbers and times.
-
   function span(milliseconds) {
     const seconds = Math.max(0, Math.round(milliseconds / 1000));
     const [minutes, hours, days] = [60, 3600, 86400].map((unit) => Math.floor(seconds / unit));
@@ -84,6 +83,7 @@
     return minutes ? `${minutes} min ${seconds % 60} s` : `${seconds} s`;
   }
 
+  /** The same without its smaller unit: an age in a list shall not flicker. */
   const rough = (milliseconds) => span(milliseconds).split(" ").slice(0, 2).join(" ");
   const since = (from, to) => (from ? (to ? new Date(to) : Date.now()) - new Date(from) : undefined);
   const number = (value) => (Number.isInteger(value) ? value.toLocaleString() : Number(value.toPrecision(4)).toString());
@@ -101,11 +101,7 @@
     return el("div", { class: "scroll" }, el("table", { "aria-label": label }, el("thead", {}, head), el("tbody", {}, ...body)));
   }
 
-  function titled(title, ...content) {
-    const id = `title-${title.toLowerCase()}`;
-    return el("section", { "aria-labelledby": id }, el("h2", { id }, title), ...content);
-  }
-
+  const titled = (title, ...content) => el("section", { "aria-label": title }, el("h2", {}, title), ...content);
   const taskQuery = ({ dag_id, run_id, task_id, map_index }) => new URLSearchParams({ dag_id, run_id, task_id, map_index });
 
   /** A link to a page of Airflow. Inside Airflow's frame it opens in Airflow's own window, which a frame may not steer. */
@@ -129,16 +125,14 @@
   const taskName = ({ task_id, map_index }) => (map_index >= 0 ? `${task_id} [${map_index}]` : task_id);
 
   // The list.
-
   function listPage() {
     const form = $("#filters");
     const wanted = new URLSearchParams(location.search);
-    const pick = (name, value) => {
-      const field = form.elements[name];
-      if (field.tagName === "SELECT" && ![...field.options].some((option) => option.value === value)) field.append(el("option", {}, value));
-      field.value = value;
-    };
-    for (const name of ["text", "dag_id", "status"]) if (wanted.get(name)) pick(name, wanted.get(name));
+    const offer = (field, value) => [...field.options].some((option) => option.value === value) || field.append(el("option", {}, value));
+    for (const name of ["text", "dag", "status"]) {
+      if (name === "dag" && wanted.get(name)) offer(form.elements.dag, wanted.get(name));
+      form.elements[name].value = wanted.get(name) ?? "";
+    }
     let before = [];
 
     const load = async () => {
@@ -146,20 +140,18 @@
       const asked = JSON.stringify([filters, before]);
       const found = await ask("jobs", { ...filters, before: before.at(-1) ?? "" });
       if (asked !== JSON.stringify([Object.fromEntries(new FormData(form)), before])) return;
-      for (const dag of found.dags) if (![...form.elements.dag_id.options].some((option) => option.value === dag)) form.elements.dag_id.append(el("option", {}, dag));
+      for (const dag of found.dags) offer(form.elements.dag, dag);
       const ages = found.jobs.map((job) => rough(since(job.created)));
       show($("#list"), { ...found, ages, filters, page: before.length }, listed);
       $("#list").removeAttribute("aria-busy");
     };
     const again = repeat(load, () => 5);
-
     const turnTo = (pages) => { before = pages; again(); };
     const listed = ({ jobs, older, filters, page }) => {
       const filtered = Object.values(filters).some(Boolean);
-      const pages = el("p", { class: "buttons" },
-        page > 0 && el("button", { type: "button", onclick: () => turnTo(before.slice(0, -1)) }, "Newer"),
-        older && el("button", { type: "button", onclick: () => turnTo([...before, older]) }, "Older"));
-      if (!jobs.length) return [el("p", { class: "card empty" }, filtered ? "No TrainJob fits these filters." : "No task has submitted a TrainJob yet."), pages.childElementCount > 0 && pages];
+      const turn = (words, pages) => el("button", { type: "button", onclick: () => turnTo(pages) }, words);
+      const turns = (page > 0 || older) && el("p", { class: "buttons" }, page > 0 && turn("Newer", before.slice(0, -1)), older && turn("Older", [...before, older]));
+      if (!jobs.length) return [el("p", { class: "card empty" }, filtered ? "No TrainJob fits these filters." : "No task has submitted a TrainJob yet."), turns];
       return [table(jobs, [
         ["TrainJob", (job) => el("a", { class: "name", href: `job?${taskQuery(job)}` }, job.name)],
         ["Status", (job) => job.status && status(job.status)],
@@ -168,7 +160,7 @@
         ["Task", (job) => taskName(job)],
         ["Run", (job) => el("span", { class: "quiet" }, job.run_id)],
         ["Age", (job) => age(job.created)],
-      ], "TrainJobs"), pages.childElementCount > 0 && pages];
+      ], "TrainJobs"), turns];
     };
 
     const changed = () => {
@@ -184,7 +176,6 @@
   const bar = ({ percentage }) => el("span", {}, el("progress", { max: 100, value: percentage, "aria-label": "Progress" }), `${percentage} %`);
 
   // One job.
-
   const ended = (job) => ["Complete", "Failed"].includes(job.status);
 
   function jobPage() {
@@ -201,19 +192,13 @@
 
     const act = async (action) => {
       $("#actions").querySelectorAll("button").forEach((button) => { button.disabled = true; });
-      try {
-        await ask(action, task, "POST");
-        trouble("");
-      } catch (error) {
-        trouble(error.message);
-      }
+      await ask(action, task, "POST").then(() => trouble(""), (error) => trouble(error.message));
       $("#actions").shown = undefined;
       again();
     };
 
     const follow = async () => {
       const names = (job.steps || []).filter((step) => step.started).map((step) => step.name);
-      $("#log").hidden = !names.length;
       if (!names.length) return;
       const choice = $("#step");
       const before = choice.value;
@@ -254,7 +239,7 @@
   function draw(job, act) {
     document.title = `${job.name} · TrainJobs`;
     $("#name").textContent = job.name;
-    show($("#status"), job.status, (word) => word && status(word));
+    show($("#status"), job.deleted ? "Deleted" : job.status, (word) => word && status(word));
     show($("#actions"), [job.actions, job.status], ([actions]) => actions.map((action) => button(action, job, act)));
     drawFacts(job);
     show($("#notices"), [job.diagnosis, job.unreachable, job.deleted, job.read_only, job.note, job.status], () => notices(job));
@@ -286,11 +271,11 @@
       ["Run", job.task.run_id],
       ["Task state", job.task.state],
       ["Backend", job.backend],
-      ["Namespace", job.namespace],
+      [job.backend === "local" ? "Folder" : "Namespace", job.namespace],
       ["Runtime", job.runtime],
       ["Nodes", job.num_nodes && number(job.num_nodes)],
-      ["Created", moment(job.created, `${rough(since(job.created))} ago`)],
-      ["Ran for", ran !== undefined && span(ran)],
+      ["Created", moment(job.created, `${span(since(job.created))} ago`)],
+      [ended(job) ? "Ran for" : "Running for", ran !== undefined && span(ran)],
       ["Elsewhere", (job.dashboard || job.logs) && el("span", {}, job.dashboard && link(job.dashboard, "Dashboard"), job.dashboard && job.logs && " · ", job.logs && link(job.logs, "Logs"))],
     ].filter(([, value]) => value);
     const texts = facts.map(([name, value]) => [name, value.textContent ?? value]);
@@ -371,8 +356,9 @@
 
   function drawLog(tail) {
     const place = $("#log pre");
-    const omitted = tail.left ? [`(${plural(tail.left, "earlier line")} not shown)`] : [];
-    const text = [...omitted, ...tail.lines].join("\n") || "Nothing yet.";
+    const omitted = tail.left ? [`(earlier lines not shown: ${number(tail.left)})`] : [];
+    const text = [...omitted, ...tail.lines].join("\n");
+    $("#log").hidden = !text && $("#step").options.length < 2;
     if (place.textContent === text) return;
     const following = $("#follow").checked;
     place.textContent = text;
