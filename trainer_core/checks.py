@@ -30,6 +30,7 @@ __all__ = [
     "check_packages",
     "check_text",
     "check_texts",
+    "each_problem",
     "is_placeholder",
     "known_fields",
     "one_line",
@@ -230,14 +231,19 @@ def known_fields(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
 
 def one_line(error: ValidationError) -> str:
     """Return pydantic's report as one line: ``trainer.num_nodes: input should be greater than 0, got -1``."""
-    parts = []
+    return "; ".join(text for _, text in each_problem(error))
+
+
+def each_problem(error: ValidationError) -> list[tuple[tuple[str, ...], str]]:
+    """Return what pydantic reports, one by one: the path of the value, and what is wrong with it."""
+    found = []
     for item in error.errors(include_url=False):
-        path = ".".join(str(part) for part in item["loc"])
+        path = tuple(str(part) for part in item["loc"])
         message = item["msg"].removeprefix("Value error, ")
         shown = repr(item["input"]) if isinstance(item["input"], (str, int, float, bool)) else ""
         got = f", got {shown}" if shown and shown not in message else ""
-        parts.append(f"{path}: {message}{got}" if path else message)
-    return "; ".join(parts)
+        found.append((path, f"{'.'.join(path)}: {message}{got}" if path else message))
+    return found
 
 
 def _check_label_key(what: str, key: str) -> None:

@@ -149,6 +149,14 @@ class TrainerClient:
         """Return exactly what submitting the request would create. Creates nothing."""
         return self.backend.render(request)
 
+    def dry_run(self, request: TrainJobRequest) -> None:
+        """Let the backend say whether it would take a request. Creates nothing.
+
+        Raises:
+            TrainerError: It would be refused.
+        """
+        self.backend.dry_run(request if request.name else request.named(naming.random_name()))
+
     def submit(self, request: TrainJobRequest) -> TrainJobRef:
         """Get or create the TrainJob of a request; the same request gives the same job.
 

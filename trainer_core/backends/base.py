@@ -103,6 +103,16 @@ class Backend(ABC):
             RuntimeNotFoundError: No such runtime.
         """
 
+    def dry_run(self, request: TrainJobRequest) -> None:
+        """Say whether a named request would be taken, as the backend's server sees it. Creates nothing.
+
+        Raises:
+            InvalidRequestError: It would not.
+            UnsupportedError: This backend cannot do what is asked for.
+            RuntimeNotFoundError: No such runtime.
+        """
+        self.render(request)
+
     @abstractmethod
     def find(self, request: TrainJobRequest) -> Sequence[Found]:
         """Return every job there is with the request's name or of its owner."""

@@ -99,6 +99,11 @@ class KubernetesBackend(Backend):
             _log.warning("%s", warning)
         return [manifest.trainjob(request, runtime, self._server, self.namespace, attempt)]
 
+    def dry_run(self, request: TrainJobRequest) -> None:
+        for each in self._rendered(request, attempt=0):
+            with suppress(TakenError):  # Of that name there is one, which says nothing of the rest.
+                self._api.create(kinds.of(each), each, dry_run=True)
+
     def find(self, request: TrainJobRequest) -> Sequence[Found]:
         owned = self._looks.of_owner(request.owner.key, self.namespace) if request.owner else []
         found = [observe.found(raw) for raw in owned]

@@ -1,0 +1,206 @@
+"""`trainjob lint`: mistakes in the TrainJobs of DAGs, found before anything runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from fake_cluster import Cluster
+
+from trainer_core.cli import main
+
+HEAD = """
+from datetime import datetime, timezone
+from airflow.sdk import DAG, Param, task
+from airflow_provider.operators.trainjob import TrainJobOperator
+from trainer_core import CustomTrainer
+
+def train(lr: float, day: str = ""):
+    return {"lr": lr}
+
+@task.trainjob(runtime="python")
+def fit(x: int):
+    return x
+
+@task
+def upstream():
+    return 3
+
+PARAMS = {"nodes": 2, "asked": Param(type="integer")}
+with DAG("nightly", schedule=None, start_date=datetime(2024, 1, 1, tzinfo=timezone.utc), params=PARAMS):
+"""
+
+
+@pytest.fixture
+def lint(tmp_path, monkeypatch, capsys, airflow_db):
+    """Lint a file with these tasks, in this process; return the exit code and the problems."""
+    monkeypatch.chdir(tmp_path)
+
+    def command(tasks, *arguments):
+        folder = tmp_path / "dags"
+        folder.mkdir(exist_ok=True)
+        (folder / "nightly.py").write_text(HEAD + textwrap.indent(textwrap.dedent(tasks), "    "))
+        capsys.readouterr()
+        code = main(["lint", "dags", "-o", "json", *arguments])
+        return code, json.loads(capsys.readouterr().out)
+
+    return command
+
+
+def operator(arguments):
+    return f"TrainJobOperator(task_id='train', {arguments})"
+
+
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        operator("trainer=CustomTrainer(train, {'lr': '{{ params.nodes }}', 'day': '{{ ds }}'})"),
+        operator("trainer=CustomTrainer(train, {'lr': 1}, num_nodes='{{ params.nodes }}')"),
+        operator("trainer=CustomTrainer(train, {'lr': '{{ params.asked }}'}, num_nodes='{{ var.value.nodes }}')"),
+        operator("trainer={'image': '{{ ti.x }}', 'resources_per_node': {'gpu': '{{ ti.gpus }}'}}"),
+        operator("initializer={'dataset': '{{ conn.data.host }}'}"),
+        operator("trainer=CustomTrainer(train), func_args={'lr': upstream()}"),
+        "fit(upstream())",
+        "fit.expand(x=[1, 2])",
+        "fit.expand(x=upstream())",
+        "fit.expand_kwargs([{'x': 1}])",
+        "TrainJobOperator.partial(task_id='s', trainer=CustomTrainer(train)).expand(func_args=upstream())",
+        "upstream()",
+    ],
+)
+def test_what_may_be_right_is_no_problem(lint, tasks):
+    assert lint(tasks) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("tasks", "task", "problem"),
+    [
+        (
+            operator("trainer=CustomTrainer(train, {'lr': 1}, num_nodes='{{ params.nodes - 2 }}')"),
+            "train",
+            "trainer.num_nodes: Input should be greater than 0, got '0'",
+        ),
+        (
+            operator("trainer=CustomTrainer(train, {'lr': '{{ ds }}'}, num_nodes='{{ ti.x }}')"),
+            "train",
+            "parameter lr is declared as float",
+        ),
+        (
+            operator("trainer=CustomTrainer(train, {'lr': 1}, env={'A': '{{ ds }'})"),
+            "train",
+            "trainer.env.A: the template cannot be read: unexpected '}'",
+        ),
+        (operator("initializer={'dataset': '{{ ds }}'}"), "train", "initializer.dataset.storage_uri"),
+        ("fit('two')", "fit", "parameter x is declared as int, and 'two' cannot be read as one"),
+    ],
+)
+def test_a_problem_is_one_line_with_file_dag_and_task(lint, tasks, task, problem):
+    code, (found,) = lint(tasks)
+    assert code == 2
+    assert {key: found[key] for key in ("file", "dag", "task")} == {
+        "file": "dags/nightly.py",
+        "dag": "nightly",
+        "task": task,
+    }
+    assert problem in found["problem"]
+    assert "\n" not in found["problem"]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "entry", "problem"),
+    [
+        ("fit.expand(x=[1, 'two'])", "1", "'two' cannot be read as one"),
+        ("fit.override(num_nodes=0).expand(x=[1])", "0", "num_nodes must be a whole number"),
+        (
+            "TrainJobOperator.partial(task_id='s', trainer=CustomTrainer(train)).expand(func_args=[{'lr': 1}, {}])",
+            "1",
+            "train needs lr",
+        ),
+        (
+            "TrainJobOperator.partial(task_id='s').expand_kwargs([{'trainer': {'image': 'a', 'num_nodes': 'x'}}])",
+            "0",
+            "trainer.num_nodes",
+        ),
+    ],
+)
+def test_entries_of_mapped_tasks_are_looked_at_one_by_one(lint, tasks, entry, problem):
+    code, (found,) = lint(tasks)
+    assert (code, found["entry"]) == (2, entry)
+    assert problem in found["problem"]
+
+
+def test_a_file_that_airflow_cannot_import_is_a_problem_with_its_line(lint):
+    code, (found,) = lint(operator("trainer={'image': 'a', 'num_nodes': -1}"))
+    assert code == 2
+    assert found == {
+        "file": f"dags/nightly.py:{HEAD.count(chr(10)) + 1}",
+        "problem": "ValueError: num_nodes must be a whole number of at least 1, got -1",
+    }
+
+
+def test_what_files_print_is_not_among_the_problems(lint):
+    assert lint("print('noise')") == (0, [])
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with Cluster(namespaces=["team"], controllers=False) as made:
+        yield made
+
+
+def on_cluster(config, arguments):
+    return operator(
+        f"trainer=CustomTrainer(train, {{'lr': 1}}), backend='kubernetes', backend_config={config!r}, {arguments}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problems"),
+    [("runtime='python'", 0), ("runtime='absent'", 1), ("runtime='python', secrets=None", 0)],
+)
+def test_a_server_is_asked_and_nothing_is_created(lint, cluster, tmp_path, arguments, problems):
+    config = {"config_file": str(cluster.kubeconfig(tmp_path / "config", "team"))}
+    _, found = lint(on_cluster(config, arguments), "--server")
+    assert len(found) == problems
+    assert cluster.objects("TrainJob", "team") == []
+
+
+def test_what_the_server_refuses_is_a_problem(lint, cluster, tmp_path):
+    config = {"config_file": str(cluster.kubeconfig(tmp_path / "config", "team"))}
+    cluster.faults.next(status=422, method="POST", path="trainjobs")
+    code, (found,) = lint(on_cluster(config, "runtime='python'"), "--server")
+    assert (code, found["task"]) == (2, "train")
+
+
+def test_a_connection_that_is_not_there_is_a_problem_when_the_server_is_asked(lint):
+    tasks = operator("trainer=CustomTrainer(train, {'lr': 1}), trainjob_conn_id='absent'")
+    assert lint(tasks) == (0, [])
+    code, (found,) = lint(tasks, "--server")
+    assert code == 2
+    assert "absent" in found["problem"]
+
+
+def test_a_path_that_is_not_there_is_bad_input(capsys):
+    assert main(["lint", "/absent"]) == 2
+    assert "/absent does not exist" in capsys.readouterr().err
+
+
+def test_the_command_works_where_airflow_was_never_set_up(tmp_path):
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "nightly.py").write_text(HEAD + "    print('noise')\n    fit('two')\n")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; from trainer_core.cli import main; sys.exit(main())", "lint", "dags"],
+        cwd=tmp_path,
+        env={**environment, "AIRFLOW_HOME": str(tmp_path / "airflow")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("dags/nightly.py: dag nightly, task fit: trainer.code: parameter x is declared as int")
+    assert not (tmp_path / "airflow" / "airflow.db").exists()
