@@ -14,10 +14,11 @@ from airflow.sdk.execution_time.supervisor import set_supervisor_comms
 from fake_cluster import Cluster
 
 from airflow_provider import clients
+from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.testing.tasks import StandInTaskInstance
 from airflow_provider.triggers import telling, trainjob
 from airflow_provider.triggers.trainjob import TrainJobTrigger
-from trainer_core import KubernetesBackendConfig, TrainerClient
+from trainer_core import CustomTrainerContainer, KubernetesBackendConfig, TrainerClient
 from trainer_core.cluster import watch
 from trainer_core.request import TrainJobRequest
 
@@ -312,3 +313,17 @@ async def test_a_trigger_that_is_over_leaves_nothing_behind(cluster, submit, wai
     gc.collect()
     assert telling._Crowd.telling == 0
     assert telling._Crowd.ending == 0
+
+
+@pytest.mark.parametrize("fault", [{"hang": 30}, {"status": 503}])
+def test_a_killed_worker_is_done_within_five_seconds_whatever_the_cluster_does(cluster, tmp_path, fault):
+    config = {"config_file": str(cluster.kubeconfig(tmp_path / "config")), "namespace": "default"}
+    trainer = CustomTrainerContainer(image="registry.local/train:1")
+    operator = TrainJobOperator(
+        task_id="train", runtime="python", trainer=trainer, backend="kubernetes", backend_config=config
+    )
+    operator._submit(StandInTaskInstance())
+    cluster.faults.next(path="trainjobs", times=100, **fault)
+    begin = time.monotonic()
+    operator.on_kill()
+    assert time.monotonic() - begin < 5
