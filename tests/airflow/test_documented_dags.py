@@ -14,10 +14,16 @@ FILE = re.compile(r"```python\n# (?P<name>[\w.]+)\n(?P<text>.*?)^```$", re.M | r
 
 
 @pytest.mark.parametrize(
-    ("page", "dag_id", "task_id"),
-    [("guide", "guide_train", "train"), ("guide", "guide_two_tasks", "wait"), ("readme", "nightly", "train")],
+    ("page", "dag_id", "task_id", "key", "value"),
+    [
+        ("guide", "guide_train", "train", "status", "Complete"),
+        ("guide", "guide_two_tasks", "wait", "status", "Complete"),
+        ("guide", "guide_function", "train", "layers", [64, 10]),
+        ("guide", "guide_sweep", "best_of", "return_value", {"metrics": {"loss": 0.0}, "lr": 0.1}),
+        ("readme", "nightly", "train", "status", "Complete"),
+    ],
 )
-def test_a_documented_dag_runs(page, dag_id, task_id, airflow_db, run_dag, xcom, tmp_path, monkeypatch):
+def test_a_documented_dag_runs(page, dag_id, task_id, key, value, airflow_db, run_dag, xcom, tmp_path, monkeypatch):
     from airflow.dag_processing.dagbag import DagBag
 
     folder = tmp_path / "dags"
@@ -32,4 +38,4 @@ def test_a_documented_dag_runs(page, dag_id, task_id, airflow_db, run_dag, xcom,
     assert bag.import_errors == {}
     run = run_dag(bag.dags[dag_id])
     assert run.state == "success"
-    assert xcom(run, task_id, "status") == "Complete"
+    assert xcom(run, task_id, key) == value
