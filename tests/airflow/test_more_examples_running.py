@@ -1,0 +1,80 @@
+"""The examples in a whole Airflow: its scheduler, its triggerer and a person start, continue and approve them."""
+
+from __future__ import annotations
+
+import pytest
+from standalone import EXAMPLES, Task, a_running_airflow, until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+_NAMES = ("nightly_forecast", "promote_forecast", "approve_forecast", "retrain_on_drift")
+
+
+@pytest.fixture(scope="module")
+def drift(tmp_path_factory):
+    """The file by which a monitor reports drift."""
+    return tmp_path_factory.mktemp("monitor") / "drift.json"
+
+
+@pytest.fixture(scope="module")
+def airflow(tmp_path_factory, drift):
+    files = [EXAMPLES / f"{name}.py" for name in ("energy", *_NAMES)]
+    home = tmp_path_factory.mktemp("running")
+    with a_running_airflow(home, files, dags=len(_NAMES), ENERGY_DRIFT_FILE=str(drift)) as running:
+        yield running
+
+
+def started(airflow, dag, kind, number=1):
+    """The runs of a DAG that something else started, once there are so many."""
+    return until(lambda: len(runs := airflow.runs(dag, kind)) >= number and runs)
+
+
+def test_a_report_of_drift_trains_a_candidate_which_goes_through_the_gate(airflow, drift):
+    before = len(airflow.runs("promote_forecast", "asset_triggered"))
+    drift.write_text("{}")
+    (run,) = started(airflow, "retrain_on_drift", "asset_triggered")
+    train = Task(airflow, "retrain_on_drift", run["dag_run_id"])
+    train.is_now("success")
+    gated = started(airflow, "promote_forecast", "asset_triggered", before + 1)[-1]
+    Task(airflow, "promote_forecast", gated["dag_run_id"], "promote").is_now("success")
+
+    assert not drift.exists()
+    assert airflow.causes(run) == [("energy-drift", None)]
+    assert ("energy-candidate", "retrain_on_drift") in airflow.causes(gated)
+
+
+def test_a_backfill_trains_each_past_day_once(airflow):
+    body = {"dag_id": "nightly_forecast", "from_date": "2026-02-01T00:00:00Z", "to_date": "2026-02-03T00:00:00Z"}
+    airflow.ask("POST", "/api/v2/backfills", {**body, "max_active_runs": 2, "dag_run_conf": {}})
+    runs = started(airflow, "nightly_forecast", "backfill", 2)
+    tasks = [Task(airflow, "nightly_forecast", run["dag_run_id"]) for run in runs]
+    for task in tasks:
+        task.is_now("success")
+
+    days = {task.xcom("return_value")["day"] for task in tasks}
+    names = {task.ref()["name"] for task in tasks}
+    assert days == {"2026-01-31", "2026-02-01"}
+    assert len(names) == len(tasks)
+
+
+def asked(airflow):
+    """Start the DAG that needs approval; return what the person is asked, and the promotion."""
+    run = airflow.ask("POST", "/api/v2/dags/approve_forecast/dagRuns", {"logical_date": None})["dag_run_id"]
+    path = f"/api/v2/dags/approve_forecast/dagRuns/{run}/taskInstances/approve/-1/hitlDetails"
+
+    def question():
+        train = Task(airflow, "approve_forecast", run).instance()["state"]
+        waits = Task(airflow, "approve_forecast", run, "approve").instance()["state"]
+        return train == "success" and waits in ("awaiting_input", "deferred") and airflow.ask("GET", path)
+
+    return until(question), path, Task(airflow, "approve_forecast", run, "promote")
+
+
+@pytest.mark.parametrize(("answer", "became"), [("Approve", "success"), ("Reject", "skipped")])
+def test_a_person_decides_by_the_numbers(airflow, answer, became):
+    question, path, promote = asked(airflow)
+    airflow.ask("PATCH", path, {"chosen_options": [answer], "params_input": {}})
+    promote.is_now(became)
+
+    assert question["body"].startswith("Error: **0.")
+    assert "forecast.json" in question["body"]
