@@ -63,6 +63,6 @@ def ref_of(event: Mapping[str, Any]) -> TrainJobRef:
         raise TrainJobUnreachableError(f"the trigger's event names no TrainJob: {error}") from error
 
 
-def show_rest_of_log(hook: TrainJobHook, event: Mapping[str, Any], log: Any) -> None:
+def show_rest_of_log(hook: TrainJobHook, event: Mapping[str, Any], log: Any, store: Any = None) -> None:
     """Write into the task's log what the trigger has not shown of the job's; most often there is nothing left."""
-    logs.rest(lambda: hook.client, ref_of(event), lambda line: log.info("%s", line), event.get("log"))
+    logs.rest(lambda: hook.client, ref_of(event), log, store, event.get("log"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from trainer_core.client import TrainerClient
@@ -12,12 +13,15 @@ from trainer_core.inside.progress import parse_progress
 from trainer_core.observation import Progress, Tail
 from trainer_core.ref import TrainJobRef
 
-__all__ = ["PACE", "LogTail", "Shown", "rest"]
+__all__ = ["PACE", "LogTail", "Shown", "of_task", "rest"]
 
 #: Seconds between two looks at a log.
 PACE = 2.0
 #: Reading may take this share of the time, so that a huge log does not keep its reader busy.
 _SHARE = 0.05
+#: Seconds between two times to write down how far a log was shown.
+_KEEP_SECONDS = 10.0
+_KEY = "trainjob_log"
 #: Progress is shown when it has moved by so many percent, or after so many seconds.
 _PERCENT = 10
 _SECONDS = 30.0
@@ -90,12 +94,20 @@ class LogTail:
         ref: The job.
         show: Called with each line, once.
         shown: How far it was shown already.
+        keep: Called now and then, and at the end, with how far it is shown.
     """
 
     def __init__(
-        self, client: TrainerClient, ref: TrainJobRef, show: Callable[[str], object], shown: Shown | None = None
+        self,
+        client: TrainerClient,
+        ref: TrainJobRef,
+        show: Callable[[str], object],
+        shown: Shown | None = None,
+        keep: Callable[[Shown], object] | None = None,
     ) -> None:
         self.shown = shown or Shown(ref)
+        self._keep = keep
+        self._next_keeping = 0.0
         self._client = client
         self._ref = ref
         self._show = show
@@ -114,7 +126,11 @@ class LogTail:
             pass
         if ended and not self.shown.complete:
             self._show("the rest of the log could not be read")
-        self._next = begin + max(PACE, (time.monotonic() - begin) / _SHARE)
+        now = time.monotonic()
+        self._next = begin + max(PACE, (now - begin) / _SHARE)
+        if self._keep is not None and (ended or now >= self._next_keeping):
+            self._next_keeping = now + _KEEP_SECONDS
+            self._keep(self.shown)
 
     def _read(self, whole: bool) -> bool:
         """Show one piece; return whether there may be more. The log must never be what fails a task."""
@@ -127,18 +143,49 @@ class LogTail:
         return bool(tail.lines) and not tail.complete
 
 
-def rest(client: Callable[[], TrainerClient], ref: TrainJobRef, show: Callable[[str], object], carried: Any) -> None:
+def of_task(client: TrainerClient, ref: TrainJobRef, log: Any, store: Any) -> LogTail:
+    """Return what shows a job's log in the log of a task, from where the try before has come to.
+
+    A next try has a log of its own. Where a worker was killed, it begins with the last seconds of the log before.
+
+    Args:
+        client: Reaches the job.
+        ref: The job.
+        log: Where the task logs.
+        store: What Airflow keeps for a task over its tries (3.3 and later); None where there is none.
+    """
+    shown = Shown(ref, _recalled(store))
+    return LogTail(client, ref, lambda line: log.info("%s", line), shown, lambda shown: _write_down(store, shown))
+
+
+def rest(client: Callable[[], TrainerClient], ref: TrainJobRef, log: Any, store: Any, carried: Any) -> None:
     """Show what the trigger has left to show of a job that has ended.
 
     Args:
         client: Makes the client; asked only if there is something left.
         ref: The job.
-        show: Called with each line.
+        log: Where the task logs.
+        store: As for `of_task`.
         carried: What the trigger's event says of the log; None for nothing, as of one that did not look at it.
     """
     shown = Shown(ref, carried)
     if carried is not None and not shown.complete:
-        LogTail(client(), ref, show, shown).look(ended=True)
+        LogTail(client(), ref, lambda line: log.info("%s", line), shown).look(ended=True)
+    _write_down(store, shown)
+
+
+def _recalled(store: Any) -> Any:
+    try:
+        return store.get(_KEY) if store is not None else None
+    except Exception:  # noqa: BLE001 -- the log must never be what fails a task; it then begins anew
+        return None
+
+
+def _write_down(store: Any, shown: Shown) -> None:
+    # As above: a next try then shows some lines again.
+    with suppress(Exception):
+        if store is not None:
+            store.set(_KEY, shown.to_dict())
 
 
 def _sentence(progress: Progress) -> str:

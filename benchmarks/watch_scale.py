@@ -250,10 +250,10 @@ def say(**facts: Any) -> None:
 class Child:
     """A process of this program that is spoken to in lines of JSON."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, program: str = __file__) -> None:
         environment = {**os.environ, "PYTHONPATH": str(FAKES.parents[1])}
         self._process = subprocess.Popen(
-            [sys.executable, __file__, *arguments],
+            [sys.executable, program, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -287,9 +287,9 @@ class Child:
 
 
 @contextmanager
-def child(*arguments: str) -> Iterator[Child]:
-    """Run a process of this program."""
-    process = Child(*arguments)
+def child(*arguments: str, program: str = __file__) -> Iterator[Child]:
+    """Run a process of this program, or of another that speaks the same way."""
+    process = Child(*arguments, program=program)
     try:
         yield process
     finally:

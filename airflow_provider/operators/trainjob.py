@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 from airflow.configuration import conf
 from airflow.sdk import BaseOperator
 
-from airflow_provider import assets, cancelling, deferral, definition, handover, identity, links
+from airflow_provider import assets, cancelling, deferral, definition, handover, identity, links, logs
 from airflow_provider import secrets as connected
 from airflow_provider.compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider.exceptions import (
@@ -25,7 +25,6 @@ from airflow_provider.exceptions import (
 )
 from airflow_provider.hooks.trainjob import TrainJobHook
 from airflow_provider.lineage import ReportsLineage
-from airflow_provider.logs import LogTail
 from trainer_core.build import Option, Trainer
 from trainer_core.configs import BackendConfig
 from trainer_core.errors import ConflictError, RuntimeNotFoundError, TrainerError, WaitTimeoutError
@@ -123,6 +122,8 @@ class TrainJobOperator(ReportsLineage, BaseOperator):
         self.fail_fast = fail_fast
         self._ref: TrainJobRef | None = None
         self._interrupted = False
+        #: What Airflow keeps over the tries of the task, from 3.3 on.
+        self._store: Any = None
 
     @cached_property
     def hook(self) -> TrainJobHook:
@@ -132,6 +133,7 @@ class TrainJobOperator(ReportsLineage, BaseOperator):
     def execute(self, context: Context) -> Any:
         """Submit the TrainJob, or take up the one there is; then return its ref, defer, or wait."""
         ti = context["ti"]
+        self._store = context.get("task_state_store")
         ref = self._submit(ti)
         handover.push_ref(ti, ref)
         links.push(ti, self, self.hook)
@@ -140,6 +142,7 @@ class TrainJobOperator(ReportsLineage, BaseOperator):
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Finish from the trigger's event alone."""
         ti = context["ti"]
+        self._store = context.get("task_state_store")
         ref = deferral.ref_of(event)
         self._ref = self._known_ref(ti) or ref
         if ref != self._ref:
@@ -147,7 +150,7 @@ class TrainJobOperator(ReportsLineage, BaseOperator):
             self.log.info("That was TrainJob %s of an earlier try; waiting for %s", ref.name, self._ref.name)
             return self._follow(ti, self._ref)
         if "outcome" in event:
-            deferral.show_rest_of_log(self.hook, event, self.log)
+            deferral.show_rest_of_log(self.hook, event, self.log, self._store)
             return self._finish(ti, Outcome.from_dict(event["outcome"]))
         if "timeout" in event:
             raise TrainJobTimeoutError(event["timeout"])
@@ -201,7 +204,11 @@ class TrainJobOperator(ReportsLineage, BaseOperator):
             return ref.to_dict()
         if outcome is None and self.deferrable:
             self._defer(ti, ref)
-        return self._finish(ti, outcome or self._wait(ref))
+        if outcome is None:
+            outcome = self._wait(ref)
+        else:
+            logs.of_task(self.hook.client, ref, self.log, self._store).look(ended=True)
+        return self._finish(ti, outcome)
 
     def _first_look(self, ref: TrainJobRef) -> tuple[str, Outcome | None]:
         seen = [CREATED]
@@ -220,7 +227,7 @@ class TrainJobOperator(ReportsLineage, BaseOperator):
 
     def _wait(self, ref: TrainJobRef) -> Outcome:
         client = self.hook.client
-        tail = LogTail(client, ref, lambda line: self.log.info("%s", line))
+        tail = logs.of_task(client, ref, self.log, self._store)
 
         def seen(observation: Observation) -> None:
             if self._interrupted:

@@ -116,14 +116,66 @@ def test_how_far_another_job_was_shown_counts_for_nothing(log):
     assert Shown(REF, carried).place == {}
 
 
+class TaskLog:
+    """The log of a task."""
+
+    def __init__(self):
+        self.lines = []
+
+    def info(self, form, *arguments):
+        self.lines.append(form % arguments)
+
+
+class Store(dict):
+    """What Airflow keeps over the tries of a task, as JSON."""
+
+    def set(self, key, value):
+        self[key] = json.loads(json.dumps(value))
+
+
+class BrokenStore:
+    """A store that does not answer."""
+
+    def get(self, key):
+        raise RuntimeError("the API server is away")
+
+    set = get
+
+
 def test_the_rest_is_what_the_trigger_has_not_shown(log):
     log.look("one")
-    shown = []
+    task = TaskLog()
     log.lines.append(("node-0", "two"))
-    logs.rest(lambda: log, REF, shown.append, log.tail_of_task.shown.to_dict())
-    assert shown == ["[node-0] two"]
+    logs.rest(lambda: log, REF, task, None, log.tail_of_task.shown.to_dict())
+    assert task.lines == ["[node-0] two"]
 
 
 @pytest.mark.parametrize("carried", [None, {"uid": "uid", "complete": True}])
 def test_where_nothing_is_left_the_backend_is_not_reached(carried):
-    logs.rest(pytest.fail, REF, pytest.fail, carried)
+    logs.rest(pytest.fail, REF, None, None, carried)
+
+
+def test_a_next_try_goes_on_where_the_one_before_was_told_to_end(log):
+    store, task = Store(), TaskLog()
+    log.lines.append(("node-0", "one"))
+    logs.of_task(log, REF, TaskLog(), store).look()
+    log.lines.append(("node-0", "two"))
+    logs.of_task(log, REF, task, store).look(ended=True)
+    assert task.lines == ["[node-0] two"]
+
+
+def test_a_next_try_with_another_job_begins_at_its_beginning(log):
+    store, task = Store(), TaskLog()
+    log.lines.append(("node-0", "one"))
+    logs.of_task(log, REF, TaskLog(), store).look(ended=True)
+    logs.of_task(log, TrainJobRef("local", "/home", "a-job-1", "another"), task, store).look(ended=True)
+    assert task.lines == ["[node-0] one"]
+
+
+@pytest.mark.parametrize("store", [None, BrokenStore()])
+def test_without_a_store_a_next_try_shows_the_log_from_its_beginning(log, store):
+    log.lines.append(("node-0", "one"))
+    for _ in range(2):
+        task = TaskLog()
+        logs.of_task(log, REF, task, store).look(ended=True)
+        assert task.lines == ["[node-0] one"]
