@@ -5,18 +5,27 @@
 
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo install test lint format lock compile bench docs clean
+.PHONY: help demo install test test-airflow31 lint format lock compile bench docs clean airflow-up airflow-e2e
 
 help: ## list the tasks
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 demo: .venv/.done/demo ## train a real model through Airflow on this machine
 	@$(BIN)/python tools/demo.py
+
+airflow-up: .venv/.done/demo ## run a whole Airflow with the example DAGs on this machine, until Ctrl-C
+	@$(BIN)/python tools/airflow_up.py
+
+airflow-e2e: .venv/.done/demo ## retrain through a whole Airflow, with a triggerer restart and a worker killed
+	@$(BIN)/python tools/airflow_e2e.py
 
 install: .venv/.done/dev ## install everything a developer needs into .venv
 
 test: .venv/.done/dev ## run every test
 	$(BIN)/python -m pytest $(ARGS)
+
+test-airflow31: .venv-airflow31/.done/airflow31 ## run the tests of the Airflow provider on Airflow 3.1
+	.venv-airflow31/bin/python -m pytest tests/airflow $(ARGS)
 
 lint: .venv/.done/dev ## check style, types and the direction of imports
 	$(BIN)/ruff check .
@@ -28,7 +37,7 @@ format: .venv/.done/dev ## format the code and mend what can be mended
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-lock: ## resolve constraints.txt anew (needs uv)
+lock: ## resolve both constraints files anew (needs uv)
 	tools/lock $(ARGS)
 
 compile: .venv/.done/dev ## compile the example pipelines and components to YAML
@@ -40,10 +49,13 @@ bench: .venv/.done/dev ## measure, each against its yardstick
 docs: .venv/.done/docs ## build the documentation into site/
 	$(BIN)/mkdocs build --strict
 
-clean: ## remove what builds, checks and tests leave (not .venv)
+clean: ## remove what builds, checks and tests leave (not .venv*)
 	rm -rf build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
-	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
 
 # Each file says that this part of the installation stands; it is written last.
 .venv/.done/%: tools/install pyproject.toml constraints.txt
 	@sh tools/install $*
+
+.venv-airflow31/.done/airflow31: tools/install pyproject.toml constraints-airflow31.txt
+	@sh tools/install airflow31

@@ -10,6 +10,11 @@ from airflow_fakes import wait_for_file
 from trainer_core import CustomTrainer
 
 
+def pytest_configure(config) -> None:
+    """Airflow 3.1 imports some of its own modules by names that they no longer have."""
+    config.addinivalue_line("filterwarnings", r"ignore:The .airflow\.operators\.branch\.BaseBranchOperator")
+
+
 def pytest_collection_modifyitems(items) -> None:
     """Warnings of our own code are errors; those that Airflow earns with its own dependencies are not ours to mend."""
     ours = pytest.mark.filterwarnings("ignore", "error:::airflow_provider", "error:::trainer_core")

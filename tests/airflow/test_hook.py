@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_provider.compat import AirflowNotFoundException
 from airflow_provider.hooks.trainjob import TrainJobHook
 from trainer_core import DebugBackendConfig, LocalProcessBackendConfig
 from trainer_core.configs import KubernetesBackendConfig

@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, TaskDeferralError, TaskDeferred
 from airflow_fakes import die, double, fail, wait_for_file
 
+from airflow_provider.compat import AirflowFailException, TaskDeferralError, TaskDeferred
 from airflow_provider.exceptions import (
     TrainJobFailedError,
     TrainJobFailedForGoodError,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, AirflowSkipException, TaskDeferred
 from airflow_fakes import die, double, wait_for_file
 
+from airflow_provider.compat import AirflowFailException, AirflowSensorTimeout, AirflowSkipException, TaskDeferred
 from airflow_provider.exceptions import TrainJobFailedForGoodError, TrainJobRejectedError, TrainJobUnreachableError
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.testing.tasks import StandInTaskInstance

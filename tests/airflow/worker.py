@@ -19,8 +19,7 @@ import signal
 import sys
 import time
 
-from airflow.sdk.exceptions import TaskDeferred
-
+from airflow_provider.compat import TaskDeferred
 from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.testing.tasks import StandInTaskInstance
 from trainer_core import CustomTrainer
