@@ -115,12 +115,25 @@ def test_a_worker_killed_in_every_try_but_the_last_leaves_one_job(worker, folder
     delivered(folder, worker.attempt(folder, 4))
 
 
-@pytest.mark.parametrize("seed", range(16))
-def test_a_worker_killed_at_a_random_instant_leaves_one_job(worker, folder, seed):
+def survives_kills_at_random(worker, folder, seed, kills):
+    """Kill one try after the other at an instant of its own, and let the one after them deliver."""
     (folder / "gate").touch()
-    instant = random.Random(seed).uniform(0.0, 0.35)  # noqa: S311 - chosen anew for nobody's secret
-    worker.attempt(folder, 1, kill_after=instant)
-    delivered(folder, worker.attempt(folder, 2))
+    chance = random.Random(seed)  # noqa: S311 - chosen anew for nobody's secret
+    deferrable = chance.random() < 0.5
+    for number in range(1, kills + 1):
+        worker.attempt(folder, number, kill_after=chance.uniform(0.0, 0.35), deferrable=deferrable)
+    delivered(folder, worker.attempt(folder, kills + 1, deferrable=deferrable))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_workers_killed_at_random_instants_leave_one_job(worker, folder, seed):
+    survives_kills_at_random(worker, folder, seed, kills=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 120))
+def test_a_hundred_workers_killed_at_random_instants_leave_one_job_a_task(worker, folder, seed):
+    survives_kills_at_random(worker, folder, seed, kills=5)
 
 
 def begun(worker, folder, **command):

@@ -1,0 +1,147 @@
+"""Which job a task has, whatever Airflow does with the task: runs, groups, mapping, versions, retries, clears."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+
+import pytest
+from airflow.sdk import DAG, task_group
+from airflow_fakes import die, double, wait_for_file
+
+from airflow_provider.operators.trainjob import TrainJobOperator
+from airflow_provider.testing.tasks import StandInTaskInstance
+from trainer_core import CustomTrainer, TrainJobRef
+
+_ids = itertools.count()
+_START = datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc)
+RUNS = [
+    "manual__2024-01-01T00:00:00+00:00",
+    "scheduled__2024-01-01T00:00:00+00:00",
+    "backfill__2024-01-01T00:00:00+00:00",
+    "asset_triggered__2024-01-01T00:00:00+00:00_x7Gh",
+    "a run / named by % a person",
+]
+
+
+def operator(func, args, **arguments):
+    return TrainJobOperator(
+        **{"task_id": "train", "runtime": "python", "trainer": CustomTrainer(func=func, func_args=args), **arguments}
+    )
+
+
+@pytest.fixture
+def submit(tmp_path):
+    """Submit the job of a task instance without waiting for it; return its name."""
+
+    def run(ti, func=wait_for_file, **arguments):
+        args = {"path": str(tmp_path / "gate")}
+        made = operator(func, args, wait_for_completion=False, task_id=ti.task_id, **arguments)
+        return TrainJobRef.from_dict(made.execute({"ti": ti})).name
+
+    return run
+
+
+def later(path: str) -> str:
+    """The same training in the next version of a DAG bundle."""
+    import pathlib
+    import time
+
+    while not pathlib.Path(path).exists():
+        time.sleep(0.02)
+    return "of the new version"
+
+
+@pytest.mark.parametrize("run_id", RUNS)
+def test_every_kind_of_run_finds_its_job_again(home, submit, client, run_id):
+    ti = StandInTaskInstance(run_id=run_id)
+    assert submit(ti) == submit(ti.next_try())
+    assert len(client.list_jobs()) == 1
+
+
+def test_kinds_of_runs_do_not_share_jobs(home, submit):
+    assert len({submit(StandInTaskInstance(run_id=run_id)) for run_id in RUNS}) == len(RUNS)
+
+
+@pytest.mark.parametrize("task_id", ["train", "group.train", "a.b.c.Train_It", "x" * 200])
+def test_tasks_of_groups_and_with_long_names_find_their_jobs_again(home, submit, client, task_id):
+    ti = StandInTaskInstance(task_id)
+    assert submit(ti) == submit(ti.next_try())
+    assert len(client.list_jobs()) == 1
+
+
+def test_each_instance_of_a_mapped_task_has_its_own_job_and_finds_it_again(home, submit, client):
+    mapped = [StandInTaskInstance(run_id="run", map_index=index) for index in range(3)]
+    jobs = [submit(ti) for ti in mapped]
+    assert jobs == [submit(ti.next_try()) for ti in mapped]
+    assert len(set(jobs)) == len(client.list_jobs()) == 3
+
+
+def test_clearing_one_instance_of_a_mapped_task_leaves_the_jobs_of_the_others_alone(home, submit, client):
+    one, other = (StandInTaskInstance(run_id="run", map_index=index) for index in range(2))
+    cleared, left = submit(one), submit(other)
+    assert submit(one.next_try(cleared=True)) != cleared
+    assert client.observe(cleared).outcome.diagnosis.reason == "it was cancelled"
+    assert client.observe(left).outcome is None
+
+
+def test_a_retry_under_a_new_version_of_the_dag_goes_on_with_the_job_of_the_old_one(home, submit, client, caplog):
+    ti = StandInTaskInstance()
+    assert submit(ti) == submit(ti.next_try(), later)
+    assert len(client.list_jobs()) == 1
+    assert "goes on as it was first submitted" in caplog.text
+
+
+def test_clearing_under_a_new_version_of_the_dag_trains_with_the_new_one(home, submit, client, tmp_path):
+    ti = StandInTaskInstance()
+    old = submit(ti)
+    new = submit(ti.next_try(cleared=True), later)
+    (tmp_path / "gate").touch()
+    assert new != old
+    assert client.wait(new).result == "of the new version"
+
+
+def test_a_backfill_that_runs_a_day_again_trains_again(home, submit, client):
+    """Airflow clears the task then, which is what counts; the run keeps its name."""
+    ti = StandInTaskInstance(run_id="backfill__2024-01-01T00:00:00+00:00")
+    assert submit(ti) != submit(ti.next_try(cleared=True))
+    assert len([job for job in client.list_jobs() if job.status != "Failed"]) == 1
+
+
+def a_dag(**arguments):
+    return DAG(f"retries_{next(_ids)}", start_date=_START, **{"schedule": None, **arguments})
+
+
+def states(run):
+    return {f"{ti.task_id}[{ti.map_index}]": str(ti.state) for ti in run.get_task_instances()}
+
+
+def test_a_task_in_a_mapped_group_returns_its_own_result(run_dag, xcom, client):
+    with a_dag() as dag:
+
+        @task_group
+        def sweep(number):
+            operator(double, {"number": number})
+
+        sweep.expand(number=[1, 2])
+    run = run_dag(dag)
+    assert [xcom(run, "sweep.train", map_index=index)["doubled"] for index in (0, 1)] == [2, 4]
+    assert len(client.list_jobs()) == 2
+
+
+def test_runs_that_depend_on_the_past_have_a_job_each(run_dag, client):
+    with a_dag(schedule="@daily", catchup=False) as dag:
+        operator(double, {"number": 1}, depends_on_past=True)
+    for day in (1, 2):
+        run = run_dag(dag, logical_date=_START + datetime.timedelta(days=day))
+        assert states(run) == {"train[-1]": "success"}
+    assert len(client.list_jobs()) == 2
+
+
+def test_a_failure_that_a_retry_can_mend_is_retried_as_another_attempt(run_dag, client):
+    with a_dag() as dag:
+        operator(die, {}, retries=1, retry_delay=datetime.timedelta(0))
+    run = run_dag(dag)
+    assert states(run) == {"train[-1]": "failed"}
+    first, second = sorted(job.name for job in client.list_jobs())
+    assert second == f"{first}-1"
