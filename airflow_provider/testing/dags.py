@@ -95,9 +95,9 @@ def write_dag(dag: DAG) -> None:
     """Write a DAG into the metadata database: what is not there, Airflow does not run."""
     from airflow.models.dagbundle import DagBundleModel
     from airflow.models.serialized_dag import SerializedDagModel
-    from airflow.serialization.definitions.dag import SerializedDAG
-    from airflow.serialization.serialized_objects import DagSerialization, LazyDeserializedDAG
     from airflow.utils.session import create_session
+
+    from airflow_provider.testing.serialized import DagSerialization, LazyDeserializedDAG, SerializedDAG
 
     with create_session() as session:
         session.merge(DagBundleModel(name=_BUNDLE))

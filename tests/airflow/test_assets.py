@@ -151,7 +151,7 @@ def test_a_gate_compares_with_the_model_of_the_last_event(trainjob_recorder, run
 
 
 def test_a_deadline_is_part_of_what_the_scheduler_knows_of_a_dag(run_trainjob_dag):
-    from airflow.serialization.serialized_objects import DagSerialization
+    from airflow_provider.testing.serialized import DagSerialization
 
     with a_dag("late", deadline=late_run(timedelta(hours=6), "no new model")) as dag:
 

@@ -10,13 +10,13 @@ from contextlib import suppress
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk._shared.secrets_masker import redact
-from airflow.serialization.serialized_objects import DagSerialization
 from fake_cluster import Cluster
 
 from airflow_provider import get_provider_info
 from airflow_provider.exceptions import TrainJobRejectedError
 from airflow_provider.hooks.trainjob import TrainJobHook
 from airflow_provider.operators.trainjob import InitializeOperator
+from airflow_provider.testing.serialized import DagSerialization
 from airflow_provider.testing.tasks import StandInTaskInstance
 from trainer_core import LocalProcessBackendConfig
 from trainer_core.configs import KubernetesBackendConfig

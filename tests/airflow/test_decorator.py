@@ -8,9 +8,9 @@ import json
 
 import pytest
 from airflow.sdk import DAG, dag, task, task_group
-from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider.sensors.trainjob import TrainJobSensor
+from airflow_provider.testing.serialized import DagSerialization
 
 _ids = itertools.count()
 _START = datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc)

@@ -7,11 +7,11 @@ import json
 
 import pytest
 from airflow.sdk import DAG
-from airflow.serialization.serialized_objects import DagSerialization
 from airflow_fakes import double
 
 from airflow_provider.operators.trainjob import InitializeOperator, TrainJobOperator
 from airflow_provider.sensors.trainjob import TrainJobSensor
+from airflow_provider.testing.serialized import DagSerialization
 from trainer_core import (
     CustomTrainer,
     CustomTrainerContainer,

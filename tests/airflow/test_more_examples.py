@@ -10,9 +10,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
 from fake_cluster import Cluster
 
+from airflow_provider.compat import AirflowFailException
 from trainer_core.testing.recorder import completes
 
 DAGS = Path(__file__).parents[2] / "dags"

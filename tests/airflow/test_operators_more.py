@@ -8,7 +8,6 @@ import json
 
 import pytest
 from airflow.sdk import DAG
-from airflow.serialization.serialized_objects import DagSerialization
 from airflow_fakes import double
 from fake_cluster import Cluster
 
@@ -21,6 +20,7 @@ from airflow_provider.operators.manage import (
 from airflow_provider.operators.runtimes import CreateRuntimeOperator, DeleteRuntimeOperator
 from airflow_provider.operators.trainjob import InitializeOperator, TrainJobOperator
 from airflow_provider.sensors.trainjob import TrainJobSensor
+from airflow_provider.testing.serialized import DagSerialization
 from airflow_provider.testing.tasks import StandInTaskInstance
 from trainer_core import CustomTrainer, Labels, QueueName, TrainJobRef
 from trainer_core.admin import build

@@ -8,10 +8,10 @@ import json
 
 import pytest
 from airflow.sdk import DAG, task
-from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.sweeps import best_of
+from airflow_provider.testing.serialized import DagSerialization
 from trainer_core import CustomTrainer
 
 _ids = itertools.count()
