@@ -219,7 +219,9 @@ def test_pods_that_an_earlier_job_of_that_name_left_are_not_its_own():
         cluster.add({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": POD})
         until_the_next_second(cluster)
         ref = client.submit(a_request())
-        shown = [client.get_job("job"), *client.list_jobs(), client.follow(ref).job()]
+        with client.follow(ref) as follower:
+            follower.look(10)
+            shown = [client.get_job("job"), *client.list_jobs(), follower.job()]
     assert [job.steps[0].pod_name for job in shown] == ["", "", ""]
 
 
