@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 from airflow.sdk import DAG, Asset, task
@@ -183,3 +185,20 @@ print(sorted({"torch", "kubernetes", "openlineage", "pytest", "fastapi"} & set(s
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+def test_the_dags_of_the_guide_train_and_promote_only_what_is_better(trainjob_airflow, run_trainjob_dag, tmp_path):
+    from airflow.dag_processing.dagbag import DagBag
+
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "airflow-assets.md").read_text()
+    (text,) = re.findall(r"```python\n(# train_and_gate\.py\n.*?)^```$", page, re.M | re.S)
+    (tmp_path / "train_and_gate.py").write_text(text)
+    bag = DagBag(dag_folder=str(tmp_path), bundle_name="testing")
+    run_trainjob_dag(bag.dags["guide_assets_train"])
+    first = run_trainjob_dag(bag.dags["guide_assets_gate"])
+    second = run_trainjob_dag(bag.dags["guide_assets_gate"])
+
+    assert bag.import_errors == {}
+    assert first.states == {"is_better": "success", "promote": "success"}
+    assert first.xcom("promote") == "s3://models/1"
+    assert second.states["promote"] == "skipped"
