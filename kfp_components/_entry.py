@@ -1,4 +1,7 @@
-"""The one program that every component image runs: ``python3 -m kfp_components._entry <target> '{{$}}'``.
+"""The one program that every component image runs: ``python3 -m kfp_components._entry <target> '{{$}}' [request]``.
+
+A large request comes as an argument of its own, as the code of KFP's own Python components does: what KFP calls a
+parameter is written to its database and cut there.
 
 Exit codes: 0 the task is done; 1 it failed, with one line that says why; 2 wrong usage; 143 it was terminated.
 """
@@ -9,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from kfp_components import _follow, _initialize, _promote, _train
+from kfp_components import _follow, _gate, _initialize, _manage, _promote, _train
 from kfp_components._executor import Task
 from trainer_core.errors import InvalidRequestError, TrainerError
 
@@ -17,9 +20,13 @@ __all__ = ["TARGETS", "main"]
 
 #: What each component runs; its keyword arguments are the component's inputs.
 TARGETS: dict[str, Callable[..., None]] = {
+    "delete": _manage.delete,
+    "evaluate_gate": _gate.evaluate_gate,
     "initialize_dataset": _initialize.initialize,
     "initialize_model": _initialize.initialize,
     "promote": _promote.promote,
+    "resume": _manage.resume,
+    "suspend": _manage.suspend,
     "train": _train.train,
     "wait": _train.wait,
 }
@@ -27,13 +34,13 @@ TARGETS: dict[str, Callable[..., None]] = {
 
 def main(arguments: Sequence[str]) -> int:
     """Run one task and return its exit code."""
-    if len(arguments) != 2 or arguments[0] not in TARGETS:
-        print(f"usage: python3 -m kfp_components._entry {{{'|'.join(TARGETS)}}} '{{{{$}}}}'", file=sys.stderr)
+    if len(arguments) not in (2, 3) or arguments[0] not in TARGETS:
+        print(f"usage: python3 -m kfp_components._entry {{{'|'.join(TARGETS)}}} '{{{{$}}}}' [request]", file=sys.stderr)
         return 2
-    name, executor_input = arguments
+    name, *given = arguments
     try:
         with _follow.terminable():
-            _run(TARGETS[name], Task.parse(executor_input))
+            _run(TARGETS[name], Task.parse(*given))
     except _follow.Terminated:
         print(f"error: {name} was terminated", file=sys.stderr)
         return 143

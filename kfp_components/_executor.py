@@ -103,8 +103,12 @@ class Task:
         self._written: set[str] = set()
 
     @classmethod
-    def parse(cls, text: str) -> Task:
+    def parse(cls, text: str, request: str | None = None) -> Task:
         """Read an executor input.
+
+        Args:
+            text: It, as JSON.
+            request: Value of the input of that name, as JSON, if it came beside the executor input.
 
         Raises:
             InvalidRequestError: It is not one.
@@ -118,7 +122,10 @@ class Task:
             ) from error
         if not isinstance(data, dict):
             raise InvalidRequestError("the executor input is no JSON object; pass '{{$}}' as the only argument")
-        return cls(data)
+        task = cls(data)
+        if request is not None:
+            task._values["request"] = json.loads(request)
+        return task
 
     def arguments(self, target: Callable[..., None]) -> dict[str, Any]:
         """Return the keyword arguments for a function, by its annotations and defaults.

@@ -1,4 +1,4 @@
-"""Waits for a TrainJob: its log goes to stdout, and a terminated task may end the job with it."""
+"""Waits for a TrainJob: its log goes to stdout, its progress is kept, and a terminated task may end the job with it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from kfp_components._history import History
 from trainer_core.client import TrainerClient
 from trainer_core.errors import InvalidRequestError, TrainerError
 from trainer_core.outcome import Outcome
@@ -64,8 +65,10 @@ def ended_with(client: TrainerClient, ref: TrainJobRef, on_kill: str) -> Iterato
         raise
 
 
-def follow(client: TrainerClient, ref: TrainJobRef, timeout: int) -> Outcome:
-    """Wait for a TrainJob and print its log meanwhile.
+def follow(client: TrainerClient, ref: TrainJobRef, timeout: int) -> tuple[Outcome, History]:
+    """Wait for a TrainJob and print its log meanwhile; return what it left and how its metrics came to be.
+
+    The log is read from its beginning, so that a retry knows the whole history too.
 
     Args:
         client: Of the job's backend.
@@ -76,30 +79,32 @@ def follow(client: TrainerClient, ref: TrainJobRef, timeout: int) -> Outcome:
         WaitTimeoutError: The time is over; the job goes on.
         Terminated: This task was terminated; `ended_with` says what becomes of the job.
     """
-    printers = _print_logs(client, ref)
+    history = History()
+    printers = _print_logs(client, ref, history)
     outcome = client.wait(ref, timeout=timeout or None)
     for printer in printers:
         printer.join(_LAST_LINES_SECONDS)
-    return outcome
+    return outcome, history
 
 
-def _print_logs(client: TrainerClient, ref: TrainJobRef) -> list[threading.Thread]:
+def _print_logs(client: TrainerClient, ref: TrainJobRef, history: History) -> list[threading.Thread]:
     try:
         steps = [step.name for step in client.get_job(ref.name).steps if step.name in _SHOWN]
     except TrainerError as error:
         # Without its log a job can still be waited for.
         print(f"no log of TrainJob {ref.name}: {error}", file=sys.stderr, flush=True)
         return []
-    threads = [threading.Thread(target=_print_log, args=(client, ref, step), daemon=True) for step in steps]
+    threads = [threading.Thread(target=_print_log, args=(client, ref, step, history), daemon=True) for step in steps]
     for thread in threads:
         thread.start()
     return threads
 
 
-def _print_log(client: TrainerClient, ref: TrainJobRef, step: str) -> None:
+def _print_log(client: TrainerClient, ref: TrainJobRef, step: str, history: History) -> None:
     try:
         for line in client.get_job_logs(ref.name, step, follow=True):
             sys.stdout.write(f"[{step}] {line}\n")
             sys.stdout.flush()
+            history.add(line)
     except TrainerError as error:
         print(f"the log of {step} ends here: {error}", file=sys.stderr, flush=True)

@@ -7,8 +7,9 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from kfp_components import _report
+from kfp_components import _classification, _report
 from kfp_components._executor import Artifact, Task, local_path
+from kfp_components._history import History
 from trainer_core.client import TrainerClient
 from trainer_core.errors import TrainerError
 from trainer_core.jobs import TrainJob
@@ -32,7 +33,7 @@ def submitted(task: Task, client: TrainerClient, ref: TrainJobRef) -> None:
     _write_report(task, _report.html(ref, job.status, job))
 
 
-def ended(task: Task, client: TrainerClient, outcome: Outcome) -> None:
+def ended(task: Task, client: TrainerClient, outcome: Outcome, history: History) -> None:
     """Write the outputs of a task whose job has ended, well or not."""
     ref = outcome.job
     job = _job(client, ref)
@@ -41,12 +42,15 @@ def ended(task: Task, client: TrainerClient, outcome: Outcome) -> None:
     facts = {"job": ref.name, "backend": ref.backend, "runtime": job.runtime.name if job else None}
     for name in ("model", "report"):
         task.artifact(name).metadata.update({key: value for key, value in facts.items() if value})
-    task.artifact("model").metadata["metrics"] = dict(outcome.metrics)
     # The metadata of a Metrics artifact are the metrics: nothing else belongs there.
     task.artifact("metrics").metadata.update(outcome.metrics)
+    _write_report(task, _report.html(ref, outcome.status, job, outcome, history))
+    task.artifact("classification").metadata.update(_classification.metadata(outcome.result))
     if outcome.succeeded and _MODEL in outcome.artifacts:
-        place(task.artifact("model"), outcome.artifacts[_MODEL])
-    _write_report(task, _report.html(ref, outcome.status, job, outcome))
+        model = task.artifact("model")
+        # One entry a metric: the UI shows and searches scalars.
+        model.metadata = {**outcome.metrics, **model.metadata, "uri": outcome.artifacts[_MODEL]}
+        place(model, outcome.artifacts[_MODEL])
 
 
 def place(artifact: Artifact, uri: str) -> None:
@@ -56,7 +60,6 @@ def place(artifact: Artifact, uri: str) -> None:
         artifact.uri, artifact.custom_path = uri, None
         return
     replace(source, artifact.require_path())
-    artifact.metadata["source"] = uri
 
 
 def replace(source: Path, target: Path) -> None:

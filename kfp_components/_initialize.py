@@ -7,7 +7,7 @@ from typing import Any
 from kfp_components import _follow, _handover
 from kfp_components._client import client_for
 from kfp_components._executor import Task
-from kfp_components._train import owned
+from kfp_components._request import owned
 from trainer_core import waiting
 from trainer_core.errors import InvalidRequestError
 
@@ -19,8 +19,10 @@ def initialize(
     *,
     storage_uri: str,
     ignore_patterns: list[str] | None = None,
+    version: str | None = None,
     env: dict[str, str] | None = None,
     secrets: dict[str, Any] | None = None,
+    workspace: dict[str, Any] | None = None,
     backend: str = "local",
     backend_config: dict[str, Any] | None = None,
     job_name: str | None = None,
@@ -33,14 +35,17 @@ def initialize(
     source = {"storage_uri": storage_uri, "ignore_patterns": ignore_patterns, "env": env, "secrets": secrets}
     given = {key: value for key, value in source.items() if value}
     client = client_for(backend, backend_config)
-    ref = client.submit(owned({"initializer": {role: given}}, job_name, artifact.uri, slug=role))
+    request = {"initializer": {role: given}, **({"workspace": workspace} if workspace else {})}
+    ref = client.submit(owned(request, job_name, artifact.uri, slug=role))
     with _follow.ended_with(client, ref, on_kill):
-        outcome = _follow.follow(client, ref, timeout)
+        outcome, _ = _follow.follow(client, ref, timeout)
     task.write("job", ref.to_dict())
     task.write("status", outcome.status)
     task.write("result", dict(outcome.artifacts))
     waiting.outcome_or_raise(outcome)
     if role not in outcome.artifacts:
         raise InvalidRequestError(f"TrainJob {ref.name!r} does not say where the {role} lies; the backend must name it")
-    artifact.metadata.update(job=ref.name, backend=ref.backend, storage_uri=storage_uri)
+    facts = {"job": ref.name, "backend": ref.backend, "storage_uri": storage_uri, "uri": outcome.artifacts[role]}
+    artifact.metadata.update({**facts, **({"version": version} if version else {})})
+    task.write("uri", outcome.artifacts[role])
     _handover.place(artifact, outcome.artifacts[role])

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from string import Template
 
+from kfp_components import _charts
+from kfp_components._history import History
 from trainer_core.jobs import Step, TrainJob
 from trainer_core.outcome import Diagnosis, Outcome
 from trainer_core.ref import TrainJobRef
@@ -33,7 +35,13 @@ $sections
 """)
 
 
-def html(ref: TrainJobRef, status: str, job: TrainJob | None, outcome: Outcome | None = None) -> str:
+def html(
+    ref: TrainJobRef,
+    status: str,
+    job: TrainJob | None,
+    outcome: Outcome | None = None,
+    history: History | None = None,
+) -> str:
     """Return the page.
 
     Args:
@@ -41,6 +49,7 @@ def html(ref: TrainJobRef, status: str, job: TrainJob | None, outcome: Outcome |
         status: Its status.
         job: Its steps; None where they are not known.
         outcome: What it left; None for a job that has not ended.
+        history: How its metrics came to be.
     """
     sections = [_table(("", ""), _facts(ref, status, job, outcome))]
     if outcome is not None and outcome.diagnosis is not None:
@@ -48,11 +57,15 @@ def html(ref: TrainJobRef, status: str, job: TrainJob | None, outcome: Outcome |
     if outcome is not None and outcome.metrics:
         rows = [(name, f"{value:.6g}") for name, value in sorted(outcome.metrics.items())]
         sections += ["<h2>Metrics</h2>", _table(("metric", "value"), rows)]
+    for name, points in (history.curves() if history else {}).items():
+        sections += [f"<h3>{escape(name)}</h3>", _charts.curve(points)]
     if outcome is not None and outcome.artifacts:
         sections += ["<h2>Artifacts</h2>", _table(("artifact", "URI"), sorted(outcome.artifacts.items()))]
     if job is not None:
         rows_of_steps = [_step(step) for step in job.steps]
         sections += ["<h2>Steps</h2>", _table(("step", "status", "exit code", "seconds"), rows_of_steps)]
+        bars = [(s.name, s.status or "", s.started, s.finished) for s in job.steps if s.started and s.finished]
+        sections += [_charts.timeline(bars)] if bars else []
     return _PAGE.substitute(name=escape(ref.name), sections="\n".join(sections))
 
 

@@ -11,12 +11,19 @@ from kfp import dsl
 
 from kfp_components._entry import TARGETS
 
-__all__ = ["DEFAULT_IMAGE", "IMAGE_VARIABLE", "container_spec", "image"]
+__all__ = ["DEFAULT_IMAGE", "IMAGE_VARIABLE", "PASSTHROUGHS", "container_spec", "image"]
 
 #: Built from `Dockerfile` beside this file; of the same version as this package.
 DEFAULT_IMAGE = "trainjob-workflows/kfp-components:0.1.0"
 #: Names the image in your own registry, when components are compiled: ``registry/name@sha256:…``.
 IMAGE_VARIABLE = "TRAINJOB_KFP_IMAGE"
+
+#: What KFP passes to `train` of what is set on its task. The step's own pod gets what it may need too: its
+#: environment and volumes. It must not take the GPUs, nor stand on their machines.
+PASSTHROUGHS = [
+    dsl.TaskConfigPassthrough(field=field, apply_to_task=field.name in ("ENV", "KUBERNETES_VOLUMES"))
+    for field in dsl.TaskConfigField
+]
 
 _PINNED = re.compile(r"[^\s@]+(@sha256:[0-9a-f]{64}|:(?!latest$)[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})")
 

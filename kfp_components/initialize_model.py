@@ -19,10 +19,13 @@ def initialize_model(
     job: dsl.OutputPath(Dict),
     status: dsl.OutputPath(str),
     result: dsl.OutputPath(Dict),
+    uri: dsl.OutputPath(str),
     model: dsl.Output[dsl.Model],
     ignore_patterns: Optional[List[str]] = None,
+    version: Optional[str] = None,
     env: Optional[Dict] = None,
     secrets: Optional[Dict] = None,
+    workspace: Optional[Dict] = None,
     backend: str = "local",
     backend_config: Optional[Dict] = None,
     job_name: Optional[str] = None,
@@ -34,8 +37,12 @@ def initialize_model(
     Args:
         storage_uri: Where from: hf://owner/name, s3://bucket/prefix, file:///absolute/path.
         ignore_patterns: Glob patterns of files to leave out.
+        version: What stands behind the URI now, such as a revision: while it and the other inputs stay the same, KFP
+            may reuse what was fetched.
         env: Further settings, by the environment variables of Trainer's initializers.
         secrets: Secret settings by environment variable, as {"name": secret, "key": key}.
+        workspace: On a cluster the volume claim to fetch into, as {"claim": name}; with "size", "storage_class" and
+            "access_mode" for one that is to be made. None for a new one by the job's name.
         backend: Where to run.
         backend_config: Settings of the backend, such as {"namespace": "team-a"}.
         job_name: Name of the TrainJob; None for one that belongs to this run.
@@ -46,6 +53,7 @@ def initialize_model(
         job: Ref of the TrainJob that fetched it.
         status: Complete.
         result: Where the backend keeps it, as {"model": uri}.
+        uri: The same: pass it to `train` where KFP need not copy the data, such as pvc://claim/model.
         model: What was fetched.
     """
     return container_spec("initialize_model")

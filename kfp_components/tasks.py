@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kfp import dsl
+from kfp.dsl.container_component_class import ContainerComponent
+from kfp.dsl.structures import OutputSpec
 
 from kfp_components.train import train
+from kfp_components.wait import wait
 from trainer_core import build
 from trainer_core.build import Option, Trainer
 from trainer_core.client import backend_for
 from trainer_core.initializers import Initializer
 from trainer_core.runtimes import Runtime
 
-__all__ = ["train_task"]
+__all__ = ["train_task", "wait_task"]
 
 #: KFP replaces these wherever they stand, also in shipped code.
 _REPLACED = ("{{$", "{{channel:")
-#: Linux takes no argument of 128 KiB or more, and the executor input holds more than the request.
+#: Linux takes no argument of 128 KiB or more.
 _MAX_REQUEST_BYTES = 100_000
+#: KFP cuts parameters at 10,000 characters; JSON of KFP's own may need a few more than ours.
+_MAX_PARAMETER = 9_000
 
 
 def train_task(
     *,
-    trainer: Trainer | Mapping[str, Any],
+    trainer: Trainer | Mapping[str, Any] | None = None,
     runtime: str | Runtime | None = None,
     initializer: Initializer | None = None,
     options: Sequence[Option] | None = None,
     backend: Any = "local",
+    metrics: Sequence[str] = (),
     **inputs: Any,
 ) -> dsl.PipelineTask:
     """Add a `train` task to the pipeline that is being defined, with caching off.
@@ -39,16 +46,19 @@ def train_task(
     declares.
 
     Args:
-        trainer: What to run, as an object or as a dict of its fields.
+        trainer: What to run, as an object or as a dict of its fields; None to run the runtime as it is.
         runtime: Name of a runtime, or the runtime itself; None for the backend's default.
         initializer: What the job fetches first.
         options: Such as ``[Labels({...})]``.
         backend: Name of the backend, or a pipeline parameter with it; then without options, which depend on it.
+        metrics: With ``wait=True``, metrics that become outputs of the task: ``task.outputs["accuracy"]``.
         **inputs: Further inputs of the component `train`.
 
     Raises:
         ValueError: Something cannot be right; nothing was added.
     """
+    if metrics and inputs.get("wait") is not True:
+        raise ValueError("metrics are known when the job has ended: give wait=True, or metrics to wait_task")
     request = build.plain(
         backend=backend_for(_known(backend, options)),
         runtime=runtime,
@@ -56,9 +66,46 @@ def train_task(
         initializer=initializer,
         options=options,
     )
-    _check(request)
-    task: dsl.PipelineTask = train(request=request, backend=backend, **inputs)
+    text = _checked(request)
+    component = _with_metrics(train, metrics)
+    if backend in ("local", "debug"):
+        # The step's own container trains: what is set on the task is for it.
+        component.component_spec.task_config_passthroughs = None
+    if len(text) <= _MAX_PARAMETER:
+        inputs["request"] = request
+    else:
+        component.component_spec.implementation.container.args.append(text)
+    inputs.setdefault("run_id", dsl.PIPELINE_JOB_ID_PLACEHOLDER)
+    task: dsl.PipelineTask = component(backend=backend, **inputs)
     return task.set_caching_options(False)
+
+
+def wait_task(*, metrics: Sequence[str] = (), **inputs: Any) -> dsl.PipelineTask:
+    """Add a `wait` task to the pipeline that is being defined, with caching off.
+
+    Args:
+        metrics: Metrics that become outputs of the task: ``task.outputs["accuracy"]``. It fails if the job has none of
+            that name.
+        **inputs: Inputs of the component `wait`.
+
+    Raises:
+        ValueError: A metric cannot be the name of an output.
+    """
+    task: dsl.PipelineTask = _with_metrics(wait, metrics)(**inputs)
+    return task.set_caching_options(False)
+
+
+def _with_metrics(component: ContainerComponent, metrics: Sequence[str]) -> ContainerComponent:
+    """A copy of a component with further outputs, for a single task; the entry point writes what is declared."""
+    spec = copy.deepcopy(component.component_spec)
+    for name in metrics:
+        if not name.isidentifier() or name in spec.outputs:
+            raise ValueError(
+                f"metric {name!r} cannot be an output: it must be an identifier and none of {', '.join(spec.outputs)}; "
+                "use metric_name"
+            )
+        spec.outputs[name] = OutputSpec(type="Float", description=f"The metric {name}.")
+    return ContainerComponent(component_spec=spec, pipeline_func=component.pipeline_func)
 
 
 def _known(backend: Any, options: Sequence[Option] | None) -> str:
@@ -69,12 +116,12 @@ def _known(backend: Any, options: Sequence[Option] | None) -> str:
     return "local"
 
 
-def _check(request: Mapping[str, Any]) -> None:
+def _checked(request: Mapping[str, Any]) -> str:
     text = json.dumps(request, ensure_ascii=False)
     if len(text.encode()) > _MAX_REQUEST_BYTES:
         raise ValueError(
             f"the request has {len(text.encode())} bytes and KFP can pass {_MAX_REQUEST_BYTES}: ship the function as "
-            "'module:function' in the runtime's image"
+            "'module:function' in the runtime's image, or give the component `train` a request_file"
         )
     found = [mark for mark in _REPLACED if mark in text]
     if found:
@@ -82,3 +129,4 @@ def _check(request: Mapping[str, Any]) -> None:
             f"the request holds {found[0]!r}, which KFP would replace; write the braces apart in the code, and pass "
             "pipeline parameters by func_args of train_task"
         )
+    return text

@@ -22,6 +22,7 @@ def wait(
     model: dsl.Output[dsl.Model],
     metrics: dsl.Output[dsl.Metrics],
     report: dsl.Output[dsl.HTML],
+    classification: dsl.Output[dsl.ClassificationMetrics],
     metric_name: Optional[str] = None,
     backend_config: Optional[Dict] = None,
     timeout: int = 0,
@@ -44,6 +45,7 @@ def wait(
         metric: The metric asked for; 0 if none was.
         model: What the function's result names as {"artifacts": {"model": uri}}.
         metrics: The numbers of the result.
-        report: Metrics, steps, and why it failed.
+        report: Curves of metrics, timeline of steps, and why it failed.
+        classification: The result's "confusion_matrix" and "roc".
     """
     return container_spec("wait")

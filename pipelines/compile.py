@@ -9,7 +9,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-COMPONENTS = ("initialize_dataset", "initialize_model", "promote", "train", "wait")
+COMPONENTS = (
+    *("delete", "evaluate_gate", "initialize_dataset", "initialize_model", "promote"),
+    *("resume", "suspend", "train", "wait"),
+)
 PIPELINES = ("retrain_digits",)
 
 

@@ -25,8 +25,12 @@ def task(tmp_path: Path, client: TrainerClient) -> Callable[..., DrivenTask]:
     """Make a task of a component: ``task("train", "task-1", request=…)``."""
 
     def make(
-        component: str, name: str = "task-1", artifacts: dict[str, Path] | None = None, **parameters: Any
+        component: str,
+        name: str = "task-1",
+        artifacts: dict[str, Path] | None = None,
+        facts: dict[str, dict[str, Any]] | None = None,
+        **parameters: Any,
     ) -> DrivenTask:
-        return DrivenTask(component, tmp_path / "run" / name, parameters, artifacts or {})
+        return DrivenTask(component, tmp_path / "run" / name, parameters, artifacts or {}, facts or {})
 
     return make

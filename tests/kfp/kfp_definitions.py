@@ -55,3 +55,22 @@ def return_what_json_has_not():
 
 def name_a_model_elsewhere():
     return {"accuracy": 0.7, "artifacts": {"model": "s3://models/digits"}}
+
+
+def classify():
+    from trainer_core import progress
+
+    for step in range(3):
+        progress(step=step + 1, total=3, metrics={"loss": 1.0 / (step + 1)})
+        import time
+
+        time.sleep(0.6)  # A line of progress comes every half second.
+    return {
+        "accuracy": 0.85,
+        "confusion_matrix": {"labels": ["<cat>", "dog"], "matrix": [[9, 1], [2, 8]]},
+        "roc": {"fpr": [0, 0.1, 1], "tpr": [0, 0.8, 1], "thresholds": [float(2), 0.5, 0]},
+    }
+
+
+def classify_oddly():
+    return {"confusion_matrix": {"labels": ["a", "b"], "matrix": [[1]]}, "roc": {"fpr": [0], "tpr": [0, 1]}}

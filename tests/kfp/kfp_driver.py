@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,19 +47,23 @@ class DrivenTask:
         folder: Of this task; equal for the retries of a task.
         parameters: Input parameters; those left out are not in the executor input at all.
         artifacts: Paths of input artifacts by name.
+        facts: Metadata of input artifacts by name.
     """
 
     component: str
     folder: Path
     parameters: dict[str, Any]
     artifacts: dict[str, Path]
+    facts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def executor_input(self) -> str:
         outputs = component_spec(self.component).get("outputDefinitions", {})
         inputs = {
             "parameterValues": _as_a_struct(self.parameters),
-            "artifacts": {name: _artifacts(name, str(path)) for name, path in self.artifacts.items()},
+            "artifacts": {
+                name: _artifacts(name, str(path), self.facts.get(name)) for name, path in self.artifacts.items()
+            },
         }
         places = {
             "parameters": {name: {"outputFile": str(self._output(name))} for name in outputs.get("parameters", {})},
@@ -103,8 +107,9 @@ class DrivenTask:
         return self.folder / "outputs" / name
 
 
-def _artifacts(name: str, uri: str) -> dict[str, Any]:
-    return {"artifacts": [{"name": name, "type": {"schemaTitle": "system.Artifact"}, "uri": uri, "metadata": {}}]}
+def _artifacts(name: str, uri: str, metadata: dict[str, Any] | None = None) -> dict[str, Any]:
+    held = {"name": name, "type": {"schemaTitle": "system.Artifact"}, "uri": uri, "metadata": metadata or {}}
+    return {"artifacts": [held]}
 
 
 def _as_a_struct(value: Any) -> Any:

@@ -192,7 +192,7 @@ def test_components_take_a_pinned_image_of_ones_own(monkeypatch, name):
 
 
 def test_an_unknown_target_is_refused():
-    with pytest.raises(ValueError, match="unknown target 'fly'; known are initialize_dataset"):
+    with pytest.raises(ValueError, match="unknown target 'fly'; known are delete, evaluate_gate"):
         _spec.container_spec("fly")
 
 
@@ -227,7 +227,7 @@ def test_the_program_of_the_image_needs_no_kfp():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-@pytest.mark.parametrize("arguments", [[], ["train"], ["fly", "{}"], ["train", "{}", "more"]])
+@pytest.mark.parametrize("arguments", [[], ["train"], ["fly", "{}"], ["train", "{}", "{}", "more"]])
 def test_wrong_usage_ends_with_2(arguments):
     command = [sys.executable, "-m", "kfp_components._entry", *arguments]
 

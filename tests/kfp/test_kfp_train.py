@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from pathlib import Path
 
 import kfp_definitions as definitions
 import pytest
@@ -231,7 +233,7 @@ def refusals():
             "with a trainer",
         ),
         "no function": (
-            {"request": {"trainer": {"kind": "container", "image": "x:1"}}, "func_args": {"a": 1}},
+            {"request": {"version": 1, "trainer": {"kind": "container", "image": "x:1"}}, "func_args": {"a": 1}},
             "func_args are for a training function",
         ),
         "a negative number of nodes": ({"request": plain, "num_nodes": -1}, "trainer.num_nodes: "),
@@ -240,7 +242,7 @@ def refusals():
             "/nowhere/at/all does not exist",
         ),
         "a name with a slash": ({"request": plain, "job_name": "a/b"}, "job name 'a/b' is not a DNS label"),
-        "no request": ({}, "input 'request' is missing"),
+        "no request": ({}, "give either request or request_file"),
     }
 
 
@@ -291,4 +293,47 @@ def test_json_of_outputs_has_no_nan(task):
     training.run()
 
     json.dumps([training.executor_output(), training.output("result")], allow_nan=False)
+    assert training.output("status") == "Complete"
+
+
+DEFINITION = """
+runtime: python
+trainer:
+  func: kfp_definitions:train_a_little
+  packaging: reference
+  func_args: {epochs: 2, learning_rate: 0.1}
+options:
+  - Labels: {team: vision}
+"""
+
+
+@pytest.mark.parametrize("text", [DEFINITION, json.dumps(request_for(definitions.train_a_little, ARGUMENTS))])
+def test_a_request_may_come_as_a_file(task, client, tmp_path, monkeypatch, text):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    (tmp_path / "request").write_text(text)
+    training = task("train", artifacts={"request_file": tmp_path / "request"}, wait=True)
+
+    codes = [training.run().returncode, training.run().returncode]
+
+    assert codes == [0, 0]
+    assert training.output("result")["accuracy"] == 0.9
+    assert len(client.list_jobs()) == 1
+
+
+def test_a_request_file_that_is_no_request_fails_in_one_line(task, tmp_path):
+    (tmp_path / "request").write_text("- a\n- list")
+
+    finished = task("train", artifacts={"request_file": tmp_path / "request"}).run()
+
+    assert finished.returncode == 1
+    assert "must hold a mapping with trainer:" in finished.stderr
+
+
+def test_a_request_beside_the_executor_input_is_taken(task, request_):
+    training = task("train", wait=True)
+    command = [*training.command, json.dumps(request_)]
+
+    finished = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    assert finished.returncode == 0, finished.stderr
     assert training.output("status") == "Complete"

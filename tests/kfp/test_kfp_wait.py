@@ -39,8 +39,9 @@ def test_what_the_job_left_is_handed_over(task, ref):
         "job": "waited-for",
         "backend": "local",
         "runtime": "python",
-        "metrics": {"accuracy": 0.9, "loss": 0.25},
-        "source": waiting.metadata("model")["source"],
+        "accuracy": 0.9,
+        "loss": 0.25,
+        "uri": waiting.metadata("model")["uri"],
     }
 
 

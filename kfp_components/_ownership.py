@@ -1,0 +1,54 @@
+"""Ties a TrainJob to the run of its pipeline: when KFP deletes the run's Workflow, the cluster deletes the job too."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from trainer_core.configs import config_from_dict
+from trainer_core.errors import TrainerError
+from trainer_core.ref import TrainJobRef
+
+__all__ = ["tie_to_run"]
+
+#: Set by KFP in every pod that it starts for a task.
+_POD, _POD_UID = "KFP_POD_NAME", "KFP_POD_UID"
+
+
+def tie_to_run(ref: TrainJobRef, settings: Mapping[str, Any] | None) -> None:
+    """Make the Workflow of this pod an owner of a job, where it is one and this pod may read itself.
+
+    It is a net under other ones: what prevents it is said and does not fail the task.
+    """
+    pod, uid = os.environ.get(_POD), os.environ.get(_POD_UID)
+    if ref.backend != "kubernetes" or not pod or not uid:
+        return
+    try:
+        if not _tied(ref, settings or {}, pod, uid):
+            print(f"TrainJob {ref.name} is not tied to the run: its pod is elsewhere, or has no Workflow", flush=True)
+    except TrainerError as error:
+        print(f"TrainJob {ref.name} is not tied to the run: {error}", file=sys.stderr, flush=True)
+
+
+def _tied(ref: TrainJobRef, settings: Mapping[str, Any], pod: str, uid: str) -> bool:
+    from trainer_core.cluster import connect, kinds
+    from trainer_core.cluster.answers import NotThereError
+    from trainer_core.cluster.api import Api
+
+    api = Api(connect.connect(config_from_dict(ref.backend, settings)))  # type: ignore[arg-type]  # of a cluster
+    try:
+        metadata = api.get(kinds.PODS, pod, namespace=ref.namespace)["metadata"]
+    except NotThereError:
+        return False
+    # Owners live in the namespace of what they own; a pod of that name in another one is a stranger.
+    workflow = next((each for each in metadata.get("ownerReferences", ()) if each["kind"] == "Workflow"), None)
+    if workflow is None or metadata["uid"] != uid:
+        return False
+    owner = {key: workflow[key] for key in ("apiVersion", "kind", "name", "uid")}
+    job = api.get(kinds.TRAINJOBS, ref.name, namespace=ref.namespace)["metadata"]
+    others = [each for each in job.get("ownerReferences", ()) if each["uid"] != owner["uid"]]
+    change = {"metadata": {"uid": ref.uid, "ownerReferences": [*others, owner]}}
+    api.patch(kinds.TRAINJOBS, ref.name, change, namespace=ref.namespace)
+    return True
