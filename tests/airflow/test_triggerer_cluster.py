@@ -226,6 +226,16 @@ async def test_a_watch_whose_place_is_no_longer_kept_begins_anew(cluster, submit
     assert event["outcome"]["status"] == "Complete"
 
 
+async def test_a_token_that_is_rotated_is_taken_up(cluster, submit, wait_for, tmp_path):
+    async with waiting(wait_for(submit())) as (task,):
+        await until(lambda: cluster.watches == 2)
+        cluster.tokens = ["another"]
+        cluster.kubeconfig(tmp_path / "config")
+        cluster.break_watches()
+        (event,) = await ends(cluster, task)
+    assert event["outcome"]["status"] == "Complete"
+
+
 async def test_a_triggerer_that_is_restarted_ends_no_job_and_shows_no_line_twice(
     cluster, client, submit, wait_for, task_log, supervisor
 ):
