@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.links import DashboardLink, LogsLink
-from trainer_core.observation import COMPLETE, FAILED, SUSPENDED, Progress
+from trainer_core.observation import COMPLETE, CREATED, FAILED, RUNNING, SUSPENDED, Progress
 
 if TYPE_CHECKING:
     from airflow_provider.ui.live import Log, Look
@@ -33,10 +33,10 @@ def row(pushed: Pushed, known: TrainJob | None) -> dict[str, Any]:
             **asdict(pushed.task),
             "name": pushed.ref.name,
             "backend": pushed.ref.backend,
-            "status": known.status if known else pushed.left.get("status"),
+            "status": known.status if known else _last_status(pushed),
             "task_state": pushed.task_state,
             "created": _time(known.creation_timestamp if known else pushed.at),
-            "progress": _progress(known.progress) if known else None,
+            "progress": _progress(known.progress) if known else _last_progress(pushed),
         }
     )
 
@@ -62,7 +62,7 @@ def job(pushed: Pushed, look: Look | None, unreachable: str | None) -> dict[str,
             "name": pushed.ref.name,
             "backend": pushed.ref.backend,
             "namespace": pushed.ref.namespace,
-            "status": look.observation.status if look else pushed.left.get("status"),
+            "status": look.observation.status if look else _last_status(pushed),
             "created": _time(look.job.creation_timestamp if look else pushed.at),
             "unreachable": unreachable,
             "deleted": pushed.deletion,
@@ -124,7 +124,19 @@ def _of_backend(look: Look) -> dict[str, Any]:
 
 
 def _of_task(pushed: Pushed) -> dict[str, Any]:
-    return {key: pushed.left.get(key) for key in ("metrics", "artifacts")}
+    return {"progress": _last_progress(pushed), **{key: pushed.left.get(key) for key in ("metrics", "artifacts")}}
+
+
+def _last_status(pushed: Pushed) -> str | None:
+    """What the task said when it had submitted or ended; in between, a job of which its trigger tells progress runs."""
+    said: str | None = pushed.left.get("status")
+    return RUNNING if said == CREATED and _last_progress(pushed) else said
+
+
+def _last_progress(pushed: Pushed) -> dict[str, Any] | None:
+    told = pushed.left.get("progress")
+    ended = pushed.left.get("status") in _ENDED
+    return _known(told) if isinstance(told, dict) and not ended else None
 
 
 def _diagnosis(look: Look) -> Diagnosis | None:

@@ -6,16 +6,12 @@ browser shows is kept as build/screenshots/*.png.
 
 from __future__ import annotations
 
-import os
 import pathlib
 import re
 import shutil
-import signal
-import subprocess
-import sys
 
 import pytest
-from test_standalone import Airflow, free_port, settings, until
+from standalone import a_running_airflow, until
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs `pip install playwright`")
 expect = sync_api.expect
@@ -36,45 +32,11 @@ _QUIET = (
 expect.set_options(timeout=30_000)
 
 
-class Server(Airflow):
-    """A running Airflow with the DAGs of this test."""
-
-    def __init__(self, home, port):
-        super().__init__(home, port)
-        self.url = f"http://127.0.0.1:{port}"
-
-    def healthy(self):
-        try:
-            self._token = self.ask("GET", "/auth/token")["access_token"]
-            health = self.ask("GET", "/api/v2/monitor/health")
-            dags = self.ask("GET", "/api/v2/dags")["dags"]
-        except OSError:
-            return False
-        parts = ("scheduler", "triggerer", "dag_processor")
-        return len(dags) == 2 and all(health[part]["status"] == "healthy" for part in parts)
-
-
 @pytest.fixture(scope="module")
 def airflow(tmp_path_factory):
-    home = tmp_path_factory.mktemp("ui")
-    (home / "dags").mkdir()
-    shutil.copy(pathlib.Path(__file__).with_name("ui_dags.py"), home / "dags")
-    port = free_port()
-    with (home / "output.log").open("w") as output:
-        command = [sys.executable, "-m", "airflow", "standalone"]
-        process = subprocess.Popen(
-            command, env=settings(home, port), stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-        )
-    server = Server(home, port)
-    try:
-        until(lambda: process.poll() is not None or server.healthy())
-        assert process.poll() is None, (home / "output.log").read_text()[-3000:]
-        yield server
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(30)
-        for job in server.client.list_jobs():
-            server.client.delete_job(job.name)
+    dags = pathlib.Path(__file__).with_name("ui_dags.py")
+    with a_running_airflow(tmp_path_factory.mktemp("ui"), [dags], dags=2) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

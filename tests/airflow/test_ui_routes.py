@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import urllib.parse
 
 import pytest
+from fake_cluster import Cluster
 from ui_scene import EDITOR, OUTSIDER, VIEWER, Browser, a_dag, push, ref_of, task_of, training
+
+from trainer_core import CustomTrainerContainer
 
 _PAGES = [
     "/",
@@ -305,6 +309,13 @@ def test_without_a_connection_the_page_shows_what_the_task_wrote(elsewhere):
     assert "trainjob_default" in job["unreachable"]
 
 
+def test_without_a_connection_the_page_shows_the_progress_that_the_trigger_wrote(elsewhere):
+    push(elsewhere.task, "status", "Created")
+    push(elsewhere.task, "progress", {"step": 5, "total": 10, "metrics": {"loss": 1.5}, "percentage": 50})
+    job = elsewhere.job()
+    assert (job["status"], job["progress"]["percentage"]) == ("Running", 50)
+
+
 @pytest.mark.parametrize("action", ["suspend", "resume", "delete"])
 def test_without_a_connection_nothing_can_be_done_to_a_job(elsewhere, action):
     assert elsewhere.job()["actions"] == []
@@ -316,6 +327,39 @@ def test_a_name_that_no_job_can_have_is_not_looked_for(browse, submitted, name):
     task = submitted("open_name")
     push(task, "ref", {**ref_of(task).to_dict(), "name": name})
     assert "is not a DNS label" in browse(VIEWER, task).job()["unreachable"]
+
+
+@pytest.fixture
+def on_a_cluster(browse, run_dag, monkeypatch, tmp_path):
+    """A task whose job trains on a cluster that the API server has a connection to."""
+    with Cluster(delay=None) as cluster:
+        cluster.lives.set("*", "complete")
+        extra = {"backend": "kubernetes", "config_file": str(cluster.kubeconfig(tmp_path / "config"))}
+        monkeypatch.setenv("AIRFLOW_CONN_TRAINJOB_DEFAULT", json.dumps({"conn_type": "trainjob", "extra": extra}))
+        trainer = CustomTrainerContainer("registry.local/train:1", env={"API_KEY": "s3cr3t"})
+        task = task_of(run_dag(a_dag("open_cluster", trainer, backend="kubernetes")))
+        yield browse(EDITOR, task), cluster
+
+
+def test_a_job_on_a_cluster_is_asked_about_by_the_connection_of_its_task(on_a_cluster):
+    editor, _ = on_a_cluster
+    job = editor.job()
+    assert (job["backend"], job["namespace"], job["actions"]) == ("kubernetes", "default", ["suspend", "delete"])
+    assert "unreachable" not in job
+
+
+def test_the_manifest_of_a_job_on_a_cluster_has_no_secret(on_a_cluster):
+    shown = on_a_cluster[0].get("api/manifest").json()["yaml"]
+    assert "kind: TrainJob" in shown
+    assert "API_KEY" in shown
+    assert "s3cr3t" not in shown
+
+
+def test_a_job_on_a_cluster_is_deleted(on_a_cluster):
+    editor, cluster = on_a_cluster
+    name = editor.job()["name"]
+    assert editor.post("api/delete").status_code == 204
+    assert cluster.get("TrainJob", name) is None
 
 
 def test_a_job_in_a_folder_that_is_not_the_servers_own_is_not_read(browse, trains, tmp_path):

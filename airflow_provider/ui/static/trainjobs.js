@@ -243,7 +243,7 @@
     show($("#actions"), [job.actions, job.status], ([actions]) => actions.map((action) => button(action, job, act)));
     drawFacts(job);
     show($("#notices"), [job.diagnosis, job.unreachable, job.deleted, job.read_only, job.note, job.status], () => notices(job));
-    show($("#progress"), [job.progress, left(job)], () => job.progress && progress(job));
+    show($("#progress"), [job.progress, job.status, left(job)], () => job.progress && !ended(job) && progress(job));
     show($("#result"), [job.metrics, job.artifacts], () => result(job));
     show($("#steps"), [job.steps, !ended(job) && Math.floor(Date.now() / 1000)], () => job.steps && steps(job));
     show($("#events"), job.events, () => job.events && events(job.events));
@@ -257,7 +257,7 @@
     return el("button", { type: "button", class: "danger", onclick: () => {
       $("#consequence").textContent = ended(job)
         ? "Its log and its files are removed. What the task has handed over stays."
-        : "Its training ends and its log and files are removed. The task that waits for it fails.";
+        : "Its training ends and its log and files are removed. The task that waits for it fails, or tries again if it has retries.";
       $("#confirm").returnValue = "";
       $("#confirm").showModal();
     } }, words);
@@ -275,7 +275,7 @@
       ["Runtime", job.runtime],
       ["Nodes", job.num_nodes && number(job.num_nodes)],
       ["Created", moment(job.created, `${span(since(job.created))} ago`)],
-      [ended(job) ? "Ran for" : "Running for", ran !== undefined && span(ran)],
+      [ended(job) ? "Ran for" : "Running for", (ended(job) || job.status === "Running") && ran !== undefined && span(ran)],
       ["Elsewhere", (job.dashboard || job.logs) && el("span", {}, job.dashboard && link(job.dashboard, "Dashboard"), job.dashboard && job.logs && " · ", job.logs && link(job.logs, "Logs"))],
     ].filter(([, value]) => value);
     const texts = facts.map(([name, value]) => [name, value.textContent ?? value]);
@@ -302,7 +302,7 @@
   /** How long it will go on, if it goes on as it did. */
   function left(job) {
     const { step, total } = job.progress || {};
-    if (!step || !total || ended(job) || !job.started) return undefined;
+    if (!step || !total || job.status !== "Running" || !job.started) return undefined;
     const rest = (since(job.started) / step) * (total - step);
     return rest > 0 ? rough(rest) : undefined;
   }
