@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
 # A shell that starts the suite in the background hands down an ignored SIGINT, and so would we to every process of a
 # test: Ctrl-C would do nothing there.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Before anybody imports it: failed assertions of the contract show their values.
+pytest.register_assert_rewrite("trainer_core.testing")

@@ -24,7 +24,8 @@ def render(tmp_path, monkeypatch, capsys):
 
 def test_options_stand_in_a_definition_by_their_names(render):
     code, out, _ = render(
-        "name: job\nruntime: python\ntrainer: {func: json:dumps, packaging: reference}\noptions:\n- ActiveDeadlineSeconds: 60\n- Suspend\n"
+        "name: job\nruntime: python\ntrainer: {func: json:dumps, packaging: reference}\n"
+        "options:\n- ActiveDeadlineSeconds: 60\n- Suspend\n"
     )
     assert code == 0
     rendered = json.loads(out)

@@ -6,15 +6,10 @@ import hashlib
 from functools import cache
 
 import pytest
+from fake_cluster import Cluster
 
 from trainer_core import DebugBackendConfig, KubernetesBackendConfig, LocalProcessBackendConfig, TrainerClient
-
-# Before the suite is imported: failed assertions in it show their values.
-pytest.register_assert_rewrite("trainer_core.testing")
-
-from fake_cluster import Cluster  # noqa: E402
-
-from trainer_core.testing import BackendCase, on_each  # noqa: E402 -- see above
+from trainer_core.testing import BackendCase, on_each
 
 
 @cache

@@ -7,11 +7,7 @@ import os
 import pytest
 
 from trainer_core import KubernetesBackendConfig, TrainerClient
-
-# Before the suite is imported: failed assertions in it show their values.
-pytest.register_assert_rewrite("trainer_core.testing")
-
-from trainer_core.testing import BackendCase, on_each  # noqa: E402 -- see above
+from trainer_core.testing import BackendCase, on_each
 
 #: How to reach the cluster; a namespace without TrainJobs, which the tests may fill and empty; a runtime that runs a
 #: function; an image with python3, in which it is run.
