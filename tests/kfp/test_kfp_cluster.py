@@ -1,0 +1,279 @@
+"""The components on a cluster: what a KFP backend starts, against an API server, with pods that are processes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+
+import kfp_definitions as definitions
+import pytest
+from fake_cluster import Cluster
+from kfp_driver import DrivenTask
+
+from trainer_core import CustomTrainer, build
+from trainer_core.client import backend_for
+
+WORKFLOW = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run-1", "uid": "w-1"}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with Cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def namespace(cluster, request):
+    """A namespace of the test's own; no job outlives the test."""
+    name = f"test-{hashlib.sha256(request.node.name.encode()).hexdigest()[:12]}"
+    cluster.add({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    yield name
+    for job in cluster.objects("TrainJob", name):
+        cluster.delete("TrainJob", job["metadata"]["name"], name)
+
+
+@pytest.fixture
+def task(cluster, namespace, tmp_path):
+    """Make a task of a component that runs on the cluster."""
+    config = {"config_file": str(cluster.kubeconfig(tmp_path / "kubeconfig")), "namespace": namespace}
+
+    def make(component, name="task-1", artifacts=None, **inputs):
+        places = {} if component in ("wait", "suspend", "resume") else {"backend": "kubernetes"}
+        given = {"backend_config": config, **places, **inputs}
+        return DrivenTask(component, tmp_path / "run" / name, given, artifacts or {})
+
+    return make
+
+
+def request_for(func, func_args=None, runtime="python"):
+    trainer = CustomTrainer(func=func, func_args=func_args)
+    return build.plain(backend=backend_for("kubernetes"), runtime=runtime, trainer=trainer)
+
+
+@pytest.fixture
+def jobs(cluster, namespace):
+    return lambda: cluster.objects("TrainJob", namespace)
+
+
+ARGUMENTS = {"epochs": 2, "learning_rate": 0.1}
+ENDLESS = request_for(definitions.run_for_ever)
+
+
+def test_a_task_trains_on_the_cluster_and_hands_over_what_the_job_left(task):
+    training = task("train", request=request_for(definitions.train_a_little, ARGUMENTS), wait=True)
+
+    finished = training.run()
+
+    assert finished.returncode == 0, finished.stderr
+    assert training.output("result")["accuracy"] == 0.9
+    assert "[node-0] a line of the log, with python3 in it\n" in finished.stdout
+
+
+def test_waiting_is_a_task_of_its_own(task, jobs):
+    training = task("train", request=request_for(definitions.train_a_little, ARGUMENTS))
+    training.run()
+    waiting = task("wait", "wait", job=training.output("job"), metric_name="accuracy")
+
+    finished = waiting.run()
+
+    assert finished.returncode == 0, finished.stderr
+    assert (waiting.output("metric"), len(jobs())) == (0.9, 1)
+
+
+def until_it_trains(process):
+    for line in process.stdout:
+        if "training has begun" in line:
+            return
+    pytest.fail(f"it ended before it trained: {process.stderr.read()}")
+
+
+@pytest.mark.parametrize("component", ["train", "wait"])
+def test_a_launcher_that_is_evicted_loses_nothing(task, cluster, jobs, namespace, tmp_path, component):
+    """Killed while it waits; the next try, in another pod, goes on with the same job."""
+    marker = tmp_path / "go on"
+    request = request_for(definitions.train_until, {"marker": str(marker)})
+    given = {"request": request, "wait": True}
+    if component == "wait":
+        submitted = task("train", "submitted", request=request)
+        submitted.run()
+        given = {"job": submitted.output("job")}
+    launched = task(component, **given)
+    process = launched.start()
+    until_it_trains(process)
+    process.kill()
+    process.communicate()
+    marker.touch()
+
+    finished = launched.run()
+
+    assert finished.returncode == 0, finished.stderr
+    assert "[node-0] training has begun\n" in finished.stdout
+    assert (launched.output("result"), len(jobs())) == ({"accuracy": 0.7}, 1)
+
+
+def terminated(launched, environment=None):
+    process = subprocess.Popen(
+        launched.command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(environment or {})},
+    )
+    until_it_trains(process)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    return process.returncode
+
+
+def test_a_terminated_task_ends_its_job_within_the_grace_of_its_pod(task, cluster, namespace):
+    code = terminated(task("train", request=ENDLESS, wait=True))
+
+    assert code == 143
+    cluster.until(lambda: not [p for p in cluster.objects("pods", namespace) if p["status"]["phase"] == "Running"])
+
+
+def test_a_terminated_task_may_leave_its_job_alone(task, cluster, namespace):
+    code = terminated(task("train", request=ENDLESS, wait=True, on_kill="keep"))
+
+    running = [pod for pod in cluster.objects("pods", namespace) if pod["status"]["phase"] == "Running"]
+    assert (code, len(running)) == (143, 1)
+
+
+@pytest.fixture
+def launcher(cluster, namespace, monkeypatch):
+    """The pod of the step, as KFP and Argo make it: what the environment of the step says of it."""
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "step-pod", "namespace": namespace, "ownerReferences": [{**WORKFLOW, "controller": True}]},
+        "spec": {"containers": [{"name": "main", "image": "x:1"}]},
+    }
+    uid = cluster.add(pod)["metadata"]["uid"]
+    monkeypatch.setenv("KFP_POD_NAME", "step-pod")
+    monkeypatch.setenv("KFP_POD_UID", uid)
+
+
+@pytest.mark.usefixtures("launcher")
+def test_a_job_belongs_to_the_workflow_of_its_run(task, jobs):
+    finished = task("train", request=ENDLESS).run()
+
+    assert finished.returncode == 0, finished.stderr
+    assert [job["metadata"]["ownerReferences"] for job in jobs()] == [[WORKFLOW]]
+
+
+@pytest.mark.usefixtures("launcher")
+def test_a_retry_ties_its_job_to_the_run_once(task, jobs):
+    training = task("train", request=ENDLESS)
+
+    codes = [training.run().returncode, training.run().returncode]
+
+    assert codes == [0, 0]
+    assert [job["metadata"]["ownerReferences"] for job in jobs()] == [[WORKFLOW]]
+
+
+@pytest.mark.usefixtures("launcher")
+def test_a_step_that_may_not_read_its_pod_trains_all_the_same(task, cluster, jobs, namespace):
+    cluster.forbid("get", "pods", namespace)
+
+    finished = task("train", request=ENDLESS).run()
+
+    assert finished.returncode == 0, finished.stderr
+    assert "is not tied to the run" in finished.stderr
+    assert "ownerReferences" not in jobs()[0]["metadata"]
+
+
+@pytest.mark.usefixtures("launcher")
+def test_a_job_with_a_name_of_its_own_outlives_the_run(task, jobs):
+    task("train", request=ENDLESS, job_name="shared").run()
+
+    assert "ownerReferences" not in jobs()[0]["metadata"]
+
+
+#: As the driver of KFP 2.17 writes it: camelCase, null for what is not set, every number a float.
+TASK_CONFIG = {
+    "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}},
+    "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300.0}],
+    "nodeSelector": {"gpu": "a100"},
+    "env": [
+        {"name": "MODE", "value": "fast"},
+        {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hugging-face", "key": "token"}}},
+    ],
+    "volumes": [{"name": "shared", "persistentVolumeClaim": {"claimName": "shared", "readOnly": None}}],
+    "volumeMounts": [{"name": "shared", "mountPath": "/shared"}],
+    "resources": {"limits": {"nvidia.com/gpu": "2"}, "requests": {"cpu": "4", "nvidia.com/gpu": "2"}},
+}
+
+
+@pytest.fixture
+def configured(task, jobs):
+    training = task(
+        "train", request=request_for(definitions.run_for_ever, runtime="torch-distributed"), task_config=TASK_CONFIG
+    )
+    finished = training.run()
+    assert finished.returncode == 0, finished.stderr
+    (job,) = jobs()
+    return job["spec"]
+
+
+def patched_pods(spec):
+    (patch,) = spec["runtimePatches"]
+    (replicated,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    assert replicated["name"] == "node"
+    return replicated["template"]["spec"]["template"]["spec"]
+
+
+def test_resources_and_environment_of_the_task_reach_the_trainer(configured):
+    env = {entry["name"]: entry for entry in configured["trainer"]["env"]}
+
+    assert configured["trainer"]["resourcesPerNode"]["limits"] == {"cpu": "4", "nvidia.com/gpu": "2"}
+    assert env["MODE"]["value"] == "fast"
+    assert env["TOKEN"]["valueFrom"]["secretKeyRef"] == {"name": "hugging-face", "key": "token"}
+
+
+def test_placement_of_the_task_reaches_the_pods(configured):
+    pods = patched_pods(configured)
+
+    assert pods["nodeSelector"] == {"gpu": "a100"}
+    assert pods["tolerations"] == [{**TASK_CONFIG["tolerations"][0], "tolerationSeconds": 300}]
+    assert "nodeAffinity" in pods["affinity"]
+
+
+def test_volumes_of_the_task_reach_the_pods(configured):
+    pods = patched_pods(configured)
+
+    assert pods["volumes"] == [{"name": "shared", "persistentVolumeClaim": {"claimName": "shared"}}]
+    assert pods["containers"] == [{"name": "node", "volumeMounts": TASK_CONFIG["volumeMounts"]}]
+
+
+def test_what_is_fetched_into_a_claim_is_mounted_by_the_job_that_trains(task, cluster, jobs, namespace):
+    fetching = task("initialize_dataset", "fetch", storage_uri="hf://a/b", workspace={"claim": "data"})
+    process = fetching.start()
+    cluster.until(lambda: cluster.objects("jobs", namespace))
+    process.terminate()
+    process.communicate(timeout=60)
+
+    task("train", request=ENDLESS, dataset_uri="pvc://data/dataset").run()
+
+    assert cluster.get("PersistentVolumeClaim", "data", namespace)
+    assert [v["persistentVolumeClaim"]["claimName"] for v in patched_pods(jobs()[0]["spec"])["volumes"]] == ["data"]
+
+
+def test_an_exit_task_deletes_the_jobs_of_its_run(task, jobs):
+    task("train", "train", request=ENDLESS, run_id="run-1").run()
+    task("train", "other", request=ENDLESS, run_id="run-2").run()
+
+    finished = task("delete", "delete", run_id="run-1").run()
+
+    assert finished.returncode == 0, finished.stderr
+    assert [job["metadata"]["labels"]["trainjob-workflows/kfp-run"] for job in jobs()] == ["run-2"]
+
+
+def test_a_job_that_cannot_start_fails_its_task_at_once(task, cluster, namespace):
+    cluster.lives.set("broken", "image-pull-error")
+
+    finished = task("train", request=ENDLESS, job_name="broken", wait=True).run()
+
+    assert finished.returncode == 1
+    assert "Image in node-0" in finished.stderr
