@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -67,27 +68,27 @@ class AirflowHere:
     Args:
         folder: For everything that it and the TrainJobs write.
         settings: Further environment variables.
+        anew: Forget what it knew.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None, *, anew: bool = False) -> None:
         self.folder = folder
         self.jobs = folder / "trainjobs"
         self._settings = dict(settings or {})
-        self._lock = filelock.FileLock(folder / "lock")
+        self._anew = anew
+        self._lock = filelock.FileLock(folder.with_suffix(".lock"))
         self._leaders: dict[str, psutil.Popen] = {}
         self._record = folder / "processes.json"
 
     def __enter__(self) -> AirflowHere:
         """Start everything, and wait until it is healthy."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.folder.chmod(0o700)  # the password is in there
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._lock.acquire(timeout=0)
         except filelock.Timeout:
             raise AirflowHereError(f"one runs already in {self.folder}; end it first") from None
         try:
-            self._end_leftovers()
-            self._migrate()
+            self._prepare()
             started = datetime.now(timezone.utc)
             for name in COMPONENTS:
                 self._start(name)
@@ -179,6 +180,13 @@ class AirflowHere:
             "no_proxy": "localhost,127.0.0.1",
             **self._settings,
         }
+
+    def _prepare(self) -> None:
+        self._end_leftovers()
+        if self._anew:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(mode=0o700, exist_ok=True)  # the password is in there
+        self._migrate()
 
     def _migrate(self) -> None:
         """Make the database, unless it is there; one that is cut short does not get its name."""

@@ -17,7 +17,8 @@ from trainer_core import LocalProcessBackendConfig, TrainerClient
 
 def main() -> int:
     """Run Airflow until somebody or something ends it; 0 when it was a person."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, signal.default_int_handler)
     airflow = AirflowHere(ROOT / ".airflow" / "up")
     try:
         say(f"starting, which takes a quarter of a minute; its logs are in {airflow.folder}")
