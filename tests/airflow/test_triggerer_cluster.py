@@ -19,6 +19,7 @@ from airflow_provider.testing.tasks import StandInTaskInstance
 from airflow_provider.triggers import telling, trainjob
 from airflow_provider.triggers.trainjob import TrainJobTrigger
 from trainer_core import CustomTrainerContainer, KubernetesBackendConfig, TrainerClient
+from trainer_core.backends.kubernetes import follow
 from trainer_core.cluster import watch
 from trainer_core.request import TrainJobRequest
 
@@ -139,6 +140,19 @@ async def test_all_triggers_of_a_connection_share_one_watch(cluster, submit, wai
         events = await ends(cluster, *tasks)
     assert {event["outcome"]["status"] for event in events} == {"Complete"}
     assert len(asked) < 12
+
+
+async def test_a_list_that_takes_long_does_not_make_all_ask_for_themselves(cluster, submit, wait_for, monkeypatch):
+    monkeypatch.setattr(follow, "_FIRST_SECONDS", 0.2)
+    refs = [submit(f"job-{number}") for number in range(MANY)]
+    cluster.faults.next(hang=3, path="trainjobs", method="GET", times=8)
+    cluster.forget_requests()
+    async with waiting(*map(wait_for, refs)) as tasks:
+        await asyncio.sleep(2)
+        asked = [request for request in cluster.requests if request.verb == "get"]
+        events = await ends(cluster, *tasks)
+    assert len(asked) <= 8
+    assert {event["outcome"]["status"] for event in events} == {"Complete"}
 
 
 async def test_a_change_is_delivered_at_once(cluster, submit, wait_for):

@@ -16,6 +16,7 @@ from trainer_core.cluster.answers import ForbiddenError
 from trainer_core.cluster.connect import Connection
 from trainer_core.cluster.pods import PodFacts
 from trainer_core.cluster.watch import Snapshot
+from trainer_core.errors import BackendUnavailableError
 from trainer_core.jobs import TrainJob
 from trainer_core.observation import FAILED, Observation, Tail
 from trainer_core.ref import TrainJobRef
@@ -94,12 +95,28 @@ class Watching(Follower):
         return self._known(quick) or self._explained(quick)
 
     async def _seen_async(self) -> Observation:
-        quick = self._quick(self._subscription.snapshot())
+        snapshot = self._subscription.snapshot()
+        quick = self._quick(snapshot)
+        if quick is None and snapshot is None:
+            return await self._asked_early()
         if quick is None:
             return await asyncio.to_thread(self._looks.observation, self._ref)
         known = self._known(quick)
         # Only what needs an explanation needs a thread: most news are none.
         return known if known is not None else await asyncio.to_thread(self._explained, quick)
+
+    async def _asked_early(self) -> Observation:
+        """Ask for the job while the first list of all is still on its way; of thousands who wait, a few at a time.
+
+        Raises:
+            BackendUnavailableError: Others do so already: the server is busy enough.
+        """
+        if not self._looks.early.acquire(blocking=False):
+            raise BackendUnavailableError("the first list of the jobs of the namespace takes long; look again")
+        try:
+            return await asyncio.to_thread(self._looks.observation, self._ref)
+        finally:
+            self._looks.early.release()
 
     def _quick(self, snapshot: Snapshot | None) -> Observation | None:
         """What the job and its pods say themselves; None where the watch knows of no such TrainJob.

@@ -39,6 +39,7 @@ _LONG_TAIL = 10_000
 #: Listing the events of a namespace again and again may take this share of the time; seconds that they are good for.
 _LISTING_SHARE = 0.02
 _MAX_RECENT = 5.0
+_EARLY = 4
 _ENDED = frozenset({COMPLETE, FAILED})
 _FIRST_NODE = f"{podfacts.NODE}-0"
 
@@ -61,6 +62,8 @@ class Looks:
     """
 
     def __init__(self, api: Api) -> None:
+        #: Held by those who ask for a single job while all are being listed.
+        self.early = threading.BoundedSemaphore(_EARLY)
         self._api = api
         self._listing = threading.Lock()
         self._listed: dict[str, _Listed] = {}
