@@ -359,7 +359,7 @@ def test_a_job_on_a_cluster_is_deleted(on_a_cluster):
     editor, cluster = on_a_cluster
     name = editor.job()["name"]
     assert editor.post("api/delete").status_code == 204
-    assert cluster.get("TrainJob", name) is None
+    until(lambda: cluster.get("TrainJob", name) is None)
 
 
 def test_a_job_in_a_folder_that_is_not_the_servers_own_is_not_read(browse, trains, tmp_path):
