@@ -223,6 +223,24 @@ def test_a_deleted_job_is_gone_with_all_its_parts_when_delete_returns(stage):
     assert [cluster.objects(kind) for kind in ("TrainJob", "JobSet", "Job", "Pod")] == [[], [], [], []]
 
 
+def test_the_name_of_a_deleted_job_is_free_for_trainer_too(stage):
+    cluster, client = stage
+    old = client.submit(a_request(suspend=True))
+    cluster.until(lambda: cluster.get("JobSet", "job"))
+    client.backend.delete(old)
+    assert cluster.get("JobSet", "job") is None
+
+
+@pytest.mark.parametrize("resource", ["jobsets", "pods"])
+def test_a_job_is_deleted_by_whoever_may_not_see_what_it_owns(stage, resource):
+    cluster, client = stage
+    ref = client.submit(a_request())
+    runs(client, ref)
+    cluster.forbid("*", resource)
+    client.backend.delete(ref)
+    assert cluster.get("TrainJob", "job") is None
+
+
 def test_delete_waits_for_whoever_holds_the_job(stage):
     cluster, client = stage
     ref = client.submit(a_request())

@@ -162,7 +162,8 @@ def test_a_complete_job_stays_complete_when_its_jobset_has_outlived_its_time(clu
     cluster.add(job("good", "pass", runtime="brief"))
     assert ended(cluster, "good")["type"] == "Complete"
     cluster.until(lambda: cluster.get(JOBSETS, "good") is None)
-    assert (condition(cluster, "good", "Complete") is not None, pods(cluster, "good")) == (True, [])
+    cluster.until(lambda: not pods(cluster, "good"))
+    assert condition(cluster, "good", "Complete") is not None
 
 
 def test_a_failure_policy_starts_all_steps_again(cluster):
@@ -222,14 +223,33 @@ def test_a_deadline_ends_a_job(cluster):
     cluster.until(lambda: not pods(cluster, "late"))
 
 
-def test_deleting_a_job_in_the_foreground_ends_its_processes_first(cluster):
+def test_deleting_a_job_ends_its_processes(cluster):
     cluster.add(job("gone", "import os; print(os.getpid(), flush=True);" + FOREVER))
     (pod,) = running(cluster, "gone")
     pid = int(cluster.until(lambda: log(cluster, pod))[0])
+    cluster.delete("TrainJob", "gone")
+    cluster.until(lambda: not pods(cluster, "gone") and not cluster.objects("jobs"))
+    assert not has_process(pid)
+
+
+def test_deleting_a_plain_job_in_the_foreground_ends_its_processes_first(cluster):
+    pod = {"restartPolicy": "Never", "containers": [{"name": "c", "command": ["sleep", "600"]}]}
+    metadata = {"name": "gone", "namespace": "default"}
+    cluster.add({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": {"spec": pod}}})
+    cluster.until(lambda: [pod for pod in cluster.objects("pods") if pod["status"]["phase"] == "Running"])
+    cluster.delete("Job", "gone", propagation="Foreground")
+    assert cluster.get("Job", "gone")["metadata"]["deletionTimestamp"]
+    cluster.until(lambda: cluster.get("Job", "gone") is None)
+    assert cluster.objects("pods") == []
+
+
+def test_trainer_makes_the_jobset_of_a_job_that_is_deleted_in_the_foreground_anew(cluster):
+    cluster.add(job("gone", FOREVER))
+    running(cluster, "gone")
+    first = cluster.get(JOBSETS, "gone")["metadata"]["uid"]
     cluster.delete("TrainJob", "gone", propagation="Foreground")
+    cluster.until(lambda: (again := cluster.get(JOBSETS, "gone")) and again["metadata"]["uid"] != first)
     assert cluster.get("TrainJob", "gone")["metadata"]["deletionTimestamp"]
-    cluster.until(lambda: cluster.get("TrainJob", "gone") is None)
-    assert (has_process(pid), pods(cluster, "gone"), cluster.objects("jobs")) == (False, [], [])
 
 
 def test_what_ignores_sigterm_is_killed_after_its_grace():
@@ -238,8 +258,8 @@ def test_what_ignores_sigterm_is_killed_after_its_grace():
         cluster.add(job("deaf", deaf))
         (pod,) = running(cluster, "deaf")
         cluster.until(lambda: log(cluster, pod))
-        cluster.delete("TrainJob", "deaf", propagation="Foreground")
-        cluster.until(lambda: cluster.get("TrainJob", "deaf") is None)
+        cluster.delete("TrainJob", "deaf")
+        cluster.until(lambda: not pods(cluster, "deaf"))
 
 
 def test_initializers_run_before_the_trainer_and_fill_what_it_mounts(cluster):
@@ -310,8 +330,7 @@ def test_a_job_with_a_ttl_goes_when_it_is_over(cluster):
     pod = {"restartPolicy": "Never", "containers": [{"name": "c", "command": ["true"]}]}
     spec = {"template": {"spec": pod}, "ttlSecondsAfterFinished": 0}
     cluster.add({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "brief"}, "spec": spec})
-    cluster.until(lambda: cluster.get("Job", "brief") is None)
-    assert cluster.objects("pods") == []
+    cluster.until(lambda: cluster.get("Job", "brief") is None and not cluster.objects("pods"))
 
 
 def test_a_pod_that_nobody_owns_is_left_to_its_test(cluster):

@@ -153,5 +153,5 @@ def test_a_life_that_nobody_knows_is_refused(cluster):
 @pytest.mark.parametrize("life", [*POD_LIVES, *JOB_LIVES])
 def test_every_life_can_be_cut_short(cluster, life):
     start(cluster, life)
-    cluster.delete("TrainJob", "job", propagation="Foreground")
+    cluster.delete("TrainJob", "job")
     cluster.until(lambda: not cluster.objects("pods") and not cluster.objects("trainjobs"))

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -41,6 +42,8 @@ __all__ = ["Cluster"]
 
 _T = TypeVar("_T")
 _LOOK = 0.01
+#: Seconds after which the garbage collector notices something: controllers have noticed it before.
+_COLLECTS_AFTER = 0.02
 _NAMESPACES = ("default", "kube-system", "kubeflow-system")
 
 
@@ -108,6 +111,7 @@ class Cluster:
 
     async def _start(self) -> str:
         if self._plays:
+            self._store.collect = partial(self._loop.call_later, _COLLECTS_AFTER)
             self._kubelet.start()
             self._controllers.start()
         return await self._server.start(self._port)

@@ -34,10 +34,10 @@ class Trainer:
         self._recorder = recorder
 
     def reconcile(self, record: Record) -> float | None:
-        """Bring a TrainJob further."""
+        """Bring a TrainJob further, as Trainer 2.3 does also one that is being deleted."""
         raw = record.raw
         managed_elsewhere = raw["spec"].get("managedBy") == _MULTIKUEUE
-        if managed_elsewhere or record.metadata.get("deletionTimestamp") or self._is_over(record):
+        if managed_elsewhere or self._is_over(record):
             return None
         rest = self._rest(raw)
         if rest is not None and rest <= 0:

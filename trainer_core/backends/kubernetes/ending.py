@@ -10,9 +10,10 @@ from typing import Any
 from trainer_core.backends.kubernetes import history, observe
 from trainer_core.backends.kubernetes.facts import JobFacts
 from trainer_core.cluster import kinds, marks
-from trainer_core.cluster.answers import NotThereError, StaleError
+from trainer_core.cluster.answers import ForbiddenError, NotInstalledError, NotThereError, StaleError
 from trainer_core.cluster.api import Api
 from trainer_core.cluster.kinds import Kind
+from trainer_core.cluster.pods import JOBSET_LABEL
 from trainer_core.cluster.raw import Raw
 from trainer_core.errors import BackendUnavailableError, JobNotFoundError
 from trainer_core.observation import COMPLETE, FAILED
@@ -69,7 +70,7 @@ def note(api: Api, outcome: Outcome) -> None:
 
 
 def delete(api: Api, raw: Raw) -> None:
-    """Remove a job and all it owns, and wait until its name is free.
+    """Remove a job and all it owns, and wait until its name is free and its pods are gone.
 
     Raises:
         BackendUnavailableError: It does not go: something holds it.
@@ -77,17 +78,17 @@ def delete(api: Api, raw: Raw) -> None:
     from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_exponential
 
     job = observe.read(raw)
-    kind = _kind(job)
-    api.delete(kind, job.name, uid=job.uid, namespace=job.namespace)
+    _remove(api, job)
     waits = Retrying(
         retry=retry_if_result(bool), stop=stop_after_delay(_MAX_SECONDS_GONE), wait=wait_exponential(0.05, max=2.0)
     )
     try:
-        waits(lambda: _is_there(api, kind, job))
+        waits(lambda: _is_there(api, job))
     except RetryError as error:
+        name, namespace = job.name, job.namespace
         raise BackendUnavailableError(
-            f"TrainJob {job.name!r} was told to go and is still there after {_MAX_SECONDS_GONE:.0f} s; see what holds "
-            f"it: kubectl get {kind.plural} {job.name} -n {job.namespace} -o yaml (finalizers)"
+            f"TrainJob {name!r} was told to go and a part of it is still there after {_MAX_SECONDS_GONE:.0f} s; see "
+            f"what holds it: kubectl get trainjobs,jobs,pods -n {namespace} (finalizers, machines that are away)"
         ) from error
 
 
@@ -117,7 +118,7 @@ def sweep(api: Api, namespace: str) -> list[str]:
     names = []
     for raw in expired(raws, datetime.now(timezone.utc)):
         job = observe.read(raw)
-        if api.delete(_kind(job), job.name, uid=job.uid, namespace=job.namespace):
+        if _remove(api, job):
             names.append(job.name)
     return names
 
@@ -131,11 +132,33 @@ def _change(api: Api, job: JobFacts, change: dict[str, Any]) -> None:
         raise JobNotFoundError(f"TrainJob {job.name!r} is gone") from error
 
 
-def _is_there(api: Api, kind: Kind, job: JobFacts) -> bool:
+def _remove(api: Api, job: JobFacts) -> bool:
+    """Have a job deleted, and by the garbage collector what it owns; say whether it was there."""
+    # Not in the foreground: up to 2.3, Trainer makes the JobSet of a TrainJob anew when it is deleted, also of one that
+    # is being deleted and only waits for it. The Job controller knows better.
+    foreground = job.kind == kinds.JOBS.kind
+    return api.delete(_kind(job), job.name, uid=job.uid, foreground=foreground, namespace=job.namespace)
+
+
+def _is_there(api: Api, job: JobFacts) -> bool:
     try:
-        return bool(api.get(kind, job.name, namespace=job.namespace)["metadata"]["uid"] == job.uid)
+        return bool(api.get(_kind(job), job.name, namespace=job.namespace)["metadata"]["uid"] == job.uid)
     except NotThereError:
-        return False
+        return job.kind == kinds.TRAINJOBS.kind and _left_something(api, job)
+
+
+def _left_something(api: Api, job: JobFacts) -> bool:
+    """Say whether a TrainJob that is gone has a JobSet or pods still, as far as that may be seen.
+
+    To Trainer they would be those of the next job of that name, and so would be how they ended.
+    """
+    with suppress(ForbiddenError):
+        if api.list(kinds.PODS, labels=f"{JOBSET_LABEL}={job.name}", namespace=job.namespace):
+            return True
+    with suppress(NotThereError, NotInstalledError, ForbiddenError):
+        owners = api.get(kinds.JOBSETS, job.name, namespace=job.namespace)["metadata"].get("ownerReferences") or ()
+        return any(owner.get("uid") == job.uid for owner in owners)
+    return False
 
 
 def _kind(job: JobFacts) -> Kind:

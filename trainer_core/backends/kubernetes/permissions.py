@@ -59,6 +59,7 @@ PERMISSIONS = (
     Permission(("list", "watch"), kinds.PODS, "no steps, no results, no reason why a TrainJob does not start or fails"),
     Permission(("get",), kinds.PODS, "no logs, no progress, no traceback of a failure", part="log"),
     Permission(("list",), kinds.EVENTS, "no reason why a pod finds no machine or an image is not pulled"),
+    Permission(("get",), kinds.JOBSETS, "a deleted TrainJob's name counts as free a moment too early"),
     Permission(("list",), kinds.TRAINING_RUNTIMES, "the namespace's runtimes are not listed", users=_AIRFLOW),
     Permission(("list",), kinds.CLUSTER_TRAINING_RUNTIMES, "the cluster's runtimes are not listed", users=_AIRFLOW),
     Permission(("create",), kinds.SECRETS, "tokens given as text are refused; refer to a Secret", users=_AIRFLOW),
