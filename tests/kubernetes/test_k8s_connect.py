@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import multiprocessing
+import os
 import ssl
 import subprocess
 import sys
@@ -518,3 +519,18 @@ def test_a_client_certificate_can_be_shown(account, tmp_path, certificates, tls_
     ca = {"certificate-authority": str(certificates / "ca.pem")}
 
     assert ask(connected(account, config_file=kubeconfig(tmp_path / "c", tls_url, user, **ca))) == []
+
+
+def test_in_a_pod_the_kubernetes_package_is_not_loaded(account):
+    """It takes a second and 80 MB, in each step of a pipeline that waits."""
+    make_account(account, SECRET)
+    environment = {**os.environ, "KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "6443"}
+    environment.pop("KUBECONFIG", None)
+    program = (
+        "import sys; from pathlib import Path; from trainer_core import KubernetesBackendConfig;"
+        "from trainer_core.cluster import connect;"
+        "connect.connect(KubernetesBackendConfig(), Path(sys.argv[1])).headers();"
+        "sys.exit('kubernetes' in sys.modules)"
+    )
+
+    subprocess.run([sys.executable, "-c", program, str(account)], check=True, env=environment)

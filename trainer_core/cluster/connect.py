@@ -1,8 +1,8 @@
 """A connection to a cluster: as whom, through what, for how long; for sync requests and async streams.
 
-Both clients are made from the one configuration that the `kubernetes` package loads, so that one place knows the
-credentials. The async client is a bare aiohttp session: only streams of JSON are read through it, and the models that
-`kubernetes_asyncio` loads would cost every process that waits 50 MB and a second.
+Both clients are made from the one configuration that was found, so that one place knows the credentials. The async
+client is a bare aiohttp session: only streams of JSON are read through it, and the models that `kubernetes_asyncio`
+loads would cost every process that waits 50 MB and a second.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from trainer_core.cluster import kubeconfig
+from trainer_core.cluster.account import PodAccount
 from trainer_core.cluster.kubeconfig import ACCOUNT, NoClusterError
 from trainer_core.cluster.raw import one_line
 
@@ -91,8 +92,7 @@ class Connection:
         if self._process != os.getpid():
             # Sockets shared with the parent would mix up answers.
             self._make_client()
-        pool: urllib3.PoolManager = self._client.rest_client.pool_manager
-        return pool
+        return self._pool
 
     @property
     def route(self) -> dict[str, Any]:
@@ -154,9 +154,7 @@ class Connection:
         self._make_client()
 
     def _make_client(self) -> None:
-        from kubernetes.client import ApiClient
-
-        self._client = ApiClient(self._found.configuration)
+        self._pool = _pool(self._found.configuration)
         self._process = os.getpid()
 
     def _tls(self) -> ssl.SSLContext:
@@ -176,6 +174,20 @@ class Connection:
         if getattr(configuration, "disable_strict_ssl_verification", False):
             context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         return context
+
+
+def _pool(configuration: Any) -> urllib3.PoolManager:
+    if isinstance(configuration, PodAccount):
+        import urllib3
+
+        settings: dict[str, Any] = {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": configuration.ssl_ca_cert, "maxsize": 4}
+        if configuration.proxy:
+            return urllib3.ProxyManager(configuration.proxy, **settings)
+        return urllib3.PoolManager(**settings)
+    from kubernetes.client import ApiClient
+
+    pool: urllib3.PoolManager = ApiClient(configuration).rest_client.pool_manager
+    return pool
 
 
 @lru_cache(maxsize=1)

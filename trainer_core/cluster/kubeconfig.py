@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer_core.cluster.account import PodAccount
 from trainer_core.cluster.raw import one_line
 from trainer_core.errors import BackendUnavailableError
 
@@ -35,7 +36,7 @@ class Found:
     """How to reach a cluster.
 
     Attributes:
-        configuration: A ``kubernetes.client.Configuration`` of our own.
+        configuration: A ``kubernetes.client.Configuration`` of our own, or a `PodAccount`.
         namespace: The namespace that comes with it, None if none does.
         origin: What it was read from: equal origins give equal connections.
         again: Whether reading it again can give newer credentials.
@@ -62,9 +63,13 @@ def find(config: _ClusterConfig, account: Path = ACCOUNT) -> Found:
         NoClusterError: The `kubernetes` package is missing, a kubeconfig cannot be read, has no such context, or
             there is nothing to go by.
     """
-    with _library():
-        found = _find(config, account)
+    if _is_the_pods(config, account):
+        found = Found(PodAccount(account), None, ("pod", str(account)))
         _add_environment(found.configuration)
+    else:
+        with _library():
+            found = _find(config)
+            _add_environment(found.configuration)
     pods_own = _text(account / "namespace")
     return Found(found.configuration, found.namespace or pods_own, found.origin, found.again)
 
@@ -87,30 +92,21 @@ def _library() -> Iterator[None]:
         raise NoClusterError(f"the configuration of the cluster cannot be used: {text}; correct it") from None
 
 
-def _find(config: _ClusterConfig, account: Path) -> Found:
+def _is_the_pods(config: _ClusterConfig, account: Path) -> bool:
+    in_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and (account / "token").is_file()
+    if config.in_cluster and not in_pod:
+        raise NoClusterError(f"in_cluster is set, but this runs in no pod: there is no token in {account}")
+    others = (config.client_configuration, config.config_file, config.context, os.environ.get("KUBECONFIG"))
+    return in_pod and (config.in_cluster or not any(others))
+
+
+def _find(config: _ClusterConfig) -> Found:
     if config.client_configuration is not None:
         # A copy of our own; its credentials and the hook that renews them are shared with the original.
         given = config.client_configuration
         return Found(copy.copy(given), None, ("configuration", id(given)), again=False)
     named = config.config_file or os.environ.get("KUBECONFIG")
-    in_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and (account / "token").is_file()
-    if config.in_cluster:
-        if not in_pod:
-            raise NoClusterError(f"in_cluster is set, but this runs in no pod: there is no token in {account}")
-        return _from_pod(account)
-    if named or config.context or not in_pod:
-        return _from_kubeconfig(named or _USUAL_PLACE, config.context, named is None)
-    return _from_pod(account)
-
-
-def _from_pod(account: Path) -> Found:
-    from kubernetes.client import Configuration
-    from kubernetes.config.incluster_config import InClusterConfigLoader
-
-    configuration = Configuration()
-    InClusterConfigLoader(str(account / "token"), str(account / "ca.crt")).load_and_set(configuration)
-    configuration.proxy = None  # Newer releases read it from the environment, but do not mind NO_PROXY there.
-    return Found(configuration, None, ("pod", str(account)))
+    return _from_kubeconfig(named or _USUAL_PLACE, config.context, named is None)
 
 
 def _from_kubeconfig(paths: str, context: str | None, is_guess: bool) -> Found:
@@ -182,13 +178,13 @@ def _check_plugin(user: Mapping[str, Any], configuration: Any, paths: str) -> No
 
 def _add_environment(configuration: Any) -> None:
     """Take proxy and CA from the environment where the configuration has none."""
-    from requests import (
-        utils,  # A dependency of `kubernetes`; knows CIDRs in NO_PROXY, which the standard library does not.
-    )
-
     if configuration.ssl_ca_cert is None:
         configuration.ssl_ca_cert = next((os.environ[name] for name in _CA_VARIABLES if os.environ.get(name)), None)
-    if configuration.proxy is None:
+    if configuration.proxy is None and any(name.lower().endswith("_proxy") for name in os.environ):
+        from requests import (
+            utils,  # A dependency of `kubernetes`; knows CIDRs in NO_PROXY, which the standard library does not.
+        )
+
         configuration.proxy = utils.select_proxy(configuration.host, utils.get_environ_proxies(configuration.host))
 
 
