@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from kfp_components import _follow, _gate, _initialize, _manage, _promote, _train
+from kfp_components import _best_of, _follow, _gate, _initialize, _manage, _promote, _train
 from kfp_components._executor import Task
 from trainer_core.errors import InvalidRequestError, TrainerError
 
@@ -20,6 +20,7 @@ __all__ = ["TARGETS", "main"]
 
 #: What each component runs; its keyword arguments are the component's inputs.
 TARGETS: dict[str, Callable[..., None]] = {
+    "best_of": _best_of.best_of,
     "delete": _manage.delete,
     "evaluate_gate": _gate.evaluate_gate,
     "initialize_dataset": _initialize.initialize,

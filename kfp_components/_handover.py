@@ -16,7 +16,7 @@ from trainer_core.jobs import TrainJob
 from trainer_core.outcome import Outcome
 from trainer_core.ref import TrainJobRef
 
-__all__ = ["ended", "place", "replace", "submitted"]
+__all__ = ["ended", "left", "place", "replace", "submitted"]
 
 #: The artifact of an outcome that becomes the model of the pipeline.
 _MODEL = "model"
@@ -38,16 +38,23 @@ def ended(task: Task, client: TrainerClient, outcome: Outcome, history: History)
     ref = outcome.job
     job = _job(client, ref)
     task.write("status", outcome.status)
-    task.write("result", _as_dict(outcome.result))
     facts = {"job": ref.name, "backend": ref.backend, "runtime": job.runtime.name if job else None}
     for name in ("model", "report"):
         task.artifact(name).metadata.update({key: value for key, value in facts.items() if value})
-    # The metadata of a Metrics artifact are the metrics: nothing else belongs there.
-    task.artifact("metrics").metadata.update(outcome.metrics)
     _write_report(task, _report.html(ref, outcome.status, job, outcome, history))
     task.artifact("classification").metadata.update(_classification.metadata(outcome.result))
+    left(task, outcome)
+
+
+def left(task: Task, outcome: Outcome) -> None:
+    """Write the outputs that every task with an outcome has: result, metrics, model."""
+    task.write("result", _as_dict(outcome.result))
+    # The metadata of a Metrics artifact are the metrics: nothing else belongs there.
+    task.artifact("metrics").metadata.update(outcome.metrics)
     if outcome.succeeded and _MODEL in outcome.artifacts:
         model = task.artifact("model")
+        model.metadata.setdefault("job", outcome.job.name)
+        model.metadata.setdefault("backend", outcome.job.backend)
         # One entry a metric: the UI shows and searches scalars.
         model.metadata = {**outcome.metrics, **model.metadata, "uri": outcome.artifacts[_MODEL]}
         place(model, outcome.artifacts[_MODEL])
@@ -56,6 +63,10 @@ def ended(task: Task, client: TrainerClient, outcome: Outcome, history: History)
 def place(artifact: Artifact, uri: str) -> None:
     """Let an artifact hold what lies at a URI: its content where this machine has it, else the URI."""
     source = local_path(uri) if uri.startswith("file://") else None
+    if source is not None and not source.exists():
+        # In a pod of the job, on no volume that this step has too.
+        print(f"{uri} is not on this machine: the artifact {artifact.name!r} stays empty", flush=True)
+        return
     if source is None:
         artifact.uri, artifact.custom_path = uri, None
         return

@@ -10,10 +10,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPONENTS = (
-    *("delete", "evaluate_gate", "initialize_dataset", "initialize_model", "promote"),
+    *("best_of", "delete", "evaluate_gate", "initialize_dataset", "initialize_model", "promote"),
     *("resume", "suspend", "train", "wait"),
 )
-PIPELINES = ("retrain_digits",)
+PIPELINES = ("finetune_llm", "retrain_digits", "retrain_scheduled", "sweep")
 
 
 def compile_all(root: Path) -> list[Path]:

@@ -30,12 +30,13 @@ def identity(path):
 
 
 def executors(path):
-    return [spec["container"] for spec in yaml.safe_load(path.read_text())["deploymentSpec"]["executors"].values()]
+    document = next(yaml.safe_load_all(path.read_text()))
+    return [spec["container"] for spec in document["deploymentSpec"]["executors"].values()]
 
 
 def tasks_of(path):
     """Every task that is no group of tasks, also those inside conditions."""
-    document = yaml.safe_load(path.read_text())
+    document = next(yaml.safe_load_all(path.read_text()))
     dags = [document["root"]["dag"], *(c["dag"] for c in document["components"].values() if "dag" in c)]
     tasks = [task for dag in dags for task in dag["tasks"].values()]
     return [task for task in tasks if "executorLabel" in document["components"][task["componentRef"]["name"]]]
@@ -73,8 +74,10 @@ def test_everything_that_compiles_is_committed(compiled):
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=identity)
 def test_the_yaml_is_a_pipeline_spec_without_unknown_fields(path):
-    document = yaml.safe_load(path.read_text())
+    document, *platform = yaml.safe_load_all(path.read_text())
 
+    for each in platform:
+        json_format.ParseDict(each, pipeline_spec_pb2.PlatformSpec())
     spec = json_format.ParseDict(document, pipeline_spec_pb2.PipelineSpec())
     for executor in document["deploymentSpec"]["executors"].values():
         json_format.ParseDict(executor, pipeline_spec_pb2.PipelineDeploymentConfig.ExecutorSpec())
@@ -92,7 +95,8 @@ def test_the_executor_input_is_the_only_placeholder(path):
     for running in executors(path):
         assert running["command"] == ["python3", "-m", "kfp_components._entry"]
         assert running["args"][0] in TARGETS
-        assert running["args"][1:] == ["{{$}}"]
+        assert running["args"][1] == "{{$}}"
+        assert not any("{{" in argument for argument in running["args"][2:])
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=identity)
@@ -121,10 +125,16 @@ def test_no_document_comes_near_the_limits_of_the_backend(path):
 
 
 @pytest.mark.parametrize("path", sorted(PIPELINES.glob("*.yaml")), ids=identity)
-def test_tasks_of_pipelines_are_never_cached_and_are_retried(path):
-    for task in tasks_of(path):
-        assert task["cachingOptions"] == {}
-        assert task["retryPolicy"]["maxRetryCount"] > 0
+def test_tasks_of_pipelines_are_retried(path):
+    assert all(task["retryPolicy"]["maxRetryCount"] > 0 for task in tasks_of(path))
+
+
+@pytest.mark.parametrize("path", sorted(PIPELINES.glob("*.yaml")), ids=identity)
+def test_nothing_but_what_fetches_a_known_version_is_cached(path):
+    cached = [task for task in tasks_of(path) if task["cachingOptions"].get("enableCache")]
+
+    assert {task["componentRef"]["name"] for task in cached} <= {"comp-initialize-dataset", "comp-initialize-model"}
+    assert all("version" in task["inputs"]["parameters"] for task in cached)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -192,7 +202,7 @@ def test_components_take_a_pinned_image_of_ones_own(monkeypatch, name):
 
 
 def test_an_unknown_target_is_refused():
-    with pytest.raises(ValueError, match="unknown target 'fly'; known are delete, evaluate_gate"):
+    with pytest.raises(ValueError, match="unknown target 'fly'; known are best_of, delete"):
         _spec.container_spec("fly")
 
 

@@ -1,0 +1,67 @@
+"""Fine-tune a language model with LoRA as a KFP pipeline: a recipe of Kubeflow Trainer, so there is no training code.
+
+Needs a cluster with Kubeflow Trainer, its runtime ``torchtune-llama3.2-1b``, and a Secret ``huggingface`` with a token
+that may read the model.
+
+    python pipelines/compile.py        compile it anew
+"""
+
+from typing import Dict
+
+from kfp import dsl
+
+from kfp_components.tasks import train_task, wait_task
+from trainer_core import (
+    BuiltinTrainer,
+    DataFormat,
+    DeleteAfter,
+    HuggingFaceDatasetInitializer,
+    HuggingFaceModelInitializer,
+    Initializer,
+    LoraConfig,
+    SecretRef,
+    TorchTuneConfig,
+    TorchTuneInstructDataset,
+)
+
+_A_WEEK = 7 * 24 * 3600
+
+
+@dsl.pipeline(name="finetune-llm", description="Fetch a model and instructions, and fine-tune with LoRA.")
+def finetune_llm(
+    dataset_uri: str = "hf://tatsu-lab/alpaca",
+    backend_config: Dict = {},  # noqa: B006 - KFP takes it for an optional input, and never changes it
+) -> Dict:
+    """Fine-tune on two GPUs.
+
+    Args:
+        dataset_uri: Instructions.
+        backend_config: Such as {"namespace": "team-a"}.
+    """
+    trained = train_task(
+        runtime="torchtune-llama3.2-1b",
+        initializer=Initializer(
+            dataset=HuggingFaceDatasetInitializer("hf://tatsu-lab/alpaca"),
+            model=HuggingFaceModelInitializer(
+                "hf://meta-llama/Llama-3.2-1B-Instruct", access_token=SecretRef("huggingface", "token")
+            ),
+        ),
+        trainer=BuiltinTrainer(
+            TorchTuneConfig(
+                epochs=1,
+                batch_size=4,
+                resources_per_node={"gpu": 2},
+                dataset_preprocess_config=TorchTuneInstructDataset(source=DataFormat.PARQUET, split="train[:95%]"),
+                peft_config=LoraConfig(apply_lora_to_mlp=True, lora_rank=16, lora_alpha=32),
+            )
+        ),
+        options=[DeleteAfter(_A_WEEK)],
+        backend="kubernetes",
+        backend_config=backend_config,
+        dataset_uri=dataset_uri,
+    )
+    waited = wait_task(job=trained.outputs["job"], backend_config=backend_config)
+    for task in (trained, waited):
+        # Every try finds its TrainJob again.
+        task.set_retry(3, backoff_duration="30s")
+    return trained.outputs["job"]
