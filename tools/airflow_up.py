@@ -47,7 +47,7 @@ def welcome(airflow: AirflowHere) -> None:
   Airflow:    {airflow.url}
   Log in:     user admin, password {airflow.password}
   TrainJobs:  {airflow.url}/trainjobs/
-  Try:        unpause retrain_digits_one_task and trigger it
+  Try:        unpause ingest_digits and retrain_digits_one_task, and trigger them in this order
   End:        Ctrl-C
 """)
     sys.stdout.flush()
