@@ -39,6 +39,7 @@ def argv(
     pip_index_urls: Sequence[str] = (),
     launch: Literal["torchrun", "python", "mpirun"] = "python",
     exported: Sequence[str] = (),
+    processes: int | None = None,
 ) -> list[str]:
     """Return the command of a container that runs a function; equal functions, equal commands.
 
@@ -49,6 +50,7 @@ def argv(
         launch: ``torchrun`` as the controller's PET_* variables say, which is one plain process where torch is not
             installed; ``python`` for one process; ``mpirun`` for one on each slot of Trainer's hostfile.
         exported: With ``mpirun``, names of the environment variables that the processes get.
+        processes: How many the user wants on each node; where torch is not installed, more than one are refused.
 
     Returns:
         Everything up to `LOADER` is the command, what follows are its arguments.
@@ -60,7 +62,7 @@ def argv(
     _check_index_urls(pip_index_urls)
     # Keys in order: the request, of which this is made, is equal whatever the order of its keys.
     payload = json.dumps(json.loads(packaging.payload(code.model_dump())), sort_keys=True)
-    wanted = json.dumps({"packages": list(packages), "index_urls": list(pip_index_urls)})
+    wanted = json.dumps({"packages": list(packages), "index_urls": list(pip_index_urls), "processes": processes})
     files = {**_kit(), launching.PAYLOAD: payload, launching.PACKAGES: wanted}
     text = base64.b64encode(zlib.compress(json.dumps(files).encode(), 9)).decode("ascii")
     if len(text) > _MOST:

@@ -328,11 +328,17 @@ def test_without_torch_one_plain_process_takes_its_place_among_the_nodes(contain
 
 
 def test_without_torch_several_processes_on_a_node_are_refused(container):
-    ended = container.run(shipping.argv(code_of(ok), launch="torchrun"), PET_NPROC_PER_NODE="2")
+    ended = container.run(shipping.argv(code_of(ok), launch="torchrun", processes=2), PET_NPROC_PER_NODE="2")
 
     assert ended.code == 1
     assert ended.error["type"] == "trainjob.LaunchError"
     assert "2 processes are wanted on each node" in ended.error["message"]
+
+
+def test_without_torch_a_process_for_each_cpu_which_nobody_asked_for_is_one(container):
+    ended = container.run(shipping.argv(code_of(ok), launch="torchrun"), PET_NPROC_PER_NODE="4")
+
+    assert ended.result == "ok"
 
 
 def test_a_signal_to_the_container_reaches_the_training(container):

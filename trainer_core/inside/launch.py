@@ -10,8 +10,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from . import contract, packages, result
 
@@ -21,8 +23,6 @@ __all__ = ["PACKAGES", "PAYLOAD", "LaunchError", "main"]
 PAYLOAD = "payload.json"
 PACKAGES = "packages.json"
 _BOOTSTRAP = "trainer_core/inside/bootstrap.py"
-#: How many processes torchrun is asked for; a number, or what it finds on the machine.
-_PROCESSES = "PET_NPROC_PER_NODE"
 #: What torchrun would tell its processes, by where the controller says it.
 _PLACES = {"RANK": "PET_NODE_RANK", "WORLD_SIZE": "PET_NNODES"}
 _HAS_TORCH = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
@@ -46,7 +46,7 @@ def main(launch: str, folder: str) -> None:
     os.environ[contract.PAYLOAD] = os.path.join(folder, PAYLOAD)
     try:
         wanted = json.loads(Path(folder, PACKAGES).read_text(encoding="utf-8"))
-        command = _command(launch, packages.interpreter(wanted), os.path.join(folder, _BOOTSTRAP))
+        command = _command(launch, wanted, os.path.join(folder, _BOOTSTRAP))
     except packages.PackageInstallError as error:
         result.report_error(error, error.output)
         sys.exit(f"trainjob: {error}")
@@ -58,7 +58,8 @@ def main(launch: str, folder: str) -> None:
     os.execv(command[0], command)  # noqa: S606 -- a program and its arguments; no shell is wanted
 
 
-def _command(launch: str, python: str, bootstrap: str) -> list[str]:
+def _command(launch: str, wanted: Mapping[str, Any], bootstrap: str) -> list[str]:
+    python = packages.interpreter(wanted)
     if launch == "python":
         if os.environ.get(contract.NODES):
             os.environ.setdefault("RANK", str(contract.rank()))
@@ -66,8 +67,9 @@ def _command(launch: str, python: str, bootstrap: str) -> list[str]:
         return [python, bootstrap]
     if subprocess.run([python, "-c", _HAS_TORCH], check=False).returncode == 0:
         return [python, "-m", "torch.distributed.run", bootstrap]
-    processes = os.environ.get(_PROCESSES) or "1"
-    if processes not in ("1", "auto"):
+    # Not what the controller makes of it, which is a process for each cpu of a container that has no gpu.
+    processes = wanted.get("processes") or 1
+    if processes > 1:
         raise LaunchError(
             f"{processes} processes are wanted on each node, which torchrun starts, and torch is not installed here; "
             "use an image with torch, or num_proc_per_node=1"

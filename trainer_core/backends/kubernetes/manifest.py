@@ -229,7 +229,8 @@ def _command(
         )
     # The launcher of MPI alone has the environment; it hands on what it is told to, by name.
     launch = _LAUNCHES.get(policy)
-    argv = shipping.argv(trainer.code, trainer.packages, trainer.pip_index_urls, launch or "python", exported=env)
+    packages, indexes, processes = trainer.packages, trainer.pip_index_urls, trainer.num_proc_per_node
+    argv = shipping.argv(trainer.code, packages, indexes, launch or "python", exported=env, processes=processes)
     loaded = argv.index(shipping.LOADER) + 1
     return argv[:loaded], argv[loaded:]
 
