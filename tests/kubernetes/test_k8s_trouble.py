@@ -17,6 +17,8 @@ DENIED = (
     "pull access denied, repository does not exist or may require authorization: server message: insufficient_scope"
 )
 AWAY = 'failed to do request: Head "https://ghcr.io/v2/": dial tcp 140.82.1.1:443: i/o timeout'
+NO_REGISTRY = 'failed to do request: Head "https://localhost:1/v2/": dial tcp [::1]:1: connect: connection refused'
+NO_SUCH_HOST = 'failed to do request: Head "https://ghcr.oi/v2/": dial tcp: lookup ghcr.oi: no such host'
 LIMITED = "429 Too Many Requests: toomanyrequests: You have reached your unauthenticated pull rate limit"
 NO_COMMAND = (
     "failed to create containerd task: OCI runtime create failed: runc create failed: unable to start container "
@@ -50,6 +52,9 @@ def test_nothing_is_wrong_with_a_job_on_its_way(main):
         ("ErrImagePull", DENIED, GIVE_UP),
         ("ErrImagePull", "something new", SOON),
         ("ErrImagePull", AWAY, WAIT),
+        ("ErrImagePull", NO_REGISTRY, SOON),
+        ("ImagePullBackOff", f'Back-off pulling image "{IMAGE}": ErrImagePull: {NO_REGISTRY}', SOON),
+        ("ErrImagePull", NO_SUCH_HOST, SOON),
         ("ImagePullBackOff", f'Back-off pulling image "{IMAGE}"', GIVE_UP),
         ("ImagePullBackOff", f'Back-off pulling image "{IMAGE}": ErrImagePull: {NOT_FOUND}', GIVE_UP),
         ("ImagePullBackOff", f'Back-off pulling image "{IMAGE}": ErrImagePull: {LIMITED}', WAIT),

@@ -83,6 +83,17 @@ def test_parts_that_admission_refuses_count_at_once():
         ('serviceaccount "trainer" not found', Category.REJECTED, SOON),
         ('failed calling webhook "vjob": connection refused', Category.INFRASTRUCTURE, WAIT),
         ("the object has been modified; please apply your changes", Category.INFRASTRUCTURE, WAIT),
+        ('object is being deleted: jobs.batch "digits-node-0" already exists', Category.INFRASTRUCTURE, WAIT),
+        (
+            "invalid runtime snapshot: a snapshot configmap exists but is owned by another object",
+            Category.INFRASTRUCTURE,
+            WAIT,
+        ),
+        (
+            'JobSet "digits" is invalid: metadata.ownerReferences: Only one reference can have Controller set to true',
+            Category.INFRASTRUCTURE,
+            WAIT,
+        ),
     ],
 )
 def test_what_may_be_otherwise_in_a_moment_is_given_one(message, category, grace):

@@ -42,9 +42,11 @@ _PASSING = re.compile(
     r"time(d )?[ -]?out|deadline exceeded|toomanyrequests|Too Many Requests|rate limit|connection (reset|refused)"
     r"|no such host|server misbehaving|unexpected EOF|\bEOF$|temporar|\b50[0234] [A-Z]|context canceled|no space left"
     r"|failed calling webhook|object has been modified|etcdserver|try again|no route to host|unavailable"
-    r"|unable to handle",
+    r"|unable to handle|is being deleted|already exists|owned by another object|Only one reference can have Controller",
     re.IGNORECASE,
 )
+#: A registry that is not there at all: a mistyped host more often than one that is just restarted.
+_NO_REGISTRY = re.compile(r"connection refused|no such host", re.IGNORECASE)
 _NO_IMAGE = re.compile(
     r"not found|manifest unknown|name unknown|does not exist|denied|unauthorized|\b40[13]\b|authentication required"
     r"|no basic auth|insufficient_scope|invalid reference|couldn't parse|no match(ing manifest|.*for platform)|x509",
@@ -117,7 +119,7 @@ def image(reason: str, message: str, name: str) -> Hindrance:
     if reason in _IMAGE_NEVER:
         return Hindrance("image_error", text, GIVE_UP)
     if _PASSING.search(said):
-        return Hindrance("image_error", text, WAIT, passing=True)
+        return Hindrance("image_error", text, SOON if _NO_REGISTRY.search(said) else WAIT, passing=True)
     known = _NO_IMAGE.search(said) or reason == _IMAGE_BACKOFF
     return Hindrance("image_error", text, GIVE_UP if known else SOON)
 
