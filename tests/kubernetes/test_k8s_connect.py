@@ -220,7 +220,7 @@ def test_a_pods_token_is_read_anew_when_it_is_no_longer_taken(account, monkeypat
     (account / "token").write_text("second")
 
     assert connection.renew(connection.turn)
-    assert connection.headers()["authorization"] == "bearer second"
+    assert connection.headers()["authorization"] == "Bearer second"
 
 
 @BOTH

@@ -50,7 +50,7 @@ class PodAccount:
 
     def auth_settings(self) -> dict[str, dict[str, str]]:
         """Return the header with the token that is good now: the kubelet replaces the file in time."""
-        return {"token": {"key": "authorization", "value": f"bearer {self._token.read_text('utf-8').strip()}"}}
+        return {"token": {"key": "authorization", "value": f"Bearer {self._token.read_text('utf-8').strip()}"}}
 
 
 def _filled(path: Path) -> Path:
