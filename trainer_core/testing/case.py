@@ -13,15 +13,17 @@ import pytest
 from trainer_core.client import TrainerClient
 from trainer_core.initializers import Initializer
 from trainer_core.jobs import TrainJob
+from trainer_core.observation import SUSPENDED
 from trainer_core.options import Name
 from trainer_core.request import Owner, TrainJobRequest
 from trainer_core.testing.functions import returns
 from trainer_core.trainers import CustomTrainer
 
-__all__ = ["BackendCase", "Contract", "on_each", "reached", "where"]
+__all__ = ["BackendCase", "Contract", "halted", "on_each", "reached", "where"]
 
-#: Seconds to wait for what must happen; far more than it takes, so that a busy machine fails no test.
-_PATIENCE = 60.0
+#: Seconds to wait for what must happen; far more than it takes, so that a busy machine, or one that has to fetch an
+#: image first, fails no test.
+_PATIENCE = 180.0
 #: Seconds between looks: at first, and at most.
 _LOOK, _MAX_LOOK = 0.02, 0.5
 
@@ -80,11 +82,30 @@ def on_each(cases: Sequence[BackendCase], metafunc: pytest.Metafunc) -> None:
 
 def reached(client: TrainerClient, name: str, status: str) -> TrainJob:
     """Wait until a job has a status, and return it as it is then."""
+    job = _seen(client, name, lambda job: job.status == status)
+    assert job.status == status  # noqa: S101 -- a test's helper
+    return job
+
+
+def halted(client: TrainerClient, name: str) -> TrainJob:
+    """Wait until a job is suspended and nothing of it runs any more, and return it as it is then.
+
+    One that is resumed before that may just go on: what is to suspend it never saw that it should.
+    """
+    job = _seen(client, name, lambda job: job.status == SUSPENDED and not _running(job))
+    assert (job.status, _running(job)) == (SUSPENDED, [])  # noqa: S101 -- a test's helper
+    return job
+
+
+def _running(job: TrainJob) -> list[str]:
+    return [step.pod_name for step in job.steps if step.pod_name]
+
+
+def _seen(client: TrainerClient, name: str, wanted: Callable[[TrainJob], bool]) -> TrainJob:
     end, look = time.monotonic() + _PATIENCE, _LOOK
-    while (job := client.get_job(name)).status != status and time.monotonic() < end:
+    while not wanted(job := client.get_job(name)) and time.monotonic() < end:
         time.sleep(look)
         look = min(_MAX_LOOK, 1.5 * look)
-    assert job.status == status  # noqa: S101 -- a test's helper
     return job
 
 

@@ -12,7 +12,7 @@ from trainer_core.client import TrainerClient
 from trainer_core.errors import JobNotFoundError
 from trainer_core.options import Suspend
 from trainer_core.request import TrainJobRequest
-from trainer_core.testing.case import Contract, reached, where
+from trainer_core.testing.case import Contract, halted, reached, where
 from trainer_core.testing.functions import goes_on, returns
 
 __all__ = ["Lifecycle"]
@@ -70,7 +70,7 @@ class Lifecycle(Contract):
         reached(client, "job", "Running")
         for _ in range(2):
             client.suspend("job")
-        suspended = reached(client, "job", "Suspended")
+        suspended = halted(client, "job")
         assert [step.status for step in suspended.steps] == ["Pending"]
         for _ in range(2):
             client.resume("job")

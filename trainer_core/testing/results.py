@@ -47,6 +47,7 @@ class Results(Contract):
         outcome = client.wait(client.submit(ask(returns, {"value": "x" * 5000})))
         assert (outcome.status, outcome.result, outcome.result_truncated) == ("Complete", None, True)
 
+    @where(reads_this_machine=True)
     def test_a_large_result_lies_whole_where_the_user_asked_for_it(
         self, client: TrainerClient, ask: Ask, tmp_path: Path
     ) -> None:
@@ -54,6 +55,14 @@ class Results(Contract):
         outcome = client.wait(client.submit(ask(returns, {"value": "x" * 5000}, result_uri=place.as_uri())))
         assert outcome.result_truncated
         assert json.loads(place.read_text(encoding="utf-8")) == "x" * 5000
+
+    @where(reads_this_machine=False)
+    def test_a_large_result_is_written_where_the_user_asked_for_it_on_the_machine_that_trains(
+        self, client: TrainerClient, ask: Ask, tmp_path: Path
+    ) -> None:
+        place = tmp_path / "results" / "large.json"
+        outcome = client.wait(client.submit(ask(returns, {"value": "x" * 5000}, result_uri=place.as_uri())))
+        assert (outcome.status, outcome.result_truncated, outcome.result_note) == ("Complete", True, None)
 
     def test_a_result_that_is_not_json_is_left_out_with_a_note(self, client: TrainerClient, ask: Ask) -> None:
         outcome = client.wait(client.submit(ask(returns_an_object)))
