@@ -5,7 +5,7 @@
 
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo install test test-airflow31 lint format lock compile bench docs clean airflow-up airflow-e2e
+.PHONY: help demo airflow-up airflow-e2e install test test-airflow31 lint format lock compile bench docs clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
