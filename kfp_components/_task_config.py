@@ -7,22 +7,13 @@ KFP keeps it from the step's own pod where it must, and hands it to the componen
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainer_core.client import TrainerClient
 from trainer_core.errors import InvalidRequestError
-from trainer_core.options import RuntimePatch
-from trainer_core.options.patches import (
-    ContainerPatch,
-    JobSetSpecPatch,
-    JobSetTemplatePatch,
-    JobSpecPatch,
-    JobTemplatePatch,
-    PodSpecPatch,
-    PodTemplatePatch,
-    ReplicatedJobPatch,
-    TrainingRuntimeSpecPatch,
-)
+
+if TYPE_CHECKING:
+    from trainer_core.options import RuntimePatch
 
 __all__ = ["pass_on"]
 
@@ -53,13 +44,17 @@ def pass_on(data: dict[str, Any], task_config: Mapping[str, Any] | None, client:
             f"{backend.name} backend; take it off the task, or give the backend's name to train_task as text"
         )
     _set_trainer(data, given)
+    if pods := _pods(given):
+        job_spec: dict[str, Any] = {"spec": {"runtimePatches": list(data.get("patches") or ())}}
+        _patch(pods)(job_spec, None, backend)
+        data["patches"] = job_spec["spec"]["runtimePatches"]
+
+
+def _pods(given: Mapping[str, Any]) -> dict[str, Any]:
     pods = {ours: given[theirs] for theirs, ours in _OF_PODS.items() if theirs in given}
     if mounts := given.get("volumeMounts"):
-        pods["containers"] = [ContainerPatch(_NODE, volume_mounts=mounts)]
-    if pods:
-        job_spec: dict[str, Any] = {"spec": {"runtimePatches": list(data.get("patches") or ())}}
-        _patch(PodSpecPatch(**pods))(job_spec, None, backend)
-        data["patches"] = job_spec["spec"]["runtimePatches"]
+        pods["mounts"] = mounts
+    return pods
 
 
 def _set(value: Any) -> Any:
@@ -98,6 +93,12 @@ def _env_value(entry: Mapping[str, Any]) -> Any:
     return {key: source["secretKeyRef"][key] for key in ("name", "key")}
 
 
-def _patch(pod: PodSpecPatch) -> RuntimePatch:
-    job = ReplicatedJobPatch(_NODE, JobTemplatePatch(spec=JobSpecPatch(PodTemplatePatch(spec=pod))))
-    return RuntimePatch(TrainingRuntimeSpecPatch(JobSetTemplatePatch(spec=JobSetSpecPatch([job]))))
+def _patch(fields: dict[str, Any]) -> RuntimePatch:
+    from trainer_core import options  # Only for tasks on which something is set.
+
+    mounts = fields.pop("mounts", None)
+    containers = [options.ContainerPatch(_NODE, volume_mounts=mounts)] if mounts else None
+    pod = options.PodTemplatePatch(spec=options.PodSpecPatch(**fields, containers=containers))
+    job = options.ReplicatedJobPatch(_NODE, options.JobTemplatePatch(spec=options.JobSpecPatch(pod)))
+    jobs = options.JobSetTemplatePatch(spec=options.JobSetSpecPatch([job]))
+    return options.RuntimePatch(options.TrainingRuntimeSpecPatch(jobs))

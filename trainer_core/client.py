@@ -7,23 +7,25 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainer_core import build, naming, waiting
+from trainer_core import naming, waiting
 from trainer_core.attempts import Found
 from trainer_core.backends import BACKENDS, backend_class
 from trainer_core.backends.base import Backend
 from trainer_core.backends.following import Follower
-from trainer_core.build import Option, Trainer
 from trainer_core.configs import BackendConfig, LocalProcessBackendConfig, config_from_dict
 from trainer_core.errors import JobEndedError, JobFailedError, JobNotFoundError, TrainerError, WaitTimeoutError
-from trainer_core.initializers import Initializer
 from trainer_core.jobs import Event, TrainJob
 from trainer_core.observation import COMPLETE, FAILED, STATUSES, Observation
 from trainer_core.outcome import Outcome
 from trainer_core.ref import TrainJobRef
 from trainer_core.request import Owner, TrainJobRequest
-from trainer_core.runtimes import Runtime
+
+if TYPE_CHECKING:
+    from trainer_core.build import Option, Trainer
+    from trainer_core.initializers import Initializer
+    from trainer_core.runtimes import Runtime
 
 __all__ = ["TrainerClient", "backend_for"]
 
@@ -135,6 +137,8 @@ class TrainerClient:
         Raises:
             ValueError: Something in the arguments cannot be right.
         """
+        from trainer_core import build  # A tenth of a second: not for those who only wait.
+
         asked = build.request(
             backend=self.backend,
             runtime=runtime,
