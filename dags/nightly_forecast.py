@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 
-from airflow.sdk import CronTriggerTimetable, dag
+from airflow.sdk import dag
 from energy import CANDIDATE, DEFAULT_ARGS, forecast_trainer
 
 from airflow_provider.alerts import late_run
@@ -16,7 +16,7 @@ from airflow_provider.operators.trainjob import TrainJobOperator
 
 
 @dag(
-    schedule=CronTriggerTimetable("0 2 * * *", timezone="UTC"),
+    schedule="0 2 * * *",
     start_date=datetime(2026, 1, 1, tzinfo=timezone.utc),
     catchup=False,
     max_active_runs=3,

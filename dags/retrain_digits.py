@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from airflow.sdk import AssetOrTimeSchedule, CronTriggerTimetable, dag
+from airflow.sdk import dag
 from registry import DATASET
 from retraining import DATA, DEFAULT_ARGS, PARAMS, TRAINER, promote_if_better
 
 from airflow_provider.operators.trainjob import InitializeOperator, TrainJobOperator
 from airflow_provider.sensors.trainjob import TrainJobSensor
+
+try:
+    from airflow.sdk import AssetOrTimeSchedule, CronTriggerTimetable
+except ImportError:  # before 3.2
+    from airflow.timetables.assets import AssetOrTimeSchedule
+    from airflow.timetables.trigger import CronTriggerTimetable
 
 
 @dag(

@@ -6,6 +6,7 @@ is imported when a test asks for the fixture.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -121,6 +122,26 @@ def trainjob_airflow(pytestconfig: pytest.Config) -> Iterator[Path]:
 
 
 @pytest.fixture
+def trainjob_dags(trainjob_airflow: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str | Path], Any]]:
+    """Read the DAG files of a folder: ``trainjob_dags("dags")["nightly"]``. A file that cannot be read fails the test.
+
+    The files, and what they import from their folder, are read anew for each test.
+    """
+    from airflow_provider.testing.dags import load_dags
+
+    folders: list[Path] = []
+
+    def load(folder: str | Path) -> Any:
+        folders.append(Path(folder).resolve())
+        _forget_modules(folders)
+        monkeypatch.syspath_prepend(str(folders[-1]))
+        return load_dags(folders[-1])
+
+    yield load
+    _forget_modules(folders)
+
+
+@pytest.fixture
 def run_trainjob_dag(trainjob_airflow: Path, trainjob_home: Path) -> Callable[..., FinishedRun]:
     """Run a DAG in this process: its triggers, XComs, templates and Assets as in production.
 
@@ -154,6 +175,13 @@ def _airflow_home(config: pytest.Config) -> AirflowHome:
 
 def _exits(config: pytest.Config) -> ExitStack:
     return config.stash.setdefault(_exit_key, ExitStack())
+
+
+def _forget_modules(folders: list[Path]) -> None:
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file and Path(file).parent in folders:
+            del sys.modules[name]
 
 
 def _is_marked(item: Any) -> bool:

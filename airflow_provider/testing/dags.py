@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
     from airflow.sdk import DAG
 
-__all__ = ["AssetUpdate", "FinishedRun", "run_dag", "write_dag"]
+__all__ = ["AssetUpdate", "FinishedRun", "load_dags", "run_dag"]
 
 #: The bundle that DAGs of tests belong to.
 _BUNDLE = "trainjob-testing"
@@ -79,6 +80,20 @@ class FinishedRun:
             return [AssetUpdate(*row) for row in session.execute(query)]
 
 
+def load_dags(folder: str | Path) -> dict[str, DAG]:
+    """Read the DAG files of a folder as Airflow does, and return their DAGs by id.
+
+    Raises:
+        AssertionError: A file cannot be read; its error is shown.
+    """
+    from airflow_provider.testing.serialized import DagBag
+
+    bag = DagBag(str(folder))
+    if bag.import_errors:
+        raise AssertionError("\n".join(f"{file}: {error}" for file, error in sorted(bag.import_errors.items())))
+    return dict(bag.dags)
+
+
 def run_dag(dag: DAG, **arguments: Any) -> FinishedRun:
     """Run a DAG to its end, in this process.
 
@@ -87,11 +102,11 @@ def run_dag(dag: DAG, **arguments: Any) -> FinishedRun:
         arguments: As for `DAG.test`: `run_conf`, `logical_date`, …
     """
     with _without_deadline(dag):
-        write_dag(dag)
+        _write_dag(dag)
         return FinishedRun(dag.test(**arguments))
 
 
-def write_dag(dag: DAG) -> None:
+def _write_dag(dag: DAG) -> None:
     """Write a DAG into the metadata database: what is not there, Airflow does not run."""
     from airflow.models.dagbundle import DagBundleModel
     from airflow.models.serialized_dag import SerializedDagModel

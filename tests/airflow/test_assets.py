@@ -106,8 +106,18 @@ class Event:
         self.extra = extra
 
 
+class Events:
+    """The events of one Asset, as a context has them."""
+
+    def __init__(self, extras):
+        self._events = [Event(extra) for extra in extras]
+
+    def __getitem__(self, asset):
+        return self._events
+
+
 def events(*metrics):
-    return {MODEL: [Event({"metrics": each}) for each in metrics]}
+    return Events({"metrics": each} for each in metrics)
 
 
 def test_the_first_model_is_an_improvement():
@@ -122,7 +132,7 @@ def test_a_model_is_compared_with_the_last_one(mode, value, better):
 
 
 def test_an_event_that_somebody_else_made_without_metrics_is_no_obstacle():
-    assert MODEL.is_improved_by({"accuracy": 0.1}, {MODEL: [Event({})]})
+    assert MODEL.is_improved_by({"accuracy": 0.1}, Events([{}]))
 
 
 def test_a_model_without_the_metric_is_refused_in_one_line():
@@ -187,18 +197,14 @@ print(sorted({"torch", "kubernetes", "openlineage", "pytest", "fastapi"} & set(s
     assert done.stdout.strip().splitlines()[-1] == "[]"
 
 
-def test_the_dags_of_the_guide_train_and_promote_only_what_is_better(trainjob_airflow, run_trainjob_dag, tmp_path):
-    from airflow.dag_processing.dagbag import DagBag
-
+def test_the_dags_of_the_guide_train_and_promote_only_what_is_better(trainjob_dags, run_trainjob_dag, tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "guides" / "airflow-assets.md").read_text()
     (text,) = re.findall(r"```python\n(# train_and_gate\.py\n.*?)^```$", page, re.M | re.S)
     (tmp_path / "train_and_gate.py").write_text(text)
-    bag = DagBag(dag_folder=str(tmp_path), bundle_name="testing")
-    run_trainjob_dag(bag.dags["guide_assets_train"])
-    first = run_trainjob_dag(bag.dags["guide_assets_gate"])
-    second = run_trainjob_dag(bag.dags["guide_assets_gate"])
+    dags = trainjob_dags(tmp_path)
+    run_trainjob_dag(dags["guide_assets_train"])
+    first, second = (run_trainjob_dag(dags["guide_assets_gate"]) for _ in range(2))
 
-    assert bag.import_errors == {}
     assert first.states == {"is_better": "success", "promote": "success"}
     assert first.xcom("promote") == "s3://models/1"
     assert second.states["promote"] == "skipped"

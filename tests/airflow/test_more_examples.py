@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -16,31 +15,20 @@ from airflow_provider.compat import AirflowFailException
 from trainer_core.testing.recorder import completes
 
 DAGS = Path(__file__).parents[2] / "dags"
-FILES = {path.stem for path in DAGS.glob("*.py")}
 
 
 @pytest.fixture
-def bag(airflow_db, home, monkeypatch, tmp_path):
-    """Every DAG file, read anew."""
-    from airflow.dag_processing.dagbag import DagBag
-
+def dags(trainjob_dags, monkeypatch, tmp_path):
     monkeypatch.setenv("ENERGY_DRIFT_FILE", str(tmp_path / "drift.json"))
-    monkeypatch.syspath_prepend(str(DAGS))
-    for name in FILES & set(sys.modules):
-        monkeypatch.delitem(sys.modules, name)
-    found = DagBag(dag_folder=str(DAGS), bundle_name="testing")
-    assert found.import_errors == {}
-    yield found
-    for name in FILES & set(sys.modules):
-        del sys.modules[name]
+    return trainjob_dags(DAGS)
 
 
 def day(number):
     return datetime(2026, 3, number, tzinfo=timezone.utc)
 
 
-def test_no_dag_file_imports_another_one(bag):
-    files = {Path(dag.fileloc).stem for dag in bag.dags.values()}
+def test_no_dag_file_imports_another_one(dags):
+    files = {Path(dag.fileloc).stem for dag in dags.values()}
     imported = {name for file in files for name in _imported_by(DAGS / f"{file}.py")}
 
     assert imported & files == set()
@@ -50,8 +38,8 @@ def _imported_by(path):
     return re.findall(r"^\s*(?:from|import) (\w+)", path.read_text(), re.M)
 
 
-def test_a_sweep_trains_each_learning_rate_and_the_best_goes_on(bag, run_trainjob_dag, trainjob_client):
-    run = run_trainjob_dag(bag.dags["sweep_forecast"])
+def test_a_sweep_trains_each_learning_rate_and_the_best_goes_on(dags, run_trainjob_dag, trainjob_client):
+    run = run_trainjob_dag(dags["sweep_forecast"])
 
     errors = [run.xcom("train", map_index=index)["error"] for index in range(4)]
     assert run.state == "success"
@@ -60,15 +48,15 @@ def test_a_sweep_trains_each_learning_rate_and_the_best_goes_on(bag, run_trainjo
     assert len(trainjob_client.list_jobs()) == 4
 
 
-def test_every_night_trains_on_the_day_before_and_has_a_job_of_its_own(bag, run_trainjob_dag, trainjob_client):
-    runs = [run_trainjob_dag(bag.dags["nightly_forecast"], logical_date=day(number)) for number in (2, 3)]
+def test_every_night_trains_on_the_day_before_and_has_a_job_of_its_own(dags, run_trainjob_dag, trainjob_client):
+    runs = [run_trainjob_dag(dags["nightly_forecast"], logical_date=day(number)) for number in (2, 3)]
 
     assert [run.xcom("train")["day"] for run in runs] == ["2026-03-01", "2026-03-02"]
     assert len({run.xcom("train", "ref")["name"] for run in runs}) == len(trainjob_client.list_jobs()) == 2
 
 
-def test_the_nightly_training_announces_a_candidate_and_has_a_deadline(bag, run_trainjob_dag):
-    nightly = bag.dags["nightly_forecast"]
+def test_the_nightly_training_announces_a_candidate_and_has_a_deadline(dags, run_trainjob_dag):
+    nightly = dags["nightly_forecast"]
     (update,) = run_trainjob_dag(nightly, logical_date=day(5)).asset_updates
 
     assert update.name == "energy-candidate"
@@ -77,15 +65,15 @@ def test_the_nightly_training_announces_a_candidate_and_has_a_deadline(bag, run_
     assert nightly.deadline is not None
 
 
-def test_a_candidate_is_promoted_only_if_it_is_better(bag, run_trainjob_dag, trainjob_recorder):
+def test_a_candidate_is_promoted_only_if_it_is_better(dags, run_trainjob_dag, trainjob_recorder):
     trainjob_recorder.script(*(completes(left(error)) for error in (0.3, 0.4, 0.2)))
     states = []
     for number in (7, 8, 9):
-        run_trainjob_dag(bag.dags["nightly_forecast"], logical_date=day(number))
-        states.append(run_trainjob_dag(bag.dags["promote_forecast"]).states["promote"])
+        run_trainjob_dag(dags["nightly_forecast"], logical_date=day(number))
+        states.append(run_trainjob_dag(dags["promote_forecast"]).states["promote"])
 
     assert states == ["success", "skipped", "success"]
-    assert [asset.name for asset in assets_of(bag.dags["promote_forecast"])] == ["energy-candidate"]
+    assert [asset.name for asset in assets_of(dags["promote_forecast"])] == ["energy-candidate"]
 
 
 def assets_of(dag):
@@ -97,18 +85,18 @@ def left(error):
     return {"error": error, "artifacts": {"model": f"file:///models/{error}"}}
 
 
-def test_nothing_is_promoted_without_approval(bag, run_trainjob_dag, trainjob_recorder):
+def test_nothing_is_promoted_without_approval(dags, run_trainjob_dag, trainjob_recorder):
     trainjob_recorder.script(completes(left(0.25)))
-    approved = run_trainjob_dag(bag.dags["approve_forecast"], mark_success_pattern="approve")
+    approved = run_trainjob_dag(dags["approve_forecast"], mark_success_pattern="approve")
 
     assert approved.states == {"approve": "success", "promote": "success", "train": "success"}
     (update,) = approved.asset_updates
     assert (update.name, update.extra["artifact_uri"]) == ("energy-forecast", "file:///models/0.25")
-    assert bag.dags["approve_forecast"].get_task("promote").upstream_task_ids == {"approve", "train"}
+    assert dags["approve_forecast"].get_task("promote").upstream_task_ids == {"approve", "train"}
 
 
-def test_a_person_is_asked_with_the_numbers_of_the_training(bag):
-    approve = bag.dags["approve_forecast"].get_task("approve").prepare_for_execution()
+def test_a_person_is_asked_with_the_numbers_of_the_training(dags):
+    approve = dags["approve_forecast"].get_task("approve").prepare_for_execution()
     pushed = {"metrics": {"error": 0.25}, "artifacts": {"model": "file:///models/1"}}
     approve.render_template_fields({"run_id": "tonight", "ti": Pushed(pushed)})
 
@@ -126,8 +114,8 @@ class Pushed:
         return self._xcoms[key]
 
 
-def test_a_report_of_drift_starts_the_retraining_once(bag, tmp_path):
-    (drift,) = assets_of(bag.dags["retrain_on_drift"])
+def test_a_report_of_drift_starts_the_retraining_once(dags, tmp_path):
+    (drift,) = assets_of(dags["retrain_on_drift"])
     (watcher,) = drift.watchers
     report = tmp_path / "drift.json"
     report.write_text("{}")
@@ -140,8 +128,8 @@ async def first_event(trigger):
     return await anext(trigger.run())
 
 
-def test_what_drift_started_trains_a_candidate(bag, run_trainjob_dag, trainjob_recorder):
-    (update,) = run_trainjob_dag(bag.dags["retrain_on_drift"]).asset_updates
+def test_what_drift_started_trains_a_candidate(dags, run_trainjob_dag, trainjob_recorder):
+    (update,) = run_trainjob_dag(dags["retrain_on_drift"]).asset_updates
 
     assert (update.name, update.task_id) == ("energy-candidate", "train")
 
@@ -160,8 +148,8 @@ def cluster(tmp_path, monkeypatch):
         yield found
 
 
-def test_one_definition_runs_here_and_on_a_cluster(bag, run_trainjob_dag, cluster):
-    run = run_trainjob_dag(bag.dags["train_anywhere"])
+def test_one_definition_runs_here_and_on_a_cluster(dags, run_trainjob_dag, cluster):
+    run = run_trainjob_dag(dags["train_anywhere"])
 
     assert run.states == {"train": "success", "try_out": "success"}
     assert [run.xcom(task, "ref")["backend"] for task in ("try_out", "train")] == ["local", "kubernetes"]
@@ -169,17 +157,17 @@ def test_one_definition_runs_here_and_on_a_cluster(bag, run_trainjob_dag, cluste
     assert [job["metadata"]["name"] for job in cluster.objects("TrainJob")] == [run.xcom("train", "ref")["name"]]
 
 
-def test_a_connection_that_is_not_there_is_named(bag, run_trainjob_task, trainjob_recorder):
-    train = bag.dags["train_anywhere"].get_task("train")
+def test_a_connection_that_is_not_there_is_named(dags, run_trainjob_task, trainjob_recorder):
+    train = dags["train_anywhere"].get_task("train")
     done = run_trainjob_task(train)
 
     assert "trainjob_cluster" in str(done.error)
     assert not isinstance(done.error, AirflowFailException)
 
 
-def test_fine_tuning_is_a_recipe_with_its_model_data_and_lora(bag, run_trainjob_dag, cluster):
+def test_fine_tuning_is_a_recipe_with_its_model_data_and_lora(dags, run_trainjob_dag, cluster):
     cluster.lives.set("*", "complete")
-    run = run_trainjob_dag(bag.dags["finetune_llm"])
+    run = run_trainjob_dag(dags["finetune_llm"])
 
     (job,) = cluster.objects("TrainJob")
     spec = job["spec"]
@@ -194,9 +182,9 @@ def test_fine_tuning_is_a_recipe_with_its_model_data_and_lora(bag, run_trainjob_
     assert job["metadata"]["labels"]["team"] == "assistant"
 
 
-def test_queued_jobs_wait_for_kueue_with_their_priorities(bag, run_trainjob_dag, cluster):
+def test_queued_jobs_wait_for_kueue_with_their_priorities(dags, run_trainjob_dag, cluster):
     cluster.lives.set("*", "kueue")
-    run = run_trainjob_dag(bag.dags["queue_priorities"])
+    run = run_trainjob_dag(dags["queue_priorities"])
 
     jobs = cluster.objects("TrainJob")
     labels = {job["metadata"]["name"].rpartition("-")[0]: job["metadata"]["labels"] for job in jobs}

@@ -197,6 +197,32 @@ def test_a_task_that_is_not_there_is_named_together_with_those_that_are(run_trai
         run_trainjob_dag(dag).xcom("gone")
 
 
+A_DAG_FILE = """
+from airflow.sdk import DAG
+from shared_by_dags import NAME
+
+dag = DAG(NAME, schedule=None)
+"""
+
+
+def test_dag_files_are_read_anew_with_what_they_share(trainjob_dags, tmp_path):
+    found = []
+    for name in ("first", "second"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "shared_by_dags.py").write_text(f"NAME = {name!r}")
+        (folder / "a_dag_file.py").write_text(A_DAG_FILE)
+        found += trainjob_dags(folder)
+
+    assert found == ["first", "second"]
+
+
+def test_a_dag_file_that_cannot_be_read_fails_the_test_with_its_error(trainjob_dags, tmp_path):
+    (tmp_path / "broken_dag.py").write_text("from airflow.sdk import DAG\nDAG(1 / 0)")
+    with pytest.raises(AssertionError, match=r"(?s)broken_dag\.py.*ZeroDivisionError"):
+        trainjob_dags(tmp_path)
+
+
 # Tests inside a task
 
 
