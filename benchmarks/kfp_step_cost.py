@@ -2,7 +2,8 @@
 
 A pipeline has a pod for each step, so users pay for both. Ours is the component `wait` as its image starts it, in a pod
 with a service account; the other does the same with the libraries that the reference SDK loads, polling as it does
-(the SDK itself where it is installed). Both ask the API double of the tests, ours through TLS as in a cluster.
+(the SDK itself where it is installed). Both ask the API double of the tests, ours through TLS as in a cluster. On a busy machine look at the processor's
+seconds: that is what the first request takes where nobody else wants it.
 
     python benchmarks/kfp_step_cost.py            # about a minute; needs the command openssl
 """
@@ -110,20 +111,21 @@ def executor_input(folder: Path, ref: dict[str, Any]) -> str:
     return json.dumps({"inputs": {"parameterValues": {"job": ref, "on_kill": "keep"}}, "outputs": places})
 
 
-def measure(cluster: Cluster, command: list[str], environment: dict[str, str], seconds: float) -> tuple[float, float]:
-    """Start a step; return the seconds to its first request and the megabytes it holds after a while."""
+def measure(cluster: Cluster, command: list[str], environment: dict[str, str], seconds: float) -> tuple[float, ...]:
+    """Start a step; return seconds and processor seconds to its first request, and the megabytes it holds later."""
     cluster.forget_requests()
     began = time.monotonic()
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
         while not cluster.requests and process.poll() is None:
             time.sleep(0.002)
         first = time.monotonic() - began
+        used = sum(psutil.Process(process.pid).cpu_times()[:2])
         time.sleep(seconds)
         if process.poll() is not None:
             raise SystemExit(f"it ended with {process.returncode} instead of waiting")
         held = psutil.Process(process.pid).memory_info().rss / 2**20
         process.kill()
-    return first, held
+    return first, used, held
 
 
 def main() -> None:
@@ -140,16 +142,20 @@ def main() -> None:
         with tls((host, int(port)), folder) as secured:
             commands = steps(cluster, folder)
             inside = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(secured)}
-            plain = {key: value for key, value in os.environ.items() if key != "KUBECONFIG"}
+            # In an image pip has compiled everything.
+            plain = {**os.environ, "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
+            for name in ("KUBECONFIG", "PYTHONDONTWRITEBYTECODE"):
+                plain.pop(name, None)
             # In turns, so that both meet the same machine.
             rounds = [
                 [
                     measure(cluster, command, {**plain, **extra}, given.seconds)
                     for command, extra in zip(commands, (inside, {}), strict=True)
                 ]
-                for _ in range(given.times)
+                for _ in range(given.times + 1)
             ]
-    report([round_[0] for round_ in rounds], [round_[1] for round_ in rounds])
+    # The first round compiles.
+    report([round_[0] for round_ in rounds[1:]], [round_[1] for round_ in rounds[1:]])
 
 
 def steps(cluster: Cluster, folder: Path) -> list[list[str]]:
@@ -168,14 +174,20 @@ def steps(cluster: Cluster, folder: Path) -> list[list[str]]:
     ]
 
 
-def report(ours: list[tuple[float, float]], theirs: list[tuple[float, float]]) -> None:
+def report(ours: list[tuple[float, ...]], theirs: list[tuple[float, ...]]) -> None:
     """Print medians beside each other; the machine may be busy, so the best is shown too."""
     print(f"{'':24}{'ours':>10}{'best':>10}{'reference':>12}{'ratio':>8}   target")
-    for index, what, target in ((0, "first request, s", TARGET_SECONDS), (1, "memory waiting, MB", TARGET_MEGABYTES)):
+    rows = (
+        ("first request, s", TARGET_SECONDS),
+        ("of the processor, s", None),
+        ("memory waiting, MB", TARGET_MEGABYTES),
+    )
+    for index, (what, target) in enumerate(rows):
         mine, other = [each[index] for each in ours], [each[index] for each in theirs]
         middle, reference = statistics.median(mine), statistics.median(other)
         ratio = reference / middle
-        print(f"{what:24}{middle:10.2f}{min(mine):10.2f}{reference:12.2f}{ratio:7.1f}x   <= {target}")
+        goal = f"   <= {target}" if target else ""
+        print(f"{what:24}{middle:10.2f}{min(mine):10.2f}{reference:12.2f}{ratio:7.1f}x{goal}")
 
 
 if __name__ == "__main__":
