@@ -2,8 +2,8 @@
 
 A pipeline has a pod for each step, so users pay for both. Ours is the component `wait` as its image starts it, in a pod
 with a service account; the other does the same with the libraries that the reference SDK loads, polling as it does
-(the SDK itself where it is installed). Both ask the API double of the tests, ours through TLS as in a cluster. On a busy machine look at the processor's
-seconds: that is what the first request takes where nobody else wants it.
+(the SDK itself where it is installed). Both ask the API double of the tests, ours through TLS as in a cluster. On a
+busy machine look at the processor's seconds: that is what the first request takes where nobody else wants it.
 
     python benchmarks/kfp_step_cost.py            # about a minute; needs the command openssl
 """

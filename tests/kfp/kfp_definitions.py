@@ -84,3 +84,7 @@ def train_until(marker: str):
     while not Path(marker).exists():
         time.sleep(0.1)
     return {"accuracy": 0.7}
+
+
+def score(rate: float):
+    return {"rate": rate, "error": abs(rate - 0.5)}
