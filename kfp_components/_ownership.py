@@ -34,17 +34,15 @@ def tie_to_run(ref: TrainJobRef, settings: Mapping[str, Any] | None) -> None:
 
 def _tied(ref: TrainJobRef, settings: Mapping[str, Any], pod: str, uid: str) -> bool:
     from trainer_core.cluster import connect, kinds
-    from trainer_core.cluster.answers import NotThereError
     from trainer_core.cluster.api import Api
 
     api = Api(connect.connect(config_from_dict(ref.backend, settings)))  # type: ignore[arg-type]  # of a cluster
-    try:
-        metadata = api.get(kinds.PODS, pod, namespace=ref.namespace)["metadata"]
-    except NotThereError:
-        return False
+    # The step may list pods anyway, to follow its job; so that nobody has to grant more.
+    found = api.list(kinds.PODS, fields=f"metadata.name={pod}", namespace=ref.namespace)
     # Owners live in the namespace of what they own; a pod of that name in another one is a stranger.
-    workflow = next((each for each in metadata.get("ownerReferences", ()) if each["kind"] == "Workflow"), None)
-    if workflow is None or metadata["uid"] != uid:
+    own: dict[str, Any] = next((each["metadata"] for each in found if each["metadata"]["uid"] == uid), {})
+    workflow = next((each for each in own.get("ownerReferences", ()) if each["kind"] == "Workflow"), None)
+    if workflow is None:
         return False
     owner = {key: workflow[key] for key in ("apiVersion", "kind", "name", "uid")}
     job = api.get(kinds.TRAINJOBS, ref.name, namespace=ref.namespace)["metadata"]

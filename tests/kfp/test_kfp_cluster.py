@@ -9,8 +9,9 @@ import subprocess
 
 import kfp_definitions as definitions
 import pytest
-from fake_cluster import Cluster
-from kfp_driver import DrivenTask
+import yaml
+from fake_cluster import Cluster, crds
+from kfp_driver import REPOSITORY, DrivenTask
 
 from trainer_core import CustomTrainer, build
 from trainer_core.client import backend_for
@@ -175,7 +176,7 @@ def test_a_retry_ties_its_job_to_the_run_once(task, jobs):
 
 @pytest.mark.usefixtures("launcher")
 def test_a_step_that_may_not_read_its_pod_trains_all_the_same(task, cluster, jobs, namespace):
-    cluster.forbid("get", "pods", namespace)
+    cluster.forbid("list", "pods", namespace)
 
     finished = task("train", request=ENDLESS).run()
 
@@ -277,3 +278,37 @@ def test_a_job_that_cannot_start_fails_its_task_at_once(task, cluster, namespace
 
     assert finished.returncode == 1
     assert "Image in node-0" in finished.stderr
+
+
+def request_of(pipeline):
+    """The request that a committed pipeline submits."""
+    document = next(yaml.safe_load_all((REPOSITORY / "pipelines" / f"{pipeline}.yaml").read_text()))
+    inputs = document["root"]["dag"]["tasks"]["train"]["inputs"]["parameters"]
+    return inputs["request"]["runtimeValue"]["constant"]
+
+
+def test_the_cluster_takes_what_the_scheduled_pipeline_submits(task, jobs):
+    mounted = {
+        "env": [{"name": "TRAINJOB_OUTPUT_PATH", "value": "/workspace/output"}],
+        "volumes": [{"name": "digits", "persistentVolumeClaim": {"claimName": "digits"}}],
+        "volumeMounts": [{"name": "digits", "mountPath": "/workspace"}],
+        "resources": {"limits": {"cpu": "2", "memory": "4G"}},
+    }
+    request, uri = request_of("retrain_scheduled"), "pvc://digits/dataset"
+
+    finished = task("train", request=request, dataset_uri=uri, task_config=mounted).run()
+
+    assert finished.returncode == 0, finished.stderr
+    mounts = patched_pods(jobs()[0]["spec"])["containers"][0]["volumeMounts"]
+    assert "/workspace" in {mount["mountPath"] for mount in mounts}
+
+
+@pytest.mark.skipif(not crds.stock_runtimes(), reason="Trainer's own runtimes are not at hand")
+def test_the_cluster_takes_what_the_finetuning_pipeline_submits(task, cluster, jobs):
+    cluster.load_stock_runtimes()
+
+    finished = task("train", request=request_of("finetune_llm"), dataset_uri="hf://tatsu-lab/alpaca").run()
+
+    assert finished.returncode == 0, finished.stderr
+    env = {entry["name"]: entry for entry in jobs()[0]["spec"]["initializer"]["model"]["env"]}
+    assert env["ACCESS_TOKEN"]["valueFrom"]["secretKeyRef"] == {"name": "huggingface", "key": "token"}
