@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+from hypothesis import settings
 
 # A shell that starts the suite in the background hands down an ignored SIGINT, and so would we to every process of a
 # test: Ctrl-C would do nothing there.
@@ -13,3 +14,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Before anybody imports it: failed assertions of the contract show their values.
 pytest.register_assert_rewrite("trainer_core.testing")
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("house", deadline=None)
+settings.load_profile("house")

@@ -298,8 +298,11 @@ def _job_events(pods: Sequence[PodFacts], events: Sequence[EventFacts]) -> Itera
 def _unseen_pod(events: Sequence[EventFacts]) -> Iterator[_Finding]:
     """What the last event of pods says that are gone, or that may not be read."""
     event = events[-1]
-    if event.reason in _DISPLACED:
-        why: dict[str, Any] = reasons.displaced(_DISPLACED[event.reason], event.message)
+    # Events of one second have no order.
+    own = (one for one in events if one.name == event.name and one.reason in _DISPLACED)
+    displaced = next(own, None)
+    if displaced is not None:
+        why: dict[str, Any] = reasons.displaced(_DISPLACED[displaced.reason], displaced.message)
         yield _Finding(Facts(steps=[StepFacts(event.name, node=event.name, **why)]), None, ended=True)
         return
     if event.reason in (_PULLING, "BackOff") and "image" in event.message.lower():
