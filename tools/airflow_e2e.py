@@ -27,7 +27,7 @@ from rich.table import Table
 from trainer_core import LocalProcessBackendConfig, TrainerClient, TrainJob
 
 #: Long enough for a triggerer to go and come; a model that the next one beats.
-_SLOW_AND_POOR = {"epochs": 100, "learning_rate": 0.00001}
+_SLOW_AND_POOR = {"epochs": 60, "learning_rate": 0.00001}
 
 #: A worker that was killed is missed after half a minute, and not after Airflow's five.
 _SETTINGS = {
