@@ -7,6 +7,9 @@ import os
 import pytest
 
 from trainer_core import KubernetesBackendConfig, TrainerClient
+from trainer_core.cluster import connect as cluster
+from trainer_core.cluster import kinds, marks
+from trainer_core.cluster.api import Api
 from trainer_core.testing import BackendCase, on_each
 
 #: How to reach the cluster; a namespace without TrainJobs, which the tests may fill and empty; a runtime that runs a
@@ -17,8 +20,11 @@ MISSING = [name for name in SETTINGS if not os.environ.get(name)]
 
 def pytest_collection_modifyitems(items):
     reason = f"needs a cluster: set {', '.join(MISSING)}"
-    for item in (each for each in items if each.get_closest_marker("e2e") and MISSING):
-        item.add_marker(pytest.mark.skip(reason=reason))
+    for item in (each for each in items if each.get_closest_marker("e2e")):
+        # Whoever names a cluster whose certificate is not to be checked means it.
+        item.add_marker(pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning"))
+        if MISSING:
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def connect(_=None):
@@ -41,6 +47,11 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(scope="session")
 def empty_namespace():
-    """Jobs of others are not ours to delete."""
-    found = [job.name for job in connect().list_jobs()]
+    """Jobs of others are not ours to delete; volumes that jobs of ours fetched into outlive them, and are."""
+    client = connect()
+    found = [job.name for job in client.list_jobs()]
     assert found == [], "the namespace is used by others: name an empty one in TRAINJOB_E2E_NAMESPACE"
+    yield
+    api = Api(cluster.connect(KubernetesBackendConfig(namespace=client.backend.namespace)))
+    for claim in api.list(kinds.CLAIMS, labels=f"{marks.MANAGED_BY}={marks.MANAGER}"):
+        api.delete(kinds.CLAIMS, claim["metadata"]["name"], foreground=False)
