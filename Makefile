@@ -4,6 +4,8 @@
 #   make test ARGS="-k naming"      further arguments for pytest
 
 BIN := .venv/bin
+# Two files at a time: much of the suite waits. `make test SPREAD=` runs one after the other.
+SPREAD := -n 2 --dist loadfile
 .DEFAULT_GOAL := help
 .PHONY: help demo airflow-up airflow-e2e install test test-airflow31 lint format lock compile bench docs clean
 
@@ -22,7 +24,7 @@ airflow-e2e: .venv/.done/demo ## retrain through a whole Airflow, with a trigger
 install: .venv/.done/dev ## install everything a developer needs into .venv
 
 test: .venv/.done/dev ## run every test
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(SPREAD) $(ARGS)
 
 test-airflow31: .venv-airflow31/.done/airflow31 ## run the tests of the Airflow provider on Airflow 3.1
 	.venv-airflow31/bin/python -m pytest tests/airflow $(ARGS)

@@ -128,7 +128,8 @@ def test_a_script_is_valid_shell_and_executable(script):
 
 def test_installing_something_unknown_says_what_there_is():
     done = subprocess.run(["sh", ROOT / "tools/install", "all"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "install: say what to install: tools/install demo, dev, docs or airflow31\n")
+    advice = "install: say what to install: tools/install demo, dev, docs or airflow31\n"
+    assert (done.returncode, done.stderr) == (1, advice)
 
 
 def test_a_python_that_is_not_supported_is_refused_in_one_line(tmp_path):
