@@ -145,11 +145,21 @@ async def _answer(
             if response.status != 200:
                 body = await response.read()
                 raise answers.error(response.status, body, task, collection.kind, response.headers)
-            yield response
+            try:
+                yield response
+            finally:
+                _hang_up(response)
     except aiohttp.ClientPayloadError as error:
         raise BrokenOffError(f"the connection to {connection.host} broke off while it was to {task}") from error
     except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
         raise answers.unreachable(task, connection.host, error) from error
+
+
+def _hang_up(response: aiohttp.ClientResponse) -> None:
+    """End the connection of an answer that was not read to its end: TLS's long goodbye may outlive the event loop."""
+    connection = response.connection
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
 
 
 async def _get(
