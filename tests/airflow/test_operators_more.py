@@ -255,7 +255,7 @@ def test_a_dag_with_all_our_operators_survives_serialization(config):
 
 @pytest.mark.parametrize("fail_fast", [True, False])
 def test_who_waits_in_the_triggerer_fails_as_fast_as_the_task(running, fail_fast):
-    from airflow.sdk.exceptions import TaskDeferred
+    from airflow_provider.compat import TaskDeferred
 
     sensor = TrainJobSensor(task_id="wait", job=running, deferrable=True, fail_fast=fail_fast)
     with pytest.raises(TaskDeferred) as deferred:
