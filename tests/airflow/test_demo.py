@@ -70,4 +70,4 @@ airflow_provider.exceptions.TrainJobFailedForGoodError: TrainJob 'a' is Failed: 
     errors = demo.show_lines(log.splitlines())
 
     assert errors[-1] == "TrainJobFailedForGoodError: TrainJob 'a' is Failed: RuntimeError: no data"
-    assert capsys.readouterr().out == "    RuntimeError: no data\n"
+    assert capsys.readouterr().out.strip() == "RuntimeError: no data"
