@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -18,7 +20,7 @@ from trainer_core.cluster.pods import PodFacts
 from trainer_core.cluster.watch import Snapshot
 from trainer_core.errors import BackendUnavailableError
 from trainer_core.jobs import TrainJob
-from trainer_core.observation import FAILED, Observation, Tail
+from trainer_core.observation import CREATED, FAILED, RUNNING, Observation, Tail
 from trainer_core.ref import TrainJobRef
 
 __all__ = ["Watching"]
@@ -28,6 +30,8 @@ _WATCHED = watch.Watched(kinds.TRAINJOBS, podfacts.JOBSET_LABEL, observe.read, p
 _FIRST_SECONDS = 15.0
 #: Seconds between looks at a job of which the watch is not told.
 _UNWATCHED_SECONDS = 2.0
+#: Seconds after which to ask for a job of which nothing needed explaining, by its status.
+_SILENT_SECONDS = {CREATED: 60.0, RUNNING: 900.0}
 #: Seconds without pods after which the events of a job are asked for the reason.
 _WITHOUT_PODS_SECONDS = 10.0
 
@@ -48,6 +52,7 @@ class Watching(Follower):
         self._ref = ref
         self._subscription = watch.subscribe(connection, _WATCHED, ref.name, ref.uid)
         self._looked = False
+        self._asked = time.monotonic()
         self._job: JobFacts | None = None
         # Pods vanish with what they could say: those of a crash loop just when the job counts as failed.
         self._pods: dict[str, PodFacts] = {}
@@ -146,6 +151,8 @@ class Watching(Follower):
         """What was shown for the same news before, or the news themselves where they say all; None otherwise."""
         if self._shown is not None and self._shown[0] == quick and (quick.outcome or quick.trouble):
             return self._shown[1]
+        if time.monotonic() - self._asked >= _SILENT_SECONDS.get(quick.status, math.inf):
+            return None
         if quick.outcome or quick.trouble or (self._job and observe.needs_events(self._job, self._living(self._job))):
             return None
         return quick
@@ -153,6 +160,11 @@ class Watching(Follower):
     def _explained(self, quick: Observation) -> Observation:
         if self._job is None:
             return quick
+        silent = time.monotonic() - self._asked >= _SILENT_SECONDS.get(quick.status, math.inf)
+        self._asked = time.monotonic()
+        if silent and not quick.trouble:
+            # Nothing should be missed; where something is, nobody waits for ever.
+            return self._looks.observation(self._ref)
         if quick.outcome:
             # The news of the job may have overtaken those of its pods.
             self._pods.update({pod.name: pod for pod in self._looks.pods(self._job)})
