@@ -17,6 +17,7 @@ __all__ = [
     "JOBS",
     "JOBSETS",
     "PODS",
+    "PYTORCH_JOBS",
     "SECRETS",
     "TRAINING_RUNTIMES",
     "TRAINJOBS",
@@ -67,6 +68,8 @@ CLUSTER_TRAINING_RUNTIMES = Kind(
     "trainer.kubeflow.org", "v1alpha1", "clustertrainingruntimes", "ClusterTrainingRuntime", namespaced=False
 )
 JOBSETS = Kind("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
+#: Of the Training Operator, which came before Trainer.
+PYTORCH_JOBS = Kind("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
 JOBS = Kind("batch", "v1", "jobs", "Job")
 PODS = Kind("", "v1", "pods", "Pod")
 EVENTS = Kind("", "v1", "events", "Event")
