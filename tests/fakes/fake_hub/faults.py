@@ -1,0 +1,57 @@
+"""What goes wrong on the way, at requests whose path has a given part, so many times."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["Fault", "cut", "held", "refused"]
+
+
+@dataclass
+class Fault:
+    """One thing that goes wrong; `times` counts down.
+
+    Attributes:
+        part: Of the path; a fault meets no other request.
+        method: Likewise; None for any.
+        times: How often.
+        status: Answered instead.
+        headers: Of that answer.
+        after: Bytes of the body that are sent before the connection breaks, or before `gate`.
+        gate: The body goes on when this is set.
+        reached: Set when the body has come to `after`.
+    """
+
+    part: str
+    method: str | None = None
+    times: int = 1
+    status: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    after: int = 0
+    gate: threading.Event | None = None
+    reached: threading.Event = field(default_factory=threading.Event)
+
+    def meets(self, method: str, path: str) -> bool:
+        """Say whether it meets a request, and count it."""
+        if self.times < 1 or self.part not in path or self.method not in (None, method):
+            return False
+        self.times -= 1
+        return True
+
+
+def refused(part: str, status: int, times: int = 1, method: str | None = None, **headers: str) -> Fault:
+    """Return an answer with an error status; underscores in the names of headers stand for hyphens."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Fault(part, method, times, status, named)
+
+
+def cut(part: str, after: int, times: int = 1) -> Fault:
+    """Return a connection that breaks in the middle of a body."""
+    return Fault(part, "GET", times, after=after)
+
+
+def held(part: str, after: int, times: int = 1) -> Fault:
+    """Return a body that stands still until its gate is opened; `reached` tells when it does."""
+    return Fault(part, "GET", times, after=after, gate=threading.Event())
