@@ -22,7 +22,8 @@ class Actor:
         self.pod = pod
         self.state = PodState(pod.raw)
         self.container = self.state.containers[0]
-        self.job = str((pod.metadata.get("labels") or {}).get("jobset.sigs.k8s.io/jobset-name", ""))
+        labels = pod.metadata.get("labels") or {}
+        self.job = str(labels.get("jobset.sigs.k8s.io/jobset-name") or labels.get("training.kubeflow.org/job-name", ""))
         self._store = store
         self._recorder = recorder
         self._logs = logs

@@ -1,4 +1,4 @@
-"""Trainer's admission webhooks: what they fill in, and what they refuse in which words (specs A6)."""
+"""Admission webhooks, Trainer's above all: what they fill in, and what they refuse in which words (specs A6)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fake_cluster import answers
+from fake_cluster import answers, pytorch_admission
 from fake_cluster.building import ANCESTOR, containers_of, patches, steps_of
 from fake_cluster.recorder import micro_time
 from fake_cluster.store import Store
 from fake_cluster.writing import Intent
-from trainer_core.cluster.kinds import CLUSTER_TRAINING_RUNTIMES, JOBSETS, TRAINING_RUNTIMES, TRAINJOBS, Kind
+from trainer_core.cluster.kinds import (
+    CLUSTER_TRAINING_RUNTIMES,
+    JOBSETS,
+    PYTORCH_JOBS,
+    TRAINING_RUNTIMES,
+    TRAINJOBS,
+    Kind,
+)
 
 __all__ = ["Admission"]
 
@@ -60,10 +67,19 @@ class Admission:
             problems = list(self._trainjob(intent))
         elif intent.kind in _OURS.values():
             problems = _runtime(intent)
+        elif intent.kind == PYTORCH_JOBS:
+            self._pytorch_job(intent)
+            return
         else:
             return
         if problems:
             raise answers.denied(f"validator.{intent.kind.kind.lower()}.trainer.kubeflow.org", problems)
+
+    def _pytorch_job(self, intent: Intent) -> None:
+        if intent.old is None:
+            pytorch_admission.defaults(intent.new, self.kueue)
+        if problems := list(pytorch_admission.problems(intent.new, intent.old)):
+            raise answers.denied(pytorch_admission.WEBHOOK, problems)
 
     def _mutate(self, intent: Intent) -> None:
         """Stamp patches with the time, and suspend what Kueue is going to admit."""

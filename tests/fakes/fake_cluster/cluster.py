@@ -26,6 +26,7 @@ from fake_cluster.jobsets import JobSets
 from fake_cluster.kubelet import Kubelet
 from fake_cluster.lives import Lives
 from fake_cluster.podlog import Log, Logs, lines_of
+from fake_cluster.pytorch import PyTorchJobs
 from fake_cluster.recorder import Recorder
 from fake_cluster.registry import NAMESPACES, Registry
 from fake_cluster.runtimes import READY_MADE
@@ -33,7 +34,16 @@ from fake_cluster.schema import Schemas
 from fake_cluster.server import Request, Server
 from fake_cluster.store import Store
 from fake_cluster.trainer import Trainer
-from trainer_core.cluster.kinds import CLUSTER_TRAINING_RUNTIMES, CRDS, JOBS, JOBSETS, PODS, TRAINJOBS, Kind
+from trainer_core.cluster.kinds import (
+    CLUSTER_TRAINING_RUNTIMES,
+    CRDS,
+    JOBS,
+    JOBSETS,
+    PODS,
+    PYTORCH_JOBS,
+    TRAINJOBS,
+    Kind,
+)
 
 if TYPE_CHECKING:
     from kubernetes.client import Configuration
@@ -85,11 +95,18 @@ class Cluster:
         self._kubelet = Kubelet(self._store, recorder, self._logs, Path(self._folder.name), backoff, grace)
         trainjobs, jobsets = Trainer(self._store, recorder), JobSets(self._store, recorder)
         jobs = BatchJobs(self._store, recorder, backoff_limit, backoff)
+        pytorch_jobs = PyTorchJobs(self._store, recorder)
         self.lives = Lives(self._store, recorder, self._logs, delay)
         self.lives.on_deadline = trainjobs.end_by_deadline
         self._kubelet.is_ours = lambda pod: not self.lives.is_scripted(pod)
         trainjobs.refusal, jobs.quota = self.lives.refusal, self.lives.quota
-        reconcile = {TRAINJOBS: trainjobs.reconcile, JOBSETS: jobsets.reconcile, JOBS: jobs.reconcile}
+        pytorch_jobs.quota = self.lives.quota
+        reconcile = {
+            TRAINJOBS: trainjobs.reconcile,
+            JOBSETS: jobsets.reconcile,
+            JOBS: jobs.reconcile,
+            PYTORCH_JOBS: pytorch_jobs.reconcile,
+        }
         self._controllers = Controllers(self._store, reconcile)
         definitions = crds.definitions(trainer) if trainer else ()
         self._schemas = Schemas(definitions)
@@ -346,7 +363,7 @@ class Cluster:
         """Give a permission back."""
         self._gate.allow(verb, resource, namespace)
 
-    def until(self, condition: Callable[[], _T], patience: float = 30.0) -> _T:
+    def until(self, condition: Callable[[], _T], patience: float = 60.0) -> _T:
         """Return what a condition returns as soon as that is true; looked at again and again.
 
         Raises:

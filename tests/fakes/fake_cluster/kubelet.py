@@ -191,8 +191,7 @@ class Kubelet:
         variables = await self._variables(pod, container, state)
         sandbox.prepare()
         folders = sandbox.mounted(variables)
-        jobset = (pod.record.metadata.get("labels") or {}).get("jobset.sigs.k8s.io/jobset-name", "")
-        known = self._network.local(jobset, variables) if jobset else variables
+        known = self._network.local(pod.record.metadata, variables)
         command, arguments = command_line(container, known)
         argv = [*command, *arguments] if command else [*images.program(self.images, container), *arguments]
         log = self._logs.start(pod.record.metadata["uid"], container["name"])

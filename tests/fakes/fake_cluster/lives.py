@@ -12,10 +12,11 @@ from fake_cluster.building import COMPLETION_INDEX
 from fake_cluster.history import Change, Record
 from fake_cluster.pod_lives import POD_LIVES, Moves
 from fake_cluster.podlog import Logs
+from fake_cluster.pytorch_pods import JOB_NAME, REPLICA_INDEX, REPLICA_TYPE
 from fake_cluster.recorder import Recorder
 from fake_cluster.registry import stored_as
 from fake_cluster.store import Store
-from trainer_core.cluster.kinds import PODS, TRAINJOBS
+from trainer_core.cluster.kinds import PODS, PYTORCH_JOBS, TRAINJOBS
 
 __all__ = ["ANNOTATION", "JOB_LIVES", "Lives"]
 
@@ -24,6 +25,7 @@ ANNOTATION = "fake-cluster/life"
 PROCESS = "process"
 #: Lives of a job that have no pods, or go on around them.
 JOB_LIVES = ("quota", "rejected-children", "deadline", "kueue")
+_JOB_LABELS = ("jobset.sigs.k8s.io/jobset-name", "batch.kubernetes.io/job-name", JOB_NAME)
 #: What the pod that takes the place of one does, where nothing else is said.
 _THEN = {"preempted": "complete", "evicted": "complete", "node-lost": "complete"}
 _QUOTA = (
@@ -104,7 +106,7 @@ class Lives:
 
     def quota(self, job: Record) -> str | None:
         """Return why the pods of a Job cannot be created, if they cannot."""
-        owner = str((job.metadata.get("labels") or {}).get("jobset.sigs.k8s.io/jobset-name", job.key[1]))
+        owner = _job_of(job) or job.key[1]
         return _QUOTA.format(name=job.key[1]) if self.has(owner, job.key[0], "quota") else None
 
     def refusal(self, trainjob: Record) -> str | None:
@@ -112,15 +114,14 @@ class Lives:
         return _REJECTED if self.has(trainjob.key[1], trainjob.key[0], "rejected-children") else None
 
     def _of(self, job: str, namespace: str) -> tuple[str, ...]:
-        found = self._store.find(TRAINJOBS, namespace, job)
+        found = self._store.find(TRAINJOBS, namespace, job) or self._store.find(PYTORCH_JOBS, namespace, job)
         annotation = (found.metadata.get("annotations") or {}).get(ANNOTATION) if found else None
         chosen = self._chosen.get(job, self._chosen.get("*", ()))
         return tuple(annotation.split(",")) if annotation else chosen
 
     def _life_of(self, pod: Record) -> str | None:
         """Return what a pod lives, by its job and by how many pods were in its place before."""
-        labels = pod.metadata.get("labels") or {}
-        job = labels.get("jobset.sigs.k8s.io/jobset-name") or labels.get("batch.kubernetes.io/job-name")
+        job = _job_of(pod)
         lives = _of_pods(self._of(job, pod.key[0])) if job else ()
         if not lives:
             return None
@@ -159,7 +160,10 @@ class Lives:
             raw["spec"].setdefault("runtimePatches", []).append(dict(_KUEUE_PATCH))
             raw["spec"]["suspend"] = False
 
-        self._store.change(TRAINJOBS, namespace, name, admit)
+        if self._store.change(TRAINJOBS, namespace, name, admit) is None:
+            self._store.change(
+                PYTORCH_JOBS, namespace, name, lambda raw: raw["spec"]["runPolicy"].update(suspend=False)
+            )
 
     def _deadline(self, job: Record) -> Moves:
         """A TrainJob that runs for too long."""
@@ -199,4 +203,12 @@ def _of_pods(lives: Sequence[str]) -> list[str]:
 def _place(pod: Record) -> tuple[str, str]:
     """Return what a pod and the one that takes its place have in common."""
     owners: Sequence[Mapping[str, Any]] = pod.metadata.get("ownerReferences") or ({"uid": pod.metadata["uid"]},)
-    return owners[0]["uid"], (pod.metadata.get("annotations") or {}).get(COMPLETION_INDEX, "0")
+    labels, annotations = pod.metadata.get("labels") or {}, pod.metadata.get("annotations") or {}
+    replica = "-".join(labels.get(label, "") for label in (REPLICA_TYPE, REPLICA_INDEX))
+    return owners[0]["uid"], annotations.get(COMPLETION_INDEX, replica)
+
+
+def _job_of(part: Record) -> str | None:
+    """Return the name of the job that a pod, or a Job, is a part of."""
+    labels = part.metadata.get("labels") or {}
+    return next((labels[label] for label in _JOB_LABELS if label in labels), None)

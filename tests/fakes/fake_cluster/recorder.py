@@ -20,9 +20,15 @@ _NORMAL = {
     "Killing",
     "Pulled",
     "Pulling",
+    "PyTorchJobFailed",
+    "PyTorchJobResumed",
+    "PyTorchJobSucceeded",
+    "PyTorchJobSuspended",
     "Scheduled",
     "Started",
     "SuccessfulCreate",
+    "SuccessfulCreatePod",
+    "SuccessfulDeletePod",
 }
 
 

@@ -18,7 +18,10 @@ _OTHERS = (
     Kind("", "v1", "services", "Service"),
     Kind("", "v1", "serviceaccounts", "ServiceAccount"),
 )
-_WITH_STATUS = {kinds.PODS, kinds.JOBS, kinds.CLAIMS, kinds.JOBSETS, kinds.TRAINJOBS, NAMESPACES}
+_WITH_STATUS = {
+    *(kinds.PODS, kinds.JOBS, kinds.CLAIMS, kinds.JOBSETS, kinds.TRAINJOBS, kinds.PYTORCH_JOBS),
+    NAMESPACES,
+}
 
 
 @dataclass(frozen=True)

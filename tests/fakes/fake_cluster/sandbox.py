@@ -19,29 +19,45 @@ __all__ = ["Network", "Sandbox"]
 _MOUNTED = (contract.DATASET_PATH, contract.MODEL_PATH, contract.OUTPUT_PATH)
 
 
+#: Labels that name the job of a pod; what its pods are called by each other, and the port at which they meet.
+_MEETINGS = {
+    "jobset.sigs.k8s.io/jobset-name": (r"{job}-[a-z0-9-]+-\d+-\d+\.{job}", 29500),
+    "training.kubeflow.org/job-name": (r"{job}-(?:master|worker)-\d+", 23456),
+}
+
+
 class Network:
-    """One port on this machine for the rendezvous of each JobSet, in place of the same port on many pods."""
+    """One port on this machine for the rendezvous of each job, in place of the same port on many pods."""
 
     def __init__(self) -> None:
-        self._ports: dict[str, int] = {}
+        self._ports: dict[tuple[str, str], int] = {}
 
-    def local(self, jobset: str, values: Mapping[str, str]) -> dict[str, str]:
-        """Return variables in which hosts of a JobSet are this machine, and port 29500 is one of its own."""
-        host = re.compile(rf"\b{re.escape(jobset)}-[a-z0-9-]+-\d+-\d+\.{re.escape(jobset)}\b")
+    def local(self, metadata: Mapping[str, Any], values: Mapping[str, str]) -> dict[str, str]:
+        """Return variables in which the hosts of a pod's job are this machine, and its port is one of its own."""
+        labels = metadata.get("labels") or {}
+        for label, (hosts, port) in _MEETINGS.items():
+            if job := labels.get(label):
+                host = re.compile(rf"\b{hosts.format(job=re.escape(job))}\b")
+                return self._local((metadata["namespace"], job), host, port, values)
+        return dict(values)
+
+    def _local(
+        self, job: tuple[str, str], host: re.Pattern[str], port: int, values: Mapping[str, str]
+    ) -> dict[str, str]:
         result = {}
         for name, value in values.items():
             found = host.sub("127.0.0.1", value)
             if found != value or name.endswith("_PORT"):
-                found = re.sub(r"\b29500\b", str(self._port(jobset)), found)
+                found = re.sub(rf"\b{port}\b", str(self._port(job)), found)
             result[name] = found
         return result
 
-    def _port(self, jobset: str) -> int:
-        if jobset not in self._ports:
+    def _port(self, job: tuple[str, str]) -> int:
+        if job not in self._ports:
             with socket.socket() as free:
                 free.bind(("127.0.0.1", 0))
-                self._ports[jobset] = free.getsockname()[1]
-        return self._ports[jobset]
+                self._ports[job] = free.getsockname()[1]
+        return self._ports[job]
 
 
 class Sandbox:
