@@ -1,15 +1,18 @@
-"""host_runner: run container components on this machine without a container engine.
+"""Run pipelines on this machine: host_runner without a container engine, docker_runner in the components' image.
 
 KFP's local runner for subprocesses refuses container components. Ours are a command and one argument, which need no
 container where this package is installed, so the refusal is lifted for the time of a ``with`` block. What runs is the
 components' own command and arguments, also those of a compiled pipeline, and a non-zero exit fails the task.
 
-Two faults of KFP's local runner are mended meanwhile. It writes the interpreter's path over every "python3" it finds,
-in inputs and shipped code too; and a `dsl.If` on a named output of a task is always false.
+Faults of KFP's local runners are mended meanwhile. The one for subprocesses writes the interpreter's path over every
+"python3" it finds, in inputs and shipped code too; the one for containers takes a container that is gone before it is
+asked for one that succeeded; and a `dsl.If` on a named output of a task is always false.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -21,7 +24,7 @@ from kfp import local
 from kfp.local import config, io, subprocess_task_handler
 from kfp.local.orchestrator.enhanced_dag_orchestrator import ConditionEvaluator
 
-__all__ = ["host_runner"]
+__all__ = ["docker_runner", "host_runner"]
 
 #: Versions of kfp whose inside is known.
 _KNOWN = "2.17."
@@ -41,29 +44,75 @@ def host_runner(root: str | Path, raise_on_error: bool = True) -> Iterator[None]
     Raises:
         RuntimeError: kfp has another version than this is written for.
     """
+    with _running(local.SubprocessRunner(use_venv=False), root, raise_on_error, _on_the_host()):
+        yield
+
+
+@contextmanager
+def docker_runner(root: str | Path, raise_on_error: bool = True, **container: Any) -> Iterator[None]:
+    """Let pipelines and components that are called in the block run in containers on this machine.
+
+    One block at a time: KFP keeps its local settings for the whole process. The engine is found by DOCKER_HOST.
+
+    Args:
+        root: Folder for artifacts and outputs; each run makes its own in it.
+        raise_on_error: Raise RuntimeError when a task fails.
+        **container: Arguments of `docker.containers.run`; by default the container's user is that of this process, who
+            may write into the folder.
+
+    Raises:
+        RuntimeError: kfp has another version than this is written for.
+    """
+    from kfp.local import docker_task_handler  # It imports docker.
+
+    runner = local.DockerRunner(**{"user": f"{os.getuid()}:{os.getgid()}", **container})
+    with _running(runner, root, raise_on_error, [(docker_task_handler, "run_docker_container", _run_container)]):
+        yield
+
+
+@contextmanager
+def _running(
+    runner: Any, root: str | Path, raise_on_error: bool, replacements: list[tuple[Any, str, Any]]
+) -> Iterator[None]:
     if not kfp.__version__.startswith(_KNOWN):
-        raise RuntimeError(f"host_runner is written for kfp {_KNOWN}x, found {kfp.__version__}; use local.DockerRunner")
+        raise RuntimeError(f"{__name__} is written for kfp {_KNOWN}x, found {kfp.__version__}; use kfp.local as it is")
     before = config.LocalExecutionConfig.instance
+    resolved = staticmethod(_outputs_resolved(ConditionEvaluator._resolve_pipeline_channel))
     with ExitStack() as patches:
-        for owner, name, ours in _replacements():
+        for owner, name, ours in [*replacements, (ConditionEvaluator, "_resolve_pipeline_channel", resolved)]:
             patches.enter_context(mock.patch.object(owner, name, ours))
-        local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(root), raise_on_error=raise_on_error)
+        local.init(runner, pipeline_root=str(root), raise_on_error=raise_on_error)
         try:
             yield
         finally:
             config.LocalExecutionConfig.instance = before
 
 
-def _replacements() -> list[tuple[Any, str, Any]]:
-    handler, evaluator = subprocess_task_handler.SubprocessTaskHandler, ConditionEvaluator
+def _on_the_host() -> list[tuple[Any, str, Any]]:
+    handler = subprocess_task_handler.SubprocessTaskHandler
     replaced = _python_replaced(subprocess_task_handler.replace_python_executable)
-    resolved = staticmethod(_outputs_resolved(evaluator._resolve_pipeline_channel))
     return [
         (handler, "validate_not_container_component", _let_pass),
         (handler, "validate_image", _let_pass),
         (subprocess_task_handler, "replace_python_executable", replaced),
-        (evaluator, "_resolve_pipeline_channel", resolved),
     ]
+
+
+def _run_container(client: Any, image: str, command: list[str], volumes: dict[str, Any], **arguments: Any) -> int:
+    """Run a container to its end and return its exit code; KFP's own lets the engine remove it first."""
+    from docker.errors import ImageNotFound
+
+    try:
+        client.images.get(image)
+    except ImageNotFound:
+        client.images.pull(image)
+    container = client.containers.run(image, command, detach=True, volumes=volumes, **arguments)
+    try:
+        for piece in container.logs(stream=True, follow=True):
+            sys.stdout.write(piece.decode(errors="replace"))
+        return int(container.wait()["StatusCode"])
+    finally:
+        container.remove(force=True)
 
 
 def _let_pass(*_: Any) -> None:

@@ -1,0 +1,95 @@
+"""The components' own image, built from their Dockerfile in a container engine that needs no registry and no index."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kfp_driver import REPOSITORY
+
+#: Debian with Python, pip and venv; made without a registry.
+BASE = os.environ.get("TRAINJOB_TEST_BASE_IMAGE", "trainjob-base:test")
+DOCKERFILE = "kfp_components/Dockerfile"
+#: What the Dockerfile copies.
+COPIED = (
+    *("pyproject.toml", "constraints.txt", "README.md", "LICENSE"),
+    *("trainer_core", "airflow_provider", "kfp_components"),
+)
+#: Packages come from a folder of the base image, as they do where an administrator allows no index.
+WITH_WHEELS = b"ARG BASE_IMAGE\nFROM ${BASE_IMAGE}\nCOPY wheels /wheels\nCOPY pip.conf /etc/pip.conf\n"
+PIP_CONF = b"[global]\nno-index = true\nfind-links = /wheels\n"
+EXTRAS, BUILDS = "kubernetes,s3,huggingface", "hatchling>=1.27"
+
+
+def built(client: Any) -> str:
+    """Return the name of the image, and build it first if these sources have none yet."""
+    if not _has(client, BASE):
+        pytest.skip(f"the container engine has no image {BASE}; TRAINJOB_TEST_BASE_IMAGE names another one")
+    pins = {name: (REPOSITORY / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")}
+    base = f"localhost/trainjob-kfp-base:{_digest([*pins.items(), ('base', client.images.get(BASE).id.encode())])}"
+    if not _has(client, base):
+        with tempfile.TemporaryDirectory() as folder:
+            files = [(f"wheels/{wheel.name}", wheel.read_bytes()) for wheel in _wheels(client, Path(folder))]
+        files += [("Dockerfile", WITH_WHEELS), ("pip.conf", PIP_CONF)]
+        _build(client, files, "Dockerfile", BASE, base)
+    sources = list(_sources())
+    image = f"localhost/trainjob-kfp:{_digest([*sources, ('base', base.encode())])}"
+    if not _has(client, image):
+        _build(client, sources, DOCKERFILE, base, image)
+    return image
+
+
+def _has(client: Any, image: str) -> bool:
+    from docker.errors import ImageNotFound
+
+    try:
+        client.images.get(image)
+    except ImageNotFound:
+        return False
+    return True
+
+
+def _wheels(client: Any, folder: Path) -> Iterable[Path]:
+    """Download what the image installs, for its Python."""
+    asked = "import sys; print('%d.%d' % sys.version_info[:2])"
+    python = client.containers.run(BASE, ["python3", "-c", asked], remove=True).decode().strip()
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--python-version", python]
+    places = ["--constraint", str(REPOSITORY / "constraints.txt"), "--dest", str(folder)]
+    subprocess.run([*command, *places, f"{REPOSITORY}[{EXTRAS}]", BUILDS], check=True)
+    return folder.glob("*.whl")
+
+
+def _sources() -> Iterable[tuple[str, bytes]]:
+    for name in COPIED:
+        path = REPOSITORY / name
+        for each in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if each.is_file() and "__pycache__" not in each.parts:
+                yield str(each.relative_to(REPOSITORY)), each.read_bytes()
+
+
+def _digest(files: Iterable[tuple[str, bytes]]) -> str:
+    whole = hashlib.sha256()
+    for name, content in files:
+        whole.update(f"{name} {len(content)}\n".encode() + content)
+    return whole.hexdigest()[:16]
+
+
+def _build(client: Any, files: Iterable[tuple[str, bytes]], dockerfile: str, base: str, tag: str) -> None:
+    context = io.BytesIO()
+    with tarfile.open(fileobj=context, mode="w") as archive:
+        for name, content in files:
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), 0o644
+            archive.addfile(entry, io.BytesIO(content))
+    context.seek(0)
+    arguments = {"fileobj": context, "custom_context": True, "dockerfile": dockerfile, "tag": tag}
+    client.images.build(**arguments, buildargs={"BASE_IMAGE": base}, rm=True)
