@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         TrainingOperatorBackendConfig,
         TrainingRuntimeSource,
     )
+    from trainer_core.distributed_config import DistributedConfig
     from trainer_core.errors import (
         BackendUnavailableError,
         ConflictError,
@@ -114,6 +115,7 @@ __all__ = [
     "DebugBackendConfig",
     "DeleteAfter",
     "Diagnosis",
+    "DistributedConfig",
     "Event",
     "FileDatasetInitializer",
     "FileModelInitializer",
@@ -194,6 +196,7 @@ _MODULES = {
         "TrainingOperatorBackendConfig",
         "TrainingRuntimeSource",
     ),
+    "distributed_config": ("DistributedConfig",),
     "errors": (
         "BackendUnavailableError",
         "ConflictError",

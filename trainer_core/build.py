@@ -223,6 +223,7 @@ def _from_options(job_spec: dict[str, Any]) -> dict[str, Any]:
         "managed_by": spec.pop("managedBy", None),
         "delete_after_seconds": spec.pop("ttlSecondsAfterFinished", None),
         "workspace": spec.pop("workspace", None),
+        "distributed": spec.pop("distributed", None),
     }
     unknown = [f"metadata.{key}" for key in metadata] + [f"spec.{key}" for key in spec]
     if unknown:

@@ -20,7 +20,6 @@ from pydantic import (
     PositiveInt,
     SecretStr,
     ValidationError,
-    field_validator,
     model_validator,
 )
 
@@ -32,6 +31,7 @@ __all__ = [
     "ACCESS_MODES",
     "CONTROLLERS",
     "Code",
+    "Distributed",
     "InitializerRequest",
     "InitializerSource",
     "Metadata",
@@ -58,6 +58,8 @@ def _env_value(value: Any) -> Any:
     return found
 
 
+#: Resources of a node, with their full names and texts as quantities once they are validated.
+Quantities = Annotated[dict[str, str | int | float], AfterValidator(resources.validate)]
 EnvValue = Annotated[str | SecretRef, BeforeValidator(_env_value)]
 
 
@@ -132,7 +134,7 @@ class TrainerRequest(_Part):
     args: tuple[str, ...] | None = None
     num_nodes: PositiveInt | None = None
     num_proc_per_node: PositiveInt | None = None
-    resources_per_node: dict[str, str | int | float] | None = None
+    resources_per_node: Quantities | None = None
     env: dict[str, EnvValue] = Field(default_factory=dict)
     config: dict[str, Any] | None = None
     result_uri: str | None = None
@@ -144,11 +146,6 @@ class TrainerRequest(_Part):
         checks.check_packages("packages", self.packages)
         checks.check_index_urls("pip_index_urls", self.pip_index_urls)
         return self
-
-    @field_validator("resources_per_node")
-    @classmethod
-    def _quantities_are_quantities(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
-        return resources.validate(value) if value else value
 
     @model_validator(mode="after")
     def _kind_has_its_part(self) -> TrainerRequest:
@@ -202,6 +199,40 @@ class Metadata(_Part):
         return self
 
 
+class Distributed(Metadata):
+    """What a `DistributedConfig` says of every node; what lies deeper is in Kubernetes' spelling.
+
+    Attributes:
+        env: EnvVars beside those of the trainer.
+        env_from: EnvFromSources.
+        requests: Quantities by resource name that a node is to have.
+        limits: Quantities by resource name that a node may not exceed.
+        node_selector: Labels that a machine must have.
+        affinity: An Affinity.
+        tolerations: Tolerations.
+        run_policy: What the request has no words of its own for: backoffLimit, cleanPodPolicy, schedulingPolicy.
+    """
+
+    env: tuple[dict[str, Any], ...] = ()
+    env_from: tuple[dict[str, Any], ...] = ()
+    requests: Quantities = Field(default_factory=dict)
+    limits: Quantities = Field(default_factory=dict)
+    node_selector: dict[str, str] = Field(default_factory=dict)
+    affinity: dict[str, Any] | None = None
+    tolerations: tuple[dict[str, Any], ...] = ()
+    run_policy: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _a_cluster_could_start_it(self) -> Distributed:
+        checks.check_labels("node_selector", self.node_selector)
+        for name in self.requests.keys() & self.limits.keys():
+            if resources.parse_quantity(self.requests[name]) > resources.parse_quantity(self.limits[name]):
+                raise ValueError(
+                    f"requests of {name}, {self.requests[name]}, are more than its limits, {self.limits[name]}"
+                )
+        return self
+
+
 class Workspace(_Part):
     """The volume claim into which a job that only initializes fetches; made where there is none of that name.
 
@@ -244,6 +275,7 @@ class TrainJobRequest(_Part):
         managed_by: The controller that sees to it; None for Trainer's own.
         delete_after_seconds: Seconds after its end when it may be deleted; None to keep it.
         workspace: Where a job that only initializes leaves what it fetched.
+        distributed: What a `DistributedConfig` says of every node.
         literal_secrets: Secrets given as literal text, by ``dataset.ENV`` or ``model.ENV``. They live in this
             process only: left out of the JSON, the fingerprint and every text form.
     """
@@ -261,6 +293,7 @@ class TrainJobRequest(_Part):
     managed_by: Controller | None = None
     delete_after_seconds: PositiveInt | None = None
     workspace: Workspace | None = None
+    distributed: Distributed | None = None
     literal_secrets: dict[str, SecretStr] = Field(default_factory=dict, exclude=True, repr=False)
 
     @classmethod
@@ -309,7 +342,7 @@ class TrainJobRequest(_Part):
         """Name what it asks for that only a cluster has, by dotted path."""
         env = self.trainer.env if self.trainer else {}
         found = [f"trainer.env.{name} (a SecretRef)" for name, value in env.items() if isinstance(value, SecretRef)]
-        asked = ("managed_by", "delete_after_seconds", "workspace")
+        asked = ("managed_by", "delete_after_seconds", "workspace", "distributed")
         return found + [name for name in asked if getattr(self, name) is not None]
 
     def named(self, name: str) -> TrainJobRequest:
