@@ -224,6 +224,7 @@ def _from_options(job_spec: dict[str, Any]) -> dict[str, Any]:
         "delete_after_seconds": spec.pop("ttlSecondsAfterFinished", None),
         "workspace": spec.pop("workspace", None),
         "distributed": spec.pop("distributed", None),
+        "pytorch_job": spec.pop("pytorchJob", None),
     }
     unknown = [f"metadata.{key}" for key in metadata] + [f"spec.{key}" for key in spec]
     if unknown:

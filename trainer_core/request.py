@@ -25,6 +25,7 @@ from pydantic import (
 
 from trainer_core import checks, naming, packaging, resources, secrets
 from trainer_core.errors import InvalidRequestError
+from trainer_core.pytorch_jobs import PyTorchJob
 from trainer_core.secrets import SecretRef
 
 __all__ = [
@@ -276,6 +277,7 @@ class TrainJobRequest(_Part):
         delete_after_seconds: Seconds after its end when it may be deleted; None to keep it.
         workspace: Where a job that only initializes leaves what it fetched.
         distributed: What a `DistributedConfig` says of every node.
+        pytorch_job: What a `PyTorchJobSpec` says.
         literal_secrets: Secrets given as literal text, by ``dataset.ENV`` or ``model.ENV``. They live in this
             process only: left out of the JSON, the fingerprint and every text form.
     """
@@ -294,6 +296,7 @@ class TrainJobRequest(_Part):
     delete_after_seconds: PositiveInt | None = None
     workspace: Workspace | None = None
     distributed: Distributed | None = None
+    pytorch_job: PyTorchJob | None = None
     literal_secrets: dict[str, SecretStr] = Field(default_factory=dict, exclude=True, repr=False)
 
     @classmethod
@@ -342,7 +345,7 @@ class TrainJobRequest(_Part):
         """Name what it asks for that only a cluster has, by dotted path."""
         env = self.trainer.env if self.trainer else {}
         found = [f"trainer.env.{name} (a SecretRef)" for name, value in env.items() if isinstance(value, SecretRef)]
-        asked = ("managed_by", "delete_after_seconds", "workspace", "distributed")
+        asked = ("managed_by", "delete_after_seconds", "workspace", "distributed", "pytorch_job")
         return found + [name for name in asked if getattr(self, name) is not None]
 
     def named(self, name: str) -> TrainJobRequest:

@@ -18,6 +18,7 @@ from trainer_core.options.patches import (
     ReplicatedJobPatch,
     TrainingRuntimeSpecPatch,
 )
+from trainer_core.options.pytorch import PyTorchJobSpec
 from trainer_core.options.runtime import RuntimePatch
 from trainer_core.options.scheduling import GangScheduling, ManagedBy, PriorityClass, QueueName
 from trainer_core.options.workspace import Workspace
@@ -43,6 +44,7 @@ __all__ = [
     "PodSpecPatch",
     "PodTemplatePatch",
     "PriorityClass",
+    "PyTorchJobSpec",
     "QueueName",
     "ReplicatedJobPatch",
     "RuntimePatch",
