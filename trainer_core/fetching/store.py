@@ -11,6 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from trainer_core.fetching import memory
 from trainer_core.fetching.source import FetchError, Report, Snapshot, Source
 
 __all__ = ["fetch", "fetch_into", "point"]
@@ -32,7 +33,7 @@ def fetch(source: Source, cache: Path, report: Report) -> tuple[Path, bool]:
     Raises:
         FetchError: It could not be fetched, or there is not enough room for it. What came is kept for the next try.
     """
-    snapshot = source.look()
+    snapshot = memory.look(source, cache)
     entry = cache / snapshot.digest
     if _holds(entry, snapshot):
         return entry, False
@@ -63,7 +64,7 @@ def fetch_into(source: Source, target: Path, report: Report) -> bool:
     Raises:
         FetchError: As for `fetch`; or the folder cannot be replaced.
     """
-    snapshot = source.look()
+    snapshot = memory.look(source, target.parent)
     parent, name = target.parent, target.name
     note = parent / f".{name}.trainjob.json"
     if target.is_mount():

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from aiohttp import web
+
 from fake_hub.faults import Fault
 from fake_hub.repositories import NOBODY_KNOWS, NOT_FOUND, Access, Blob, Repository
 
@@ -109,18 +110,19 @@ class Hub:
 
     async def _hub(self, request: web.Request) -> web.StreamResponse:
         token = self._note(request)
-        fault = self._fault(request)
-        if fault is not None and fault.status is not None:
-            return web.json_response({"error": "it was made to fail"}, status=fault.status, headers=fault.headers)
+        fault = self._fault(request, refuses=True)
+        if fault is not None:
+            return web.json_response({"error": "it was made to fail"}, status=fault.status or 0, headers=fault.headers)
         path = request.rel_url.raw_path.strip("/")
         if path.startswith("api/"):
             return self._api(request, unquote(path.removeprefix("api/")), token)
         kind = "dataset" if path.startswith("datasets/") else "model"
         name, _, rest = path.removeprefix("datasets/").partition("/resolve/")
-        return await self._file(request, self.repositories.get((kind, name)), rest, token, fault)
+        return await self._file(request, self.repositories.get((kind, name)), rest, token)
 
-    def _fault(self, request: web.Request) -> Fault | None:
-        return next((fault for fault in self.faults if fault.meets(request.method, request.path)), None)
+    def _fault(self, request: web.Request, refuses: bool) -> Fault | None:
+        fitting = [fault for fault in self.faults if (fault.status is not None) == refuses]
+        return next((fault for fault in fitting if fault.meets(request.method, request.path)), None)
 
     def _api(self, request: web.Request, path: str, token: str | None) -> web.Response:
         kinds, _, rest = path.partition("/")
@@ -150,7 +152,7 @@ class Hub:
         return web.json_response(entries[first:last], headers=links)
 
     async def _file(
-        self, request: web.Request, found: Repository | None, rest: str, token: str | None, fault: Fault | None
+        self, request: web.Request, found: Repository | None, rest: str, token: str | None
     ) -> web.StreamResponse:
         if found is None:
             return _refusal(NOT_FOUND if token in self.tokens else NOBODY_KNOWS)
@@ -165,19 +167,23 @@ class Hub:
             return _refusal(Access(404, "EntryNotFound" if sha else "RevisionNotFound", "Entry not found"))
         headers = {"X-Repo-Commit": sha, "ETag": f'"{blob.etag}"'}
         if not blob.is_large:
-            return await _body(request, blob, headers, fault)
+            return await self._body(request, blob, headers)
         large = {"X-Linked-Etag": f'"{blob.etag}"', "X-Linked-Size": str(len(blob.content))}
         place = f"http://{self._name}:{self._ports['large']}/{found.kind}/{found.name}/{sha}/{quote(path)}?signature=0"
         return web.Response(status=302, headers={**headers, **large, "Location": place})
 
     async def _storage(self, request: web.Request) -> web.StreamResponse:
         self._note(request)
-        fault = self._fault(request)
-        if fault is not None and fault.status is not None:
-            return web.Response(status=fault.status, headers=fault.headers)
+        fault = self._fault(request, refuses=True)
+        if fault is not None:
+            return web.Response(status=fault.status or 0, headers=fault.headers)
         kind, owner, name, sha, path = unquote(request.rel_url.raw_path).strip("/").split("/", 4)
         blob = self.repositories[kind, f"{owner}/{name}"].commits[sha][path]
-        return await _body(request, blob, {"ETag": f'"{blob.etag}"'}, fault)
+        return await self._body(request, blob, {"ETag": f'"{blob.etag}"'})
+
+    async def _body(self, request: web.Request, blob: Blob, headers: dict[str, str]) -> web.StreamResponse:
+        fault = self._fault(request, refuses=False) if request.method == "GET" else None
+        return await _body(request, blob, headers, fault)
 
 
 def _is_of(path: str, name: str) -> bool:
