@@ -1,23 +1,103 @@
-"""Who hears how far a fetch is: a bar on a terminal, lines in a log."""
+"""Who hears how far a fetch is: a person at a terminal sees a bar, everybody else lines in the step's log.
+
+The lines are those of training functions (`trainer_core.inside.progress`), counted in MB, so whoever follows a job
+sees the one as the other.
+"""
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
 from trainer_core.fetching.source import Report
+from trainer_core.inside.progress import Reporter
 
-__all__ = ["reporter"]
+__all__ = ["INTERVAL", "Lines", "reporter"]
 
-
-class _Silent:
-    def begin(self, size: int, files: int) -> None:
-        """Nothing is said."""
-
-    def advance(self, size: int, files: int = 0) -> None:
-        """Nothing is said."""
-
-    def end(self) -> None:
-        """Nothing is said."""
+#: Seconds between two lines.
+INTERVAL = 2.0
+_MB = 1e6
 
 
 def reporter(role: str) -> Report:
     """Return who is told of the fetch of a dataset or a model."""
-    return _Silent()
+    if sys.stderr is not None and sys.stderr.isatty() and find_spec("rich") is not None:
+        return _Bar(role)
+    return Lines(role)
+
+
+class Lines:
+    """A line when a fetch begins, one every few seconds, and one when all is there.
+
+    Args:
+        role: ``dataset`` or ``model``.
+        clock: Seconds that only grow.
+    """
+
+    def __init__(self, role: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._role = role
+        self._clock = clock
+        # What is too often is held back here: the speed is that since the line before.
+        self._reporter = Reporter(clock, interval=0)
+        self._lock = threading.Lock()
+        self._size = self._done = self._files = self._told = 0
+        self._told_at = 0.0
+
+    def begin(self, size: int, files: int) -> None:
+        """Say how much it is."""
+        self._size, self._told_at = size, self._clock()
+        print(f"{self._role}: {size / _MB:.1f} MB in {files} files", flush=True)
+
+    def advance(self, size: int, files: int = 0) -> None:
+        """Count, and say it if it is time."""
+        with self._lock:
+            self._done += size
+            self._files += files
+            if self._clock() >= self._told_at + INTERVAL:
+                self._tell()
+
+    def end(self) -> None:
+        """Say how far it has come."""
+        with self._lock:
+            self._tell()
+
+    def _tell(self) -> None:
+        now = self._clock()
+        # The first of it may have been in place before, and all of it been there in no time.
+        speed = (self._done - self._told) / _MB / max(now - self._told_at, 1e-3) if self._told else None
+        metrics = {"files": self._files, **({} if speed is None else {"MB_per_second": round(speed, 1)})}
+        self._told, self._told_at = self._done, now
+        self._reporter.report(self._done / _MB, self._size / _MB or None, metrics)
+
+
+class _Bar:
+    """A bar on the terminal."""
+
+    def __init__(self, role: str) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import TransferSpeedColumn as Speed
+
+        columns: tuple[Any, ...] = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), Speed())
+        files = TextColumn("{task.fields[files]} of {task.fields[all]} files")
+        self._bar = Progress(*columns, TimeRemainingColumn(), files, console=Console(stderr=True))
+        self._task = self._bar.add_task(role, total=None, files=0, all=0)
+        self._files = 0
+
+    def begin(self, size: int, files: int) -> None:
+        """Show the bar."""
+        self._bar.update(self._task, total=size, all=files)
+        self._bar.start()
+
+    def advance(self, size: int, files: int = 0) -> None:
+        """Move it."""
+        self._files += files
+        self._bar.update(self._task, advance=size, files=self._files)
+
+    def end(self) -> None:
+        """Leave it as it is."""
+        self._bar.stop()

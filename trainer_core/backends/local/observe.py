@@ -72,8 +72,14 @@ def observe(folder: JobFolder, ref: TrainJobRef) -> Observation:
         if not record.ended:
             return Observation(FAILED, outcome=lost_outcome(record, ref, str(folder.supervisor_log)))
     outcome = Outcome.from_dict(record.outcome) if record.outcome else None
-    progress = last_progress(folder.log("node-0")) if record.status != FAILED else None
+    progress = last_progress(folder.log(_telling(record))) if record.status != FAILED else None
     return Observation(RUNNING if record.status == DAMAGED else record.status, progress=progress, outcome=outcome)
+
+
+def _telling(record: Record) -> str:
+    """The step whose progress is the job's: an initializer while it fetches, else the first node."""
+    fetching = (step.name for step in record.steps if step.status == RUNNING and not step.name.startswith("node-"))
+    return next(fetching, "node-0")
 
 
 def request(folder: JobFolder) -> TrainJobRequest:
