@@ -15,6 +15,7 @@ from trainer_core import checks
 __all__ = [
     "CONFIGS",
     "BackendConfig",
+    "ClusterConfig",
     "ContainerBackendConfig",
     "DebugBackendConfig",
     "KubernetesBackendConfig",
@@ -85,7 +86,7 @@ class BackendConfig(_Settings):
     backend: ClassVar[str]
 
 
-class _ClusterConfig(BackendConfig):
+class ClusterConfig(BackendConfig):
     """How to reach a Kubernetes cluster."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -100,7 +101,7 @@ class _ClusterConfig(BackendConfig):
     in_cluster: bool = False
 
     @model_validator(mode="after")
-    def _one_way_leads_to_it(self) -> _ClusterConfig:
+    def _one_way_leads_to_it(self) -> ClusterConfig:
         ways = ("config_file", "context", "client_configuration")
         given = [name for name in ways if getattr(self, name) is not None]
         if self.in_cluster and given:
@@ -108,7 +109,7 @@ class _ClusterConfig(BackendConfig):
         return self
 
 
-class KubernetesBackendConfig(_ClusterConfig):
+class KubernetesBackendConfig(ClusterConfig):
     """Run jobs with Kubeflow Trainer on a Kubernetes cluster.
 
     Attributes:
@@ -238,7 +239,7 @@ class ContainerBackendConfig(BackendConfig):
         return value
 
 
-class RunaiBackendConfig(_ClusterConfig):
+class RunaiBackendConfig(ClusterConfig):
     """Run jobs as Run:ai workloads.
 
     Attributes:
@@ -269,7 +270,7 @@ class RunaiBackendConfig(_ClusterConfig):
         return self.namespace or f"runai-{self.project}"
 
 
-class TrainingOperatorBackendConfig(_ClusterConfig):
+class TrainingOperatorBackendConfig(ClusterConfig):
     """Run jobs as PyTorchJobs, on clusters that have the older Training Operator.
 
     Attributes:

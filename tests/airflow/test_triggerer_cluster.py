@@ -19,7 +19,7 @@ from airflow_provider.testing.tasks import StandInTaskInstance
 from airflow_provider.triggers import telling, trainjob
 from airflow_provider.triggers.trainjob import TrainJobTrigger
 from trainer_core import CustomTrainerContainer, KubernetesBackendConfig, TrainerClient
-from trainer_core.backends.kubernetes import follow
+from trainer_core.backends import watching
 from trainer_core.cluster import watch
 from trainer_core.request import TrainJobRequest
 
@@ -149,7 +149,7 @@ async def test_all_triggers_of_a_connection_share_one_watch(cluster, submit, wai
 
 
 async def test_a_list_that_takes_long_does_not_make_all_ask_for_themselves(cluster, submit, wait_for, monkeypatch):
-    monkeypatch.setattr(follow, "_FIRST_SECONDS", 0.2)
+    monkeypatch.setattr(watching, "_FIRST_SECONDS", 0.2)
     refs = [submit(f"job-{number}") for number in range(MANY)]
     cluster.faults.next(hang=3, path="trainjobs", method="GET", times=8)
     cluster.forget_requests()

@@ -54,7 +54,7 @@ from trainer_core import (
 )
 from trainer_core.backends.kubernetes import admission, initialize, manifest
 from trainer_core.backends.kubernetes.backend import KubernetesBackend
-from trainer_core.cluster import kinds, marks
+from trainer_core.cluster import kinds, marks, objects
 from trainer_core.configs import KubernetesBackendConfig
 from trainer_core.request import Owner, TrainJobRequest
 
@@ -105,12 +105,12 @@ class Example:
         request = self.request()
         if self.runtime is None:
             made = initialize.manifests(request, KubernetesBackendConfig(), NAMESPACE, self.attempt)
-            secret = manifest.secret(request, "example", NAMESPACE, UID, kinds.JOBS)
+            secret = objects.secret(request, "example", NAMESPACE, UID, kinds.JOBS)
         else:
             raw, takes = runtime(self.runtime), server(self.version)
             admission.check(request, raw, takes, NAMESPACE)
             made = [manifest.trainjob(request, raw, takes, NAMESPACE, self.attempt)]
-            secret = manifest.secret(request, "example", NAMESPACE, UID)
+            secret = objects.secret(request, "example", NAMESPACE, UID, kinds.TRAINJOBS)
         return [*made, *([secret] if secret else [])]
 
 

@@ -13,8 +13,9 @@ from trainer_core.cluster.raw import time_of
 BORN = time_of(CREATED)
 
 
-def _kept(*raws, **more):
-    return [one.name for one in events.of_job(map(events.read, raws), JOB, UID, BORN, **more)]
+def _kept(*raws, roles=(), **more):
+    found = events.of_job(map(events.read, raws), UID, BORN, events.jobset_forms(JOB, roles), **more)
+    return [one.name for one in found]
 
 
 def _by_trainer(**fields):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainer_core.backends.kubernetes import initialize, manifest
-from trainer_core.cluster import kinds, marks
+from trainer_core.backends.kubernetes import initialize
+from trainer_core.cluster import kinds, marks, objects
 from trainer_core.configs import KubernetesBackendConfig
 from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.request import TrainJobRequest
@@ -92,7 +92,7 @@ def test_the_images_are_told_what_to_fetch_by_their_own_variables():
 def test_a_literal_secret_lies_in_a_secret_of_the_job():
     request = a_request(literal_secrets={"dataset.ACCESS_TOKEN": "hf_literal"})
     (container,) = pod(request)["containers"]
-    secret = manifest.secret(request, "fetch", "team", "uid", kinds.JOBS)
+    secret = objects.secret(request, "fetch", "team", "uid", kinds.JOBS)
     reference = {"name": "fetch-initializer", "key": "dataset.ACCESS_TOKEN"}
     assert container["env"][1] == {"name": "ACCESS_TOKEN", "valueFrom": {"secretKeyRef": reference}}
     assert secret["stringData"] == {"dataset.ACCESS_TOKEN": "hf_literal"}

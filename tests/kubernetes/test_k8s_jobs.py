@@ -21,8 +21,8 @@ from k8s_objects import (
 )
 
 from trainer_core import Category, Runtime, RuntimeTrainer, TrainerType
-from trainer_core.backends.kubernetes import observe
-from trainer_core.cluster import events, marks, pods
+from trainer_core.backends.kubernetes import facts
+from trainer_core.cluster import events, marks, observe, pods
 from trainer_core.errors import InvalidRequestError
 from trainer_core.request import Owner, RuntimeRef, TrainJobRequest
 
@@ -35,7 +35,7 @@ TORCH = Runtime("torch-distributed", RuntimeTrainer(TrainerType.CUSTOM_TRAINER, 
 
 
 def _job(*conditions, **fields):
-    return observe.read(train_job(*conditions, **fields))
+    return facts.read(train_job(*conditions, **fields))
 
 
 def _seen(job, *pods, raws=(), **more):
@@ -142,7 +142,7 @@ def test_a_job_is_found_with_owner_attempt_and_fingerprint():
     raw = train_job(
         annotations={marks.REQUEST: request.to_json(), marks.FINGERPRINT: request.fingerprint(), marks.ATTEMPT: "2"}
     )
-    found = observe.found(raw)
+    found = observe.found(raw, facts.read)
 
     assert (found.name, found.status, found.fingerprint) == ("digits", "Created", request.fingerprint())
     assert (found.owner_key, found.generation, found.attempt) == ("dag/run/task", "1", 2)
@@ -150,7 +150,7 @@ def test_a_job_is_found_with_owner_attempt_and_fingerprint():
 
 
 def test_a_job_that_others_made_is_found_without_a_fingerprint():
-    found = observe.found(train_job(COMPLETE))
+    found = observe.found(train_job(COMPLETE), facts.read)
 
     assert (found.fingerprint, found.owner_key, found.live) == ("", None, False)
 
@@ -166,7 +166,7 @@ def test_a_damaged_request_is_said_to_be():
 
 
 def test_a_ref_is_all_that_finds_a_job_again():
-    ref = observe.ref_of(train_job())
+    ref = observe.ref_of(facts.read(train_job()))
 
     assert (ref.backend, ref.namespace, ref.name, ref.uid) == ("kubernetes", "ml", "digits", UID)
 
@@ -174,14 +174,14 @@ def test_a_ref_is_all_that_finds_a_job_again():
 def test_what_is_kept_of_a_job_is_without_its_request():
     raw = train_job(annotations={marks.REQUEST: "x" * 200_000})
 
-    assert len(repr(observe.read(raw))) < 2000
+    assert len(repr(facts.read(raw))) < 2000
 
 
 # --- jobs that only initialize
 
 
 def test_a_job_that_only_initializes_is_read_like_any_other():
-    job = observe.read(_fetching(active=1, ready=1))
+    job = facts.read(_fetching(active=1, ready=1))
 
     assert (job.kind, job.name, job.deadline, observe.status_of(job)) == ("Job", "fetch", 60, "Running")
     assert [step.name for step in observe.steps(job)] == ["dataset-initializer", "model-initializer"]
@@ -189,7 +189,7 @@ def test_a_job_that_only_initializes_is_read_like_any_other():
 
 
 def test_what_a_job_only_fetched_is_its_result():
-    outcome = _seen(observe.read(_fetching(conditions=[condition("Complete", "True")]))).outcome
+    outcome = _seen(facts.read(_fetching(conditions=[condition("Complete", "True")]))).outcome
 
     assert outcome.result == {"dataset": "pvc://digits-data/dataset", "model": "pvc://digits-data/model"}
     assert outcome.artifacts == outcome.result
@@ -197,7 +197,7 @@ def test_what_a_job_only_fetched_is_its_result():
 
 def test_the_initializer_that_failed_is_named():
     containers = [ended(0, "dataset-initializer"), ended(1, "model-initializer", message="meta/llama is gated")]
-    raw = observe.read(_fetching(conditions=[condition("Failed", "True", "BackoffLimitExceeded", "too often")]))
+    raw = facts.read(_fetching(conditions=[condition("Failed", "True", "BackoffLimitExceeded", "too often")]))
     diagnosis = _seen(raw, _fetcher(*containers)).outcome.diagnosis
 
     assert (diagnosis.category, diagnosis.step) == (Category.INITIALIZER, "model-initializer")
@@ -206,7 +206,7 @@ def test_the_initializer_that_failed_is_named():
 
 def test_each_initializer_of_one_pod_has_its_own_status():
     fetcher = _fetcher(ended(0, "dataset-initializer"), runs("model-initializer"), phase="Running")
-    steps = observe.steps(observe.read(_fetching()), [fetcher])
+    steps = observe.steps(facts.read(_fetching()), [fetcher])
 
     assert [(step.name, step.status) for step in steps] == [
         ("dataset-initializer", "Succeeded"),

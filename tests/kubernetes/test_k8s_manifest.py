@@ -17,7 +17,7 @@ from k8s_examples import EXAMPLES, GOLDEN, golden, readable
 from kubeflow_trainer_api import models
 
 from trainer_core.backends.kubernetes import manifest
-from trainer_core.cluster import marks
+from trainer_core.cluster import kinds, marks, objects
 from trainer_core.errors import UnsupportedError
 from trainer_core.request import TrainJobRequest
 
@@ -76,7 +76,7 @@ def test_a_literal_secret_is_in_its_secret_alone(name):
 
 
 def test_a_job_without_literal_secrets_has_no_secret():
-    assert manifest.secret(a_request(), "job", "team", "uid") is None
+    assert objects.secret(a_request(), "job", "team", "uid", kinds.TRAINJOBS) is None
 
 
 def test_secrets_of_dataset_and_model_are_told_apart():
@@ -85,7 +85,7 @@ def test_secrets_of_dataset_and_model_are_told_apart():
         literal_secrets={"dataset.ACCESS_TOKEN": "one", "model.ACCESS_TOKEN": "two"},
     )
     initializer = rendered(request, "torchtune-llama3.2-1b")["spec"]["initializer"]
-    secret = manifest.secret(request, "job", "team", "uid")
+    secret = objects.secret(request, "job", "team", "uid", kinds.TRAINJOBS)
     keys = {role: initializer[role]["env"][0]["valueFrom"]["secretKeyRef"]["key"] for role in ("dataset", "model")}
     assert {role: secret["stringData"][key] for role, key in keys.items()} == {"dataset": "one", "model": "two"}
 

@@ -22,8 +22,8 @@ from k8s_objects import (
 )
 
 from trainer_core import Category
-from trainer_core.backends.kubernetes import observe
-from trainer_core.cluster import events, marks
+from trainer_core.backends.kubernetes import facts
+from trainer_core.cluster import events, marks, observe
 
 COMPLETE = condition("Complete", "True", "AllJobsCompleted", "jobset completed successfully")
 FAILED = condition(
@@ -37,7 +37,7 @@ RESULT = json.dumps({"result": {"accuracy": 0.9, "artifacts": {"model": "s3://mo
 
 
 def _job(*conditions, **fields):
-    return observe.read(train_job(*conditions, **fields))
+    return facts.read(train_job(*conditions, **fields))
 
 
 def _seen(job, *pods, raws=(), **more):

@@ -9,7 +9,7 @@ from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime, TrainerType
 
 if TYPE_CHECKING:
-    from trainer_core.backends.kubernetes.backend import KubernetesBackend
+    from trainer_core.backends.base import Backend
 
 __all__ = ["of"]
 
@@ -25,7 +25,7 @@ def installed() -> None:
         print("package", line)
 
 
-def of(backend: KubernetesBackend, runtime: Runtime) -> list[str]:
+def of(backend: Backend, runtime: Runtime) -> list[str]:
     """Return the packages of a runtime as ``name==version``.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Following a TrainJob by the one watch that all who wait in this process share."""
+"""Following a job of a cluster by the one watch that all who wait in this process share."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from trainer_core.backends.following import MOST, Follower
-from trainer_core.backends.kubernetes import observe
-from trainer_core.backends.kubernetes.facts import JobFacts
-from trainer_core.backends.kubernetes.looks import Looks
-from trainer_core.cluster import kinds, watch
-from trainer_core.cluster import pods as podfacts
+from trainer_core.cluster import observe, watch
 from trainer_core.cluster.answers import ForbiddenError
 from trainer_core.cluster.connect import Connection
+from trainer_core.cluster.dialect import Dialect
+from trainer_core.cluster.jobfacts import JobFacts
+from trainer_core.cluster.looks import Looks
 from trainer_core.cluster.pods import PodFacts
-from trainer_core.cluster.watch import Snapshot
+from trainer_core.cluster.watch import JobSubscription, Snapshot, Watched
 from trainer_core.errors import BackendUnavailableError
 from trainer_core.jobs import TrainJob
 from trainer_core.observation import CREATED, FAILED, RUNNING, Observation, Tail
@@ -25,7 +24,6 @@ from trainer_core.ref import TrainJobRef
 
 __all__ = ["Watching"]
 
-_WATCHED = watch.Watched(kinds.TRAINJOBS, podfacts.JOBSET_LABEL, observe.read, podfacts.read)
 #: Seconds until the first news: a list of the job and its pods.
 _FIRST_SECONDS = 15.0
 #: Seconds between looks at a job of which the watch is not told.
@@ -42,15 +40,19 @@ class Watching(Follower):
     Args:
         looks: The cluster.
         connection: To the namespace that the job is in.
-        ref: The job: a TrainJob.
+        dialect: How jobs are spelled there.
+        ref: The job.
     """
 
     pushed: ClassVar[bool] = True
 
-    def __init__(self, looks: Looks, connection: Connection, ref: TrainJobRef) -> None:
+    def __init__(self, looks: Looks, connection: Connection, dialect: Dialect, ref: TrainJobRef) -> None:
         self._looks = looks
+        self._connection = connection
+        self._dialect = dialect
         self._ref = ref
-        self._subscription = watch.subscribe(connection, _WATCHED, ref.name, ref.uid)
+        self._kind = dialect.usual
+        self._subscription = self._subscribed()
         self._looked = False
         self._asked = time.monotonic()
         self._job: JobFacts | None = None
@@ -77,13 +79,18 @@ class Watching(Follower):
     def tail(self, place: Mapping[str, Any], whole: bool = False, most: int = MOST) -> Tail:
         """See `Follower.tail`."""
         if self._job is None:
-            job = observe.read(self._looks.of(self._ref))
+            job = self._dialect.read(self._looks.of(self._ref))
             return self._looks.tail(job, self._looks.pods(job), place, whole, most)
         return self._looks.tail(self._job, self._living(self._job), place, whole, most)
 
     def close(self) -> None:
         """Wait no longer."""
         self._subscription.close()
+
+    def _subscribed(self) -> JobSubscription:
+        label = self._dialect.pod_labels[self._kind]
+        watched = Watched(self._kind, label, self._dialect.read, self._dialect.read_pod)
+        return watch.subscribe(self._connection, watched, self._ref.name, self._ref.uid)
 
     def _pause(self, patience: float) -> float:
         if not self._looked:
@@ -96,7 +103,7 @@ class Watching(Follower):
     def _seen(self) -> Observation:
         quick = self._quick(self._subscription.snapshot())
         if quick is None:
-            return self._looks.observation(self._ref)
+            return self._asked_for()
         return self._known(quick) or self._explained(quick)
 
     async def _seen_async(self) -> Observation:
@@ -105,10 +112,19 @@ class Watching(Follower):
         if quick is None and snapshot is None:
             return await self._asked_early()
         if quick is None:
-            return await asyncio.to_thread(self._looks.observation, self._ref)
+            return await asyncio.to_thread(self._asked_for)
         known = self._known(quick)
         # Only what needs an explanation needs a thread: most news are none.
         return known if known is not None else await asyncio.to_thread(self._explained, quick)
+
+    def _asked_for(self) -> Observation:
+        """Ask for a job that the watch does not know; if it is of another kind than most, watch those from now on."""
+        raw = self._looks.of(self._ref)
+        kind = self._dialect.kind(self._dialect.read(raw))
+        if kind != self._kind and kind not in self._dialect.shared:
+            self._subscription.close()
+            self._kind, self._subscription = kind, self._subscribed()
+        return self._looks.seen(raw, self._ref)
 
     async def _asked_early(self) -> Observation:
         """Ask for the job while the first list of all is still on its way; of thousands who wait, a few at a time.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import aiohttp
     import urllib3
 
-    from trainer_core.configs import _ClusterConfig
+    from trainer_core.configs import ClusterConfig
 
 __all__ = ["CONNECT_SECONDS", "READ_SECONDS", "Connection", "connect"]
 
@@ -37,7 +37,7 @@ READ_SECONDS = 30.0
 _READ_BUFFER = 2**21
 
 
-def connect(config: _ClusterConfig, account: Path = ACCOUNT) -> Connection:
+def connect(config: ClusterConfig, account: Path = ACCOUNT) -> Connection:
     """Prepare a connection; the server is not asked for anything.
 
     Args:
@@ -57,7 +57,7 @@ class Connection:
         namespace: Where objects are unless said otherwise.
     """
 
-    def __init__(self, config: _ClusterConfig, account: Path = ACCOUNT) -> None:
+    def __init__(self, config: ClusterConfig, account: Path = ACCOUNT) -> None:
         self._config = config
         self._account = account
         self._lock = threading.RLock()

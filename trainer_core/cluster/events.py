@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
@@ -12,7 +12,7 @@ from trainer_core.cluster.pods import DATASET_INITIALIZER, LAUNCHER, MODEL_INITI
 from trainer_core.cluster.raw import Raw, one_line, time_of
 from trainer_core.jobs import Event
 
-__all__ = ["EventFacts", "of_job", "read", "shown"]
+__all__ = ["EventFacts", "jobset_forms", "of_job", "read", "shown"]
 
 #: What Kubernetes adds to the name of a pod.
 _POD_TAIL = r"-[a-z0-9]{5}"
@@ -79,29 +79,20 @@ def _time(raw: Raw, series: Raw) -> datetime:
 
 def of_job(
     events: Iterable[EventFacts],
-    name: str,
     uid: str,
     created: datetime,
-    roles: Iterable[str] = (),
+    forms: Mapping[str, re.Pattern[str]],
     pods: Iterable[str] = (),
 ) -> list[EventFacts]:
     """Return the events of a job and of what was made for it, oldest first.
 
     Args:
         events: Any events of its namespace.
-        name: Name of the TrainJob, or of the Job of one that only initializes.
         uid: Its identity: events outlive their objects, and names are given again.
         created: When it was created.
-        roles: The replicated Jobs of a TrainJob besides the usual ones.
+        forms: The names of what is made for it, by kind of object.
         pods: Names of its pods; pods that are gone are known by the form of their names.
     """
-    usual = (DATASET_INITIALIZER, MODEL_INITIALIZER, LAUNCHER, NODE)
-    role = "|".join(re.escape(one) for one in sorted({*usual, *roles}))
-    forms = {
-        JOBSETS.kind: re.compile(re.escape(name)),
-        JOBS.kind: re.compile(rf"{re.escape(name)}(-({role})-\d+)?"),
-        PODS.kind: re.compile(rf"{re.escape(name)}(-({role})-\d+-\d+)?{_POD_TAIL}"),
-    }
     known = frozenset(pods)
 
     def belongs(event: EventFacts) -> bool:
@@ -111,6 +102,22 @@ def of_job(
         return form is not None and event.time >= created and form.fullmatch(event.name) is not None
 
     return sorted((event for event in events if belongs(event)), key=lambda event: event.time)
+
+
+def jobset_forms(name: str, roles: Iterable[str] = ()) -> dict[str, re.Pattern[str]]:
+    """Return the names of what JobSet makes for a job, and of the pods of a plain Job, by kind of object.
+
+    Args:
+        name: Name of the TrainJob, or of the Job of one that only initializes.
+        roles: The replicated Jobs of a TrainJob besides the usual ones.
+    """
+    usual = (DATASET_INITIALIZER, MODEL_INITIALIZER, LAUNCHER, NODE)
+    role = "|".join(re.escape(one) for one in sorted({*usual, *roles}))
+    return {
+        JOBSETS.kind: re.compile(re.escape(name)),
+        JOBS.kind: re.compile(rf"{re.escape(name)}(-({role})-\d+)?"),
+        PODS.kind: re.compile(rf"{re.escape(name)}(-({role})-\d+-\d+)?{_POD_TAIL}"),
+    }
 
 
 def shown(event: EventFacts) -> Event:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from trainer_core.backends.kubernetes.facts import JobFacts
+from trainer_core.cluster.jobfacts import JobFacts
 from trainer_core.jobs import Event
 from trainer_core.observation import COMPLETE, FAILED, SUSPENDED
 

@@ -15,7 +15,7 @@ from trainer_core.cluster.raw import one_line
 from trainer_core.errors import BackendUnavailableError
 
 if TYPE_CHECKING:
-    from trainer_core.configs import _ClusterConfig
+    from trainer_core.configs import ClusterConfig
 
 __all__ = ["ACCOUNT", "Found", "NoClusterError", "find"]
 
@@ -48,7 +48,7 @@ class Found:
     again: bool = True
 
 
-def find(config: _ClusterConfig, account: Path = ACCOUNT) -> Found:
+def find(config: ClusterConfig, account: Path = ACCOUNT) -> Found:
     """Read how to reach the cluster of a configuration.
 
     The first of these that there is: the Configuration given; with `in_cluster` the service account of this pod; the
@@ -92,7 +92,7 @@ def _library() -> Iterator[None]:
         raise NoClusterError(f"the configuration of the cluster cannot be used: {text}; correct it") from None
 
 
-def _is_the_pods(config: _ClusterConfig, account: Path) -> bool:
+def _is_the_pods(config: ClusterConfig, account: Path) -> bool:
     in_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and (account / "token").is_file()
     if config.in_cluster and not in_pod:
         raise NoClusterError(f"in_cluster is set, but this runs in no pod: there is no token in {account}")
@@ -100,7 +100,7 @@ def _is_the_pods(config: _ClusterConfig, account: Path) -> bool:
     return in_pod and (config.in_cluster or not any(others))
 
 
-def _find(config: _ClusterConfig) -> Found:
+def _find(config: ClusterConfig) -> Found:
     if config.client_configuration is not None:
         # A copy of our own; its credentials and the hook that renews them are shared with the original.
         given = config.client_configuration

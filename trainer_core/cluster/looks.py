@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from trainer_core.backends.kubernetes import history, observe
-from trainer_core.backends.kubernetes.facts import JobFacts
 from trainer_core.cluster import events as eventfacts
-from trainer_core.cluster import kinds, marks, podlogs, runtimes
+from trainer_core.cluster import history, kinds, marks, observe, podlogs, runtimes
 from trainer_core.cluster import pods as podfacts
 from trainer_core.cluster.answers import ForbiddenError, NotInstalledError, NotThereError
 from trainer_core.cluster.api import Api, LogPart
+from trainer_core.cluster.dialect import Dialect
 from trainer_core.cluster.events import EventFacts
+from trainer_core.cluster.jobfacts import JobFacts
 from trainer_core.cluster.kinds import Kind
 from trainer_core.cluster.pods import PodFacts
 from trainer_core.cluster.raw import Raw
@@ -55,16 +55,16 @@ class _Listed:
 class Looks:
     """Reads jobs. Safe to use from several threads.
 
-    A TrainJob is looked for first; a job that only initializes is a plain Job.
-
     Args:
         api: The cluster.
+        dialect: How jobs are spelled there.
     """
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, dialect: Dialect) -> None:
         #: Held by those who ask for a single job while all are being listed.
         self.early = threading.BoundedSemaphore(_EARLY)
         self._api = api
+        self._dialect = dialect
         self._listing = threading.Lock()
         self._listed: dict[str, _Listed] = {}
 
@@ -74,15 +74,23 @@ class Looks:
         Raises:
             JobNotFoundError: There is none.
         """
-        with suppress(NotThereError):
-            return self._api.get(kinds.TRAINJOBS, name, namespace=namespace)
-        with suppress(NotThereError, ForbiddenError):
-            job = self._api.get(kinds.JOBS, name, namespace=namespace)
-            if (job["metadata"].get("labels") or {}).get(marks.MANAGED_BY) == marks.MANAGER:
-                return job
+        for kind in self._dialect.pod_labels:
+            raw = self._one(kind, name, namespace)
+            if raw is not None:
+                return raw
         raise JobNotFoundError(
             f"no TrainJob {name!r} in namespace {namespace!r}; `trainjob list` shows those there are"
         )
+
+    def _one(self, kind: Kind, name: str, namespace: str) -> Raw | None:
+        """The job of a name, if there is one of this kind; of the usual kind it must be permitted to see it."""
+        hidden = () if kind == self._dialect.usual else (ForbiddenError, NotInstalledError)
+        with suppress(NotThereError, *hidden):
+            raw = self._api.get(kind, name, namespace=namespace)
+            labels = raw["metadata"].get("labels") or {}
+            if kind not in self._dialect.shared or labels.get(marks.MANAGED_BY) == marks.MANAGER:
+                return raw
+        return None
 
     def of(self, ref: TrainJobRef) -> Raw:
         """Return the very job of a ref.
@@ -100,12 +108,28 @@ class Looks:
     def of_owner(self, key: str, namespace: str) -> list[Raw]:
         """Return every job of an owner."""
         selector = f"{_OURS},{marks.OWNER}={marks.owner_value(key)}"
-        jobs = self._api.list(kinds.TRAINJOBS, labels=selector, namespace=namespace)
-        return [*jobs, *self._list(kinds.JOBS, selector, namespace)]
+        return self._all(selector, selector, namespace)
+
+    def _all(self, labels: str, shared_labels: str, namespace: str, whole: bool = False) -> list[Raw]:
+        """All jobs with labels; those of the usual kind must be permitted to be seen."""
+        found: list[Raw] = []
+        for kind in self._dialect.pod_labels:
+            selector = shared_labels if kind in self._dialect.shared else labels
+            if kind == self._dialect.usual:
+                listed = self._api.list(kind, labels=selector, namespace=namespace, whole=whole)
+            else:
+                listed = self._list(kind, selector, namespace)
+            # Items of a list do not say what they are.
+            found += [{"kind": kind.kind, **raw} for raw in listed]
+        return found
 
     def observation(self, ref: TrainJobRef) -> Observation:
         """Take one look: at the job and its pods; at events and logs only where they explain something."""
-        job = observe.read(self.of(ref))
+        return self.seen(self.of(ref), ref)
+
+    def seen(self, raw: Raw, ref: TrainJobRef) -> Observation:
+        """Say what a job shows that has just been asked for."""
+        job = self._dialect.read(raw)
         return self.explained(job, self.pods(job), ref)
 
     def explained(self, job: JobFacts, pods: Sequence[PodFacts], ref: TrainJobRef) -> Observation:
@@ -130,26 +154,26 @@ class Looks:
 
     def train_job(self, ref: TrainJobRef) -> TrainJob:
         """Return the very job of a ref."""
-        return self._train_job(observe.read(self.of(ref)))
+        return self._train_job(self._dialect.read(self.of(ref)))
 
     def named_train_job(self, name: str, namespace: str) -> TrainJob:
         """Return the job that has this name now."""
-        return self._train_job(observe.read(self.raw(name, namespace)))
+        return self._train_job(self._dialect.read(self.raw(name, namespace)))
 
     def _train_job(self, job: JobFacts) -> TrainJob:
         return self.shown(job, self.pods(job))
 
     def train_jobs(self, namespace: str) -> list[TrainJob]:
         """Return every job, newest first: three requests, whatever their number."""
-        trainjobs = self._api.list(kinds.TRAINJOBS, namespace=namespace, whole=True)
-        raws = [*trainjobs, *self._list(kinds.JOBS, _OURS, namespace)]
+        raws = self._all("", _OURS, namespace, whole=True)
         pods: dict[str, list[PodFacts]] = {}
-        for pod in map(podfacts.read, self._list(kinds.PODS, podfacts.JOBSET_LABEL, namespace)):
+        label = self._dialect.pod_labels[self._dialect.usual]
+        for pod in map(self._dialect.read_pod, self._list(kinds.PODS, label, namespace)):
             pods.setdefault(pod.job, []).append(pod)
         jobs = []
         for raw in raws:
             try:
-                job = observe.read(raw)
+                job = self._dialect.read(raw)
                 jobs.append(self.shown(job, job.own(pods.get(job.name, ()))))
             except (KeyError, TypeError, ValueError) as error:
                 _log.warning("TrainJob %r is left out of the list: %s", raw.get("metadata", {}).get("name"), error)
@@ -164,22 +188,20 @@ class Looks:
             return []
 
     def _pods(self, job: JobFacts) -> list[PodFacts]:
-        label = podfacts.JOB_LABEL if job.kind == kinds.JOBS.kind else podfacts.JOBSET_LABEL
-        raws = self._api.list(kinds.PODS, labels=f"{label}={job.name}", namespace=job.namespace, whole=True)
-        return job.own(map(podfacts.read, raws))
+        raws = self._api.list(kinds.PODS, labels=self._dialect.selector(job), namespace=job.namespace, whole=True)
+        return job.own(map(self._dialect.read_pod, raws))
 
     def events(self, ref: TrainJobRef) -> list[Event]:
         """Return what happened to a job, oldest first; its own history first, which the job itself tells."""
-        job = observe.read(self.of(ref))
+        job = self._dialect.read(self.of(ref))
         told = [*history.history(job), *map(eventfacts.shown, self._events(job, self.pods(job)))]
         return sorted(told, key=lambda event: event.event_time)
 
     def _events(self, job: JobFacts, pods: Sequence[PodFacts], recent: bool = False) -> list[EventFacts]:
         """The events of a job; `recent` ones serve where many jobs are looked at again and again."""
         found = self._all_events(job.namespace, recent)
-        roles = [role.name for role in job.roles]
         names = [pod.name for pod in pods]
-        return eventfacts.of_job(found, job.name, job.uid, job.created, roles, names)
+        return eventfacts.of_job(found, job.uid, job.created, self._dialect.forms(job), names)
 
     def _all_events(self, namespace: str, recent: bool) -> Sequence[EventFacts]:
         """The events of a namespace: it may have many thousands, and so many jobs that ask for them."""
@@ -199,12 +221,12 @@ class Looks:
 
         def find_pods() -> list[PodFacts]:
             with suppress(JobNotFoundError):
-                last[:] = [observe.read(self.of(ref))]
+                last[:] = [self._dialect.read(self.of(ref))]
             return podfacts.by_step(self._pods(last[0])).get(step, []) if last else []
 
         def ended() -> bool:
             try:
-                return observe.status_of(observe.read(self.of(ref))) in _ENDED
+                return observe.status_of(self._dialect.read(self.of(ref))) in _ENDED
             except JobNotFoundError:
                 return True
 
@@ -257,4 +279,5 @@ class Looks:
 
 
 def _container(step: str) -> str:
-    return podfacts.NODE if step.startswith(f"{podfacts.NODE}-") else step
+    """The container of a step; empty for the one that does the work of its pod."""
+    return step if step in (podfacts.DATASET_INITIALIZER, podfacts.MODEL_INITIALIZER) else ""

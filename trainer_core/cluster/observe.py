@@ -1,17 +1,17 @@
-"""TrainJob, pods and events → what all backends say of a job. Pure."""
+"""A job of a cluster, its pods and events → what all backends say of a job. Pure."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from trainer_core.attempts import Found
-from trainer_core.backends.kubernetes.facts import JobFacts, read
 from trainer_core.cluster import marks, trouble
 from trainer_core.cluster import pods as podfacts
 from trainer_core.cluster.events import EventFacts
+from trainer_core.cluster.jobfacts import JobFacts
 from trainer_core.cluster.pods import DATASET_INITIALIZER, MODEL_INITIALIZER, NODE, PodFacts
 from trainer_core.cluster.raw import Raw
 from trainer_core.diagnosis import Facts, diagnose
@@ -25,12 +25,10 @@ from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
 __all__ = [
-    "JobFacts",
     "found",
     "needs_events",
     "noted",
     "observation",
-    "read",
     "ref_of",
     "request_of",
     "status_of",
@@ -162,7 +160,7 @@ def steps(job: JobFacts, pods: Sequence[PodFacts] = (), runtime: Runtime | None 
     ]
 
 
-def found(raw: Raw) -> Found:
+def found(raw: Raw, read: Callable[[Raw], JobFacts]) -> Found:
     """Return a raw job as `attempts.decide` weighs it. A job that others made has no fingerprint."""
     job = read(raw)
     attempt = job.annotations.get(marks.ATTEMPT, "")
@@ -196,10 +194,9 @@ def request_of(raw: Raw) -> TrainJobRequest:
         raise InvalidRequestError(f"TrainJob {name!r}: its annotation {marks.REQUEST} is damaged: {error}") from error
 
 
-def ref_of(job: JobFacts | Raw) -> TrainJobRef:
-    """Return the ref of a job, raw or not."""
-    facts = job if isinstance(job, JobFacts) else read(job)
-    return TrainJobRef("kubernetes", facts.namespace, facts.name, facts.uid)
+def ref_of(job: JobFacts) -> TrainJobRef:
+    """Return the ref of a job."""
+    return TrainJobRef(job.backend, job.namespace, job.name, job.uid)
 
 
 def _owner(raw: Raw) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def lines(
     Args:
         pod_log: Returns the bytes of the log of a pod, however they are cut: `Api.pod_log`.
         find_pods: Returns the step's pods that there are, replaced ones too, oldest first.
-        container: The container of these pods.
+        container: The container of these pods; empty for the one that does a pod's work.
         follow: Go on until the job has ended, wait for pods that are not there yet, bear it when the cluster is away.
         ended: Whether the job has ended or is gone; asked when there is nothing more to read.
         clock: Seconds that only grow.
@@ -196,6 +196,7 @@ class _PodLog:
             whole: Of one that runs and is not followed, a last line without an end counts.
         """
         facts = _facts(pod, self._container)
+        self._container = facts.name if facts else self._container
         if facts is None or not (facts.running or facts.last_end) or facts.restarts == self._done:
             return
         live = follow and facts.running is not None
@@ -245,4 +246,6 @@ class _PodLog:
 
 
 def _facts(pod: PodFacts, container: str) -> ContainerFacts | None:
+    if not container:
+        return pod.main
     return next((facts for facts in (pod.main, *pod.others) if facts.name == container), None)

@@ -4,32 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, ClassVar
 
-from trainer_core.attempts import Found
-from trainer_core.backends.base import Backend, NameTakenError
-from trainer_core.backends.following import MOST, Follower
-from trainer_core.backends.kubernetes import admission, ending, initialize, manifest, observe, packages, versions
-from trainer_core.backends.kubernetes.follow import Watching
-from trainer_core.backends.kubernetes.looks import Looks
-from trainer_core.cluster import connect, kinds, runtimes
-from trainer_core.cluster.answers import ForbiddenError, NotInstalledError, NotThereError, TakenError
-from trainer_core.cluster.api import Api
+from trainer_core.backends.clustered import ClusterBackend
+from trainer_core.backends.kubernetes import admission, ending, initialize, manifest, versions
+from trainer_core.backends.kubernetes.dialect import DIALECT
+from trainer_core.cluster import kinds, objects, runtimes
+from trainer_core.cluster.answers import ForbiddenError, NotInstalledError, NotThereError
+from trainer_core.cluster.dialect import Dialect
 from trainer_core.cluster.raw import Raw
 from trainer_core.configs import KubernetesBackendConfig
-from trainer_core.errors import (
-    BackendUnavailableError,
-    InvalidRequestError,
-    JobNotFoundError,
-    RuntimeNotFoundError,
-    TrainerError,
-)
-from trainer_core.jobs import Event, TrainJob
-from trainer_core.observation import Observation, Tail
-from trainer_core.outcome import Diagnosis, Outcome
+from trainer_core.errors import RuntimeNotFoundError, TrainerError
 from trainer_core.ref import TrainJobRef
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime
@@ -38,15 +25,11 @@ __all__ = ["KubernetesBackend"]
 
 _log = logging.getLogger(__name__)
 _SWEEP_SECONDS = 600.0
-#: Seconds in which the garbage collector deletes what belonged to a job that is gone.
-_SECONDS_GONE = 5.0
 _OPENAPI = f"/openapi/v3/apis/{kinds.TRAINJOBS.api_version}"
 
 
-class KubernetesBackend(Backend):
+class KubernetesBackend(ClusterBackend):
     """TrainJobs of Kubeflow Trainer v2 on a Kubernetes cluster.
-
-    Everything about a job is on the cluster, so any process that reaches it can follow, suspend or delete the job.
 
     Args:
         config: Which cluster, and where in it.
@@ -56,6 +39,7 @@ class KubernetesBackend(Backend):
     """
 
     name: ClassVar[str] = "kubernetes"
+    dialect: ClassVar[Dialect] = DIALECT
     accepts: ClassVar[frozenset[str]] = frozenset(
         {
             *("Name", "Labels", "Annotations", "TrainerCommand", "TrainerArgs", "RuntimePatch"),
@@ -66,15 +50,8 @@ class KubernetesBackend(Backend):
 
     def __init__(self, config: KubernetesBackendConfig | None = None) -> None:
         self._config = config or KubernetesBackendConfig()
-        self._connection = connect.connect(self._config)
-        self._api = Api(self._connection)
-        self._looks = Looks(self._api)
+        super().__init__(self._config)
         self._swept = -_SWEEP_SECONDS
-
-    @property
-    def namespace(self) -> str:
-        """Where jobs are created and looked for."""
-        return self._connection.namespace
 
     @cached_property
     def _server(self) -> versions.Server:
@@ -85,12 +62,7 @@ class KubernetesBackend(Backend):
                 self._api.get(kinds.CRDS, f"{kinds.TRAINJOBS.plural}.{kinds.TRAINJOBS.group}")
             )
 
-    def render(self, request: TrainJobRequest) -> dict[str, Any]:
-        made = self._rendered(request, attempt=0)
-        return made[0] if len(made) == 1 else {"apiVersion": "v1", "kind": "List", "items": made}
-
     def _rendered(self, request: TrainJobRequest, attempt: int) -> list[dict[str, Any]]:
-        """The objects of a job in the order in which they are created; the job itself is the last."""
         if _only_initializes(request):
             return initialize.manifests(request, self._config, self.namespace, attempt)
         runtime = self._runtime(request)
@@ -99,139 +71,24 @@ class KubernetesBackend(Backend):
             _log.warning("%s", warning)
         return [manifest.trainjob(request, runtime, self._server, self.namespace, attempt)]
 
-    def dry_run(self, request: TrainJobRequest) -> None:
-        for each in self._rendered(request, attempt=0):
-            with suppress(TakenError):  # Of that name there is one, which says nothing of the rest.
-                self._api.create(kinds.of(each), each, dry_run=True)
-
-    def find(self, request: TrainJobRequest) -> Sequence[Found]:
-        owned = self._looks.of_owner(request.owner.key, self.namespace) if request.owner else []
-        found = [observe.found(raw) for raw in owned]
-        last = max((job.attempt for job in found), default=-1)
-        # A stranger may have the name of the first attempt, or of the next one.
-        for name in {request.attempt_name(0), request.attempt_name(last + 1)} - {job.name for job in found}:
-            with suppress(JobNotFoundError):
-                found.append(observe.found(self._looks.raw(name, self.namespace)))
-        return found
-
     def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
-        *before, job = self._rendered(request, attempt)
-        made = [each for each in before if self._made(each)]
-        try:
-            created = self._api.create(kinds.of(job), job)
-        except TakenError as error:
-            # Whoever was faster uses the claim that was made for it.
-            raise NameTakenError(request.require_name()) from error
-        except TrainerError as error:
-            # Where the server went away in the middle, the job may be there, and need its claim.
-            if not isinstance(error, BackendUnavailableError) or not error.transient:
-                self._undo(made)
-            raise
-        ref = observe.ref_of(created)
-        try:
-            self._complete(ref, request, patience=_SECONDS_GONE)
-        except TrainerError:
-            self.delete(ref)
-            raise
+        ref = super().create(request, attempt)
         self._sweep_now_and_then()
         return ref
 
     def reap(self) -> list[str]:
         # Trainer knows no time to live for TrainJobs, so whoever submits does it now and then.
         self._swept = time.monotonic()
-        return ending.sweep(self._api, self.namespace)
+        return ending.sweep(self._api, self._changes, self.namespace)
 
     def _sweep_now_and_then(self) -> None:
         if time.monotonic() - self._swept >= _SWEEP_SECONDS:
             with suppress(TrainerError):  # Somebody else's old jobs are no reason to fail a submit.
                 self.reap()
 
-    def complete(self, ref: TrainJobRef, request: TrainJobRequest) -> None:
-        self._complete(ref, request)
-
-    def _complete(self, ref: TrainJobRef, request: TrainJobRequest, patience: float = 0.0) -> None:
+    def _beside(self, request: TrainJobRequest, ref: TrainJobRef) -> Raw | None:
         owner = kinds.JOBS if _only_initializes(request) else kinds.TRAINJOBS
-        secret = manifest.secret(request, ref.name, ref.namespace, ref.uid, owner)
-        if secret is not None:
-            self._made(secret, patience)
-
-    def _made(self, raw: Raw, patience: float = 0.0) -> bool:
-        """Create what may be there already; say whether it was not.
-
-        Args:
-            raw: The object.
-            patience: Seconds for which one of that name may be left over from an earlier job, about to go.
-        """
-        from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
-
-        again = Retrying(
-            retry=retry_if_exception_type(TakenError),
-            stop=stop_after_delay(patience),
-            wait=wait_exponential(0.05, max=1.0),
-            reraise=True,
-        )
-        try:
-            again(self._api.create, kinds.of(raw), raw)
-        except TakenError:
-            return False
-        return True
-
-    def _undo(self, made: Sequence[Raw]) -> None:
-        for raw in made:
-            with suppress(TrainerError):
-                self._api.delete(kinds.of(raw), raw["metadata"]["name"], namespace=self.namespace)
-
-    def note(self, outcome: Outcome) -> None:
-        ending.note(self._api, outcome)
-
-    def request(self, ref: TrainJobRef) -> TrainJobRequest:
-        return observe.request_of(self._looks.of(ref))
-
-    def ref(self, name: str) -> TrainJobRef:
-        return observe.ref_of(self._looks.raw(name, self.namespace))
-
-    def observe(self, ref: TrainJobRef) -> Observation:
-        return self._looks.observation(ref)
-
-    def follow(self, ref: TrainJobRef, progress: bool = False) -> Follower:
-        # Progress is in the log, which no watch tells of.
-        if progress or ref.namespace != self.namespace:
-            return super().follow(ref, progress)
-        return Watching(self._looks, self._connection, ref)
-
-    def logs(self, ref: TrainJobRef, step: str, follow: bool = False) -> Iterator[str]:
-        job = self._looks.train_job(ref)
-        steps = [known.name for known in job.steps]
-        if step not in steps:
-            raise InvalidRequestError(f"TrainJob {ref.name!r} has no step {step!r}; it has {', '.join(steps)}")
-        return self._looks.log(ref, step, follow)
-
-    def tail(self, ref: TrainJobRef, place: Mapping[str, Any], whole: bool = False, most: int = MOST) -> Tail:
-        job = observe.read(self._looks.of(ref))
-        return self._looks.tail(job, self._looks.pods(job), place, whole, most)
-
-    def events(self, ref: TrainJobRef) -> list[Event]:
-        return self._looks.events(ref)
-
-    def suspend(self, ref: TrainJobRef) -> None:
-        ending.suspend(self._api, self._looks.of(ref), suspend=True)
-
-    def resume(self, ref: TrainJobRef) -> None:
-        ending.suspend(self._api, self._looks.of(ref), suspend=False)
-
-    def cancel(self, ref: TrainJobRef, because: Diagnosis | None = None) -> None:
-        with suppress(JobNotFoundError):
-            ending.cancel(self._api, self._looks.of(ref), because)
-
-    def delete(self, ref: TrainJobRef) -> None:
-        with suppress(JobNotFoundError):
-            ending.delete(self._api, self._looks.of(ref))
-
-    def get_job(self, name: str) -> TrainJob:
-        return self._looks.named_train_job(name, self.namespace)
-
-    def list_jobs(self) -> list[TrainJob]:
-        return self._looks.train_jobs(self.namespace)
+        return objects.secret(request, ref.name, ref.namespace, ref.uid, owner)
 
     def list_runtimes(self) -> list[Runtime]:
         shared = {runtimes.name(raw): raw for raw in self._runtimes_of(kinds.CLUSTER_TRAINING_RUNTIMES)}
@@ -241,9 +98,6 @@ class KubernetesBackend(Backend):
 
     def get_runtime(self, name: str) -> Runtime:
         return runtimes.runtime(self._runtime_named(name, None))
-
-    def get_runtime_packages(self, runtime: Runtime) -> list[str]:
-        return packages.of(self, runtime)
 
     def _runtime(self, request: TrainJobRequest) -> Raw:
         asked = request.runtime

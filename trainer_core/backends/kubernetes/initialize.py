@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainer_core.backends.kubernetes import admission, manifest
-from trainer_core.cluster import kinds, marks
+from trainer_core.backends.kubernetes import manifest
+from trainer_core.cluster import kinds, marks, objects
 from trainer_core.configs import KubernetesBackendConfig
 from trainer_core.errors import UnsupportedError
 from trainer_core.request import InitializerSource, TrainJobRequest, Workspace
@@ -41,7 +41,7 @@ def manifests(
         UnsupportedError: A Job cannot fetch that, or has no place for what is asked for.
         InvalidRequestError: A label or annotation is ours to write, or the request has no name.
     """
-    admission.check_metadata(request)
+    objects.check_metadata(request)
     _check(request)
     return [_claim(request, namespace, attempt), _job(request, config, namespace, attempt)]
 
@@ -49,7 +49,9 @@ def manifests(
 def _check(request: TrainJobRequest) -> None:
     if request.patches:
         raise UnsupportedError("RuntimePatch changes a runtime, and a job that only fetches has none; leave it out")
-    for role, source in manifest.sources(request):
+    if request.distributed is not None:
+        raise UnsupportedError("DistributedConfig is about nodes, and a job that only fetches has none; leave it out")
+    for role, source in objects.sources(request):
         scheme = source.storage_uri.partition("://")[0]
         if scheme not in _SCHEMES:
             why = _WHY_NOT.get(scheme, "a job that only fetches reads hf:// and s3://")
@@ -89,13 +91,13 @@ def _job(request: TrainJobRequest, config: KubernetesBackendConfig, namespace: s
     pod = {
         # A pod that failed is kept with its log, and another one tries again.
         "restartPolicy": "Never",
-        "containers": [_container(role, source, request, images[role]) for role, source in manifest.sources(request)],
+        "containers": [_container(role, source, request, images[role]) for role, source in objects.sources(request)],
         "volumes": [volume],
     }
     return {
         "apiVersion": kinds.JOBS.api_version,
         "kind": kinds.JOBS.kind,
-        "metadata": manifest.metadata(request, namespace, attempt),
+        "metadata": objects.metadata(request, namespace, attempt),
         "spec": {
             "backoffLimit": _BACKOFF_LIMIT,
             **manifest.life(request),
@@ -109,7 +111,7 @@ def _container(role: str, source: InitializerSource, request: TrainJobRequest, i
     return {
         "name": f"{role}-initializer",
         "image": image,
-        "env": [uri, *manifest.source_env(role, source, request)],
+        "env": [uri, *objects.source_env(role, source, request)],
         "volumeMounts": [{"name": _VOLUME, "mountPath": _MOUNT}],
         # The images write no termination message; the end of the log says why they failed.
         "terminationMessagePolicy": "FallbackToLogsOnError",

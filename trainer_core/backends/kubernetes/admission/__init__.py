@@ -10,10 +10,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from trainer_core.backends.kubernetes import distributed
 from trainer_core.backends.kubernetes.admission import patching, recipes
-from trainer_core.backends.kubernetes.manifest import CACHE, INITIALIZER_VOLUME, PVC, patches, sources
+from trainer_core.backends.kubernetes.manifest import CACHE, INITIALIZER_VOLUME, patches
 from trainer_core.backends.kubernetes.versions import Server
-from trainer_core.cluster import marks, runtimes
+from trainer_core.cluster import runtimes
+from trainer_core.cluster.objects import PVC, check_metadata, sources
 from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequest
 
@@ -38,8 +40,6 @@ _RESERVED = {
 }
 #: Policies whose nodes meet at ``<job>-node-0-0.<job>``, whatever the runtime calls them.
 _MEETING = ("torch", "jax", "xgboost", "flux")
-_OUR_LABELS = (marks.MANAGED_BY, marks.OWNER, marks.DELETE_AFTER)
-_OUR_ANNOTATIONS = (marks.REQUEST, marks.FINGERPRINT, marks.ATTEMPT, marks.CANCELLED, marks.RUNTIME)
 #: What Trainer's initializers fetch.
 _FETCHED = {"dataset": ("hf", "s3", "cache"), "model": ("hf", "s3")}
 
@@ -62,11 +62,15 @@ def check(request: TrainJobRequest, runtime: Mapping[str, Any], server: Server, 
     _check_deadline(request, server)
     if request.workspace is not None:
         raise UnsupportedError("workspace: only `initialize` fetches into a volume; leave it out")
+    distributed.check(request, runtime)
+    request = distributed.counted(request)
     if request.trainer is not None:
         _check_kind(request.trainer, runtime)
-        _check_places(request.trainer, runtime, server)
-        _check_env(request.trainer, runtime)
+    if request.trainer is not None or request.distributed is not None:
+        _check_places(request, runtime, server)
+    if request.trainer is not None:
         _check_processes(request.trainer, runtime)
+    _check_env(request, runtime)
     _check_nodes(request.trainer, runtime)
     _check_names(request.trainer, runtime, request.require_name())
     laid = patches(request, runtime, server)
@@ -89,22 +93,6 @@ def warnings(request: TrainJobRequest, runtime: Mapping[str, Any]) -> list[str]:
             f"num_nodes=1: runtime {runtimes.name(runtime)!r} starts its launcher and one more node, so two nodes train"
         )
     return found
-
-
-def check_metadata(request: TrainJobRequest) -> None:
-    """Refuse labels and annotations by which we find our own jobs.
-
-    Raises:
-        InvalidRequestError: One of them is ours to write.
-    """
-    given = request.metadata
-    for what, keys, ours in (
-        ("labels", given.labels, _OUR_LABELS),
-        ("annotations", given.annotations, _OUR_ANNOTATIONS),
-    ):
-        taken = sorted(set(keys) & set(ours))
-        if taken:
-            raise InvalidRequestError(f"metadata.{what}: {', '.join(taken)} is written by this backend; leave it out")
 
 
 def _check_namespace(runtime: Mapping[str, Any], namespace: str) -> None:
@@ -140,7 +128,7 @@ def _check_kind(trainer: TrainerRequest, runtime: Mapping[str, Any]) -> None:
         )
 
 
-def _check_places(trainer: TrainerRequest, runtime: Mapping[str, Any], server: Server) -> None:
+def _check_places(request: TrainJobRequest, runtime: Mapping[str, Any], server: Server) -> None:
     """The runtime must have a place for what a trainer says; without it the controller drops the values."""
     shown = runtimes.name(runtime)
     if runtimes.trainer_job(runtime) is None:
@@ -154,16 +142,18 @@ def _check_places(trainer: TrainerRequest, runtime: Mapping[str, Any], server: S
             f"and env would be dropped; ask its administrator to name the container {runtimes.NODE!r}"
         )
     # Trainer 2.3 alone leaves resources out where there is no policy at all.
-    if trainer.resources_per_node and server.termination_grace_period and runtime["spec"].get("mlPolicy") is None:
+    asked = (request.trainer and request.trainer.resources_per_node) or distributed.resources(request)
+    if asked and server.termination_grace_period and runtime["spec"].get("mlPolicy") is None:
         raise UnsupportedError(
             f"resources_per_node: runtime {shown!r} has no mlPolicy, without which Trainer 2.3 drops them; ask its "
             "administrator for mlPolicy: {numNodes: 1}, or leave them out"
         )
 
 
-def _check_env(trainer: TrainerRequest, runtime: Mapping[str, Any]) -> None:
+def _check_env(request: TrainJobRequest, runtime: Mapping[str, Any]) -> None:
     policy = runtimes.policy(runtime)
-    reserved = sorted(set(trainer.env) & set(_RESERVED.get(policy or "", ())))
+    given = {entry["name"] for entry in distributed.variables(request)}
+    reserved = sorted(given.union(request.trainer.env if request.trainer else ()) & set(_RESERVED.get(policy or "", ())))
     if reserved:
         raise InvalidRequestError(
             f"trainer.env must not set {', '.join(reserved)}: the {policy} policy of the runtime sets it; leave it out"

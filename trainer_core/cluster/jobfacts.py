@@ -1,0 +1,155 @@
+"""What is known of a job of a cluster, whatever kind it is of: small, because it is kept for every job waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from sys import intern
+from typing import Any
+
+from trainer_core import resources
+from trainer_core.cluster import marks
+from trainer_core.cluster.kinds import Kind
+from trainer_core.cluster.pods import PodFacts
+from trainer_core.cluster.raw import Raw, one_line, time_of
+from trainer_core.observation import Progress
+from trainer_core.runtimes import RuntimeKind
+
+__all__ = ["Condition", "JobFacts", "RoleStatus", "condition", "device", "of"]
+
+#: Annotations that are large or nobody's business.
+_UNSEEN = frozenset({marks.REQUEST, "kubectl.kubernetes.io/last-applied-configuration"})
+_BEGINNING = datetime.fromtimestamp(0, timezone.utc)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition that is true of a job: Suspended, Complete or Failed; since when, and why."""
+
+    type: str
+    reason: str
+    message: str
+    time: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class RoleStatus:
+    """How far the parts of a job of one name are: how many of them are ready, and how many have succeeded."""
+
+    name: str
+    ready: int
+    succeeded: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """What is known of a job, without its request.
+
+    Attributes:
+        backend: The backend it is a job of.
+        kind: What its object says to be, such as ``TrainJob``.
+        name: Its name.
+        namespace: Where it is.
+        uid: Its identity.
+        resource_version: Its state, as the server counts them.
+        created: When it was created.
+        suspend: It is told to be suspended.
+        cancelled: When somebody cancelled it.
+        labels: Its labels.
+        annotations: Its annotations, without those that are large.
+        deleted: When it shall be gone.
+        queue: The queue of Kueue that it waits in, or has waited in.
+        conditions: Those that are true of it.
+        roles: How far its parts are.
+        progress: What training reported to the controller.
+        runtime: Name of its runtime; empty where it has none.
+        runtime_kind: Scope of its runtime.
+        num_nodes: How many nodes it asks for; None for the runtime's number.
+        device: What it asks for its nodes to compute on, and how many of it.
+        initializers: The initializer steps that it names itself.
+        fetched: Where a job that only initializes puts what it fetches, by role.
+        deadline: Seconds that it may run.
+    """
+
+    backend: str
+    kind: str
+    name: str
+    namespace: str
+    uid: str
+    # Each little change of a job has another; who waits is woken by what the change says.
+    resource_version: str = field(compare=False)
+    created: datetime
+    suspend: bool
+    cancelled: datetime | None
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    deleted: datetime | None
+    queue: str | None = None
+    conditions: tuple[Condition, ...] = ()
+    roles: tuple[RoleStatus, ...] = ()
+    progress: Progress | None = None
+    runtime: str = ""
+    runtime_kind: str = RuntimeKind.CLUSTER_TRAINING_RUNTIME.value
+    num_nodes: int | None = None
+    device: tuple[str, str] | None = None
+    initializers: tuple[str, ...] = ()
+    fetched: tuple[tuple[str, str], ...] = ()
+    deadline: int | None = None
+
+    def condition(self, kind: str) -> Condition | None:
+        """Return a condition that is true of it."""
+        return next((one for one in self.conditions if one.type == kind), None)
+
+    def own(self, pods: Iterable[PodFacts]) -> list[PodFacts]:
+        """Return those of the pods of its name that are its own, oldest first: pods of an earlier job may linger."""
+        found = (pod for pod in pods if not pod.created or pod.created >= self.created)
+        return sorted(found, key=lambda pod: (pod.created or self.created, pod.name))
+
+
+def of(raw: Raw, backend: str, kind: Kind, *, suspend: bool, **known: Any) -> JobFacts:
+    """Return what the metadata of a raw job say, with what its backend has read in the rest of it.
+
+    Args:
+        raw: The job as the server sends it.
+        backend: The backend's name.
+        kind: The job's kind.
+        suspend: It is told to be suspended.
+        **known: Further attributes of `JobFacts`.
+    """
+    metadata = raw["metadata"]
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    return JobFacts(
+        backend=intern(backend),
+        kind=kind.kind,
+        name=intern(metadata["name"]),
+        namespace=intern(metadata.get("namespace") or ""),
+        uid=metadata.get("uid") or "",
+        resource_version=metadata.get("resourceVersion") or "",
+        created=time_of(metadata.get("creationTimestamp")) or _BEGINNING,
+        suspend=suspend,
+        cancelled=time_of(annotations.get(marks.CANCELLED)),
+        labels={intern(key): intern(value) for key, value in labels.items()},
+        annotations={intern(key): value for key, value in annotations.items() if key not in _UNSEEN},
+        deleted=time_of(metadata.get("deletionTimestamp")),
+        queue=labels.get(marks.KUEUE_QUEUE),
+        **known,
+    )
+
+
+def condition(raw: Raw) -> Condition:
+    """Return a condition as Kubernetes writes it."""
+    return Condition(
+        type=intern(raw.get("type") or ""),
+        reason=intern(raw.get("reason") or ""),
+        message=one_line(raw.get("message")),
+        time=time_of(raw.get("lastTransitionTime")),
+    )
+
+
+def device(limits: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return what resources are to compute on, and how many of it; None where they do not say."""
+    try:
+        return resources.device(limits)
+    except ValueError:
+        return None
