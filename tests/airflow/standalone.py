@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http
 import json
 import os
 import pathlib
@@ -15,9 +16,14 @@ import urllib.error
 import urllib.request
 from contextlib import contextmanager
 
+import tenacity
+
 from trainer_core import LocalProcessBackendConfig, TrainerClient, TrainJobRef
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "dags"
+
+
+_ENDED = {"success", "failed", "skipped", "upstream_failed", "removed"}
 
 
 def until(condition):
@@ -26,6 +32,22 @@ def until(condition):
     while not (found := condition()):
         pause.wait(0.1)
     return found
+
+
+def _is_passing(error):
+    return isinstance(error, urllib.error.HTTPError) and error.code >= http.HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+# One SQLite serves all of a test's Airflow. While another process writes, the api-server answers 500 or 503 at once.
+@tenacity.retry(
+    retry=tenacity.retry_if_exception(_is_passing),
+    stop=tenacity.stop_after_delay(60),
+    wait=tenacity.wait_fixed(0.5),
+    reraise=True,
+)
+def _answer(request):
+    with urllib.request.urlopen(request, timeout=120) as answer:  # noqa: S310
+        return answer.read().decode()
 
 
 class Airflow:
@@ -54,8 +76,7 @@ class Airflow:
             headers["Authorization"] = f"Bearer {self._token}"
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, headers, method=method)  # noqa: S310 - our own server
-        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
-            text = answer.read().decode()
+        text = _answer(request)
         return json.loads(text) if text.startswith(("{", "[")) else text
 
     def start(self, dag, gate):
@@ -87,7 +108,9 @@ class Task:
         return self._airflow.ask("GET", self._path)
 
     def is_now(self, state):
-        return until(lambda: self.instance()["state"] == state)
+        """Wait for a state; a task that has ended in another one will not come to it."""
+        until(lambda: (now := self.instance()["state"]) == state or now in _ENDED - {state})
+        assert self.instance()["state"] == state, self.log()
 
     def xcom(self, key):
         return self._airflow.ask("GET", f"{self._path}/xcomEntries/{key}?deserialize=true")["value"]
@@ -149,7 +172,9 @@ def settings(home, port):
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout=60",
+        "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
+        "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
         "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
         "AIRFLOW__API__WORKERS": "1",
         "AIRFLOW__API__HOST": "127.0.0.1",
@@ -193,6 +218,6 @@ def a_running_airflow(home, files, dags, **environment):
         yield running
     finally:
         os.killpg(process.pid, signal.SIGTERM)
-        process.wait(30)
+        process.wait(120)
         for job in running.client.list_jobs():
             running.client.delete_job(job.name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from standalone import EXAMPLES, Task, a_running_airflow, until
 
@@ -30,17 +32,17 @@ def started(airflow, dag, kind, number=1):
 
 
 def test_a_report_of_drift_trains_a_candidate_which_goes_through_the_gate(airflow, drift):
-    before = len(airflow.runs("promote_forecast", "asset_triggered"))
     drift.write_text("{}")
     (run,) = started(airflow, "retrain_on_drift", "asset_triggered")
     train = Task(airflow, "retrain_on_drift", run["dag_run_id"])
     train.is_now("success")
-    gated = started(airflow, "promote_forecast", "asset_triggered", before + 1)[-1]
+    candidate = ("energy-candidate", "retrain_on_drift")
+    gates = partial(airflow.runs, "promote_forecast", "asset_triggered")
+    gated = until(lambda: next((gate for gate in gates() if candidate in airflow.causes(gate)), None))
     Task(airflow, "promote_forecast", gated["dag_run_id"], "promote").is_now("success")
 
     assert not drift.exists()
     assert airflow.causes(run) == [("energy-drift", None)]
-    assert ("energy-candidate", "retrain_on_drift") in airflow.causes(gated)
 
 
 def test_a_backfill_trains_each_past_day_once(airflow):
@@ -73,8 +75,13 @@ def asked(airflow):
 @pytest.mark.parametrize(("answer", "became"), [("Approve", "success"), ("Reject", "skipped")])
 def test_a_person_decides_by_the_numbers(airflow, answer, became):
     question, path, promote = asked(airflow)
-    airflow.ask("PATCH", path, {"chosen_options": [answer], "params_input": {}})
-    promote.is_now(became)
 
+    def decided():
+        # Airflow 3.3.2 asks once more where the answer comes before its executor has heard that the question is asked.
+        if not airflow.ask("GET", path)["response_received"]:
+            airflow.ask("PATCH", path, {"chosen_options": [answer], "params_input": {}})
+        return promote.instance()["state"] == became
+
+    until(decided)
     assert question["body"].startswith("Error: **0.")
     assert "forecast.json" in question["body"]

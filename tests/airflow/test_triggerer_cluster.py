@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import threading
 import time
 from contextlib import asynccontextmanager, suppress
 
@@ -21,6 +22,7 @@ from airflow_provider.triggers.trainjob import TrainJobTrigger
 from trainer_core import CustomTrainerContainer, KubernetesBackendConfig, TrainerClient
 from trainer_core.backends import watching
 from trainer_core.cluster import watch
+from trainer_core.observation import CREATED, RUNNING
 from trainer_core.request import TrainJobRequest
 
 pytestmark = pytest.mark.timeout(60)
@@ -313,17 +315,31 @@ async def test_many_logs_are_read_at_an_even_pace(cluster, submit, wait_for, sup
     refs = [submit(f"job-{number}") for number in range(MANY)]
     async with waiting(*map(wait_for, refs)):
         runs(cluster)
-        await until(lambda: cluster.watches == 2)
-        await asyncio.sleep(1)
-        before, sent = len(logs_read(cluster)), supervisor.sent
-        await asyncio.sleep(4)
-        read, wrote = len(logs_read(cluster)) - before, supervisor.sent - sent
-    assert 0 < read < 4 * 35
-    assert wrote < 4 * 35
+        await until(lambda: len(logs_read(cluster)) >= MANY)
+        sent, begin = supervisor.sent, time.monotonic()
+        await until(lambda: len(logs_read(cluster)) >= 3 * MANY)
+        seconds, wrote = time.monotonic() - begin, supervisor.sent - sent
+    assert 2 * MANY / seconds < 35
+    assert wrote / seconds < 35
 
 
 def logs_read(cluster):
     return [request for request in cluster.requests if request.path.endswith("/log")]
+
+
+async def test_of_many_who_hear_nothing_for_long_a_few_at_a_time_ask_for_their_job(
+    cluster, submit, wait_for, monkeypatch
+):
+    monkeypatch.setattr(watching, "_SILENT_SECONDS", {CREATED: 0.0, RUNNING: 0.0})
+    monkeypatch.setattr(trainjob, "_QUIET", (0.1, 0.2))
+    refs = [submit(f"job-{number}") for number in range(MANY)]
+    async with waiting(*map(wait_for, refs)):
+        await until(lambda: cluster.watches == 2)
+        cluster.forget_requests()
+        begin = time.monotonic()
+        await until(lambda: cluster.counts["get trainjobs"] >= 5)
+        asked, seconds = cluster.counts["get trainjobs"], time.monotonic() - begin
+    assert asked <= 2 + 5 * seconds
 
 
 async def test_a_log_that_does_not_come_keeps_no_outcome_from_being_delivered(cluster, submit, wait_for):
@@ -335,6 +351,31 @@ async def test_a_log_that_does_not_come_keeps_no_outcome_from_being_delivered(cl
         (event,) = await ends(cluster, task)
     assert time.monotonic() - begin < 7
     assert not event["log"]["complete"]
+
+
+class SilentSupervisor(Supervisor):
+    """Does not answer until it may."""
+
+    def __init__(self):
+        super().__init__()
+        self.may_answer = threading.Event()
+
+    def send(self, msg):
+        self.may_answer.wait(30)
+        return super().send(msg)
+
+
+async def test_an_airflow_that_does_not_answer_keeps_no_outcome_from_being_delivered(cluster, submit, wait_for):
+    supervisor = SilentSupervisor()
+    with set_supervisor_comms(supervisor):
+        async with waiting(wait_for(submit())) as (task,):
+            runs(cluster)
+            (event,) = await ends(cluster, task)
+            answered = supervisor.may_answer.is_set()
+            supervisor.may_answer.set()
+    assert event["outcome"]["status"] == "Complete"
+    assert not answered
+    assert supervisor.sent == 0
 
 
 async def test_a_trigger_that_is_over_leaves_nothing_behind(cluster, submit, wait_for):
