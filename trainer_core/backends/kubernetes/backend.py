@@ -44,7 +44,7 @@ class KubernetesBackend(ClusterBackend):
         {
             *("Name", "Labels", "Annotations", "TrainerCommand", "TrainerArgs", "RuntimePatch"),
             *("ActiveDeadlineSeconds", "Suspend", "ManagedBy", "DeleteAfter", "Workspace"),
-            *("QueueName", "PriorityClass", "GangScheduling"),
+            *("QueueName", "PriorityClass", "GangScheduling", "DistributedConfig"),
         }
     )
 
