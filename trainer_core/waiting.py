@@ -6,7 +6,9 @@ it saw and when; nobody interprets a status on their own.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from trainer_core.errors import (
     BackendUnavailableError,
@@ -19,7 +21,7 @@ from trainer_core.observation import Observation, Trouble
 from trainer_core.outcome import Category, Diagnosis, Outcome
 from trainer_core.ref import TrainJobRef
 
-__all__ = ["Waiting", "failure_message", "outcome_or_raise", "start"]
+__all__ = ["Waiting", "failure_message", "outcome_or_raise", "resume", "start"]
 
 #: A backend that answers with errors this many times in a row is broken.
 MAX_ERRORS_IN_A_ROW = 10
@@ -100,6 +102,13 @@ class Waiting:
         ends = [end - now for end in (self.deadline, self._hopeless_at()) if end is not None]
         return max(0.0, min([_MAX_QUIET if pushed and not self.errors else self.delay, *ends]))
 
+    def carried(self) -> dict[str, Any]:
+        """Return what `resume` needs, as plain JSON data; empty where there is nothing to remember."""
+        if self.trouble is None:
+            return {}
+        diagnosis = self.trouble.diagnosis.model_dump(mode="json")
+        return {"diagnosis": diagnosis, "grace": self.trouble.grace, "since": self.trouble_since}
+
     def _in_trouble(self, trouble: Trouble | None, now: float) -> Waiting:
         if trouble is None:
             # Kept as the explanation of a failure that comes after it, but it counts no more.
@@ -148,6 +157,19 @@ def start(ref: TrainJobRef, now: float, timeout: float | None = None, fail_fast:
             take it for some minutes), before its backend does.
     """
     return Waiting(ref, deadline=None if timeout is None else now + timeout, fail_fast=fail_fast)
+
+
+def resume(state: Waiting, carried: Mapping[str, Any]) -> Waiting:
+    """Go on with a waiting that another process has begun, so that what was wrong then counts as wrong since then.
+
+    Args:
+        state: A waiting that was just started, by a clock that all processes share.
+        carried: What `Waiting.carried` returned there.
+    """
+    if not carried:
+        return state
+    trouble = Trouble(Diagnosis.model_validate(carried["diagnosis"]), carried["grace"])
+    return replace(state, trouble=trouble, trouble_since=carried["since"])
 
 
 def outcome_or_raise(outcome: Outcome) -> Outcome:

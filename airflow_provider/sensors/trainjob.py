@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TrainJobSensor"]
 
+_TROUBLE = "trainjob_trouble"
+
 
 class TrainJobSensor(ReportsLineage, BaseSensorOperator):
     """Wait until a TrainJob has ended, and return its result.
@@ -77,6 +79,8 @@ class TrainJobSensor(ReportsLineage, BaseSensorOperator):
         self.deferrable = deferrable
         self.on_kill_policy = cancelling.check_policy(on_kill)
         self.fail_fast = fail_fast
+        #: What Airflow keeps over the looks of a sensor that comes anew for each, from 3.3 on.
+        self._store: Any = None
 
     @cached_property
     def ref(self) -> TrainJobRef:
@@ -102,6 +106,8 @@ class TrainJobSensor(ReportsLineage, BaseSensorOperator):
         handover.push_ref(context["ti"], self.ref)
         if self.deferrable:
             return self._defer_unless_ended(context)
+        if self.reschedule:
+            self._store = context.get("task_state_store")
         try:
             return super().execute(context)
         except (AirflowSensorTimeout, AirflowSkipException):
@@ -117,9 +123,10 @@ class TrainJobSensor(ReportsLineage, BaseSensorOperator):
         except ValueError as error:
             raise TrainJobRejectedError(str(error)) from error
         else:
-            self._state = self._state.seen(observation, time.monotonic())
+            self._state = self._state.seen(observation, self._now())
             self._show(observation.status)
         if self._state.outcome is None:
+            self._remember()
             return PokeReturnValue(is_done=False)
         outcome = self.hook.client.conclude(self._state)
         return PokeReturnValue(is_done=True, xcom_value=self._finish(context["ti"], outcome))
@@ -151,7 +158,19 @@ class TrainJobSensor(ReportsLineage, BaseSensorOperator):
 
     @cached_property
     def _state(self) -> waiting.Waiting:
-        return waiting.start(self.ref, time.monotonic(), fail_fast=self.fail_fast)
+        begun = waiting.start(self.ref, self._now(), fail_fast=self.fail_fast)
+        known = self._store.get(_TROUBLE) if self._store is not None else None
+        return waiting.resume(begun, known["of"]) if known and known["uid"] == self.ref.uid else begun
+
+    def _now(self) -> float:
+        """The time; of a sensor that comes anew for each look, by a clock that all its processes share."""
+        return time.time() if self.reschedule else time.monotonic()
+
+    def _remember(self) -> None:
+        """Write down, for the next look of a sensor that comes anew, since when something has been wrong."""
+        carried = self._state.carried()
+        if self._store is not None and carried:
+            self._store.set(_TROUBLE, {"uid": self.ref.uid, "of": carried})
 
     @cached_property
     def _tail(self) -> LogTail:
@@ -159,7 +178,7 @@ class TrainJobSensor(ReportsLineage, BaseSensorOperator):
 
     def _failed(self, error: TrainerError) -> waiting.Waiting:
         try:
-            return self._state.failed(error, time.monotonic())
+            return self._state.failed(error, self._now())
         except TrainerError as last:
             raise TrainJobUnreachableError(f"TrainJob {self.ref.name!r} could not be followed: {last}") from last
 

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ _READS = 20.0
 _WRITES = 2.0
 _THREADS = 4
 #: Seconds for which a trigger waits for a log to be read before it looks at its job again; and at its very end.
-_MOMENT = 0.5
+_MOMENT = 0.2
 _LAST_MOMENT = 1.0
 #: Lines to write into the log before others may do something.
 _AT_ONCE = 100
@@ -62,7 +63,7 @@ class Teller:
         self._show = show
         self._shown: Shown | None = None
         self._due: float | None = None
-        self._reading: asyncio.Future[Tail] | None = None
+        self._reading: asyncio.Task[Tail] | None = None
         self._writing: asyncio.Task[None] | None = None
         self._next_write = 0.0
         self._written: dict[str, Any] = {}
@@ -73,8 +74,9 @@ class Teller:
 
     def __exit__(self, *_: object) -> None:
         _Crowd.telling -= 1
-        if self._writing is not None:
-            self._writing.cancel()
+        for task in (self._reading, self._writing):
+            if task is not None:
+                task.cancel()
 
     def patience(self, now: float) -> float:
         """Return the seconds until there is something to do."""
@@ -95,8 +97,7 @@ class Teller:
             pause = _pause(PACE, _READS)
             self._due = now + (random.uniform(0, pause) if pause > PACE else 0)  # noqa: S311 -- not a secret
         if self._reading is None and running and self._due is not None and now >= self._due:
-            await self._recall()
-            self._reading = self._read(follower, whole=False)
+            self._reading = asyncio.create_task(self._read(follower, whole=False))
         await self._show_what_came(_MOMENT, whole=False)
 
     async def end(self, follower: Follower, whole: bool) -> dict[str, Any]:
@@ -117,23 +118,22 @@ class Teller:
         return (self._shown or Shown(self._ref)).to_dict()
 
     async def _show_the_rest(self, follower: Follower, whole: bool) -> None:
-        await self._recall()
         end, more = time.monotonic() + _LAST_MOMENT, True
         while more and time.monotonic() < end:
-            self._reading = self._read(follower, whole)
+            self._reading = asyncio.create_task(self._read(follower, whole))
             more = await self._show_what_came(_LAST_MOMENT, whole)
 
-    def _read(self, follower: Follower, whole: bool) -> asyncio.Future[Tail]:
-        place = self._shown.place if self._shown else {}
-        return asyncio.get_running_loop().run_in_executor(_threads(), partial(follower.tail, place, whole))
+    async def _read(self, follower: Follower, whole: bool) -> Tail:
+        shown = await self._recalled()
+        return await asyncio.get_running_loop().run_in_executor(_threads(), partial(follower.tail, shown.place, whole))
 
     async def _show_what_came(self, seconds: float, whole: bool) -> bool:
         """Show what the reading has brought, if it is done in time; return whether there is more to read.
 
         What comes too late was never shown, and is read again by whoever reads on.
         """
-        reading, shown = self._reading, self._shown
-        if reading is None or shown is None or not (await asyncio.wait([reading], timeout=seconds))[0]:
+        reading = self._reading
+        if reading is None or not (await asyncio.wait([reading], timeout=seconds))[0]:
             return False
         self._reading = None
         if self._due is not None:
@@ -142,7 +142,7 @@ class Teller:
             tail = reading.result()
         except Exception:  # noqa: BLE001 -- the log must never be what fails a task
             return False
-        lines = shown.take(tail, whole, time.monotonic())
+        lines = (await self._recalled()).take(tail, whole, time.monotonic())
         for number, line in enumerate(lines, 1):
             self._show(line)
             if number % _AT_ONCE == 0:
@@ -151,17 +151,16 @@ class Teller:
             self._write_down()
         return bool(tail.lines) and not tail.complete
 
-    async def _recall(self) -> None:
+    async def _recalled(self) -> Shown:
         """Find out how far a trigger before this one has come: of a triggerer that is gone."""
-        if self._shown is not None:
-            return
-        known = None
-        if self._ti is not None:
-            try:
-                known = await in_thread(partial(_get, self._ti, LOG))
-            except Exception:  # noqa: BLE001 -- whatever keeps Airflow from answering: the log then begins anew
-                known = None
-        self._shown = Shown(self._ref, known)
+        if self._shown is None:
+            known = None
+            if self._ti is not None:
+                # Whatever keeps Airflow from answering: the log then begins anew.
+                with suppress(Exception):
+                    known = await in_thread(partial(_get, self._ti, LOG))
+            self._shown = Shown(self._ref, known)
+        return self._shown
 
     def _write_down(self) -> None:
         now = time.monotonic()

@@ -6,6 +6,7 @@ It decides nothing: what it sees and when goes into `trainer_core.waiting`, as i
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,9 @@ __all__ = ["TrainJobTrigger"]
 
 #: How long to go on asking a server that does not answer, in seconds.
 _PATIENCE = 30.0
+#: Seconds after which to look at a job of which nothing was heard. Thousands of triggers begin together, and one event
+#: loop is held up for seconds if they look together ever after.
+_QUIET = (15.0, 30.0)
 #: What ends jobs now. The event loop itself holds no reference that keeps a task alive.
 _endings: set[asyncio.Task[None]] = set()
 
@@ -190,7 +194,8 @@ class TrainJobTrigger(BaseTrigger):
 
 def _patience(state: waiting.Waiting, follower: Follower, teller: Teller) -> float:
     now = time.monotonic()
-    return min(state.patience(now, follower.pushed), teller.patience(now))
+    quiet = random.uniform(*_QUIET)  # noqa: S311 -- not a secret
+    return min(quiet, state.patience(now, follower.pushed), teller.patience(now))
 
 
 def _patiently(error: type[Exception]) -> AsyncRetrying:

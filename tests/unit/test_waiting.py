@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from trainer_core import Category, Diagnosis, Outcome, TrainJobRef, waiting
@@ -149,3 +151,18 @@ def test_a_failed_outcome_raises_with_its_diagnosis_and_what_a_retry_does():
 
 def test_a_complete_outcome_is_returned():
     assert waiting.outcome_or_raise(DONE) is DONE
+
+
+def test_another_process_counts_what_was_wrong_from_its_beginning():
+    first = waiting.start(REF, now=1000).seen(Observation("Created", trouble=UNSCHEDULABLE), now=1000)
+    second = waiting.resume(waiting.start(REF, now=1250), json.loads(json.dumps(first.carried())))
+
+    assert second.seen(Observation("Created", trouble=UNSCHEDULABLE), now=1299).outcome is None
+    assert second.seen(Observation("Created", trouble=UNSCHEDULABLE), now=1300).gave_up
+
+
+def test_where_nothing_was_wrong_there_is_nothing_to_carry():
+    state = waiting.start(REF, now=0).seen(Observation("Running"), now=1)
+
+    assert state.carried() == {}
+    assert waiting.resume(state, {}) is state

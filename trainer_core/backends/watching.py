@@ -55,6 +55,7 @@ class Watching(Follower):
         self._subscription = self._subscribed()
         self._looked = False
         self._asked = time.monotonic()
+        self._asks = False
         self._job: JobFacts | None = None
         # Pods vanish with what they could say: those of a crash loop just when the job counts as failed.
         self._pods: dict[str, PodFacts] = {}
@@ -167,19 +168,23 @@ class Watching(Follower):
         """What was shown for the same news before, or the news themselves where they say all; None otherwise."""
         if self._shown is not None and self._shown[0] == quick and (quick.outcome or quick.trouble):
             return self._shown[1]
-        if time.monotonic() - self._asked >= _SILENT_SECONDS.get(quick.status, math.inf):
+        if self._is_silent(quick) and self._looks.may_ask(time.monotonic()):
+            self._asks = True
             return None
         if quick.outcome or quick.trouble or (self._job and observe.needs_events(self._job, self._living(self._job))):
             return None
         return quick
 
+    def _is_silent(self, quick: Observation) -> bool:
+        return time.monotonic() - self._asked >= _SILENT_SECONDS.get(quick.status, math.inf)
+
     def _explained(self, quick: Observation) -> Observation:
         if self._job is None:
             return quick
-        silent = time.monotonic() - self._asked >= _SILENT_SECONDS.get(quick.status, math.inf)
-        self._asked = time.monotonic()
-        if silent and not quick.trouble:
+        asks, self._asks = self._asks, False
+        if asks and not quick.trouble:
             # Nothing should be missed; where something is, nobody waits for ever.
+            self._asked = time.monotonic()
             return self._looks.observation(self._ref)
         if quick.outcome:
             # The news of the job may have overtaken those of its pods.

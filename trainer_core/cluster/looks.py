@@ -40,6 +40,8 @@ _LONG_TAIL = 10_000
 _LISTING_SHARE = 0.02
 _MAX_RECENT = 5.0
 _EARLY = 4
+#: Of all who have heard nothing of their job for long, so many ask for it a second.
+_ASKING = 5.0
 _ENDED = frozenset({COMPLETE, FAILED})
 _FIRST_NODE = f"{podfacts.NODE}-0"
 
@@ -65,8 +67,21 @@ class Looks:
         self.early = threading.BoundedSemaphore(_EARLY)
         self._api = api
         self._dialect = dialect
+        self._next_asking = 0.0
         self._listing = threading.Lock()
         self._listed: dict[str, _Listed] = {}
+
+    def may_ask(self, now: float) -> bool:
+        """Say whether one who hears nothing may ask for its job: thousands have heard nothing for equally long.
+
+        Args:
+            now: Seconds that only grow.
+        """
+        # Two threads at the same moment both may, which does no harm.
+        if now < self._next_asking:
+            return False
+        self._next_asking = now + 1 / _ASKING
+        return True
 
     def raw(self, name: str, namespace: str) -> Raw:
         """Return the job that has this name now.
