@@ -109,7 +109,14 @@ class ClusterConfig(BackendConfig):
         return self
 
 
-class KubernetesBackendConfig(ClusterConfig):
+class FetchingClusterConfig(ClusterConfig):
+    """How to reach a Kubernetes cluster, and with which images pods fetch there."""
+
+    dataset_initializer_image: _Text = "ghcr.io/kubeflow/trainer/dataset-initializer:v2.3.0"
+    model_initializer_image: _Text = "ghcr.io/kubeflow/trainer/model-initializer:v2.3.0"
+
+
+class KubernetesBackendConfig(FetchingClusterConfig):
     """Run jobs with Kubeflow Trainer on a Kubernetes cluster.
 
     Attributes:
@@ -129,9 +136,6 @@ class KubernetesBackendConfig(ClusterConfig):
 
     backend: ClassVar[str] = "kubernetes"
     Config: ClassVar[type[Any]]
-
-    dataset_initializer_image: _Text = "ghcr.io/kubeflow/trainer/dataset-initializer:v2.3.0"
-    model_initializer_image: _Text = "ghcr.io/kubeflow/trainer/model-initializer:v2.3.0"
 
 
 class _KubernetesConfigOptions:
@@ -270,7 +274,7 @@ class RunaiBackendConfig(ClusterConfig):
         return self.namespace or f"runai-{self.project}"
 
 
-class TrainingOperatorBackendConfig(ClusterConfig):
+class TrainingOperatorBackendConfig(FetchingClusterConfig):
     """Run jobs as PyTorchJobs, on clusters that have the older Training Operator.
 
     Attributes:
@@ -279,12 +283,25 @@ class TrainingOperatorBackendConfig(ClusterConfig):
         context: Context of the kubeconfig; None for its current one.
         client_configuration: A ``kubernetes.client.Configuration``, instead of a kubeconfig.
         in_cluster: Use the service account of the pod this runs in, whatever KUBECONFIG names.
+        dataset_initializer_image: Image with which pods fetch datasets.
+        model_initializer_image: Image with which pods fetch models.
+        runtimes: Folder of further runtimes: YAML files in the shape of a ClusterTrainingRuntime, since the operator
+            has none. None for those that come with this backend.
 
     Raises:
         ValueError: An unknown setting, or a value that cannot be right.
     """
 
     backend: ClassVar[str] = "training-operator"
+
+    runtimes: Path | None = None
+
+    @field_validator("runtimes", mode="before")
+    @classmethod
+    def _runtimes_is_a_path(cls, value: Any) -> Any:
+        if isinstance(value, str) and (not value.strip() or "\0" in value):
+            raise ValueError("must be the path of a folder; leave it out for the packaged runtimes")
+        return value
 
 
 class DebugBackendConfig(BackendConfig):

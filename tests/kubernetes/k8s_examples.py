@@ -52,9 +52,9 @@ from trainer_core import (
     build,
     shipping,
 )
-from trainer_core.backends.kubernetes import admission, initialize, manifest
+from trainer_core.backends.kubernetes import admission, manifest
 from trainer_core.backends.kubernetes.backend import KubernetesBackend
-from trainer_core.cluster import kinds, marks, objects
+from trainer_core.cluster import initialize, kinds, marks, objects
 from trainer_core.configs import KubernetesBackendConfig
 from trainer_core.request import Owner, TrainJobRequest
 

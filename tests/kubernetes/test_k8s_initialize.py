@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer_core.backends.kubernetes import initialize
-from trainer_core.cluster import kinds, marks, objects
+from trainer_core.cluster import initialize, kinds, marks, objects
 from trainer_core.configs import KubernetesBackendConfig
 from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.request import TrainJobRequest

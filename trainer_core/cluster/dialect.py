@@ -24,7 +24,7 @@ class Dialect:
         pod_labels: The kinds that a job can be of, the usual one first; each with the label of a pod that says the name
             of its job.
         read: Job as the server sends it → what is known of it.
-        suspension: Whether a job shall be suspended → the merge patch that says so.
+        suspension: Job, and whether it shall be suspended → the merge patch that says so.
         forms: Job → the names of what is made for it, by kind of object: events of these are the job's events.
         read_pod: Pod as the server sends it → what is known of it.
         shared: Kinds that others make objects of as well; only ours are jobs.
@@ -34,7 +34,7 @@ class Dialect:
 
     pod_labels: Mapping[Kind, str]
     read: Callable[[Raw], JobFacts]
-    suspension: Callable[[bool], dict[str, Any]]
+    suspension: Callable[[JobFacts, bool], dict[str, Any]]
     forms: Callable[[JobFacts], Mapping[str, re.Pattern[str]]]
     read_pod: Callable[[Raw], PodFacts] = pods.read
     shared: frozenset[Kind] = frozenset()

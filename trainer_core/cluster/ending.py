@@ -42,7 +42,7 @@ class Changes:
         job = self._dialect.read(raw)
         if observe.status_of(job) in _ENDED or job.suspend == suspend:
             return
-        self._change(job, self._dialect.suspension(suspend))
+        self._change(job, self._dialect.suspension(job, suspend))
 
     def cancel(self, raw: Raw, because: Diagnosis | None = None) -> None:
         """End a job for good and keep its record; nothing, if it has ended.
@@ -61,7 +61,7 @@ class Changes:
             return
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         annotations = {marks.CANCELLED: now, **({marks.DIAGNOSIS: because.model_dump_json()} if because else {})}
-        self._change(job, {"metadata": {"annotations": annotations}, **self._dialect.suspension(True)})
+        self._change(job, {"metadata": {"annotations": annotations}, **self._dialect.suspension(job, True)})
 
     def note(self, outcome: Outcome) -> None:
         """Write on a job that has ended what it left: its pods, which know it, may be gone in an hour."""

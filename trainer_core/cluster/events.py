@@ -96,10 +96,11 @@ def of_job(
     known = frozenset(pods)
 
     def belongs(event: EventFacts) -> bool:
-        if event.uid == uid or event.name in known:
+        if event.uid == uid:
             return True
         form = forms.get(event.kind)
-        return form is not None and event.time >= created and form.fullmatch(event.name) is not None
+        named = event.name in known or (form is not None and form.fullmatch(event.name) is not None)
+        return named and event.time >= created
 
     return sorted((event for event in events if belongs(event)), key=lambda event: event.time)
 

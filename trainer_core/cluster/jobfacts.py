@@ -16,8 +16,20 @@ from trainer_core.cluster.raw import Raw, one_line, time_of
 from trainer_core.observation import Progress
 from trainer_core.runtimes import RuntimeKind
 
-__all__ = ["Condition", "JobFacts", "RoleStatus", "condition", "device", "of"]
+__all__ = [
+    "DEADLINE_EXCEEDED",
+    "Condition",
+    "JobFacts",
+    "RoleStatus",
+    "condition",
+    "conditions",
+    "device",
+    "of",
+    "role",
+]
 
+#: The reason of a job that has failed because it ran for too long.
+DEADLINE_EXCEEDED = "DeadlineExceeded"
 #: Annotations that are large or nobody's business.
 _UNSEEN = frozenset({marks.REQUEST, "kubectl.kubernetes.io/last-applied-configuration"})
 _BEGINNING = datetime.fromtimestamp(0, timezone.utc)
@@ -145,6 +157,17 @@ def condition(raw: Raw) -> Condition:
         message=one_line(raw.get("message")),
         time=time_of(raw.get("lastTransitionTime")),
     )
+
+
+def conditions(raw: Raw) -> tuple[Condition, ...]:
+    """Return the conditions that are true of a raw job."""
+    found = (raw.get("status") or {}).get("conditions") or ()
+    return tuple(condition(one) for one in found if one.get("status") == "True")
+
+
+def role(raw: Raw) -> RoleStatus:
+    """Return how far a part of a job is, as JobSet and Job write it."""
+    return RoleStatus(intern(raw.get("name") or ""), raw.get("ready") or 0, raw.get("succeeded") or 0)
 
 
 def device(limits: Mapping[str, Any]) -> tuple[str, str] | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trainer_core.cluster import kinds, marks
+from trainer_core.cluster import kinds, marks, runtimes
 from trainer_core.cluster.kinds import Kind
 from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.initializers import DATASET_PATH, MODEL_PATH
@@ -15,7 +16,10 @@ from trainer_core.secrets import SecretRef
 __all__ = [
     "PVC",
     "ROLES",
+    "check_claim",
     "check_metadata",
+    "claimed",
+    "life",
     "literal",
     "metadata",
     "secret",
@@ -30,6 +34,8 @@ ROLES = {"dataset": DATASET_PATH, "model": MODEL_PATH}
 #: A volume with what an earlier job has fetched.
 PVC = "pvc://"
 _MAX_ANNOTATIONS = 262_144
+_CONTROLLER = "trainer.kubeflow.org/trainjob-controller"
+_CLAIM = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _OUR_LABELS = (marks.MANAGED_BY, marks.OWNER, marks.DELETE_AFTER)
 _OUR_ANNOTATIONS = (marks.REQUEST, marks.FINGERPRINT, marks.ATTEMPT, marks.CANCELLED, marks.RUNTIME)
 
@@ -112,6 +118,17 @@ def secret_name(job: str) -> str:
     return f"{job}-initializer"
 
 
+def life(request: TrainJobRequest) -> dict[str, Any]:
+    """Return what the specs of a TrainJob, a Job and a PyTorchJob say about how they live, in the same words."""
+    said = {
+        "activeDeadlineSeconds": request.active_deadline_seconds,
+        "suspend": request.suspend or None,
+        # Trainer's own controller is the default of a TrainJob, and others know nothing of it.
+        "managedBy": None if request.managed_by == _CONTROLLER else request.managed_by,
+    }
+    return {name: value for name, value in said.items() if value is not None}
+
+
 def sources(request: TrainJobRequest) -> Iterator[tuple[str, InitializerSource]]:
     """Yield what a request fetches first, by ``dataset`` and ``model``."""
     for role in ROLES:
@@ -130,6 +147,34 @@ def source_env(role: str, source: InitializerSource, request: TrainJobRequest) -
         if of == role:
             env[name] = SecretRef(secret_name(request.require_name()), key)
     return variables(env)
+
+
+def claimed(role: str, uri: str) -> dict[str, Any]:
+    """Return the pod spec that lets training read what lies in a claim.
+
+    A volume of its own for each source: the server tells mounts apart by their volumes' names.
+    """
+    claim, _, path = uri.removeprefix(PVC).partition("/")
+    volume, inner = f"trainjob-{role}", path.strip("/")
+    mount = {"name": volume, "mountPath": ROLES[role], **({"subPath": inner} if inner else {}), "readOnly": True}
+    return {
+        "volumes": [{"name": volume, "persistentVolumeClaim": {"claimName": claim}}],
+        "containers": [{"name": runtimes.NODE, "volumeMounts": [mount]}],
+    }
+
+
+def check_claim(role: str, uri: str) -> None:
+    """Refuse a place in a claim that is none.
+
+    Raises:
+        InvalidRequestError: It is not the name of a claim and a path in it.
+    """
+    claim, _, path = uri.removeprefix(PVC).partition("/")
+    if not _CLAIM.fullmatch(claim) or ".." in path.split("/"):
+        raise InvalidRequestError(
+            f"initializer.{role}: {uri!r} must be {PVC}<claim>/<path>, the name of a PersistentVolumeClaim and a path "
+            "in it without '..'"
+        )
 
 
 def variables(values: Mapping[str, str | SecretRef]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from trainer_core.attempts import Found
 from trainer_core.cluster import marks, trouble
 from trainer_core.cluster import pods as podfacts
 from trainer_core.cluster.events import EventFacts
-from trainer_core.cluster.jobfacts import JobFacts
+from trainer_core.cluster.jobfacts import DEADLINE_EXCEEDED, JobFacts
 from trainer_core.cluster.pods import DATASET_INITIALIZER, MODEL_INITIALIZER, NODE, PodFacts
 from trainer_core.cluster.raw import Raw
 from trainer_core.diagnosis import Facts, diagnose
@@ -36,7 +36,6 @@ __all__ = [
     "train_job",
 ]
 
-_DEADLINE = "DeadlineExceeded"
 _UNSUPPORTED = "TrainingRuntimeNotSupported"
 #: An event of Trainer's that says nothing any more once the JobSet is there.
 _NOT_MADE = "TrainJobResourcesCreationFailed"
@@ -211,11 +210,16 @@ def _runs(job: JobFacts, pods: Sequence[PodFacts]) -> bool:
     """A job runs from its first initializer on; without initializers, once every node does."""
     if any(role.ready or role.succeeded for role in job.roles):
         return True
-    begun = {step for pod in pods if pod.phase in ("Running", "Succeeded") and not pod.deleted for step, _ in pod.parts}
+    begun = {step for pod in pods if not pod.deleted for step, part in pod.parts if _has_begun(pod, part)}
     nodes = {step for pod in pods for step, _ in pod.parts if step not in _INITIALIZERS}
     return any(step in _INITIALIZERS for step in begun) or (
         bool(nodes) and nodes <= begun and len(nodes) >= (job.num_nodes or 1)
     )
+
+
+def _has_begun(pod: PodFacts, part: podfacts.ContainerFacts) -> bool:
+    """A pod counts as pending while its initializers run."""
+    return pod.phase in ("Running", "Succeeded") or (part is not pod.main and bool(part.running or part.ended))
 
 
 def _complete(job: JobFacts, pods: Sequence[PodFacts], ref: TrainJobRef, progress: Progress | None) -> Outcome:
@@ -253,7 +257,7 @@ def _facts(
     failed = job.condition(FAILED)
     if failed is None:
         return Facts(cancelled=True, given_up=_given_up(job))
-    if failed.reason == _DEADLINE and job.deadline is not None:
+    if failed.reason == DEADLINE_EXCEEDED and job.deadline is not None:
         return Facts(deadline_seconds=job.deadline)
     if failed.reason == _UNSUPPORTED:
         return Facts(rejected=failed.message)
@@ -272,8 +276,12 @@ def _was_cancelled(job: JobFacts) -> bool:
 
 
 def _left(pods: Sequence[PodFacts]) -> dict[str, Any]:
-    """What rank 0 left: of several pods that were it, the last that left anything."""
-    for pod in reversed(podfacts.by_step(pods).get(f"{NODE}-0", [])):
+    """What rank 0 left: of several pods that were it, the last that left anything.
+
+    It is the first node, but where nodes come and go it can be any.
+    """
+    nodes = (group for step, group in podfacts.by_step(pods).items() if step.startswith(f"{NODE}-"))
+    for pod in (pod for group in nodes for pod in reversed(group)):
         record = parse_record(pod.main.ended.message) if pod.main.ended else None
         if record and "result" in record:
             return record

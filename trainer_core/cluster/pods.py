@@ -124,8 +124,8 @@ class PodFacts:
         phase: Pending, Running, Succeeded, Failed or Unknown.
         created: When it was created.
         main: The container that does the step's work.
-        others: Other containers that something is wrong with; all initializers of a Job that only initializes.
-        role: The replicated Job it comes from.
+        others: Other containers that something is wrong with, and all initializers that have no pod of their own.
+        role: The replicated Job it comes from; empty where there is no JobSet.
         node: The machine it was put on.
         assigned: When that machine took it.
         unscheduled: Why it has no machine, in Kubernetes' word: Unschedulable or SchedulingGated.
@@ -171,9 +171,12 @@ class PodFacts:
 
     @property
     def parts(self) -> Iterator[tuple[str, ContainerFacts]]:
-        """The steps it is, with the container of each: one, or each initializer of a Job that only initializes."""
+        """The steps it is, with the container of each: one, and each initializer that has no pod of its own.
+
+        Where every node has initializers, those of the first stand for all.
+        """
         yield self.step, self.main
-        if self.main.name == self.step:
+        if self.main.name == self.step or (not self.role and self.step == f"{NODE}-0"):
             yield from ((one.name, one) for one in self.others if one.name in _INITIALIZERS)
 
 
@@ -183,21 +186,28 @@ def job_of(raw: Raw) -> str:
     return str(labels.get(JOBSET_LABEL) or labels.get(JOB_LABEL) or labels.get("job-name") or "")
 
 
-def read(raw: Raw) -> PodFacts:
-    """Return what is known of a raw pod."""
+def read(raw: Raw, main: str = NODE, job: str | None = None, step: str | None = None) -> PodFacts:
+    """Return what is known of a raw pod.
+
+    Args:
+        raw: The pod as the server sends it.
+        main: The container that does its work, where there is one of that name.
+        job: The job it belongs to; None for what the labels of Kubernetes' own controllers say.
+        step: The step it is; None likewise.
+    """
     metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
     labels = metadata.get("labels") or {}
-    main, others = _containers(spec, status, in_jobset=JOBSET_LABEL in labels)
+    does, others = _containers(spec, status, main, in_jobset=JOBSET_LABEL in labels)
     scheduled = _condition(status, "PodScheduled", "False")
     disrupted = _condition(status, "DisruptionTarget", "True") or _silent(status)
     return PodFacts(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
-        job=intern(job_of(raw)),
-        step=intern(_step(metadata, spec, main.name)),
+        job=intern(job or job_of(raw)),
+        step=intern(step or _step(metadata, spec, does.name)),
         phase=intern(status.get("phase") or "Pending"),
         created=time_of(metadata.get("creationTimestamp")),
-        main=main,
+        main=does,
         others=others,
         role=intern(str(labels.get(_ROLE_LABEL, ""))),
         node=intern(spec["nodeName"]) if spec.get("nodeName") else None,
@@ -209,7 +219,7 @@ def read(raw: Raw) -> PodFacts:
         reason=intern(status.get("reason") or ""),
         message=one_line(status.get("message"), _MESSAGE_LIMIT),
         deleted=time_of(metadata.get("deletionTimestamp")),
-        device=_device(spec, main.name),
+        device=_device(spec, does.name),
     )
 
 
@@ -248,12 +258,14 @@ def _step(metadata: Raw, spec: Raw, container: str) -> str:
     return f"{NODE}-{index + 1 if behind_launcher else index}"
 
 
-def _containers(spec: Raw, status: Raw, in_jobset: bool) -> tuple[ContainerFacts, tuple[ContainerFacts, ...]]:
+def _containers(
+    spec: Raw, status: Raw, main: str, in_jobset: bool
+) -> tuple[ContainerFacts, tuple[ContainerFacts, ...]]:
     """The container that does the work, and others worth knowing of."""
     images = {one["name"]: one.get("image") or "" for one in _all(spec, "containers", "initContainers")}
     states = {one["name"]: one for one in _all(status, "containerStatuses", "initContainerStatuses")}
     known = [_container(name, image, states.get(name) or {}) for name, image in images.items()]
-    wanted = (NODE, *_INITIALIZERS)
+    wanted = (main, *_INITIALIZERS)
     first = min(known, key=lambda one: wanted.index(one.name) if one.name in wanted else len(wanted))
     rest = (one for one in known if one is not first)
     return first, tuple(one for one in rest if one.in_trouble or (not in_jobset and one.name in _INITIALIZERS))

@@ -41,6 +41,7 @@ _CREATION = frozenset(
         "HeadlessServiceCreationFailed",
         "PVCCreationFailed",
         "FailedCreate",
+        "FailedCreatePod",
     }
 )
 _MOUNT = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})

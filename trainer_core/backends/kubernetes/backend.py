@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from trainer_core.backends.clustered import ClusterBackend
-from trainer_core.backends.kubernetes import admission, ending, initialize, manifest, versions
+from trainer_core.backends.kubernetes import admission, ending, manifest, versions
 from trainer_core.backends.kubernetes.dialect import DIALECT
-from trainer_core.cluster import kinds, objects, runtimes
+from trainer_core.cluster import initialize, kinds, objects, runtimes
 from trainer_core.cluster.answers import ForbiddenError, NotInstalledError, NotThereError
 from trainer_core.cluster.dialect import Dialect
 from trainer_core.cluster.raw import Raw
@@ -63,7 +63,7 @@ class KubernetesBackend(ClusterBackend):
             )
 
     def _rendered(self, request: TrainJobRequest, attempt: int) -> list[dict[str, Any]]:
-        if _only_initializes(request):
+        if initialize.is_all(request):
             return initialize.manifests(request, self._config, self.namespace, attempt)
         runtime = self._runtime(request)
         admission.check(request, runtime, self._server, self.namespace)
@@ -87,7 +87,7 @@ class KubernetesBackend(ClusterBackend):
                 self.reap()
 
     def _beside(self, request: TrainJobRequest, ref: TrainJobRef) -> Raw | None:
-        owner = kinds.JOBS if _only_initializes(request) else kinds.TRAINJOBS
+        owner = kinds.JOBS if initialize.is_all(request) else kinds.TRAINJOBS
         return objects.secret(request, ref.name, ref.namespace, ref.uid, owner)
 
     def list_runtimes(self) -> list[Runtime]:
@@ -121,8 +121,3 @@ class KubernetesBackend(ClusterBackend):
         except ForbiddenError as error:
             _log.warning("runtimes of kind %s are left out: %s", kind.kind, error)
             return []
-
-
-def _only_initializes(request: TrainJobRequest) -> bool:
-    """With a runtime it is a TrainJob that runs the runtime as it is."""
-    return request.trainer is None and request.runtime is None and request.initializer is not None

@@ -21,7 +21,7 @@ def _forms(job: JobFacts) -> Mapping[str, re.Pattern[str]]:
 DIALECT = Dialect(
     pod_labels={kinds.TRAINJOBS: JOBSET_LABEL, kinds.JOBS: JOB_LABEL},
     read=read,
-    suspension=lambda suspend: {"spec": {"suspend": suspend}},
+    suspension=lambda _, suspend: {"spec": {"suspend": suspend}},
     forms=_forms,
     shared=frozenset({kinds.JOBS}),
     # Not TrainJobs: up to 2.3, Trainer makes the JobSet of a TrainJob anew when it is deleted, also of one that is

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from sys import intern
-from typing import Any
 
-from trainer_core.cluster import jobfacts
-from trainer_core.cluster.jobfacts import JobFacts, RoleStatus
+from trainer_core.cluster import initialize, jobfacts
+from trainer_core.cluster.jobfacts import JobFacts
 from trainer_core.cluster.kinds import JOBS, TRAINJOBS
-from trainer_core.cluster.pods import DATASET_INITIALIZER, MODEL_INITIALIZER
 from trainer_core.cluster.raw import Raw
 from trainer_core.observation import Progress
 from trainer_core.runtimes import RuntimeKind
@@ -17,7 +15,6 @@ from trainer_core.runtimes import RuntimeKind
 __all__ = ["read"]
 
 _BACKEND = "kubernetes"
-_INITIALIZERS = (DATASET_INITIALIZER, MODEL_INITIALIZER)
 
 
 def read(raw: Raw) -> JobFacts:
@@ -25,21 +22,7 @@ def read(raw: Raw) -> JobFacts:
     spec = raw.get("spec") or {}
     # Items of a list of Jobs do not say what they are.
     is_job = raw.get("kind", "Job" if "runtimeRef" not in spec else "") == JOBS.kind
-    return _job(raw, spec) if is_job else _trainjob(raw, spec)
-
-
-def _job(raw: Raw, spec: Raw) -> JobFacts:
-    return jobfacts.of(
-        raw,
-        _BACKEND,
-        JOBS,
-        suspend=bool(spec.get("suspend")),
-        roles=(_role({**(raw.get("status") or {}), "name": ""}),),
-        num_nodes=0,
-        initializers=_job_initializers(spec),
-        fetched=_fetched(spec),
-        **_common(raw, spec),
-    )
+    return initialize.read(raw, _BACKEND) if is_job else _trainjob(raw, spec)
 
 
 def _trainjob(raw: Raw, spec: Raw) -> JobFacts:
@@ -50,27 +33,16 @@ def _trainjob(raw: Raw, spec: Raw) -> JobFacts:
         _BACKEND,
         TRAINJOBS,
         suspend=bool(spec.get("suspend")),
-        roles=tuple(map(_role, status.get("jobsStatus") or ())),
+        roles=tuple(map(jobfacts.role, status.get("jobsStatus") or ())),
         progress=_progress(status.get("trainerStatus")),
         runtime=intern(runtime.get("name") or ""),
         runtime_kind=intern(runtime.get("kind") or RuntimeKind.CLUSTER_TRAINING_RUNTIME.value),
         num_nodes=trainer.get("numNodes"),
         device=jobfacts.device((trainer.get("resourcesPerNode") or {}).get("limits") or {}),
         initializers=_initializers(spec.get("initializer") or {}),
-        **_common(raw, spec),
+        conditions=jobfacts.conditions(raw),
+        deadline=spec.get("activeDeadlineSeconds"),
     )
-
-
-def _common(raw: Raw, spec: Raw) -> dict[str, Any]:
-    conditions = (raw.get("status") or {}).get("conditions") or ()
-    return {
-        "conditions": tuple(jobfacts.condition(one) for one in conditions if one.get("status") == "True"),
-        "deadline": spec.get("activeDeadlineSeconds"),
-    }
-
-
-def _role(raw: Raw) -> RoleStatus:
-    return RoleStatus(intern(raw["name"]), raw.get("ready") or 0, raw.get("succeeded") or 0)
 
 
 def _progress(raw: Raw | None) -> Progress | None:
@@ -91,20 +63,3 @@ def _number(text: str) -> float | None:
 
 def _initializers(raw: Raw) -> tuple[str, ...]:
     return tuple(f"{role}-initializer" for role in ("dataset", "model") if raw.get(role))
-
-
-def _pod_spec(spec: Raw) -> dict[str, Any]:
-    return dict((spec.get("template") or {}).get("spec") or {})
-
-
-def _job_initializers(spec: Raw) -> tuple[str, ...]:
-    pod = _pod_spec(spec)
-    names = {one["name"] for key in ("initContainers", "containers") for one in pod.get(key) or ()}
-    return tuple(one for one in _INITIALIZERS if one in names)
-
-
-def _fetched(spec: Raw) -> tuple[tuple[str, str], ...]:
-    volumes = _pod_spec(spec).get("volumes") or ()
-    claim = next((one["persistentVolumeClaim"]["claimName"] for one in volumes if "persistentVolumeClaim" in one), "")
-    roles = (one.removesuffix("-initializer") for one in _job_initializers(spec))
-    return tuple((role, f"pvc://{claim}/{role}") for role in roles) if claim else ()

@@ -24,7 +24,6 @@ CACHE = "cache://"
 #: The volume between initializers and nodes: admission looks for a mount of this name.
 INITIALIZER_VOLUME = "initializer"
 _WORKSPACE = "/workspace"
-_CONTROLLER = "trainer.kubeflow.org/trainjob-controller"
 #: How the processes of a function are started where the policy of the runtime has a launcher.
 _LAUNCHES: dict[str | None, Literal["torchrun", "mpirun"]] = {"torch": "torchrun", "mpi": "mpirun"}
 
@@ -55,7 +54,7 @@ def trainjob(
         # Without it a torch runtime would tell its nodes nothing of each other (specs.md A7).
         "trainer": _trainer(request, runtime),
         **versions.overrides(patches(request, runtime, server), server),
-        **life(request),
+        **objects.life(request),
     }
     versions.check(spec, server)
     return {
@@ -139,38 +138,17 @@ def _command(
     return argv[:loaded], argv[loaded:]
 
 
-def life(request: TrainJobRequest) -> dict[str, Any]:
-    """Return what the specs of a TrainJob and of a Job say about how they live, in the same words."""
-    return _set(
-        activeDeadlineSeconds=request.active_deadline_seconds,
-        suspend=request.suspend or None,
-        # Trainer's own controller is the default of a TrainJob, and a Job knows nothing of it.
-        managedBy=None if request.managed_by == _CONTROLLER else request.managed_by,
-    )
-
-
 def _volumes(request: TrainJobRequest, runtime: Mapping[str, Any], server: Server) -> dict[str, Any]:
     """What is to be laid over the pods of the runtime, in the shape of a patch."""
     found: dict[str, dict[str, Any]] = {}
     for role, source in objects.sources(request):
         if source.storage_uri.startswith(objects.PVC):
             for job in distributed.nodes(runtime):
-                found[job] = merged(found.get(job, {}), _claimed(role, source.storage_uri))
+                found[job] = merged(found.get(job, {}), objects.claimed(role, source.storage_uri))
         elif source.storage_uri.startswith(CACHE) and server.checks_initializer_mount:
             found.update(_for_the_cache(runtime))
     jobs = [{"name": name, "template": {"spec": {"template": {"spec": spec}}}} for name, spec in found.items()]
     return {"trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": jobs}}}} if jobs else {}
-
-
-def _claimed(role: str, uri: str) -> dict[str, Any]:
-    """A volume of its own for each source: the server tells mounts apart by their volumes' names."""
-    claim, _, path = uri.removeprefix(objects.PVC).partition("/")
-    volume = f"trainjob-{role}"
-    mount = _set(name=volume, mountPath=objects.ROLES[role], subPath=path.strip("/") or None, readOnly=True)
-    return {
-        "volumes": [{"name": volume, "persistentVolumeClaim": {"claimName": claim}}],
-        "containers": [{"name": runtimes.NODE, "volumeMounts": [mount]}],
-    }
 
 
 def _for_the_cache(runtime: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

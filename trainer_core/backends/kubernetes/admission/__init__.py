@@ -6,7 +6,6 @@ runtime has no place are dropped in silence, and names that grow too long fail w
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,14 +14,13 @@ from trainer_core.backends.kubernetes.admission import patching, recipes
 from trainer_core.backends.kubernetes.manifest import CACHE, INITIALIZER_VOLUME, patches
 from trainer_core.backends.kubernetes.versions import Server
 from trainer_core.cluster import runtimes
-from trainer_core.cluster.objects import PVC, check_metadata, sources
+from trainer_core.cluster.objects import PVC, check_claim, check_metadata, sources
 from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequest
 
 __all__ = ["check", "warnings"]
 
 _MAX_LABEL = 63
-_CLAIM = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 #: ``-xxxxx``, which the Job controller appends to the name of a pod.
 _RANDOM_SUFFIX = 6
 _TRAINERS = {"custom": "CustomTrainer", "container": "CustomTrainerContainer", "builtin": "BuiltinTrainer"}
@@ -66,11 +64,10 @@ def check(request: TrainJobRequest, runtime: Mapping[str, Any], server: Server, 
     request = distributed.counted(request)
     if request.trainer is not None:
         _check_kind(request.trainer, runtime)
+        _check_processes(request.trainer, runtime)
     if request.trainer is not None or request.distributed is not None:
         _check_places(request, runtime, server)
-    if request.trainer is not None:
-        _check_processes(request.trainer, runtime)
-    _check_env(request, runtime)
+        _check_env(request, runtime)
     _check_nodes(request.trainer, runtime)
     _check_names(request.trainer, runtime, request.require_name())
     laid = patches(request, runtime, server)
@@ -152,8 +149,9 @@ def _check_places(request: TrainJobRequest, runtime: Mapping[str, Any], server: 
 
 def _check_env(request: TrainJobRequest, runtime: Mapping[str, Any]) -> None:
     policy = runtimes.policy(runtime)
-    given = {entry["name"] for entry in distributed.variables(request)}
-    reserved = sorted(given.union(request.trainer.env if request.trainer else ()) & set(_RESERVED.get(policy or "", ())))
+    given = {*(request.trainer.env if request.trainer else ())}
+    given.update(entry["name"] for entry in distributed.variables(request))
+    reserved = sorted(given & set(_RESERVED.get(policy or "", ())))
     if reserved:
         raise InvalidRequestError(
             f"trainer.env must not set {', '.join(reserved)}: the {policy} policy of the runtime sets it; leave it out"
@@ -237,7 +235,7 @@ def _pods(job: Mapping[str, Any], trainer: TrainerRequest | None, runtime: Mappi
 def _check_source(role: str, source: InitializerSource, runtime: Mapping[str, Any]) -> None:
     scheme = source.storage_uri.partition("://")[0]
     if source.storage_uri.startswith(PVC):
-        _check_claim(role, source.storage_uri)
+        check_claim(role, source.storage_uri)
         if runtimes.trainer_container(runtime) is None:
             raise UnsupportedError(
                 f"initializer.{role}: runtime {runtimes.name(runtime)!r} has no trainer job with a container "
@@ -246,15 +244,6 @@ def _check_source(role: str, source: InitializerSource, runtime: Mapping[str, An
     elif scheme not in _FETCHED[role]:
         known = ", ".join(f"{each}://" for each in (*_FETCHED[role], "pvc"))
         raise UnsupportedError(f"initializer.{role}: a cluster fetches a {role} from {known}; got {scheme}://")
-
-
-def _check_claim(role: str, uri: str) -> None:
-    claim, _, path = uri.removeprefix(PVC).partition("/")
-    if not _CLAIM.fullmatch(claim) or ".." in path.split("/"):
-        raise InvalidRequestError(
-            f"initializer.{role}: {uri!r} must be {PVC}<claim>/<path>, the name of a PersistentVolumeClaim and a path "
-            "in it without '..'"
-        )
 
 
 def _check_step(

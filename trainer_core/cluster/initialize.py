@@ -1,19 +1,21 @@
-"""initialize-only request → a volume claim, and a Job that fetches into it. Pure.
+"""initialize-only request → a volume claim, and a Job that fetches into it; what is known of such a Job. Pure.
 
-Trainer fetches only for a training of its own; what is fetched here lies in a volume that later jobs mount.
+Controllers fetch only for a training of their own; what is fetched here lies in a volume that later jobs mount.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from trainer_core.backends.kubernetes import manifest
-from trainer_core.cluster import kinds, marks, objects
-from trainer_core.configs import KubernetesBackendConfig
+from trainer_core.cluster import jobfacts, kinds, marks, objects
+from trainer_core.cluster.jobfacts import JobFacts
+from trainer_core.cluster.pods import DATASET_INITIALIZER, MODEL_INITIALIZER
+from trainer_core.cluster.raw import Raw
+from trainer_core.configs import FetchingClusterConfig
 from trainer_core.errors import UnsupportedError
 from trainer_core.request import InitializerSource, TrainJobRequest, Workspace
 
-__all__ = ["manifests"]
+__all__ = ["is_all", "manifests", "read"]
 
 _VOLUME = "workspace"
 _MOUNT = "/workspace"
@@ -26,8 +28,13 @@ _WHY_NOT = {
 }
 
 
+def is_all(request: TrainJobRequest) -> bool:
+    """Say whether a request asks for nothing else; with a runtime it runs the runtime as it is."""
+    return request.trainer is None and request.runtime is None and request.initializer is not None
+
+
 def manifests(
-    request: TrainJobRequest, config: KubernetesBackendConfig, namespace: str, attempt: int = 0
+    request: TrainJobRequest, config: FetchingClusterConfig, namespace: str, attempt: int = 0
 ) -> list[dict[str, Any]]:
     """Return the claim and the Job of a named request, in the order in which they are created.
 
@@ -51,6 +58,8 @@ def _check(request: TrainJobRequest) -> None:
         raise UnsupportedError("RuntimePatch changes a runtime, and a job that only fetches has none; leave it out")
     if request.distributed is not None:
         raise UnsupportedError("DistributedConfig is about nodes, and a job that only fetches has none; leave it out")
+    if request.pytorch_job is not None:
+        raise UnsupportedError("PyTorchJobSpec is about nodes, and a job that only fetches has none; leave it out")
     for role, source in objects.sources(request):
         scheme = source.storage_uri.partition("://")[0]
         if scheme not in _SCHEMES:
@@ -85,7 +94,7 @@ def _claim(request: TrainJobRequest, namespace: str, attempt: int) -> dict[str, 
     }
 
 
-def _job(request: TrainJobRequest, config: KubernetesBackendConfig, namespace: str, attempt: int) -> dict[str, Any]:
+def _job(request: TrainJobRequest, config: FetchingClusterConfig, namespace: str, attempt: int) -> dict[str, Any]:
     images = {"dataset": config.dataset_initializer_image, "model": config.model_initializer_image}
     volume = {"name": _VOLUME, "persistentVolumeClaim": {"claimName": _claim_name(request, attempt)}}
     pod = {
@@ -100,7 +109,7 @@ def _job(request: TrainJobRequest, config: KubernetesBackendConfig, namespace: s
         "metadata": objects.metadata(request, namespace, attempt),
         "spec": {
             "backoffLimit": _BACKOFF_LIMIT,
-            **manifest.life(request),
+            **objects.life(request),
             "template": {"metadata": {"labels": {marks.MANAGED_BY: marks.MANAGER}}, "spec": pod},
         },
     }
@@ -116,3 +125,42 @@ def _container(role: str, source: InitializerSource, request: TrainJobRequest, i
         # The images write no termination message; the end of the log says why they failed.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
+
+
+def read(raw: Raw, backend: str) -> JobFacts:
+    """Return what is known of the Job of a request that only initializes.
+
+    Args:
+        raw: The Job as the server sends it.
+        backend: The backend's name.
+    """
+    spec = raw.get("spec") or {}
+    return jobfacts.of(
+        raw,
+        backend,
+        kinds.JOBS,
+        suspend=bool(spec.get("suspend")),
+        conditions=jobfacts.conditions(raw),
+        roles=(jobfacts.role({**(raw.get("status") or {}), "name": ""}),),
+        num_nodes=0,
+        initializers=_initializers(spec),
+        fetched=_fetched(spec),
+        deadline=spec.get("activeDeadlineSeconds"),
+    )
+
+
+def _pod_spec(spec: Raw) -> dict[str, Any]:
+    return dict((spec.get("template") or {}).get("spec") or {})
+
+
+def _initializers(spec: Raw) -> tuple[str, ...]:
+    pod = _pod_spec(spec)
+    names = {one["name"] for key in ("initContainers", "containers") for one in pod.get(key) or ()}
+    return tuple(one for one in (DATASET_INITIALIZER, MODEL_INITIALIZER) if one in names)
+
+
+def _fetched(spec: Raw) -> tuple[tuple[str, str], ...]:
+    volumes = _pod_spec(spec).get("volumes") or ()
+    claim = next((one["persistentVolumeClaim"]["claimName"] for one in volumes if "persistentVolumeClaim" in one), "")
+    roles = (one.removesuffix("-initializer") for one in _initializers(spec))
+    return tuple((role, f"pvc://{claim}/{role}") for role in roles) if claim else ()
