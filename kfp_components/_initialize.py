@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kfp_components import _follow, _handover
+from kfp_components import _follow, _handover, _ownership
 from kfp_components._client import client_for
 from kfp_components._executor import Task
 from kfp_components._request import owned
@@ -38,6 +38,8 @@ def initialize(
     request = {"initializer": {role: given}, **({"workspace": workspace} if workspace else {})}
     ref = client.submit(owned(request, job_name, artifact.uri, slug=role))
     with _follow.ended_with(client, ref, on_kill):
+        if not job_name:
+            _ownership.tie_to_run(ref, backend_config)
         outcome, _ = _follow.follow(client, ref, timeout)
     task.write("job", ref.to_dict())
     task.write("status", outcome.status)

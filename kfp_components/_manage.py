@@ -6,7 +6,7 @@ from typing import Any
 
 from kfp_components._client import client_for, client_of
 from kfp_components._executor import Task
-from kfp_components._request import RUN
+from trainer_core.cluster.marks import RUN
 from trainer_core.errors import InvalidRequestError
 from trainer_core.observation import COMPLETE, FAILED, SUSPENDED
 from trainer_core.ref import TrainJobRef

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from trainer_core.configs import config_from_dict
@@ -15,15 +16,17 @@ __all__ = ["tie_to_run"]
 
 #: Set by KFP in every pod that it starts for a task.
 _POD, _POD_UID = "KFP_POD_NAME", "KFP_POD_UID"
+#: What a job is on the cluster, by its backend: names in `trainer_core.cluster.kinds`.
+_KINDS = {"kubernetes": ("TRAINJOBS", "JOBS"), "training-operator": ("PYTORCH_JOBS",)}
 
 
 def tie_to_run(ref: TrainJobRef, settings: Mapping[str, Any] | None) -> None:
-    """Make the Workflow of this pod an owner of a job, where it is one and this pod may read itself.
+    """Make the Workflow of this pod an owner of a job, and label the job with the run, where this pod may read itself.
 
     It is a net under other ones: what prevents it is said and does not fail the task.
     """
     pod, uid = os.environ.get(_POD), os.environ.get(_POD_UID)
-    if ref.backend != "kubernetes" or not pod or not uid:
+    if ref.backend not in _KINDS or not pod or not uid:
         return
     try:
         if not _tied(ref, settings or {}, pod, uid):
@@ -33,8 +36,10 @@ def tie_to_run(ref: TrainJobRef, settings: Mapping[str, Any] | None) -> None:
 
 
 def _tied(ref: TrainJobRef, settings: Mapping[str, Any], pod: str, uid: str) -> bool:
-    from trainer_core.cluster import connect, kinds
+    from trainer_core.cluster import connect, kinds, marks
+    from trainer_core.cluster.answers import NotThereError
     from trainer_core.cluster.api import Api
+    from trainer_core.cluster.runs import RUN_ID
 
     api = Api(connect.connect(config_from_dict(ref.backend, settings)))  # type: ignore[arg-type]  # of a cluster
     # The step may list pods anyway, to follow its job; so that nobody has to grant more.
@@ -45,8 +50,13 @@ def _tied(ref: TrainJobRef, settings: Mapping[str, Any], pod: str, uid: str) -> 
     if workflow is None:
         return False
     owner = {key: workflow[key] for key in ("apiVersion", "kind", "name", "uid")}
-    job = api.get(kinds.TRAINJOBS, ref.name, namespace=ref.namespace)["metadata"]
-    others = [each for each in job.get("ownerReferences", ()) if each["uid"] != owner["uid"]]
-    change = {"metadata": {"uid": ref.uid, "ownerReferences": [*others, owner]}}
-    api.patch(kinds.TRAINJOBS, ref.name, change, namespace=ref.namespace)
-    return True
+    run = own.get("labels", {}).get(RUN_ID)
+    for kind in (getattr(kinds, name) for name in _KINDS[ref.backend]):
+        with suppress(NotThereError):
+            job = api.get(kind, ref.name, namespace=ref.namespace)["metadata"]
+            others = [each for each in job.get("ownerReferences", ()) if each["uid"] != owner["uid"]]
+            labels = {"labels": {marks.RUN: run}} if run else {}
+            change = {"metadata": {"uid": ref.uid, "ownerReferences": [*others, owner], **labels}}
+            api.patch(kind, ref.name, change, namespace=ref.namespace)
+            return True
+    return False

@@ -11,15 +11,14 @@ from typing import Any
 
 from kfp_components._executor import Artifact
 from trainer_core.client import TrainerClient
+from trainer_core.cluster.marks import RUN
 from trainer_core.errors import InvalidRequestError
 from trainer_core.request import TrainJobRequest
 
-__all__ = ["ON_THIS_MACHINE", "RUN", "asked_for", "fetches", "of_run", "owned", "trains"]
+__all__ = ["ON_THIS_MACHINE", "asked_for", "fetches", "of_run", "owned", "trains"]
 
 #: Backends whose jobs see this machine's files.
 ON_THIS_MACHINE = ("local", "debug")
-#: Label of a TrainJob: the run of the pipeline that it belongs to.
-RUN = "trainjob-workflows/kfp-run"
 
 
 def asked_for(client: TrainerClient, request: dict[str, Any] | None, file: Artifact | None) -> dict[str, Any]:

@@ -145,10 +145,12 @@ def test_a_terminated_task_may_leave_its_job_alone(task, cluster, namespace):
 @pytest.fixture
 def launcher(cluster, namespace, monkeypatch):
     """The pod of the step, as KFP and Argo make it: what the environment of the step says of it."""
+    owners = [{**WORKFLOW, "controller": True}]
+    labels = {"pipeline/runid": "id-of-the-run"}
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": "step-pod", "namespace": namespace, "ownerReferences": [{**WORKFLOW, "controller": True}]},
+        "metadata": {"name": "step-pod", "namespace": namespace, "labels": labels, "ownerReferences": owners},
         "spec": {"containers": [{"name": "main", "image": "x:1"}]},
     }
     uid = cluster.add(pod)["metadata"]["uid"]
@@ -162,6 +164,14 @@ def test_a_job_belongs_to_the_workflow_of_its_run(task, jobs):
 
     assert finished.returncode == 0, finished.stderr
     assert [job["metadata"]["ownerReferences"] for job in jobs()] == [[WORKFLOW]]
+
+
+@pytest.mark.usefixtures("launcher")
+def test_a_job_that_fetches_belongs_to_the_run_too(fetched, cluster, namespace):
+    (job,) = cluster.objects("jobs", namespace)
+
+    assert job["metadata"]["ownerReferences"] == [WORKFLOW]
+    assert job["metadata"]["labels"]["trainjob-workflows/kfp-run"] == "id-of-the-run"
 
 
 @pytest.mark.usefixtures("launcher")
@@ -248,17 +258,37 @@ def test_volumes_of_the_task_reach_the_pods(configured):
     assert pods["containers"] == [{"name": "node", "volumeMounts": TASK_CONFIG["volumeMounts"]}]
 
 
-def test_what_is_fetched_into_a_claim_is_mounted_by_the_job_that_trains(task, cluster, jobs, namespace):
+@pytest.fixture
+def fetched(task):
+    """A dataset in a claim."""
     fetching = task("initialize_dataset", "fetch", storage_uri="hf://a/b", workspace={"claim": "data"})
-    process = fetching.start()
-    cluster.until(lambda: cluster.objects("jobs", namespace))
-    process.terminate()
-    process.communicate(timeout=60)
+    finished = fetching.run()
+    assert finished.returncode == 0, finished.stderr
+    return fetching
 
-    task("train", request=ENDLESS, dataset_uri="pvc://data/dataset").run()
 
+def test_what_is_fetched_into_a_claim_is_read_by_the_job_that_trains(task, fetched):
+    request = request_for(definitions.read_the_dataset)
+    training = task("train", request=request, dataset_uri=fetched.output("uri"), wait=True)
+
+    finished = training.run()
+
+    assert finished.returncode == 0, finished.stderr
+    assert training.output("result") == {"files": {"source.txt": "hf://a/b"}}
+
+
+def test_what_lies_in_a_claim_is_handed_on_by_its_uri(fetched):
+    (dataset,) = fetched.executor_output()["artifacts"]["dataset"]["artifacts"]
+
+    assert (fetched.output("uri"), fetched.output("status")) == ("pvc://data/dataset", "Complete")
+    assert (dataset["uri"], dataset["metadata"]["storage_uri"]) == ("pvc://data/dataset", "hf://a/b")
+
+
+def test_a_claim_outlives_the_job_that_fetched_into_it(task, cluster, namespace, fetched):
+    task("delete", "delete", job=fetched.output("job")).run()
+
+    assert cluster.objects("jobs", namespace) == []
     assert cluster.get("PersistentVolumeClaim", "data", namespace)
-    assert [v["persistentVolumeClaim"]["claimName"] for v in patched_pods(jobs()[0]["spec"])["volumes"]] == ["data"]
 
 
 def test_an_exit_task_deletes_the_jobs_of_its_run(task, jobs):

@@ -11,8 +11,11 @@ from trainer_core.cli import exits
 from trainer_core.cli.output import Format, Output, print_data, print_table, when
 from trainer_core.cli.submit import finish
 from trainer_core.client import TrainerClient
+from trainer_core.cluster import runs
+from trainer_core.configs import ClusterConfig
 from trainer_core.interleave import interleaved
 from trainer_core.jobs import TrainJob
+from trainer_core.ref import TrainJobRef
 
 __all__ = ["register"]
 
@@ -113,10 +116,43 @@ def cancel(context: typer.Context, name: Name) -> None:
     client.cancel(client.ref(name))
 
 
-def reap(context: typer.Context) -> None:
+def reap(
+    context: typer.Context,
+    runs_in: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMESPACE",
+            help="Delete also those whose KFP run is gone: deleted or terminated, as the Workflows of NAMESPACE tell.",
+        ),
+    ] = None,
+    alive: Annotated[
+        list[str] | None,
+        typer.Option(metavar="RUN", help="Delete also those of any KFP run but this; can be repeated."),
+    ] = None,
+) -> None:
     """Delete the TrainJobs that ended longer ago than their DeleteAfter says; print their names."""
-    for name in _client(context).backend.reap():
+    client = _client(context)
+    for name in client.backend.reap():
         print(name)
+    if runs_in is None and not alive:
+        return
+    # Jobs first: the run of a job that is seen has begun before it is asked for.
+    jobs = client.list_jobs()
+    for job in runs.orphans(jobs, _runs(context, runs_in, alive)):
+        # By its uid: another job may have taken the name meanwhile.
+        client.backend.delete(TrainJobRef(client.backend.name, str(job.namespace), job.name, str(job.uid)))
+        print(job.name)
+
+
+def _runs(context: typer.Context, namespace: str | None, alive: list[str] | None) -> runs.Runs:
+    if namespace is None:
+        return runs.Runs(alive or ())
+    if alive:
+        raise ValueError("--runs-in and --alive both say which runs there are; give one of them")
+    config = context.obj.config
+    if not isinstance(config, ClusterConfig):
+        raise ValueError(f"--runs-in: the {config.backend} backend has no Workflows; give --alive")
+    return runs.in_namespace(config, namespace)
 
 
 def delete(context: typer.Context, name: Name) -> None:

@@ -21,6 +21,7 @@ __all__ = [
     "SECRETS",
     "TRAINING_RUNTIMES",
     "TRAINJOBS",
+    "WORKFLOWS",
     "Kind",
     "of",
 ]
@@ -78,6 +79,8 @@ SECRETS = Kind("", "v1", "secrets", "Secret")
 CLAIMS = Kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 CONFIG_MAPS = Kind("", "v1", "configmaps", "ConfigMap")
 CRDS = Kind("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False)
+#: Of Argo: what Kubeflow Pipelines makes of each run.
+WORKFLOWS = Kind("argoproj.io", "v1alpha1", "workflows", "Workflow")
 ACCESS_REVIEWS = Kind(
     "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
 )

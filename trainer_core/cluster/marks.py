@@ -18,6 +18,7 @@ __all__ = [
     "OWNER",
     "PREFIX",
     "REQUEST",
+    "RUN",
     "RUNTIME",
     "owner_value",
 ]
@@ -31,6 +32,8 @@ PREFIX = "trainjob-workflows/"
 OWNER = "trainjob-workflows/owner"
 #: Label: seconds after its end when a TrainJob may be deleted.
 DELETE_AFTER = "trainjob-workflows/delete-after"
+#: Label: id of the run of Kubeflow Pipelines that a TrainJob belongs to.
+RUN = "trainjob-workflows/kfp-run"
 #: Annotations: the whole request as JSON, its fingerprint, the attempt; when it was cancelled, and what for;
 #: what its runtime offered when it was submitted, so that a look at the job needs no other look.
 REQUEST = "trainjob-workflows/request"
