@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import cast
 
 from huggingface_hub.errors import (
@@ -14,42 +16,44 @@ from huggingface_hub.errors import (
 
 from trainer_core.fetching.source import FetchError
 
-__all__ = ["FOREIGN", "explained", "is_passing"]
+__all__ = ["FOREIGN", "explained", "is_away"]
 
 #: What the library raises. The first is the base of the errors of its HTTP library, which is another one in each of
 #: its major versions.
 FOREIGN = cast(
     "tuple[type[Exception], ...]", (HfHubHTTPError.__bases__[0], HfHubHTTPError, EntryNotFoundError, OSError)
 )
-_BUSY = frozenset({408, 429})
 _TOKENS = "https://huggingface.co/settings/tokens"
 
 
-def is_passing(error: BaseException) -> bool:
-    """Say whether the Hub may only be busy or away."""
+def is_away(error: BaseException) -> bool:
+    """Say whether the Hub may be back in a moment."""
     status = _status(error)
     if status is not None:
-        return status in _BUSY or status >= 500
-    # Without a number it is no error of this machine's files, but of the network; of a missing entry it is neither.
+        return status >= 500
+    # Of an entry that is not there, the library may say so without a status.
     return isinstance(error, FOREIGN) and not isinstance(error, EntryNotFoundError) and not _is_of_this_machine(error)
 
 
-def explained(error: BaseException, name: str, endpoint: str, has_token: bool) -> BaseException:
-    """Return what to raise instead: one line without URLs, which may be signed.
+@contextmanager
+def explained(name: str, endpoint: str, has_token: bool) -> Iterator[None]:
+    """Let what the library raises leave as a `FetchError`: one line without URLs, which may be signed.
 
     Args:
-        error: One of `FOREIGN`.
-        name: What was asked for.
+        name: What is asked for.
         endpoint: Whom.
         has_token: Whether a token was given for this.
     """
-    status = _status(error)
-    if status is None and _is_of_this_machine(error):
-        return error
-    if status is None:
-        return _unreachable(error, name, endpoint)
-    reason = _by_kind(error, endpoint, has_token) or _by_status(error, status, endpoint, has_token)
-    return FetchError(f"{name}: {reason}", retryable=is_passing(error))
+    try:
+        yield
+    except FOREIGN as error:
+        status = _status(error)
+        if status is not None:
+            reason = _by_kind(error, endpoint, has_token) or _by_status(error, status, endpoint, has_token)
+            raise FetchError(f"{name}: {reason}", retryable=status == 429 or is_away(error)) from error
+        if _is_of_this_machine(error):
+            raise
+        raise _unreachable(error, name, endpoint) from error
 
 
 def _status(error: BaseException) -> int | None:

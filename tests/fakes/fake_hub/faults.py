@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Fault", "cut", "held", "refused"]
+__all__ = ["Fault", "cut", "held", "refused", "spoiled"]
 
 
 @dataclass
@@ -20,6 +20,7 @@ class Fault:
         status: Answered instead.
         headers: Of that answer.
         after: Bytes of the body that are sent before the connection breaks, or before `gate`.
+        spoils: The body is of the right length, and wrong.
         gate: The body goes on when this is set.
         reached: Set when the body has come to `after`.
     """
@@ -30,6 +31,7 @@ class Fault:
     status: int | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     after: int = 0
+    spoils: bool = False
     gate: threading.Event | None = None
     reached: threading.Event = field(default_factory=threading.Event)
 
@@ -55,3 +57,8 @@ def cut(part: str, after: int, times: int = 1) -> Fault:
 def held(part: str, after: int, times: int = 1) -> Fault:
     """Return a body that stands still until its gate is opened; `reached` tells when it does."""
     return Fault(part, "GET", times, after=after, gate=threading.Event())
+
+
+def spoiled(part: str, times: int = 1) -> Fault:
+    """Return a body that is not what it should be."""
+    return Fault(part, "GET", times, spoils=True)

@@ -45,7 +45,8 @@ class Hub:
         self.tokens: set[str] = set()
         self.faults: list[Fault] = []
         self.seen: list[Seen] = []
-        self._host, self._name, self._page = host, reached_as, page
+        self.page = page
+        self._host, self._name = host, reached_as
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fake-hub", daemon=True)
         self._ports: dict[str, int] = {}
@@ -65,6 +66,12 @@ class Hub:
     def asked(self, part: str, method: str | None = None) -> list[Seen]:
         """Return the requests whose path has a given part."""
         return [seen for seen in self.seen if part in seen.path and method in (None, seen.method)]
+
+    def __enter__(self) -> Hub:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def start(self) -> Hub:
         """Begin to listen."""
@@ -91,7 +98,6 @@ class Hub:
 
     async def _site(self, origin: str, handler: Any) -> web.AppRunner:
         app = web.Application()
-        app["origin"] = origin
         app.router.add_route("*", "/{path:.*}", handler)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
         await runner.setup()
@@ -100,16 +106,13 @@ class Hub:
         self._ports[origin] = runner.addresses[0][1]
         return runner
 
-    def _note(self, request: web.Request) -> str | None:
+    def _note(self, request: web.Request, origin: str) -> str | None:
         _, _, token = request.headers.get("Authorization", "").partition("Bearer ")
-        seen = Seen(
-            request.method, request.path, token or None, request.headers.get("Range"), str(request.app["origin"])
-        )
-        self.seen.append(seen)
-        return seen.token
+        self.seen.append(Seen(request.method, request.path, token or None, request.headers.get("Range"), origin))
+        return token or None
 
     async def _hub(self, request: web.Request) -> web.StreamResponse:
-        token = self._note(request)
+        token = self._note(request, "hub")
         fault = self._fault(request, refuses=True)
         if fault is not None:
             return web.json_response({"error": "it was made to fail"}, status=fault.status or 0, headers=fault.headers)
@@ -146,7 +149,7 @@ class Hub:
         folders = {path.rpartition("/")[0] for path in repository.commits[sha]} - {""}
         entries += [{"type": "directory", "oid": "0" * 40, "size": 0, "path": path} for path in sorted(folders)]
         first = int(request.query.get("cursor", "0"))
-        last = first + self._page
+        last = first + self.page
         following = f"{self.endpoint}{request.path}?recursive=True&cursor={last}"
         links = {"Link": f'<{following}>; rel="next"'} if last < len(entries) else {}
         return web.json_response(entries[first:last], headers=links)
@@ -173,7 +176,7 @@ class Hub:
         return web.Response(status=302, headers={**headers, **large, "Location": place})
 
     async def _storage(self, request: web.Request) -> web.StreamResponse:
-        self._note(request)
+        self._note(request, "large")
         fault = self._fault(request, refuses=True)
         if fault is not None:
             return web.Response(status=fault.status or 0, headers=fault.headers)
@@ -214,10 +217,11 @@ async def _body(request: web.Request, blob: Blob, headers: dict[str, str], fault
     await response.prepare(request)
     if request.method == "HEAD":
         return response
-    until = whole if fault is None else min(whole, start + fault.after)
-    for piece in _pieces(blob.content[start:until]):
+    content = bytes(whole) if fault is not None and fault.spoils else blob.content
+    until = whole if fault is None or fault.spoils else min(whole, start + fault.after)
+    for piece in _pieces(content[start:until]):
         await response.write(piece)
-    if fault is not None and not await _goes_on(fault, request):
+    if fault is not None and not fault.spoils and not await _goes_on(fault, request):
         return response
     for piece in _pieces(blob.content[until:]):
         await response.write(piece)
