@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import threading
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +21,7 @@ from huggingface_hub import constants
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # loaded when it is used
 
 from trainer_core.fetching import huggingface_errors as errors
+from trainer_core.fetching import parallel
 from trainer_core.fetching.huggingface_files import LIBRARY, SCRATCH, Repository, patiently
 from trainer_core.fetching.memory import RememberedSource
 from trainer_core.fetching.settings import Settings
@@ -131,15 +131,16 @@ class HuggingFaceSource(RememberedSource):
         missing = remaining(folder, snapshot.files)
         report.advance(snapshot.size - sum(file.size for file in missing), len(snapshot.files) - len(missing))
         stop = threading.Event()
-        with ThreadPoolExecutor(_WORKERS, thread_name_prefix="fetch") as pool:
-            tasks = [pool.submit(repository.bring, folder, file, report, stop) for file in missing]
-            done, _ = wait(tasks, return_when=FIRST_EXCEPTION)
-            failed = next((task for task in done if task.exception()), None)
-            if failed is not None:
-                # What the others have is kept for the next try.
+
+        def bring(file: File) -> None:
+            try:
+                repository.bring(folder, file, report, stop)
+            except BaseException:
+                # What the others have so far is kept for the next try.
                 stop.set()
-                pool.shutdown(cancel_futures=True)
-                failed.result()
+                raise
+
+        parallel.each(bring, missing, _WORKERS)
         shutil.rmtree(folder / SCRATCH, ignore_errors=True)
 
     def _at(self, commit: str) -> Repository:
