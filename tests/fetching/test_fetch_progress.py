@@ -1,0 +1,99 @@
+"""How far a fetch is: for a person at a terminal, and for whoever follows the job."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from trainer_core.fetching.progress import INTERVAL, Lines
+from trainer_core.fetching.settings import PREFIX
+from trainer_core.inside.progress import parse_progress
+
+MB = 1_000_000
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def lines(clock):
+    return Lines("dataset", clock)
+
+
+def told(capsys):
+    """What programs read of the lines that were printed."""
+    return [said for line in capsys.readouterr().out.splitlines() if (said := parse_progress(line))]
+
+
+def test_the_first_line_says_how_much_it_is(lines, capsys):
+    lines.begin(1_500_000, 3)
+
+    assert capsys.readouterr().out == "dataset: 1.5 MB in 3 files\n"
+
+
+def test_there_is_one_line_in_a_few_seconds(lines, clock, capsys):
+    lines.begin(100 * MB, 100)
+    for _ in range(100):
+        clock.now += INTERVAL / 10
+        lines.advance(MB, 1)
+
+    assert [said["step"] for said in told(capsys)] == [10, 20, 30, 40, 50, 60, 70, 80, 90, 100]
+
+
+def test_a_line_says_how_many_files_and_how_fast(lines, clock, capsys):
+    lines.begin(100 * MB, 10)
+    clock.now += INTERVAL
+    lines.advance(40 * MB, 4)
+    clock.now += INTERVAL
+    lines.advance(20 * MB, 2)
+
+    assert told(capsys)[-1] == {"step": 60, "total": 100, "metrics": {"files": 6, "MB_per_second": 10.0}}
+
+
+def test_the_last_line_says_that_all_is_there(lines, capsys):
+    lines.begin(2 * MB, 1)
+    lines.advance(2 * MB, 1)
+    lines.end()
+
+    assert [(said["step"], said["total"]) for said in told(capsys)] == [(2, 2)]
+
+
+def test_empty_files_have_no_percentage(lines, clock, capsys):
+    lines.begin(0, 1)
+    lines.advance(0, 1)
+    lines.end()
+
+    assert "total" not in told(capsys)[-1]
+
+
+def test_a_person_at_a_terminal_sees_a_bar(tmp_path):
+    (tmp_path / "data.csv").write_text("1,2")
+    told = {"ROLE": "dataset", "STORAGE_URI": (tmp_path / "data.csv").as_uri(), "CACHE": str(tmp_path / "cache")}
+    env = {**os.environ, "TERM": "xterm", "COLUMNS": "120", **{PREFIX + name: value for name, value in told.items()}}
+    terminal, end = pty.openpty()
+
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer_core.fetching"], env=env, stdout=subprocess.PIPE, stderr=end, timeout=60
+    )
+
+    os.close(end)
+    shown = os.read(terminal, 65536).decode()
+    os.close(terminal)
+    assert done.returncode == 0
+    assert "3/3 bytes" in shown
+    assert "1 of 1 files" in shown
+    assert b"progress" not in done.stdout
