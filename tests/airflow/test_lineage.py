@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import itertools
 import json
 import subprocess
 import sys
@@ -9,7 +11,7 @@ import uuid
 from types import SimpleNamespace
 
 import pytest
-from airflow.sdk import TaskInstanceState
+from airflow.sdk import DAG, TaskInstanceState
 from airflow_fakes import double
 
 from airflow_provider.exceptions import TrainJobError
@@ -28,6 +30,7 @@ INITIALIZER = Initializer(
     dataset=S3DatasetInitializer(storage_uri="s3://data/digits/v1"),
     model=HuggingFaceModelInitializer(storage_uri="hf://google/vit"),
 )
+_ids = itertools.count()
 LEFT = {"accuracy": 0.9, "artifacts": {"model": "file:///models/a b"}}
 
 
@@ -156,3 +159,67 @@ def test_what_a_task_tells_is_an_event_that_openlineage_can_send(ran):
 
     assert sent["run"]["facets"]["trainjob"]["metrics"] == {"accuracy": 0.9}
     assert sent["outputs"][0]["facets"]["datasetType"]["datasetType"] == "MODEL"
+
+
+def listeners():
+    """What tells listeners about tasks in the process that runs them."""
+    try:
+        from airflow.sdk.listener import get_listener_manager
+    except ImportError:  # before 3.2
+        from airflow.listeners.listener import get_listener_manager
+    return get_listener_manager()
+
+
+@pytest.fixture
+def sent(facets, trainjob_airflow, monkeypatch, tmp_path):
+    """The events that Airflow's own listener has sent, by kind: START, COMPLETE, FAIL."""
+    from airflow.providers.openlineage.plugins.listener import OpenLineageListener
+
+    file = tmp_path / "events.jsonl"
+    transport = {"type": "file", "log_file_path": str(file), "append": True}
+    monkeypatch.setenv("AIRFLOW__OPENLINEAGE__TRANSPORT", json.dumps(transport))
+    # A process of many threads, as that of these tests, is not to be forked.
+    monkeypatch.setenv("AIRFLOW__OPENLINEAGE__EXECUTE_IN_THREAD", "True")
+    listener = OpenLineageListener()
+    listeners().add_listener(listener)
+    yield lambda: {event["eventType"]: event for event in map(json.loads, file.read_text().splitlines())}
+    listeners().pm.unregister(listener)
+
+
+@pytest.fixture
+def train(run_trainjob_dag, trainjob_recorder):
+    """Run a DAG whose task trains and ends like this."""
+
+    def run(ending):
+        trainjob_recorder.script(ending)
+        start = datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc)
+        with DAG(f"lineage_{next(_ids)}", schedule=None, start_date=start) as dag:
+            a_task()
+        return run_trainjob_dag(dag)
+
+    return run
+
+
+def names(datasets):
+    return [(each["namespace"], each["name"]) for each in datasets]
+
+
+def test_airflow_sends_what_a_training_reads_and_leaves(sent, train):
+    train(completes(LEFT))
+    begins, ends = sent()["START"], sent()["COMPLETE"]
+
+    assert names(begins["inputs"]) == [("s3://data", "digits/v1"), ("hf://huggingface.co", "google/vit")]
+    assert "def double(number: int)" in begins["job"]["facets"]["sourceCode"]["sourceCode"]
+    assert names(ends["outputs"]) == [("file", "/models/a b")]
+    assert ends["run"]["facets"]["trainjob"]["metrics"] == {"accuracy": 0.9}
+    assert ends["run"]["facets"]["externalQuery"]["source"] == "kubernetes"
+    assert ends["run"]["runId"] == begins["run"]["runId"]
+
+
+def test_airflow_sends_why_a_training_failed(sent, train):
+    train(fails("OutOfMemory", "the batch is too large"))
+    failed = sent()["FAIL"]
+
+    assert failed["run"]["facets"]["trainjob"]["diagnosis"] == "OutOfMemory in node-0: the batch is too large"
+    assert "the batch is too large" in failed["run"]["facets"]["errorMessage"]["message"]
+    assert failed["outputs"] == []
