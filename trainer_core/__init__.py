@@ -78,10 +78,12 @@ if TYPE_CHECKING:
         TrainingRuntimeSpecPatch,
         Workspace,
     )
+    from trainer_core.options.runai import RunaiMasterSpec, RunaiSpec
     from trainer_core.outcome import Category, Diagnosis, Outcome
     from trainer_core.ref import TrainJobRef
     from trainer_core.request import Owner, TrainJobRequest
     from trainer_core.resources import get_tpu_num_nodes
+    from trainer_core.runai.spec import TrainingWorkloadSpec
     from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
     from trainer_core.secrets import SecretRef
     from trainer_core.template import TrainJobTemplate
@@ -150,6 +152,8 @@ __all__ = [
     "QueueName",
     "ReplicatedJobPatch",
     "RunaiBackendConfig",
+    "RunaiMasterSpec",
+    "RunaiSpec",
     "Runtime",
     "RuntimeKind",
     "RuntimeNotFoundError",
@@ -174,6 +178,7 @@ __all__ = [
     "TrainingOperatorBackendConfig",
     "TrainingRuntimeSource",
     "TrainingRuntimeSpecPatch",
+    "TrainingWorkloadSpec",
     "UnsupportedError",
     "VolumeDatasetInitializer",
     "VolumeModelInitializer",
@@ -256,10 +261,12 @@ _MODULES = {
         "TrainingRuntimeSpecPatch",
         "Workspace",
     ),
+    "options.runai": ("RunaiMasterSpec", "RunaiSpec"),
     "outcome": ("Category", "Diagnosis", "Outcome"),
     "ref": ("TrainJobRef",),
     "request": ("Owner", "TrainJobRequest"),
     "resources": ("get_tpu_num_nodes",),
+    "runai.spec": ("TrainingWorkloadSpec",),
     "runtimes": ("Runtime", "RuntimeKind", "RuntimeTrainer", "TrainerType"),
     "secrets": ("SecretRef",),
     "template": ("TrainJobTemplate",),

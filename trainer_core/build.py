@@ -225,6 +225,7 @@ def _from_options(job_spec: dict[str, Any]) -> dict[str, Any]:
         "workspace": spec.pop("workspace", None),
         "distributed": spec.pop("distributed", None),
         "pytorch_job": spec.pop("pytorchJob", None),
+        "runai": spec.pop("runai", None),
     }
     unknown = [f"metadata.{key}" for key in metadata] + [f"spec.{key}" for key in spec]
     if unknown:

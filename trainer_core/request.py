@@ -26,6 +26,7 @@ from pydantic import (
 from trainer_core import checks, naming, packaging, resources, secrets
 from trainer_core.errors import InvalidRequestError
 from trainer_core.pytorch_jobs import PyTorchJob
+from trainer_core.runai.fields import RunaiFields
 from trainer_core.secrets import SecretRef
 
 __all__ = [
@@ -278,6 +279,7 @@ class TrainJobRequest(_Part):
         workspace: Where a job that only initializes leaves what it fetched.
         distributed: What a `DistributedConfig` says of every node.
         pytorch_job: What a `PyTorchJobSpec` says.
+        runai: What a `RunaiSpec` and a `RunaiMasterSpec` say.
         literal_secrets: Secrets given as literal text, by ``dataset.ENV`` or ``model.ENV``. They live in this
             process only: left out of the JSON, the fingerprint and every text form.
     """
@@ -297,6 +299,7 @@ class TrainJobRequest(_Part):
     workspace: Workspace | None = None
     distributed: Distributed | None = None
     pytorch_job: PyTorchJob | None = None
+    runai: RunaiFields | None = None
     literal_secrets: dict[str, SecretStr] = Field(default_factory=dict, exclude=True, repr=False)
 
     @classmethod
@@ -345,7 +348,7 @@ class TrainJobRequest(_Part):
         """Name what it asks for that only a cluster has, by dotted path."""
         env = self.trainer.env if self.trainer else {}
         found = [f"trainer.env.{name} (a SecretRef)" for name, value in env.items() if isinstance(value, SecretRef)]
-        asked = ("managed_by", "delete_after_seconds", "workspace", "distributed", "pytorch_job")
+        asked = ("managed_by", "delete_after_seconds", "workspace", "distributed", "pytorch_job", "runai")
         return found + [name for name in asked if getattr(self, name) is not None]
 
     def named(self, name: str) -> TrainJobRequest:
