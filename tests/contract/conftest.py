@@ -8,7 +8,13 @@ from functools import cache
 import pytest
 from fake_cluster import Cluster
 
-from trainer_core import DebugBackendConfig, KubernetesBackendConfig, LocalProcessBackendConfig, TrainerClient
+from trainer_core import (
+    DebugBackendConfig,
+    KubernetesBackendConfig,
+    LocalProcessBackendConfig,
+    TrainerClient,
+    TrainingOperatorBackendConfig,
+)
 from trainer_core.testing import BackendCase, on_each
 
 
@@ -18,11 +24,11 @@ def cluster():
     return Cluster().__enter__()
 
 
-def on_the_cluster(folder):
+def on_the_cluster(folder, config=KubernetesBackendConfig):
     namespace = f"test-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}"
     if cluster().get("Namespace", namespace) is None:
         cluster().add({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-    return TrainerClient(KubernetesBackendConfig(namespace=namespace, client_configuration=cluster().configuration()))
+    return TrainerClient(config(namespace=namespace, client_configuration=cluster().configuration()))
 
 
 CASES = (
@@ -36,6 +42,11 @@ CASES = (
         installs_packages=False,
     ),
     BackendCase("kubernetes", on_the_cluster, reads_this_machine=False, runs_bare_runtimes=True),
+    BackendCase(
+        "training-operator",
+        lambda folder: on_the_cluster(folder, TrainingOperatorBackendConfig),
+        reads_this_machine=False,
+    ),
 )
 
 

@@ -82,6 +82,7 @@ class JobFacts:
         initializers: The initializer steps that it names itself.
         fetched: Where a job that only initializes puts what it fetches, by role.
         deadline: Seconds that it may run.
+        led: Its controller calls it complete as soon as its first node is; others may go on for a while.
     """
 
     backend: str
@@ -108,6 +109,7 @@ class JobFacts:
     initializers: tuple[str, ...] = ()
     fetched: tuple[tuple[str, str], ...] = ()
     deadline: int | None = None
+    led: bool = False
 
     def condition(self, kind: str) -> Condition | None:
         """Return a condition that is true of it."""

@@ -241,7 +241,8 @@ class Looks:
 
         def ended() -> bool:
             try:
-                return observe.status_of(self._dialect.read(self.of(ref))) in _ENDED
+                job = self._dialect.read(self.of(ref))
+                return observe.status_of(job, self.pods(job) if job.led else ()) in _ENDED
             except JobNotFoundError:
                 return True
 

@@ -44,9 +44,10 @@ _INITIALIZERS = (DATASET_INITIALIZER, MODEL_INITIALIZER)
 
 def status_of(job: JobFacts, pods: Sequence[PodFacts] = ()) -> str:
     """Return the status of a job: what has ended stays so, and a cancelled job has ended."""
-    for kind in (COMPLETE, FAILED):
-        if job.condition(kind):
-            return kind
+    if job.condition(COMPLETE):
+        return RUNNING if job.led and any(_goes_on(pod) for pod in pods) else COMPLETE
+    if job.condition(FAILED):
+        return FAILED
     if job.cancelled:
         return FAILED
     if job.suspend or job.condition(SUSPENDED):
@@ -215,6 +216,10 @@ def _runs(job: JobFacts, pods: Sequence[PodFacts]) -> bool:
     return any(step in _INITIALIZERS for step in begun) or (
         bool(nodes) and nodes <= begun and len(nodes) >= (job.num_nodes or 1)
     )
+
+
+def _goes_on(pod: PodFacts) -> bool:
+    return pod.phase in ("Pending", "Running") and not pod.deleted
 
 
 def _has_begun(pod: PodFacts, part: podfacts.ContainerFacts) -> bool:

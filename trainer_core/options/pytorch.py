@@ -33,7 +33,7 @@ class PyTorchJobSpec(BaseOption):
             elastic policy or a backoff limit.
         backoff_limit: How many restarts fail the job.
         clean_pod_policy: Which pods are deleted at the job's end: ``"Running"``, ``"None"`` of them, or ``"All"``,
-            with which results and logs are lost. By default those that still run.
+            with which results and logs are lost. By default those that still run when the job has failed.
         scheduling_policy: For gang schedulers, such as ``{"queue": "research", "minAvailable": 2}``.
 
     Raises:
