@@ -10,6 +10,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from trainer_core.inside import contract
 from trainer_core.outcome import Category, Diagnosis
 
 __all__ = ["Facts", "StepFacts", "diagnose"]
@@ -153,11 +154,17 @@ def _of_step(step: StepFacts) -> Diagnosis:
         reason=reason,
         step=step.name,
         node=step.node,
-        exit_code=step.exit_code,
+        exit_code=_exit_code(step),
         traceback=step.traceback,
         log_tail=_own_lines(step),
-        retryable=category in _RETRYABLE,
+        retryable=category in _RETRYABLE or (category is Category.INITIALIZER and step.exit_code == contract.TRY_AGAIN),
     )
+
+
+def _exit_code(step: StepFacts) -> int | None:
+    """The code that the function left with: torchrun ends with 1 whatever its processes end with."""
+    left = step.error_type == "SystemExit" and step.error_message.isdecimal()
+    return int(step.error_message) if left else step.exit_code
 
 
 def _category(step: StepFacts) -> tuple[Category, str]:

@@ -64,6 +64,11 @@ def test_exit_codes_of_a_shell_are_explained(code, means):
     assert means in diagnose(Facts(steps=[StepFacts("node-0", code)])).reason
 
 
+def test_the_exit_code_that_the_function_chose_is_told_though_torchrun_ends_with_another():
+    left = StepFacts("node-0", 1, error_type="SystemExit", error_message="3")
+    assert diagnose(Facts(steps=[left])).exit_code == 3
+
+
 def test_what_a_step_said_is_told_with_its_exit_code():
     step = StepFacts("node-0", 2, message="usage: train [-h]")
 
