@@ -19,7 +19,7 @@ from trainer_core.fetching.source import (
     remaining,
 )
 
-__all__ = ["LocalSource", "local_path", "source"]
+__all__ = ["LocalSource", "local_path", "missing", "source"]
 
 
 def local_path(uri: str) -> Path:
@@ -33,6 +33,15 @@ def local_path(uri: str) -> Path:
     if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not path.is_absolute():
         raise ValueError(f"{uri!r} is not a local path: write file:// and an absolute path, as in file:///data/digits")
     return path
+
+
+def missing(uri: str) -> str | None:
+    """Say what is wrong with a ``file://`` URI on this machine; None where its file or folder is there."""
+    try:
+        path = local_path(uri)
+    except ValueError as error:
+        return str(error)
+    return None if path.exists() else f"{path} does not exist; make it first, or mend the path"
 
 
 def source(settings: Settings) -> LocalSource:

@@ -21,26 +21,24 @@ from trainer_core.fetching.settings import PREFIX, ROLES, Settings
 from trainer_core.fetching.source import FetchError
 from trainer_core.inside import contract, files
 
-__all__ = ["EXIT_FAILED", "EXIT_TRY_AGAIN", "main"]
+__all__ = ["main"]
 
-EXIT_FAILED = 1
-#: EX_TEMPFAIL of sysexits.h: doing the same again can help. Diagnoses know it.
-EXIT_TRY_AGAIN = 75
+_FAILED = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fetch what the environment says.
 
     Returns:
-        0 when the data is in place; `EXIT_TRY_AGAIN` when a retry can help, `EXIT_FAILED` when only a person can.
+        0 when the data is in place; `contract.TRY_AGAIN` when a retry can help, 1 when only a person can.
     """
     role = _role(arguments)
     try:
         print(f"{role}: {_fetch(Settings.from_env(role, os.environ))}", flush=True)
     except FetchError as error:
-        return _failed(f"{role}: {error}", EXIT_TRY_AGAIN if error.retryable else EXIT_FAILED)
+        return _failed(f"{role}: {error}", contract.TRY_AGAIN if error.retryable else _FAILED)
     except OSError as error:
-        return _failed(f"{role}: {type(error).__name__}: {error}", EXIT_FAILED)
+        return _failed(f"{role}: {type(error).__name__}: {error}", _FAILED)
     return 0
 
 

@@ -24,7 +24,7 @@ def fetch(source: Source, cache: Path, report: Report) -> tuple[Path, bool]:
 
     Args:
         source: What to fetch.
-        cache: The cache folder; made where there is none.
+        cache: The cache folder, for this user only; made where there is none.
         report: Hears how far it is.
 
     Returns:
@@ -37,7 +37,7 @@ def fetch(source: Source, cache: Path, report: Report) -> tuple[Path, bool]:
     entry = cache / snapshot.digest
     if _holds(entry, snapshot):
         return entry, False
-    cache.mkdir(parents=True, exist_ok=True)
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _alone(cache / f".{snapshot.digest}.lock"):
         if _holds(entry, snapshot):
             return entry, False
@@ -45,7 +45,7 @@ def fetch(source: Source, cache: Path, report: Report) -> tuple[Path, bool]:
         if entry.exists():
             # Somebody took a file away: what is left of it need not be fetched again.
             entry.rename(part)
-        _bring(source, snapshot, part, report)
+        _bring(source, snapshot, part, report, mode=0o700)
         part.rename(entry)
     return entry, True
 
@@ -95,8 +95,8 @@ def _alone(lock: Path) -> Iterator[None]:
         yield
 
 
-def _bring(source: Source, snapshot: Snapshot, part: Path, report: Report) -> None:
-    part.mkdir(exist_ok=True)
+def _bring(source: Source, snapshot: Snapshot, part: Path, report: Report, mode: int = 0o777) -> None:
+    part.mkdir(mode=mode, exist_ok=True)
     if source.takes_room:
         _check_room(part, snapshot)
     report.begin(snapshot.size, len(snapshot.files))

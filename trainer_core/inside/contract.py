@@ -15,6 +15,7 @@ __all__ = [
     "RECORD_LIMIT",
     "RESULT_URI",
     "TERMINATION_LOG",
+    "TRY_AGAIN",
     "UID",
     "rank",
     "restart",
@@ -46,6 +47,9 @@ DEFAULTS = {
 #: Who numbers the processes: torchrun, Open MPI, and Trainer's controller for JAX, XGBoost and torch. Where none of
 #: them does, the pods of a Job are numbered.
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "JAX_PROCESS_ID", "DMLC_TASK_ID", "PET_NODE_RANK", "JOB_COMPLETION_INDEX")
+
+#: Exit code of an initializer that may succeed when it is started again: EX_TEMPFAIL of sysexits.h.
+TRY_AGAIN = 75
 
 #: Bytes that Kubernetes keeps of a termination message; the same everywhere, so that backends agree.
 RECORD_LIMIT = 4096

@@ -20,16 +20,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from trainer_core.attempts import Found
+from trainer_core.backends import fetching_here
 from trainer_core.backends.base import Backend, NameTakenError
-from trainer_core.backends.debug.run import Job, last_progress, now_text, run, sources
+from trainer_core.backends.debug.run import Job, last_progress, now_text, run
 from trainer_core.configs import DebugBackendConfig
 from trainer_core.errors import InvalidRequestError, JobNotFoundError, RuntimeNotFoundError, UnsupportedError
-from trainer_core.inside.initialize import local_path
 from trainer_core.jobs import Event, Step, TrainJob
 from trainer_core.observation import COMPLETE, FAILED, Observation
 from trainer_core.outcome import Diagnosis
 from trainer_core.ref import TrainJobRef
-from trainer_core.request import InitializerSource, TrainJobRequest
+from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
 __all__ = ["DebugBackend"]
@@ -67,7 +67,10 @@ class DebugBackend(Backend):
             raise UnsupportedError("the debug backend can neither patch, nor suspend, nor end a job by deadline")
         if request.cluster_only():
             raise UnsupportedError(f"{', '.join(request.cluster_only())}: only a cluster has that; leave it out")
-        if trainer is None and not any(sources(request)):
+        fetched = fetching_here.sources(request)
+        for role, source in fetched:
+            fetching_here.check_supported(role, source)
+        if trainer is None and not fetched:
             raise InvalidRequestError("the request has neither a trainer nor an initializer: there is nothing to run")
         return {"steps": _step_names(request), "entry": trainer.code.entry if trainer and trainer.code else None}
 
@@ -82,8 +85,8 @@ class DebugBackend(Backend):
     def _create(self, request: TrainJobRequest, name: str, attempt: int) -> TrainJobRef:
         if name in self._jobs:
             raise NameTakenError(name)
-        for role, source in sources(request):
-            _check_source(role, source)
+        for role, source in fetching_here.sources(request):
+            fetching_here.check_here(role, source)
         ref = TrainJobRef(self.name, f"process-{os.getpid()}", name, uuid.uuid4().hex)
         folder = Path(tempfile.mkdtemp(prefix=f"trainjob-{name}-"))
         job = self._jobs[name] = Job(request, ref, attempt, datetime.fromisoformat(now_text()), folder)
@@ -187,19 +190,9 @@ class DebugBackend(Backend):
         return job
 
 
-def _check_source(role: str, source: InitializerSource) -> None:
-    try:
-        path = local_path(source.storage_uri)
-    except ValueError as error:
-        raise InvalidRequestError(f"initializer.{role}.storage_uri: {error}") from error
-    if not path.exists():
-        raise InvalidRequestError(
-            f"initializer.{role}.storage_uri: {path} does not exist; make it first, or mend the path"
-        )
-
-
 def _step_names(request: TrainJobRequest) -> list[str]:
-    return [f"{role}-initializer" for role, _ in sources(request)] + (["node-0"] if request.trainer else [])
+    steps = [f"{role}-initializer" for role, _ in fetching_here.sources(request)]
+    return steps + (["node-0"] if request.trainer else [])
 
 
 def _step_status(status: str) -> str:

@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from trainer_core import diagnosis
+from trainer_core.backends import fetching_here
 from trainer_core.diagnosis import Facts, StepFacts
+from trainer_core.fetching import progress, schemes, store
+from trainer_core.fetching.settings import Settings
+from trainer_core.fetching.source import FetchError
 from trainer_core.inside import bootstrap, contract, result
-from trainer_core.inside.initialize import fetch, local_path
 from trainer_core.inside.progress import flush, parse_progress
 from trainer_core.jobs import Event
 from trainer_core.observation import COMPLETE, FAILED, Progress
@@ -25,7 +28,7 @@ from trainer_core.outcome import Outcome, artifacts_of, metrics_of
 from trainer_core.ref import TrainJobRef
 from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequest
 
-__all__ = ["Job", "last_progress", "now_text", "run", "sources"]
+__all__ = ["Job", "last_progress", "now_text", "run"]
 
 
 @dataclass
@@ -51,12 +54,14 @@ def run(job: Job, cache: Path) -> Outcome:
     """
     started = now_text()
     fetched: dict[str, str] = {}
-    for role, source in sources(job.request):
+    for role, source in fetching_here.sources(job.request):
         try:
             fetched[role] = _fetch(job, role, source, cache)
-        except OSError as error:
-            job.logs[f"{role}-initializer"] = [f"{role}: {type(error).__name__}: {error}"]
-            return _outcome(job, started, {}, failed=_facts(job, f"{role}-initializer", {}, 1))
+        except (FetchError, OSError) as error:
+            said = str(error) if isinstance(error, FetchError) else f"{type(error).__name__}: {error}"
+            code = contract.TRY_AGAIN if isinstance(error, FetchError) and error.retryable else 1
+            job.logs[f"{role}-initializer"] = [f"{role}: {said}"]
+            return _outcome(job, started, {}, failed=_facts(job, f"{role}-initializer", {}, code))
     if job.request.trainer is None or job.request.trainer.code is None:
         return _outcome(job, started, fetched, {"result": fetched})
     left, code = _call(job, job.request.trainer)
@@ -167,21 +172,15 @@ class _Tee(io.TextIOBase):
 
 
 def _fetch(job: Job, role: str, source: InitializerSource, cache: Path) -> str:
-    where, fetched = fetch(
-        local_path(source.storage_uri), cache / role, list(source.ignore_patterns or ()), source.link
-    )
+    told = fetching_here.variables(role, source)
+    given = job.request.literal_secrets.items()
+    told.update({k.removeprefix(f"{role}."): v.get_secret_value() for k, v in given if k.startswith(f"{role}.")})
+    wanted = schemes.source(Settings.from_env(role, told))
+    where, fetched = store.fetch(wanted, cache / role, progress.reporter(role))
     (job.folder / role).symlink_to(where)
     how = "fetched into" if fetched else "found in"
     job.logs[f"{role}-initializer"] = [f"{role}: {source.storage_uri} {how} {where}"]
     return where.as_uri()
-
-
-def sources(request: TrainJobRequest) -> list[tuple[str, InitializerSource]]:
-    """Return what a request fetches, by role."""
-    pairs = (
-        (("dataset", request.initializer.dataset), ("model", request.initializer.model)) if request.initializer else ()
-    )
-    return [(role, source) for role, source in pairs if source is not None]
 
 
 def _facts(job: Job, step: str, error: dict[str, Any], code: int) -> StepFacts:

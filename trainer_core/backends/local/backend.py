@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -18,6 +19,7 @@ from typing import Any, ClassVar
 
 from trainer_core import naming, packaging
 from trainer_core.attempts import Found
+from trainer_core.backends import fetching_here
 from trainer_core.backends.base import Backend, NameTakenError
 from trainer_core.backends.following import MOST
 from trainer_core.backends.local import observe, plan, runtimes, tailing
@@ -31,8 +33,8 @@ from trainer_core.errors import (
     JobNotFoundError,
     TrainerError,
 )
+from trainer_core.fetching.settings import PREFIX
 from trainer_core.inside import contract
-from trainer_core.inside.initialize import local_path
 from trainer_core.jobs import Event, TrainJob
 from trainer_core.observation import Observation, Tail
 from trainer_core.outcome import Diagnosis
@@ -55,7 +57,7 @@ _OF_ONE_JOB = frozenset(
         *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
     }
 )
-_OF_ONE_JOB_BEGINNINGS = ("TRAINJOB_INITIALIZE_", "PET_", "TORCHELASTIC_")
+_OF_ONE_JOB_BEGINNINGS = (PREFIX, "PET_", "TORCHELASTIC_")
 
 
 class LocalProcessBackend(Backend):
@@ -112,7 +114,8 @@ class LocalProcessBackend(Backend):
 
     def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
         plan_ = self.render(request)
-        _check_sources(request)
+        for role, source in fetching_here.sources(request):
+            fetching_here.check_here(role, source)
         _check_launcher(plan_)
         record = Record(
             uid=uuid.uuid4().hex,
@@ -125,7 +128,7 @@ class LocalProcessBackend(Backend):
         try:
             with self._home.staged() as staged:
                 _fill(staged, request, plan_, record)
-                self._launch(staged, record)
+                self._launch(staged, record, request)
         except OSError as error:
             raise BackendUnavailableError(
                 f"TrainJob {record.name!r} could not be written under {self._home.path}: {error.strerror or error}; "
@@ -133,12 +136,13 @@ class LocalProcessBackend(Backend):
             ) from error
         return self._ref(record)
 
-    def _launch(self, staged: JobFolder, record: Record) -> None:
+    def _launch(self, staged: JobFolder, record: Record, request: TrainJobRequest) -> None:
         """Start the supervisor and hear whether it made the staged folder the job."""
+        secrets = {key: value.get_secret_value() for key, value in request.literal_secrets.items()}
         command = [sys.executable, "-m", "trainer_core.backends.local.supervisor", str(staged.path)]
         finished = subprocess.run(
             command,
-            stdin=subprocess.DEVNULL,
+            input=json.dumps(secrets),
             capture_output=True,
             # Python looks for modules where it is started: not where the submitter happens to stand.
             cwd=self._home.path,
@@ -295,22 +299,6 @@ def _fill(staged: JobFolder, request: TrainJobRequest, plan_: dict[str, Any], re
     packaging.ship(staged.code)
     if request.trainer is not None and request.trainer.code is not None:
         write_json(staged.payload, request.trainer.code.model_dump(mode="json"))
-
-
-def _check_sources(request: TrainJobRequest) -> None:
-    initializer = request.initializer
-    sources = (("dataset", initializer.dataset), ("model", initializer.model)) if initializer else ()
-    for role, source in sources:
-        if source is None:
-            continue
-        try:
-            path = local_path(source.storage_uri)
-        except ValueError as error:
-            raise InvalidRequestError(f"initializer.{role}.storage_uri: {error}") from error
-        if not path.exists():
-            raise InvalidRequestError(
-                f"initializer.{role}.storage_uri: {path} does not exist; make it first, or mend the path"
-            )
 
 
 def _check_launcher(plan_: dict[str, Any]) -> None:

@@ -9,16 +9,18 @@ from __future__ import annotations
 from typing import Any
 
 from trainer_core import resources
+from trainer_core.backends import fetching_here
 from trainer_core.backends.local.files import Home, JobFolder
 from trainer_core.backends.local.runtimes import LocalRuntime
 from trainer_core.errors import InvalidRequestError, UnsupportedError
+from trainer_core.fetching.settings import PREFIX
+from trainer_core.inside import contract
 from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequest
 
 __all__ = ["BOOTSTRAP", "render"]
 
 #: Where the program of every node process lies in the job's code folder.
 BOOTSTRAP = "trainer_core/inside/bootstrap.py"
-_INITIALIZE = "trainer_core/inside/initialize.py"
 #: The supervisor puts the interpreter of the job's environment in its place.
 _PYTHON = "python"
 _RESERVED = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
@@ -38,7 +40,7 @@ def render(request: TrainJobRequest, runtime: LocalRuntime, home: Home) -> dict[
     """
     _check(request)
     folder = home.job(request.require_name())
-    steps = _initializers(request, folder, home)
+    steps = [_initializer(role, source, folder, home) for role, source in fetching_here.sources(request)]
     steps += _nodes(request.trainer, runtime, folder) if request.trainer else []
     return {
         "version": 1,
@@ -52,9 +54,7 @@ def render(request: TrainJobRequest, runtime: LocalRuntime, home: Home) -> dict[
 
 def _check(request: TrainJobRequest) -> None:
     trainer = request.trainer
-    if trainer is None and (
-        request.initializer is None or not (request.initializer.dataset or request.initializer.model)
-    ):
+    if trainer is None and not fetching_here.sources(request):
         raise InvalidRequestError(
             "the request has neither a trainer nor an initializer; local processes have nothing to run"
         )
@@ -77,35 +77,14 @@ def _check(request: TrainJobRequest) -> None:
             raise InvalidRequestError(f"trainer.env must not set {', '.join(reserved)}: the launcher sets it")
 
 
-def _initializers(request: TrainJobRequest, folder: JobFolder, home: Home) -> list[dict[str, Any]]:
-    initializer = request.initializer
-    if initializer is None:
-        return []
-    sources = (("dataset", initializer.dataset), ("model", initializer.model))
-    return [_initializer(role, source, folder, home) for role, source in sources if source is not None]
-
-
 def _initializer(role: str, source: InitializerSource, folder: JobFolder, home: Home) -> dict[str, Any]:
-    if not source.storage_uri.startswith("file://"):
-        scheme = source.storage_uri.partition("://")[0]
-        raise UnsupportedError(
-            f"initializer.{role}: local processes fetch file:// only, got {scheme}://; download it first and give its "
-            "folder as file:///…"
-        )
-    env = {
-        "TRAINJOB_INITIALIZE_URI": source.storage_uri,
-        "TRAINJOB_INITIALIZE_ROLE": role,
-        "TRAINJOB_INITIALIZE_LINK": "1" if source.link else "",
-        "TRAINJOB_INITIALIZE_IGNORE": "\n".join(source.ignore_patterns or ()),
-        "TRAINJOB_INITIALIZE_CACHE": str(home.cache / role),
-        "TRAINJOB_INITIALIZE_TARGET": str(folder.workspace / role),
-    }
-    return {
-        "name": f"{role}-initializer",
-        "kind": "initializer",
-        "command": [_PYTHON, str(folder.code / _INITIALIZE)],
-        "env": env,
-    }
+    fetching_here.check_supported(role, source)
+    name = f"{role}-initializer"
+    told = fetching_here.variables(role, source)
+    told.update(CACHE=str(home.cache / role), TARGET=str(folder.workspace / role))
+    env = {PREFIX + key: value for key, value in told.items()}
+    env[contract.TERMINATION_LOG] = str(folder.termination(name))
+    return {"name": name, "kind": "initializer", "command": [_PYTHON, "-m", "trainer_core.fetching"], "env": env}
 
 
 def _nodes(trainer: TrainerRequest, runtime: LocalRuntime, folder: JobFolder) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from trainer_core.backends.local.files import Home, JobFolder, read_json, write_
 from trainer_core.backends.local.left import fetched, last_progress, left_by, tail
 from trainer_core.backends.local.record import Record, StepRecord, now_text
 from trainer_core.diagnosis import Facts, StepFacts
+from trainer_core.fetching.settings import PREFIX
 from trainer_core.observation import COMPLETE, CREATED, FAILED, RUNNING, SUSPENDED
 from trainer_core.outcome import Diagnosis, Outcome
 from trainer_core.ref import TrainJobRef
@@ -44,11 +46,13 @@ class Run:
     Args:
         home: The state folder.
         folder: The job's folder; its record is from now on changed by this object only.
+        secrets: What initializers were given as literal text, by ``role.ENV``.
     """
 
-    def __init__(self, home: Home, folder: JobFolder) -> None:
+    def __init__(self, home: Home, folder: JobFolder, secrets: Mapping[str, str]) -> None:
         self._home = home
         self._folder = folder
+        self._secrets = secrets
         self._record = Record.from_dict(read_json(folder.status))
         self._plan: dict[str, Any] = read_json(folder.plan)
         self._ref = TrainJobRef("local", str(home.path), self._record.name, self._record.uid)
@@ -142,13 +146,19 @@ class Run:
         steps = self._plan["steps"]
         for step in steps:
             if step["kind"] == "initializer":
-                await self._run_steps([step], os.environ, {})
+                await self._run_steps([step], os.environ, self._secrets_of(step))
         nodes = [step for step in steps if step["kind"] == "node"]
         if nodes:
             await self._build_environment(nodes[0]["name"])
             with ExitStack() as stack:
                 port = stack.enter_context(ports.reserved(self._home.ports))
                 await self._run_steps(nodes, os.environ, {"PET_MASTER_PORT": str(port)})
+
+    def _secrets_of(self, step: dict[str, Any]) -> dict[str, str]:
+        """What an initializer needs to know and nobody else: it is in the environment of its process only."""
+        role = f"{step['env'][PREFIX + 'ROLE']}."
+        given = ((key.removeprefix(role), value) for key, value in self._secrets.items() if key.startswith(role))
+        return {PREFIX + name: value for name, value in given}
 
     async def _build_environment(self, step: str) -> None:
         """Make the job's environment; the installer writes into the log of the first node."""

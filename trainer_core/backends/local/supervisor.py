@@ -1,8 +1,9 @@
 """The detached program that carries out one local job: `python -m trainer_core.backends.local.supervisor STAGED`.
 
 It takes the job's lock, makes the staged folder the job by a rename, and says so on its standard output; until then
-there is no job, afterwards the job is supervised. A forked guard outlives it for the moment it takes to end the
-job's processes, so that a supervisor that is killed leaves none of them behind.
+there is no job, afterwards the job is supervised. Secrets come by its standard input, and are in no file. A forked
+guard outlives it for the moment it takes to end the job's processes, so that a supervisor that is killed leaves none
+of them behind.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ TAKEN = "taken"
 def main(staged: Path) -> None:
     """Claim the staged job and run it to its end, in a process of its own."""
     home = Home(staged.parent.parent)
+    secrets = json.loads(sys.stdin.read() or "{}")
     if os.fork():
         # The submitter waits for this process only; the job goes on without it.
         os._exit(0)
@@ -40,18 +42,18 @@ def main(staged: Path) -> None:
     _answer(CREATED)
     _close_answers()
     lifeline = _guard(uid)
-    _run(home, folder)
+    _run(home, folder, secrets)
     os.write(lifeline, b"1")
 
 
-def _run(home: Home, folder: JobFolder) -> None:
+def _run(home: Home, folder: JobFolder, secrets: dict[str, str]) -> None:
     # Loaded only now: the submitter waits until the job is claimed, which needs none of it.
     import asyncio
 
     from trainer_core.backends.local import collect
     from trainer_core.backends.local.run import Run
 
-    run = Run(home, folder)
+    run = Run(home, folder, secrets)
     asyncio.run(run.to_the_end())
     # Its own is one of the jobs to keep, and the one that is not swept: it is still supervised.
     jobs, days = run.keep
