@@ -23,6 +23,10 @@ def push_outcome(ti: Any, outcome: Outcome) -> None:
     left = outcome.to_dict()
     for key in ("status", "metrics", "artifacts"):
         ti.xcom_push(key=key, value=left[key])
+    if outcome.diagnosis is not None:
+        # Without what training printed: that belongs into logs, not into the database.
+        why = outcome.diagnosis.model_dump(mode="json", exclude={"log_tail", "traceback"}, exclude_none=True)
+        ti.xcom_push(key="diagnosis", value=why)
 
 
 def report(log: Any, outcome: Outcome) -> None:

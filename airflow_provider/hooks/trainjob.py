@@ -171,12 +171,13 @@ def _form() -> dict[str, Any]:
 
 
 def _widget(field: Mapping[str, Any]) -> Any:
-    wtforms = import_module("wtforms")  # comes with the web server of those that read this
+    # They come with the web server of those that read this; Airflow 3.1 has stand-ins of them, each by its own name.
+    wtforms, validators = import_module("wtforms"), import_module("wtforms.validators")
     schema = field["schema"]
     kind = wtforms.BooleanField if "boolean" in schema["type"] else wtforms.StringField
-    known = [wtforms.validators.any_of(schema["enum"])] if "enum" in schema else []
-    validators = [wtforms.validators.Optional(), *known]
-    return kind(field["label"], validators, description=field["description"], default=schema.get("default"))
+    known = [validators.any_of(schema["enum"])] if "enum" in schema else []
+    checks = [validators.Optional(), *known]
+    return kind(field["label"], checks, description=field["description"], default=schema.get("default"))
 
 
 def _wrong(report: Report) -> list[str]:

@@ -48,7 +48,7 @@ class TrainJobOperator(ReportsLineage, BaseOperator):
     over, one that failed is run again. Clearing the task ends what runs and starts anew.
 
     XComs: ``return_value`` (the result; the ref where `wait_for_completion` is False), ``ref``, ``status``,
-    ``metrics``, ``artifacts``.
+    ``metrics``, ``artifacts``, ``diagnosis`` (of one that failed).
 
     Args:
         runtime: The blueprint, or its name; None for the backend's default (``torch-distributed``).

@@ -87,8 +87,8 @@ def _may(method: Any, entity: DagAccessEntity) -> Any:
 
 _LOGGED_IN = [Depends(requires_authenticated())]
 _READ = [_may("GET", DagAccessEntity.TASK_INSTANCE)]
-#: What Airflow calls the permission that an action needs.
-_METHODS: dict[str, Any] = {"suspend": "PUT", "resume": "PUT", "delete": "DELETE"}
+#: What Airflow calls the permission that an action needs. The last two are Airflow's own: its API is asked by the page.
+_METHODS: dict[str, Any] = {"suspend": "PUT", "resume": "PUT", "delete": "DELETE", "end": "PUT", "rerun": "PUT"}
 _READ_LOGS = [*_READ, _may("GET", DagAccessEntity.TASK_LOGS)]
 
 

@@ -27,7 +27,10 @@ __all__ = ["Pushed", "Task", "dag_ids", "deleted", "newest", "one"]
 
 #: XCom that the page itself writes when somebody deletes a job; a next try of the task removes it, as all its XComs.
 _DELETED = "trainjob_deleted"
-_KEYS = ("status", "progress", "metrics", "artifacts", CONN_ID, DashboardLink.xcom_key, LogsLink.xcom_key, _DELETED)
+_KEYS = (
+    *("status", "progress", "metrics", "artifacts", "diagnosis"),
+    *(CONN_ID, DashboardLink.xcom_key, LogsLink.xcom_key, _DELETED),
+)
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from trainer_core.jobs import Event, Step, TrainJob
     from trainer_core.outcome import Diagnosis, Outcome
 
-__all__ = ["actions", "job", "log", "manifest", "masked", "matches", "row"]
+__all__ = ["actions", "job", "log", "manifest", "masked", "matches", "row", "task_actions"]
 
 _ENDED = (COMPLETE, FAILED)
+_TASK_ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")
 #: A longer text in a manifest is code, or data for programs.
 _MANIFEST_TEXT = 200
 
@@ -80,6 +81,13 @@ def actions(status: str) -> list[str]:
     return ["resume" if status == SUSPENDED else "suspend", "delete"]
 
 
+def task_actions(pushed: Pushed) -> list[str]:
+    """Return what can be asked of the task of a job that cannot be reached, which then sees to its job."""
+    if pushed.deletion is not None or pushed.task_state is None:
+        return []
+    return ["rerun" if pushed.task_state in _TASK_ENDED else "end"]
+
+
 def log(part: Log) -> dict[str, Any]:
     """Return a part of a log."""
     return asdict(part)
@@ -124,7 +132,8 @@ def _of_backend(look: Look) -> dict[str, Any]:
 
 
 def _of_task(pushed: Pushed) -> dict[str, Any]:
-    return {"progress": _last_progress(pushed), **{key: pushed.left.get(key) for key in ("metrics", "artifacts")}}
+    told = {key: pushed.left.get(key) for key in ("metrics", "artifacts", "diagnosis")}
+    return {"progress": _last_progress(pushed), **told, "actions": task_actions(pushed)}
 
 
 def _last_status(pushed: Pushed) -> str | None:

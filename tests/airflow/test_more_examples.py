@@ -12,6 +12,7 @@ import pytest
 from fake_cluster import Cluster
 
 from airflow_provider.compat import AirflowFailException
+from trainer_core.cli import main
 from trainer_core.testing.recorder import completes
 
 DAGS = Path(__file__).parents[2] / "dags"
@@ -146,6 +147,12 @@ def cluster(tmp_path, monkeypatch):
         }
         monkeypatch.setenv("AIRFLOW_CONN_TRAINJOB_CLUSTER", json.dumps({"conn_type": "trainjob", "extra": config}))
         yield found
+
+
+@pytest.mark.parametrize("arguments", [[], ["--server"]])
+def test_the_examples_have_no_mistakes_and_their_backends_would_take_them(cluster, dags, capsys, home, arguments):
+    assert main(["lint", str(DAGS), *arguments]) == 0, capsys.readouterr().out
+    assert cluster.objects("TrainJob") == []
 
 
 def test_one_definition_runs_here_and_on_a_cluster(dags, run_trainjob_dag, cluster):

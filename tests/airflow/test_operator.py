@@ -12,6 +12,7 @@ from airflow_provider.exceptions import (
     TrainJobFailedError,
     TrainJobFailedForGoodError,
     TrainJobInterruptedError,
+    TrainJobOutOfMemoryError,
     TrainJobRejectedError,
     TrainJobTimeoutError,
     TrainJobUnreachableError,
@@ -178,6 +179,19 @@ def test_resuming_needs_nothing_but_the_event(home):
     event = ended(REF, status="Complete", result=[1], metrics={"loss": 0.5}, artifacts={"model": "file:///m"})
     assert an_operator(deferrable=True).execute_complete({"ti": ti}, event) == [1]
     assert ti.xcoms == {"status": "Complete", "metrics": {"loss": 0.5}, "artifacts": {"model": "file:///m"}}
+
+
+def test_why_a_job_failed_is_an_xcom_without_what_it_printed(home):
+    ti = StandInTaskInstance()
+    why = {"category": "OutOfMemory", "reason": "it was killed", "step": "node-0", "log_tail": ["a line"]}
+    with pytest.raises(TrainJobOutOfMemoryError):
+        an_operator(deferrable=True).execute_complete({"ti": ti}, ended(REF, status="Failed", diagnosis=why))
+    assert ti.xcoms["diagnosis"] == {
+        "category": "OutOfMemory",
+        "reason": "it was killed",
+        "step": "node-0",
+        "retryable": False,
+    }
 
 
 def test_an_event_of_a_timeout_fails_the_task_and_leaves_its_retries(home):

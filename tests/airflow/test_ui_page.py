@@ -19,7 +19,7 @@ _CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(540),
     pytest.mark.skipif(_CHROMIUM is None, reason="needs Chromium on PATH: `apt-get install chromium`"),
 ]
 
@@ -29,7 +29,7 @@ _QUIET = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
 #: A busy machine takes its time.
-expect.set_options(timeout=30_000)
+expect.set_options(timeout=90_000)
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +47,19 @@ def browser():
         running.close()
 
 
+def is_elsewhere(url, airflow):
+    return not url.startswith((airflow.url, "data:", "blob:", "about:"))
+
+
 @pytest.fixture
 def page(browser, airflow):
-    """A page of a browser that is not logged in. What goes wrong in its scripts fails the test."""
+    """A page of a browser that is not logged in. What goes wrong in its scripts fails it, as does any other host."""
     context = browser.new_context(base_url=airflow.url, viewport={"width": 1280, "height": 900}, color_scheme="light")
     opened = context.new_page()
     problems = []
     opened.on("pageerror", lambda error: problems.append(str(error)))
     opened.on("dialog", lambda dialog: problems.append(f"a dialog: {dialog.message}"))
+    opened.on("request", lambda request: problems.append(request.url) if is_elsewhere(request.url, airflow) else None)
     yield opened
     context.close()
     assert problems == []
@@ -208,17 +213,40 @@ def test_a_failed_job_says_why(page, airflow, tmp_path):
     keep(page, "job-failed")
 
 
-def test_a_job_that_the_server_cannot_ask_about_shows_what_its_task_wrote(page, airflow, trains):
+def out_of_reach(airflow):
+    """Let the newest job seem to be on a cluster that the API server has no connection to; its own ref, and its run."""
     run = airflow.runs("train_digits", "manual")[-1]["dag_run_id"]
     xcoms = f"/api/v2/dags/train_digits/dagRuns/{run}/taskInstances/train/xcomEntries"
     ref = airflow.ask("GET", f"{xcoms}/ref?deserialize=true")["value"]
     airflow.ask("PATCH", f"{xcoms}/ref", {"value": {**ref, "backend": "kubernetes", "namespace": "team-vision"}})
+    return ref, run
+
+
+def test_a_job_that_the_server_cannot_ask_about_shows_what_its_task_wrote(page, airflow, trains):
+    ref, _ = out_of_reach(airflow)
     page.goto("/trainjobs/")
     page.get_by_role("link", name=ref["name"]).click()
     expect(page.locator("#notices")).to_contain_text("the API server cannot ask the backend")
     expect(page.get_by_role("button", name="Delete")).to_have_count(0)
+    expect(page.get_by_role("button", name="End")).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("^loss from"))).to_be_visible()
     expect(page.get_by_role("region", name="Log")).to_have_count(0)
     keep(page, "job-unreachable")
+
+
+def test_a_job_that_the_server_cannot_reach_is_ended_and_run_again_by_its_task(page, airflow, trains):
+    ref, run = out_of_reach(airflow)
+    page.goto("/trainjobs/")
+    page.get_by_role("link", name=ref["name"]).click()
+    page.get_by_role("button", name="End").click()
+    page.get_by_role("dialog").get_by_role("button", name="End").click()
+    until(lambda: airflow.client.observe(ref["name"]).outcome)
+    keep(page, "job-ended-by-its-task")
+    page.get_by_role("button", name="Run again").click()
+    page.get_by_role("dialog").get_by_role("button", name="Run again").click()
+    expect(page.get_by_role("heading", level=1)).not_to_have_text(ref["name"])
+    expect(page.get_by_role("status")).to_have_text("Running")
+    airflow.end({"dag_id": "train_digits", "dag_run_id": run})
 
 
 def test_the_page_is_dark_where_the_browser_is(browser, airflow, trains):

@@ -316,9 +316,19 @@ def test_without_a_connection_the_page_shows_the_progress_that_the_trigger_wrote
     assert (job["status"], job["progress"]["percentage"]) == ("Running", 50)
 
 
+def test_without_a_connection_the_page_says_why_a_job_failed(elsewhere):
+    push(elsewhere.task, "status", "Failed")
+    push(elsewhere.task, "diagnosis", {"category": "OutOfMemory", "reason": "it was killed", "retryable": False})
+    assert elsewhere.job()["diagnosis"]["category"] == "OutOfMemory"
+
+
+def test_without_a_connection_what_is_done_is_done_by_the_task(elsewhere, browse):
+    assert elsewhere.job()["actions"] == ["rerun"]
+    assert browse(VIEWER, elsewhere.task).job()["actions"] == []
+
+
 @pytest.mark.parametrize("action", ["suspend", "resume", "delete"])
-def test_without_a_connection_nothing_can_be_done_to_a_job(elsewhere, action):
-    assert elsewhere.job()["actions"] == []
+def test_without_a_connection_the_api_server_can_do_nothing_to_a_job(elsewhere, action):
     assert elsewhere.post(f"api/{action}").status_code == 409
 
 

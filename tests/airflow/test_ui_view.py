@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
+
+import pytest
 from airflow.sdk._shared.secrets_masker import redact
 
 from airflow_provider.ui import view
+from airflow_provider.ui.store import Pushed, Task
+from trainer_core import TrainJobRef
 
 
 def shown(manifest):
@@ -35,3 +40,20 @@ def test_code_and_data_for_programs_are_only_counted():
     assert shown({"annotations": {"request": '{"password": "p"}'}}) == {
         "annotations": {"request": "(17 characters, not shown)"}
     }
+
+
+@pytest.mark.parametrize(
+    ("state", "left", "actions"),
+    [
+        ("deferred", {}, ["end"]),
+        ("running", {}, ["end"]),
+        ("up_for_retry", {}, ["end"]),
+        ("failed", {}, ["rerun"]),
+        (None, {}, []),
+        ("failed", {"trainjob_deleted": {"by": "a person"}}, []),
+    ],
+)
+def test_a_job_that_cannot_be_reached_is_ended_or_run_again_by_its_task(state, left, actions):
+    now = datetime.datetime.now(datetime.timezone.utc)
+    ref = TrainJobRef("kubernetes", "team", "train-1", "uid")
+    assert view.task_actions(Pushed(Task("a_dag", "run", "train"), ref, now, state, left)) == actions

@@ -41,13 +41,32 @@
     const { dag_id, ...others } = parameters;
     const address = new URL(dag_id ? `api/dags/${encodeURIComponent(dag_id)}/${path}` : `api/${path}`, document.baseURI);
     for (const [key, value] of Object.entries(others)) if (value !== "") address.searchParams.set(key, value);
-    const answer = await fetch(address, { method, headers: method === "GET" ? {} : { "X-TrainJobs": "1" } })
+    return send(address, { method, headers: method === "GET" ? {} : { "X-TrainJobs": "1" } });
+  }
+
+  async function send(address, request) {
+    const answer = await fetch(address, request)
       .catch(() => { throw new Refusal("The API server does not answer; trying again."); });
     if (answer.status === 401) location.reload();
     const body = answer.status === 204 ? null : await answer.json().catch(() => ({}));
     if (answer.ok) return body;
     throw new Refusal(typeof body.detail === "string" ? body.detail : `The API server answers ${answer.status}.`);
   }
+
+  /** Ask Airflow itself for something, with the permissions of the person at the page. */
+  function askAirflow(path, body, method) {
+    const headers = { "Content-Type": "application/json" };
+    return send(new URL(`../api/v2/dags/${path}`, document.baseURI), { method, headers, body: JSON.stringify(body) });
+  }
+
+  /** A job that the API server cannot reach is ended, or run again, by its task. */
+  const byTask = {
+    end: ({ dag_id, run_id, task_id, map_index }) => askAirflow(
+      `${[dag_id, "dagRuns", run_id, "taskInstances", task_id].map(encodeURIComponent).join("/")}${map_index >= 0 ? `/${map_index}` : ""}`,
+      { new_state: "failed" }, "PATCH"),
+    rerun: ({ dag_id, run_id, task_id, map_index }) => askAirflow(`${encodeURIComponent(dag_id)}/clearTaskInstances`,
+      { dry_run: false, only_failed: false, dag_run_id: run_id, task_ids: [map_index >= 0 ? [task_id, map_index] : task_id] }, "POST"),
+  };
 
   function trouble(text) {
     $("#trouble").hidden = !text;
@@ -181,20 +200,31 @@
   function jobPage() {
     const task = Object.fromEntries(new URLSearchParams(location.search));
     const tails = new Map();
+    const told = [];
     let job;
 
     const load = async () => {
-      job = await ask("job", task);
+      const found = await ask("job", task);
+      if (job && job.name !== found.name) { tails.clear(); told.length = 0; }
+      job = found;
       draw(job, act);
-      if (!job.unreachable) await follow(job);
+      if (job.unreachable) remember(job.progress);
+      else await follow(job);
     };
-    const again = repeat(load, () => (job && (ended(job) || job.unreachable) ? 15 : 2));
+    const again = repeat(load, () => (!job || ended(job) ? 15 : job.unreachable ? 5 : 2));
 
     const act = async (action) => {
       $("#actions").querySelectorAll("button").forEach((button) => { button.disabled = true; });
-      await ask(action, task, "POST").then(() => trouble(""), (error) => trouble(error.message));
+      const done = byTask[action] ? byTask[action](job.task) : ask(action, task, "POST");
+      await done.then(() => trouble(""), (error) => trouble(error.message));
       $("#actions").shown = undefined;
       again();
+    };
+
+    /** What the task tells of its progress is the newest only; curves show what came while the page was open. */
+    const remember = (progress) => {
+      if (progress?.metrics && progress.step !== told.at(-1)?.step) told.push(progress);
+      drawCurves(told);
     };
 
     const follow = async () => {
@@ -228,7 +258,7 @@
     $("#log pre").addEventListener("scroll", ({ target }) => {
       $("#follow").checked = target.scrollTop + target.clientHeight >= target.scrollHeight - 8;
     });
-    $("#confirm").addEventListener("close", ({ target }) => { if (target.returnValue === "delete") act("delete"); });
+    $("#confirm").addEventListener("close", ({ target }) => { if (target.returnValue === "yes") act(target.action); });
     $("#manifest").addEventListener("toggle", async ({ target }) => {
       if (!target.open) return;
       const place = target.querySelector("pre");
@@ -248,19 +278,32 @@
     show($("#steps"), [job.steps, !ended(job) && Math.floor(Date.now() / 1000)], () => job.steps && steps(job));
     show($("#events"), job.events, () => job.events && events(job.events));
     $("#manifest").hidden = Boolean(job.unreachable);
-    if (job.unreachable) { $("#log").hidden = true; $("#curves").hidden = true; }
+    if (job.unreachable) $("#log").hidden = true;
   }
 
+  /** What is asked before something that cannot be undone: [title, what it leads to, yes, no]. */
+  const questions = {
+    delete: (job) => ["Delete this TrainJob?", ended(job)
+      ? "Its log and its files are removed. What the task has handed over stays."
+      : "Its training ends and its log and files are removed. The task that waits for it fails, or tries again if it has retries.", "Delete", "Keep it"],
+    end: () => ["End this TrainJob?", "Airflow marks its task as failed, and whoever waits for the TrainJob there ends it.", "End", "Let it go on"],
+    rerun: () => ["Run this task again?", "Airflow clears the task. It submits a new TrainJob; the XComs of this one go.", "Run again", "Leave it"],
+  };
+  const words = { suspend: "Suspend", resume: "Resume", delete: "Delete", end: "End", rerun: "Run again" };
+
   function button(action, job, act) {
-    const words = action[0].toUpperCase() + action.slice(1);
-    if (action !== "delete") return el("button", { type: "button", onclick: () => act(action) }, words);
-    return el("button", { type: "button", class: "danger", onclick: () => {
-      $("#consequence").textContent = ended(job)
-        ? "Its log and its files are removed. What the task has handed over stays."
-        : "Its training ends and its log and files are removed. The task that waits for it fails, or tries again if it has retries.";
-      $("#confirm").returnValue = "";
-      $("#confirm").showModal();
-    } }, words);
+    if (!questions[action]) return el("button", { type: "button", onclick: () => act(action) }, words[action]);
+    return el("button", { type: "button", class: action === "rerun" ? undefined : "danger", onclick: () => {
+      const dialog = $("#confirm");
+      const [title, consequence, yes, no] = questions[action](job);
+      $("#confirm-title").textContent = title;
+      $("#consequence").textContent = consequence;
+      dialog.querySelector("[value=yes]").textContent = yes;
+      dialog.querySelector("[value=keep]").textContent = no;
+      dialog.action = action;
+      dialog.returnValue = "";
+      dialog.showModal();
+    } }, words[action]);
   }
 
   function drawFacts(job) {
@@ -293,7 +336,7 @@
         detail && el("pre", { tabindex: 0, "aria-label": "What it said last" }, detail)));
     }
     if (job.deleted) made.push(el("p", { class: "notice" }, `Deleted by ${job.deleted.by}, ${new Date(job.deleted.at).toLocaleString()}. This is what its task wrote down.`));
-    else if (job.unreachable) made.push(el("p", { class: "notice" }, `This is what its task wrote down, because the API server cannot ask the backend: ${job.unreachable}. To end the job, mark `, taskLink(job.task, "its task"), " as failed; to run it again, clear the task."));
+    else if (job.unreachable) made.push(el("p", { class: "notice" }, `This is what its task wrote down, because the API server cannot ask the backend: ${job.unreachable}. Its log is in the log of `, taskLink(job.task, "its task"), "; what is done here is done by that task."));
     if (job.read_only) made.push(el("p", { class: "notice" }, "You may look at this DAG but not change it, so nothing can be done to the job here."));
     if (job.note) made.push(el("p", { class: "notice" }, job.note));
     return made;
