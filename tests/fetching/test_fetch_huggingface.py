@@ -14,10 +14,10 @@ from fake_hub import Hub, cut, held, refused, spoiled
 from huggingface_hub import constants
 
 from trainer_core.fetching import schemes, store
-from trainer_core.fetching.program import EXIT_TRY_AGAIN
 from trainer_core.fetching.progress import Lines
 from trainer_core.fetching.settings import PREFIX, Settings
 from trainer_core.fetching.source import FetchError
+from trainer_core.inside import contract
 
 #: The library hands on what it reads in pieces of ten megabytes: less is not there to go on from.
 LARGE = bytes(range(256)) * 50_000
@@ -256,7 +256,7 @@ def test_a_hub_that_is_not_there_is_worth_another_try_and_no_secret_is_told(hub,
 
     out, err = gone.communicate(timeout=60)
 
-    assert gone.returncode == EXIT_TRY_AGAIN
+    assert gone.returncode == contract.TRY_AGAIN
     assert "http://127.0.0.1:9 could not be read" in err
     assert "hf_reader" not in out + err
 

@@ -1,0 +1,128 @@
+"""Images of our own, built from their Dockerfiles in a container engine that needs no registry and no index."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+#: Debian with Python, pip and venv; made without a registry.
+BASE = os.environ.get("TRAINJOB_TEST_BASE_IMAGE", "trainjob-base:test")
+#: What the Dockerfiles copy.
+COPIED = (
+    *("pyproject.toml", "constraints.txt", "README.md", "LICENSE"),
+    *("trainer_core", "airflow_provider", "kfp_components"),
+)
+#: Packages come from a folder of the base image, as they do where an administrator allows no index.
+WITH_WHEELS = b"ARG BASE_IMAGE\nFROM ${BASE_IMAGE}\nCOPY wheels /wheels\nCOPY pip.conf /etc/pip.conf\n"
+PIP_CONF = b"[global]\nno-index = true\nfind-links = /wheels\n"
+EXTRAS, BUILDS = "cli,kubernetes,s3,huggingface", "hatchling>=1.27"
+
+
+@contextmanager
+def engine() -> Iterator[Any]:
+    """A client of the container engine; whoever asks for it is skipped where none answers."""
+    import docker
+
+    try:
+        client = docker.from_env(timeout=600)
+    except docker.errors.DockerException as error:
+        reason = f"no container engine answers (DOCKER_HOST): {error}"
+        del error
+        gc.collect()  # The library leaves the sockets of what failed to the garbage collector.
+        pytest.skip(reason)
+    yield client
+    client.close()
+    gc.collect()
+
+
+def built(client: Any, name: str, dockerfile: str, target: str | None = None) -> str:
+    """Return the name of an image, and build it first if these sources have none yet.
+
+    Args:
+        client: Of the engine.
+        name: What the image is.
+        dockerfile: Inside the repository.
+        target: The stage to build; the last one if not given.
+    """
+    if not _has(client, BASE):
+        pytest.skip(f"the container engine has no image {BASE}; TRAINJOB_TEST_BASE_IMAGE names another one")
+    pins = {name: (REPOSITORY / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")}
+    wanted = [*pins.items(), ("base", client.images.get(BASE).id.encode()), ("extras", EXTRAS.encode())]
+    base = f"localhost/trainjob-wheels:{_digest(wanted)}"
+    if not _has(client, base):
+        with tempfile.TemporaryDirectory() as folder:
+            files = [(f"wheels/{wheel.name}", wheel.read_bytes()) for wheel in _wheels(client, Path(folder))]
+        files += [("Dockerfile", WITH_WHEELS), ("pip.conf", PIP_CONF)]
+        _build(client, files, "Dockerfile", BASE, base)
+    sources = list(_sources(dockerfile))
+    image = f"localhost/{name}:{_digest([*sources, ('base', base.encode())])}"
+    if not _has(client, image):
+        _build(client, sources, dockerfile, base, image, target)
+    return image
+
+
+def _has(client: Any, image: str) -> bool:
+    from docker.errors import ImageNotFound
+
+    try:
+        client.images.get(image)
+    except ImageNotFound:
+        return False
+    return True
+
+
+def _wheels(client: Any, folder: Path) -> Iterable[Path]:
+    """Download what the images install, for their Python."""
+    asked = "import sys; print('%d.%d' % sys.version_info[:2])"
+    python = client.containers.run(BASE, ["python3", "-c", asked], remove=True).decode().strip()
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--python-version", python]
+    places = ["--constraint", str(REPOSITORY / "constraints.txt"), "--dest", str(folder)]
+    subprocess.run([*command, *places, f"{REPOSITORY}[{EXTRAS}]", BUILDS], check=True)
+    return folder.glob("*.whl")
+
+
+def _sources(dockerfile: str) -> Iterable[tuple[str, bytes]]:
+    for name in (*COPIED, dockerfile):
+        path = REPOSITORY / name
+        for each in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if each.is_file() and "__pycache__" not in each.parts:
+                yield str(each.relative_to(REPOSITORY)), each.read_bytes()
+
+
+def _digest(files: Iterable[tuple[str, bytes]]) -> str:
+    whole = hashlib.sha256()
+    for name, content in files:
+        whole.update(f"{name} {len(content)}\n".encode() + content)
+    return whole.hexdigest()[:16]
+
+
+def _build(
+    client: Any,
+    files: Iterable[tuple[str, bytes]],
+    dockerfile: str,
+    base: str,
+    tag: str,
+    target: str | None = None,
+) -> None:
+    context = io.BytesIO()
+    with tarfile.open(fileobj=context, mode="w") as archive:
+        for name, content in files:
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), 0o644
+            archive.addfile(entry, io.BytesIO(content))
+    context.seek(0)
+    arguments = {"fileobj": context, "custom_context": True, "dockerfile": dockerfile, "tag": tag, "target": target}
+    client.images.build(**arguments, buildargs={"BASE_IMAGE": base}, rm=True)
