@@ -116,8 +116,10 @@ class Task:
         return self._airflow.ask("GET", f"{self._path}/xcomEntries/{key}?deserialize=true")["value"]
 
     def submitted(self):
-        """Wait for the job to exist; return its ref."""
-        return TrainJobRef.from_dict(until(self.ref))
+        """Wait for the job to exist; return its ref. A task that has ended submits none any more."""
+        until(lambda: self.ref() or self.instance()["state"] in _ENDED)
+        assert self.ref(), self.log()
+        return TrainJobRef.from_dict(self.ref())
 
     def training(self):
         """Wait for the training to run; return its ref."""

@@ -24,7 +24,7 @@ FILE = re.compile(r"```python\n# (?P<name>[\w.]+)\n(?P<text>.*?)^```$", re.M | r
     ],
 )
 def test_a_documented_dag_runs(page, dag_id, task_id, key, value, airflow_db, run_dag, xcom, tmp_path, monkeypatch):
-    from airflow.dag_processing.dagbag import DagBag
+    from airflow_provider.testing.serialized import DagBag
 
     folder = tmp_path / "dags"
     folder.mkdir()

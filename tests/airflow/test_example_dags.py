@@ -31,7 +31,7 @@ def dags(monkeypatch, home, tmp_path):
 
 @pytest.fixture
 def bag(airflow_db, dags):
-    from airflow.dag_processing.dagbag import DagBag
+    from airflow_provider.testing.serialized import DagBag
 
     return DagBag(dag_folder=str(DAGS), bundle_name="testing")
 
