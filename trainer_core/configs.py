@@ -248,6 +248,11 @@ class RunaiBackendConfig(ClusterConfig):
 
     Attributes:
         project: The Run:ai project.
+        cluster_id: The cluster's id in Run:ai's control plane, which workloads are annotated with; None for no id.
+        succeeded_phases: Phases of a workload that has done its work.
+        failed_phases: Phases of one that has failed for good.
+        stopped_phases: Phases of one that somebody has stopped: suspended where it is not active, else failed. A phase
+            that is named nowhere means that it goes on.
         namespace: Where its workloads live; None for ``runai-<project>``.
         config_file: Path of the kubeconfig; None for the usual places.
         context: Context of the kubeconfig; None for its current one.
@@ -261,6 +266,10 @@ class RunaiBackendConfig(ClusterConfig):
     backend: ClassVar[str] = "runai"
 
     project: _Text | None = None
+    cluster_id: _Text | None = None
+    succeeded_phases: tuple[str, ...] = ("Completed", "Succeeded")
+    failed_phases: tuple[str, ...] = ("Failed", "Fail", "TimedOut")
+    stopped_phases: tuple[str, ...] = ("Stopped", "Deleted")
 
     @model_validator(mode="after")
     def _place_is_known(self) -> RunaiBackendConfig:

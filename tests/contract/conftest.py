@@ -12,6 +12,7 @@ from trainer_core import (
     DebugBackendConfig,
     KubernetesBackendConfig,
     LocalProcessBackendConfig,
+    RunaiBackendConfig,
     TrainerClient,
     TrainingOperatorBackendConfig,
 )
@@ -38,6 +39,7 @@ CASES = (
         lambda _: TrainerClient(DebugBackendConfig()),
         outlives_its_client=False,
         runs_beside_its_client=False,
+        ends_at_deadline=False,
         runs_every_node=False,
         installs_packages=False,
     ),
@@ -46,6 +48,12 @@ CASES = (
         "training-operator",
         lambda folder: on_the_cluster(folder, TrainingOperatorBackendConfig),
         reads_this_machine=False,
+    ),
+    BackendCase(
+        "runai",
+        lambda folder: on_the_cluster(folder, RunaiBackendConfig),
+        reads_this_machine=False,
+        ends_at_deadline=False,
     ),
 )
 

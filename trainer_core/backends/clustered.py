@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Any
 
 from trainer_core.attempts import Found
 from trainer_core.backends import packages
@@ -46,15 +46,14 @@ class ClusterBackend(Backend):
 
     Args:
         config: Which cluster, and where in it.
+        dialect: How its jobs are spelled.
 
     Raises:
         BackendUnavailableError: The extra is not installed, or there is no cluster to be found.
     """
 
-    #: How its jobs are spelled.
-    dialect: ClassVar[Dialect]
-
-    def __init__(self, config: ClusterConfig) -> None:
+    def __init__(self, config: ClusterConfig, dialect: Dialect) -> None:
+        self.dialect = dialect
         self._connection = connect.connect(config)
         self._api = Api(self._connection)
         self._looks = Looks(self._api, self.dialect)

@@ -16,6 +16,11 @@ from trainer_core.cluster.raw import Raw
 __all__ = ["Dialect"]
 
 
+def _every(raw: Raw) -> bool:
+    del raw
+    return True
+
+
 @dataclass(frozen=True)
 class Dialect:
     """How jobs are spelled.
@@ -29,6 +34,7 @@ class Dialect:
         read_pod: Pod as the server sends it → what is known of it.
         shared: Kinds that others make objects of as well; only ours are jobs.
         foreground: Kinds whose objects are deleted in the foreground.
+        is_job: Whether an object of these kinds is a job; others, such as templates, are left alone.
         parts: Kinds of which an object of the same name is made for each job of the usual kind.
     """
 
@@ -39,6 +45,7 @@ class Dialect:
     read_pod: Callable[[Raw], PodFacts] = pods.read
     shared: frozenset[Kind] = frozenset()
     foreground: frozenset[Kind] = frozenset()
+    is_job: Callable[[Raw], bool] = _every
     parts: tuple[Kind, ...] = ()
 
     @property

@@ -18,6 +18,8 @@ from trainer_core.runtimes import RuntimeKind
 
 __all__ = [
     "DEADLINE_EXCEEDED",
+    "PREEMPTED",
+    "STOPPED",
     "Condition",
     "JobFacts",
     "RoleStatus",
@@ -30,6 +32,9 @@ __all__ = [
 
 #: The reason of a job that has failed because it ran for too long.
 DEADLINE_EXCEEDED = "DeadlineExceeded"
+#: Reasons of a job that has failed because others needed its place, or somebody ended it, and will not go on.
+PREEMPTED = "Preempted"
+STOPPED = "Stopped"
 #: Annotations that are large or nobody's business.
 _UNSEEN = frozenset({marks.REQUEST, "kubectl.kubernetes.io/last-applied-configuration"})
 _BEGINNING = datetime.fromtimestamp(0, timezone.utc)

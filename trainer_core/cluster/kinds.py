@@ -12,6 +12,7 @@ __all__ = [
     "CLUSTER_TRAINING_RUNTIMES",
     "CONFIG_MAPS",
     "CRDS",
+    "DISTRIBUTED_WORKLOADS",
     "EVENTS",
     "EVENTS_V1",
     "JOBS",
@@ -20,6 +21,7 @@ __all__ = [
     "PYTORCH_JOBS",
     "SECRETS",
     "TRAINING_RUNTIMES",
+    "TRAINING_WORKLOADS",
     "TRAINJOBS",
     "WORKFLOWS",
     "Kind",
@@ -72,6 +74,8 @@ JOBSETS = Kind("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
 #: Of the Training Operator, which came before Trainer.
 PYTORCH_JOBS = Kind("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
 JOBS = Kind("batch", "v1", "jobs", "Job")
+TRAINING_WORKLOADS = Kind("run.ai", "v2alpha1", "trainingworkloads", "TrainingWorkload")
+DISTRIBUTED_WORKLOADS = Kind("run.ai", "v2alpha1", "distributedworkloads", "DistributedWorkload")
 PODS = Kind("", "v1", "pods", "Pod")
 EVENTS = Kind("", "v1", "events", "Event")
 EVENTS_V1 = Kind("events.k8s.io", "v1", "events", "Event")

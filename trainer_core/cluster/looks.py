@@ -103,7 +103,8 @@ class Looks:
         with suppress(NotThereError, *hidden):
             raw = self._api.get(kind, name, namespace=namespace)
             labels = raw["metadata"].get("labels") or {}
-            if kind not in self._dialect.shared or labels.get(marks.MANAGED_BY) == marks.MANAGER:
+            ours = kind not in self._dialect.shared or labels.get(marks.MANAGED_BY) == marks.MANAGER
+            if ours and self._dialect.is_job(raw):
                 return raw
         return None
 
@@ -135,7 +136,7 @@ class Looks:
             else:
                 listed = self._list(kind, selector, namespace)
             # Items of a list do not say what they are.
-            found += [{"kind": kind.kind, **raw} for raw in listed]
+            found += [{"kind": kind.kind, **raw} for raw in listed if self._dialect.is_job(raw)]
         return found
 
     def observation(self, ref: TrainJobRef) -> Observation:

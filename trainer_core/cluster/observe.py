@@ -11,15 +11,15 @@ from trainer_core.attempts import Found
 from trainer_core.cluster import marks, trouble
 from trainer_core.cluster import pods as podfacts
 from trainer_core.cluster.events import EventFacts
-from trainer_core.cluster.jobfacts import DEADLINE_EXCEEDED, JobFacts
+from trainer_core.cluster.jobfacts import DEADLINE_EXCEEDED, PREEMPTED, STOPPED, JobFacts
 from trainer_core.cluster.pods import DATASET_INITIALIZER, MODEL_INITIALIZER, NODE, PodFacts
 from trainer_core.cluster.raw import Raw
-from trainer_core.diagnosis import Facts, diagnose
+from trainer_core.diagnosis import Facts, StepFacts, diagnose
 from trainer_core.errors import InvalidRequestError
 from trainer_core.inside.result import parse_record
 from trainer_core.jobs import Step, TrainJob
 from trainer_core.observation import COMPLETE, CREATED, FAILED, RUNNING, SUSPENDED, Observation, Progress
-from trainer_core.outcome import Diagnosis, Outcome, complete_outcome
+from trainer_core.outcome import Category, Diagnosis, Outcome, complete_outcome
 from trainer_core.ref import TrainJobRef
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
@@ -264,6 +264,12 @@ def _facts(
         return Facts(cancelled=True, given_up=_given_up(job))
     if failed.reason == DEADLINE_EXCEEDED and job.deadline is not None:
         return Facts(deadline_seconds=job.deadline)
+    if failed.reason == STOPPED:
+        return Facts(given_up=Diagnosis(category=Category.DELETED, reason=failed.message))
+    if failed.reason == PREEMPTED:
+        return Facts(steps=[StepFacts(f"{NODE}-0", preempted=failed.message)])
+    if failed.reason == DEADLINE_EXCEEDED:
+        return Facts(deadline_error=failed.message)
     if failed.reason == _UNSUPPORTED:
         return Facts(rejected=failed.message)
     return trouble.facts(pods, events, tails, failed.message)

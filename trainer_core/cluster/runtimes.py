@@ -21,6 +21,7 @@ __all__ = [
     "NODE",
     "POLICIES",
     "TRAINER",
+    "command",
     "container",
     "device",
     "framework",
@@ -39,6 +40,7 @@ __all__ = [
     "trainer_container",
     "trainer_job",
     "volumes",
+    "written",
 ]
 
 #: Label that says what a runtime trains with.
@@ -66,7 +68,12 @@ _UNKNOWN = ("Unknown", "Unknown")
 
 def record(raw: Mapping[str, Any]) -> str:
     """Return what a raw runtime offers as the text of an annotation, to be read back by `recorded`."""
-    text: bytes = _adapter().dump_json(runtime(raw), exclude_none=True)
+    return written(runtime(raw))
+
+
+def written(found: Runtime) -> str:
+    """Return a runtime as the text of an annotation, to be read back by `recorded`."""
+    text: bytes = _adapter().dump_json(found, exclude_none=True)
     return text.decode()
 
 
@@ -97,9 +104,14 @@ def runtime(raw: Mapping[str, Any]) -> Runtime:
         num_nodes=num_nodes(raw),
         device=found,
         device_count=count,
-        command=_MPIRUN if policy(raw) == "mpi" else _COMMANDS.get(trains_with, _PYTHON),
+        command=command(trains_with, policy(raw)),
     )
     return Runtime(name=name(raw), trainer=trainer, kind=kind(raw), pretrained_model=_pretrained_model(raw))
+
+
+def command(framework: str, policy: str | None) -> tuple[str, ...]:
+    """Return how a framework starts training code."""
+    return _MPIRUN if policy == "mpi" else _COMMANDS.get(framework, _PYTHON)
 
 
 def name(raw: Mapping[str, Any]) -> str:

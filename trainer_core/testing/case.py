@@ -43,6 +43,7 @@ class BackendCase:
         runtime: A runtime that runs a function in a plain Python process.
         outlives_its_client: Another client finds its jobs.
         runs_beside_its_client: `submit` returns before the job ends, so a job can be seen running, suspended and ended.
+        ends_at_deadline: A job can be given a deadline.
         runs_every_node: A job of two nodes runs two processes.
         installs_packages: `packages_to_install` are installed.
         reads_this_machine: Its initializers fetch from this machine's folders.
@@ -55,6 +56,7 @@ class BackendCase:
     runtime: str = "python"
     outlives_its_client: bool = True
     runs_beside_its_client: bool = True
+    ends_at_deadline: bool = True
     runs_every_node: bool = True
     installs_packages: bool = True
     reads_this_machine: bool = True

@@ -72,13 +72,13 @@ class Failures(Contract):
             client.wait_for_job_status("job")
         assert failed.value.outcome == client.outcome("job")
 
-    @where(runs_beside_its_client=True)
+    @where(ends_at_deadline=True)
     def test_a_job_that_runs_too_long_is_ended_by_its_deadline(self, client: TrainerClient, ask: Ask) -> None:
         found = _diagnosis(client.wait(client.submit(ask(goes_on, options=[ActiveDeadlineSeconds(1)]))))
         assert (found.category, found.retryable) == (Category.DEADLINE, False)
         assert "1 s" in found.reason
 
-    @where(runs_beside_its_client=False)
+    @where(ends_at_deadline=False)
     def test_a_deadline_is_refused_where_nothing_could_end_the_job(self, client: TrainerClient, ask: Ask) -> None:
         with pytest.raises(ValueError, match="ActiveDeadlineSeconds"):
             ask(options=[ActiveDeadlineSeconds(1)])

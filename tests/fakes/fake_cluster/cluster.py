@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
-from fake_cluster import crds, metadata_rules
+from fake_cluster import crds, metadata_rules, runai_schema
 from fake_cluster.admission import Admission
 from fake_cluster.controller import Controllers
 from fake_cluster.faults import Faults
@@ -29,6 +29,7 @@ from fake_cluster.podlog import Log, Logs, lines_of
 from fake_cluster.pytorch import PyTorchJobs
 from fake_cluster.recorder import Recorder
 from fake_cluster.registry import NAMESPACES, Registry
+from fake_cluster.runai import Workloads
 from fake_cluster.runtimes import READY_MADE
 from fake_cluster.schema import Schemas
 from fake_cluster.server import Request, Server
@@ -37,10 +38,12 @@ from fake_cluster.trainer import Trainer
 from trainer_core.cluster.kinds import (
     CLUSTER_TRAINING_RUNTIMES,
     CRDS,
+    DISTRIBUTED_WORKLOADS,
     JOBS,
     JOBSETS,
     PODS,
     PYTORCH_JOBS,
+    TRAINING_WORKLOADS,
     TRAINJOBS,
     Kind,
 )
@@ -107,8 +110,13 @@ class Cluster:
             JOBS: jobs.reconcile,
             PYTORCH_JOBS: pytorch_jobs.reconcile,
         }
+        workloads = Workloads(self._store, recorder)
+        reconcile[TRAINING_WORKLOADS] = workloads.reconcile_training
+        reconcile[DISTRIBUTED_WORKLOADS] = workloads.reconcile_distributed
         self._controllers = Controllers(self._store, reconcile)
-        definitions = crds.definitions(trainer) if trainer else ()
+        of_others = crds.definitions(trainer) if trainer else ()
+        self._validates = bool(of_others)
+        definitions = (*of_others, *runai_schema.DEFINITIONS) if trainer else ()
         self._schemas = Schemas(definitions)
         self._admission = Admission(self._store, kueue)
         checks = (metadata_rules.check, self._schemas.check, self._admission.check)
@@ -157,7 +165,7 @@ class Cluster:
     @property
     def validates(self) -> bool:
         """Whether the CRDs are there, so that objects are validated by their schemas."""
-        return self._schemas.validates
+        return self._validates
 
     # How to reach it.
 

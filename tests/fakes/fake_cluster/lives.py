@@ -16,7 +16,7 @@ from fake_cluster.pytorch_pods import JOB_NAME, REPLICA_INDEX, REPLICA_TYPE
 from fake_cluster.recorder import Recorder
 from fake_cluster.registry import stored_as
 from fake_cluster.store import Store
-from trainer_core.cluster.kinds import PODS, PYTORCH_JOBS, TRAINJOBS
+from trainer_core.cluster.kinds import DISTRIBUTED_WORKLOADS, PODS, PYTORCH_JOBS, TRAINING_WORKLOADS, TRAINJOBS
 
 __all__ = ["ANNOTATION", "JOB_LIVES", "Lives"]
 
@@ -25,7 +25,9 @@ ANNOTATION = "fake-cluster/life"
 PROCESS = "process"
 #: Lives of a job that have no pods, or go on around them.
 JOB_LIVES = ("quota", "rejected-children", "deadline", "kueue")
-_JOB_LABELS = ("jobset.sigs.k8s.io/jobset-name", "batch.kubernetes.io/job-name", JOB_NAME)
+_JOB_LABELS = ("jobset.sigs.k8s.io/jobset-name", "batch.kubernetes.io/job-name", JOB_NAME, "trainjob-workflows/job")
+#: Kinds of jobs that an annotation can choose the life of.
+_JOBS = (TRAINJOBS, PYTORCH_JOBS, TRAINING_WORKLOADS, DISTRIBUTED_WORKLOADS)
 #: What the pod that takes the place of one does, where nothing else is said.
 _THEN = {"preempted": "complete", "evicted": "complete", "node-lost": "complete"}
 _QUOTA = (
@@ -114,7 +116,7 @@ class Lives:
         return _REJECTED if self.has(trainjob.key[1], trainjob.key[0], "rejected-children") else None
 
     def _of(self, job: str, namespace: str) -> tuple[str, ...]:
-        found = self._store.find(TRAINJOBS, namespace, job) or self._store.find(PYTORCH_JOBS, namespace, job)
+        found = next((one for kind in _JOBS if (one := self._store.find(kind, namespace, job))), None)
         annotation = (found.metadata.get("annotations") or {}).get(ANNOTATION) if found else None
         chosen = self._chosen.get(job, self._chosen.get("*", ()))
         return tuple(annotation.split(",")) if annotation else chosen

@@ -13,7 +13,6 @@ from trainer_core.backends.kubernetes import admission, ending, manifest, versio
 from trainer_core.backends.kubernetes.dialect import DIALECT
 from trainer_core.cluster import initialize, kinds, objects, runtimes
 from trainer_core.cluster.answers import ForbiddenError, NotInstalledError, NotThereError
-from trainer_core.cluster.dialect import Dialect
 from trainer_core.cluster.raw import Raw
 from trainer_core.configs import KubernetesBackendConfig
 from trainer_core.errors import RuntimeNotFoundError, TrainerError
@@ -39,7 +38,6 @@ class KubernetesBackend(ClusterBackend):
     """
 
     name: ClassVar[str] = "kubernetes"
-    dialect: ClassVar[Dialect] = DIALECT
     accepts: ClassVar[frozenset[str]] = frozenset(
         {
             *("Name", "Labels", "Annotations", "TrainerCommand", "TrainerArgs", "RuntimePatch"),
@@ -50,7 +48,7 @@ class KubernetesBackend(ClusterBackend):
 
     def __init__(self, config: KubernetesBackendConfig | None = None) -> None:
         self._config = config or KubernetesBackendConfig()
-        super().__init__(self._config)
+        super().__init__(self._config, DIALECT)
         self._swept = -_SWEEP_SECONDS
 
     @cached_property

@@ -10,7 +10,6 @@ from trainer_core.backends.training_operator import admission, blueprints, manif
 from trainer_core.backends.training_operator.dialect import DIALECT
 from trainer_core.cluster import initialize, kinds, objects, runtimes
 from trainer_core.cluster.answers import ForbiddenError, NotThereError, StaleError
-from trainer_core.cluster.dialect import Dialect
 from trainer_core.cluster.raw import Raw
 from trainer_core.configs import TrainingOperatorBackendConfig
 from trainer_core.errors import JobNotFoundError
@@ -35,7 +34,6 @@ class TrainingOperatorBackend(ClusterBackend):
     """
 
     name: ClassVar[str] = "training-operator"
-    dialect: ClassVar[Dialect] = DIALECT
     accepts: ClassVar[frozenset[str]] = frozenset(
         {
             *("Name", "Labels", "Annotations", "TrainerCommand", "TrainerArgs", "RuntimePatch"),
@@ -46,7 +44,7 @@ class TrainingOperatorBackend(ClusterBackend):
 
     def __init__(self, config: TrainingOperatorBackendConfig | None = None) -> None:
         self._config = config or TrainingOperatorBackendConfig()
-        super().__init__(self._config)
+        super().__init__(self._config, DIALECT)
 
     def _rendered(self, request: TrainJobRequest, attempt: int) -> list[dict[str, Any]]:
         if initialize.is_all(request):

@@ -1,0 +1,1 @@
+"""Run:ai: TrainingWorkload and DistributedWorkload."""

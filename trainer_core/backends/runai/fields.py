@@ -1,0 +1,151 @@
+"""A request in the words of a Run:ai workload: which fields it sets, before anybody sets some directly. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainer_core import resources, shipping, torchtune
+from trainer_core.backends.runai.blueprints import Blueprint
+from trainer_core.cluster import objects
+from trainer_core.errors import UnsupportedError
+from trainer_core.inside import contract
+from trainer_core.request import TrainerRequest, TrainJobRequest
+from trainer_core.runai.parts import Claim
+from trainer_core.runai.spec import TrainingWorkloadSpec
+from trainer_core.secrets import SecretRef
+
+__all__ = ["MIG", "WORKSPACE", "amounts", "claims", "command", "environment", "gpus", "num_nodes"]
+
+MIG = "nvidia.com/mig-"
+#: Where claims are mounted that hold a folder for each thing that was fetched.
+WORKSPACE = "/workspace"
+_PROCESSES = "PET_NPROC_PER_NODE"
+_PLACED = ("cpu", "memory", resources.GPU)
+
+
+def num_nodes(request: TrainJobRequest) -> int:
+    """Return how many nodes a request has."""
+    return (request.trainer.num_nodes if request.trainer else None) or 1
+
+
+def amounts(trainer: TrainerRequest) -> dict[str, Any]:
+    """Return what a node is to have, as fields: guaranteed, and no more than that where both can be said."""
+    given = trainer.resources_per_node or {}
+    found: dict[str, Any] = {}
+    for name in ("cpu", "memory"):
+        if name in given:
+            found |= {name: given[name], f"{name}_limit": given[name]}
+    if given.get(resources.GPU):
+        found["gpu"] = given[resources.GPU]
+    slices = [name for name in given if name.startswith(MIG)]
+    if slices:
+        found["mig_profile"] = slices[0].removeprefix(MIG)
+    others = {name: amount for name, amount in given.items() if name not in (*_PLACED, *slices)}
+    return {**found, "extended_resources": others} if others else found
+
+
+def gpus(trainer: TrainerRequest, direct: Mapping[str, Any]) -> int:
+    """Return how many processes the GPUs of a node are for; a part of one GPU is for one, and so is none."""
+    asked = resources.parse_quantity(direct.get("gpu", amounts(trainer).get("gpu", 1)))
+    return max(1, int(asked))
+
+
+def environment(request: TrainJobRequest, trainer: TrainerRequest, blueprint: Blueprint) -> dict[str, Any]:
+    """Return the environment variables of every node; secrets by reference."""
+    env: dict[str, str | SecretRef] = {**trainer.env, contract.NAME: request.require_name()}
+    if trainer.result_uri:
+        env[contract.RESULT_URI] = trainer.result_uri
+    if trainer.code is not None:
+        env[contract.NODES] = str(num_nodes(request))
+        if blueprint.policy == "torch":
+            direct = request.runai.spec if request.runai else {}
+            env[_PROCESSES] = str(trainer.num_proc_per_node or gpus(trainer, direct))
+    return {name: value if isinstance(value, SecretRef) else objects.literal(value) for name, value in env.items()}
+
+
+def command(request: TrainJobRequest, trainer: TrainerRequest, blueprint: Blueprint) -> dict[str, str]:
+    """Return command and arguments; what is not set is the image's own.
+
+    Run:ai splits each as a shell does, so that every word is quoted for one.
+    """
+    if trainer.kind == "builtin":
+        program, args = _recipe(request, trainer, blueprint)
+    elif trainer.code is None:
+        # Written for a container by somebody who may well mean Kubernetes' $(NAME).
+        program, args = list(trainer.command or ()), list(trainer.args or ())
+    else:
+        argv = _argv(request, trainer, blueprint)
+        loaded = argv.index(shipping.LOADER) + 1
+        program, args = argv[:loaded], argv[loaded:]
+    said = {"command": program, "arguments": args}
+    return {name: shlex.join(words) for name, words in said.items() if words}
+
+
+def _argv(request: TrainJobRequest, trainer: TrainerRequest, blueprint: Blueprint) -> list[str]:
+    if trainer.code is None:
+        return []
+    launch = {"torch": "torchrun", "mpi": "mpirun"}.get(blueprint.policy or "", "python")
+    exported = sorted(environment(request, trainer, blueprint))
+    packages, indexes, processes = trainer.packages, trainer.pip_index_urls, trainer.num_proc_per_node
+    return shipping.argv(trainer.code, packages, indexes, launch, exported=exported, processes=processes)  # type: ignore[arg-type]
+
+
+def _recipe(request: TrainJobRequest, trainer: TrainerRequest, blueprint: Blueprint) -> tuple[list[str], list[str]]:
+    """What Trainer's controller makes of a packaged recipe on one node (specs.md A7)."""
+    model, *always = blueprint.recipe
+    dataset = getattr(request.initializer, "dataset", None)
+    args = torchtune.arguments(trainer.config or {}, dataset.storage_uri if dataset else None)
+    processes = trainer.num_proc_per_node or gpus(trainer, request.runai.spec if request.runai else {})
+    tuned = _tuned(args)
+    where = "single_device" if processes == 1 else "distributed"
+    recipe = f"{'lora' if tuned else 'full'}_finetune_{where}"
+    suffix = f"_{tuned or 'full'}_single_device" if processes == 1 else f"_{tuned or 'full'}"
+    launch = [] if processes == 1 else ["--nproc_per_node", str(processes)]
+    words = ["tune", "run", *launch, recipe, "--config", f"{model}{suffix}"]
+    return words, [objects.literal(word) for word in (*always, *args)]
+
+
+def _tuned(args: Sequence[str]) -> str:
+    """How a recipe fine-tunes besides all weights: ``lora``, ``qlora``, or not."""
+    if not any(arg.startswith("model.lora_attn_modules") for arg in args):
+        return ""
+    quantized = "model.quantize_base=True" in args and "model.use_dora=True" not in args
+    return "qlora" if quantized else "lora"
+
+
+def claims(request: TrainJobRequest) -> dict[str, Claim]:
+    """Return the claims that hold what an earlier job has fetched.
+
+    Run:ai mounts whole claims: one with a folder for each thing lies at /workspace, one of its own at that folder.
+
+    Raises:
+        UnsupportedError: A thing lies elsewhere in its claim.
+    """
+    found: dict[str, Claim] = {}
+    for role, source in objects.sources(request):
+        claim, _, path = source.storage_uri.removeprefix(objects.PVC).partition("/")
+        folder = path.strip("/")
+        if folder not in ("", role):
+            raise UnsupportedError(
+                f"initializer.{role}: Run:ai mounts whole claims, and not {folder!r} by itself; have it at "
+                f"{objects.PVC}{claim}/{role}, or use a claim with nothing else in it ({objects.PVC}{claim})"
+            )
+        place = WORKSPACE if folder else objects.ROLES[role]
+        mounted = Claim(claim_name=claim, existing_pvc=True, path=place, read_only=not folder)
+        others = [other for other in found.values() if other.path == place and other != mounted]
+        if others:
+            raise UnsupportedError(
+                f"initializer: claims {others[0].claim_name!r} and {claim!r} cannot both be mounted at {WORKSPACE}; "
+                "have dataset and model in one claim, or each in one with nothing else in it"
+            )
+        found[f"trainjob-{role if not folder else 'workspace'}"] = mounted
+    return found
+
+
+def base(blueprint: Blueprint) -> TrainingWorkloadSpec:
+    """Return what a blueprint says of every workload."""
+    if blueprint.template is not None:
+        return TrainingWorkloadSpec(base_workload=blueprint.name)
+    return TrainingWorkloadSpec(image=blueprint.image)
