@@ -10,6 +10,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow_fakes import double
 from fake_cluster import Cluster
+from kubernetes.client import V1EnvVar
 
 from airflow_provider.exceptions import TrainJobError, TrainJobRejectedError
 from airflow_provider.operators.manage import (
@@ -22,7 +23,7 @@ from airflow_provider.operators.trainjob import InitializeOperator, TrainJobOper
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.testing.serialized import DagSerialization
 from airflow_provider.testing.tasks import StandInTaskInstance
-from trainer_core import CustomTrainer, Labels, QueueName, TrainJobRef
+from trainer_core import CustomTrainer, DistributedConfig, Labels, QueueName, TrainJobRef
 from trainer_core.admin import build
 from trainer_core.admin.blueprint import Blueprint
 
@@ -198,6 +199,23 @@ def train_operator(**arguments):
 def test_options_as_objects_plain_data_or_yaml_give_the_same_definition(options):
     expected = train_operator(options=[QueueName("nightly"), Labels({"team": "vision"})])
     assert train_operator(options=options).spec == expected.spec
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [{"DistributedConfig": {"env": [{"name": "A", "value": "{{ ds }}"}], "nodeSelector": {"gpu": "h100"}}}],
+        "- DistributedConfig: {env: [{name: A, value: '{{ ds }}'}], node_selector: {gpu: h100}}",
+    ],
+)
+def test_a_distributed_config_of_plain_data_or_yaml_is_that_of_objects(options):
+    config = DistributedConfig(env=[V1EnvVar(name="A", value="{{ ds }}")], node_selector={"gpu": "h100"})
+    assert train_operator(options=options).spec == train_operator(options=[config]).spec
+
+
+def test_a_distributed_config_is_refused_where_the_dag_is_written():
+    with pytest.raises(ValueError, match="DistributedConfig option is not compatible with LocalProcessBackend"):
+        train_operator(backend="local", options=[DistributedConfig()])
 
 
 @pytest.mark.parametrize(

@@ -36,3 +36,21 @@ def test_an_unknown_option_is_bad_input_that_names_the_known_ones(render):
     code, _, err = render("name: job\ntrainer: {func: json:dumps, packaging: reference}\noptions: [{Queue: nightly}]\n")
     assert code == 2
     assert "unknown option Queue; known are ActiveDeadlineSeconds" in err
+
+
+def test_a_distributed_config_is_refused_by_its_name_where_there_is_no_cluster(render):
+    code, _, err = render(
+        "name: job\ntrainer: {func: json:dumps, packaging: reference}\n"
+        "options: [{DistributedConfig: {nodeSelector: {gpu: h100}}}]\n"
+    )
+    assert code == 2
+    assert "DistributedConfig option is not compatible with LocalProcessBackend" in err
+
+
+def test_what_is_wrong_in_a_distributed_config_is_said_by_its_path(render):
+    code, _, err = render(
+        "name: job\ntrainer: {func: json:dumps, packaging: reference}\n"
+        "options: [{DistributedConfig: {tolerations: [{kye: gpu}]}}]\n"
+    )
+    assert code == 2
+    assert "tolerations[0].kye is not known; V1Toleration has " in err

@@ -124,6 +124,19 @@ def test_initializers_and_options_are_part_of_the_definition(tmp_path):
     assert (request["name"], request["delete_after_seconds"]) == ("tune", 3600)
 
 
+def test_a_distributed_config_is_part_of_the_definition_by_its_name(tmp_path):
+    config = {"env": [{"name": "A", "value": "b"}], "runPolicy": {"suspend": True}}
+
+    @dsl.pipeline
+    def pipeline():
+        train_task(trainer=TRAINER, options=[{"DistributedConfig": config}], backend="kubernetes")
+
+    request = compiled(pipeline, tmp_path)["inputs"]["parameters"]["request"]["runtimeValue"]["constant"]
+
+    assert request["distributed"] == {"env": [{"name": "A", "value": "b"}]}
+    assert request["suspend"] is True
+
+
 def test_a_secret_as_text_is_refused():
     initializer = Initializer(dataset=HuggingFaceDatasetInitializer(storage_uri="hf://a/b", access_token="hf_secret"))
 
