@@ -219,6 +219,7 @@ class ContainerBackendConfig(BackendConfig):
         dataset_initializer_image: Image that fetches datasets.
         model_initializer_image: Image that fetches models.
         initializer_timeout: Seconds the initializers may take.
+        namespace: Keeps apart the jobs of those who share an engine, as a cluster's namespaces do.
 
     Raises:
         ValueError: An unknown setting, or a value that cannot be right.
@@ -234,6 +235,7 @@ class ContainerBackendConfig(BackendConfig):
     dataset_initializer_image: _Text = "ghcr.io/kubeflow/trainer/dataset-initializer:latest"
     model_initializer_image: _Text = "ghcr.io/kubeflow/trainer/model-initializer:latest"
     initializer_timeout: _Seconds = 600
+    namespace: _Namespace = "default"
 
     @field_validator("pull_policy")
     @classmethod

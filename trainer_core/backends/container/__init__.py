@@ -1,0 +1,1 @@
+"""Docker and Podman: TrainJobs as containers of one engine."""
