@@ -8,7 +8,10 @@ from trainer_core.client import TrainerClient
 from trainer_core.configs import config_from_dict
 from trainer_core.ref import TrainJobRef
 
-__all__ = ["client_for", "client_of"]
+__all__ = ["IN_CONTAINER", "client_for", "client_of"]
+
+#: Set in the components' image.
+IN_CONTAINER = "TRAINJOB_KFP_CONTAINER"
 
 #: What the namespace of a ref is called in the configuration of its backend.
 _PLACES = {"local": "home", "debug": None}

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from kfp_components import _best_of, _follow, _gate, _initialize, _manage, _promote, _train
+from kfp_components import _best_of, _follow, _gate, _initialize, _look, _manage, _promote, _train
 from kfp_components._executor import Task
 from trainer_core.errors import InvalidRequestError, TrainerError
 
@@ -25,6 +25,7 @@ TARGETS: dict[str, Callable[..., None]] = {
     "evaluate_gate": _gate.evaluate_gate,
     "initialize_dataset": _initialize.initialize,
     "initialize_model": _initialize.initialize,
+    "look": _look.look,
     "promote": _promote.promote,
     "resume": _manage.resume,
     "suspend": _manage.suspend,

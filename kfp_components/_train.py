@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from kfp_components import _follow, _handover, _ownership, _request, _task_config
-from kfp_components._client import client_for, client_of
+from kfp_components._client import IN_CONTAINER, client_for, client_of
 from kfp_components._executor import Artifact, Task
 from trainer_core import waiting
 from trainer_core.client import TrainerClient
@@ -15,9 +15,6 @@ from trainer_core.errors import InvalidRequestError
 from trainer_core.ref import TrainJobRef
 
 __all__ = ["train", "wait"]
-
-#: Set in the components' image.
-_IN_CONTAINER = "TRAINJOB_KFP_CONTAINER"
 
 
 def train(
@@ -94,7 +91,7 @@ def _finish(task: Task, client: TrainerClient, ref: TrainJobRef, metric_name: st
 
 
 def _check_lives_on(backend: str, wait: bool) -> None:
-    if backend in _request.ON_THIS_MACHINE and not wait and os.environ.get(_IN_CONTAINER):
+    if backend in _request.ON_THIS_MACHINE and not wait and os.environ.get(IN_CONTAINER):
         raise InvalidRequestError(
             f"the processes of the {backend} backend end with this container; set wait=True, or use another backend"
         )

@@ -1,4 +1,4 @@
-"""From a training definition to a task of a pipeline: the same objects that Airflow and Python take."""
+"""From a training definition, or a source of data, to tasks of a pipeline: the same objects that Airflow takes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kfp import dsl
+from kfp import dsl, kubernetes
 from kfp.dsl.container_component_class import ContainerComponent
 from kfp.dsl.structures import OutputSpec
 
+from kfp_components.initialize_dataset import initialize_dataset
+from kfp_components.initialize_model import initialize_model
+from kfp_components.look import look
 from kfp_components.train import train
 from kfp_components.wait import wait
 from trainer_core import build
@@ -19,7 +22,9 @@ from trainer_core.client import backend_for
 from trainer_core.initializers import Initializer
 from trainer_core.runtimes import Runtime
 
-__all__ = ["train_task", "wait_task"]
+__all__ = ["initialize_task", "train_task", "wait_task"]
+
+_INITIALIZE = {"dataset": initialize_dataset, "model": initialize_model}
 
 #: KFP replaces these wherever they stand, also in shipped code.
 _REPLACED = ("{{$", "{{channel:")
@@ -78,6 +83,38 @@ def train_task(
     inputs.setdefault("run_id", dsl.PIPELINE_JOB_ID_PLACEHOLDER)
     task: dsl.PipelineTask = component(backend=backend, **inputs)
     return task.set_caching_options(False)
+
+
+def initialize_task(
+    role: str, *, storage_uri: Any, secrets: Mapping[str, Mapping[str, str]] | None = None, **inputs: Any
+) -> dsl.PipelineTask:
+    """Add a task of `initialize_dataset` or `initialize_model`, which KFP's cache skips while its source is the same.
+
+    A task of `look` goes before it and runs each time: it asks for the commit, or the etags of the files, and fetches
+    nothing. Secrets are put into its environment by reference.
+
+    Args:
+        role: ``"dataset"`` or ``"model"``.
+        storage_uri: Where from.
+        secrets: Secret settings by environment variable, as ``{"name": secret, "key": key}``; none of them can be a
+            pipeline parameter.
+        **inputs: Further inputs of the component.
+
+    Raises:
+        ValueError: Something cannot be right; nothing was added.
+    """
+    if role not in _INITIALIZE:
+        raise ValueError(f"role must be one of {', '.join(_INITIALIZE)}, got {role!r}")
+    if not isinstance(secrets or {}, Mapping):
+        raise ValueError("secrets: KFP mounts what is known when the pipeline is compiled; give a dict")
+    seen = {name: inputs[name] for name in ("ignore_patterns", "env") if name in inputs}
+    looked = look(storage_uri=storage_uri, role=role, **seen).set_caching_options(False).set_retry(2)
+    for variable, source in (secrets or {}).items():
+        kubernetes.use_secret_as_env(looked, source["name"], {source["key"]: variable})
+    if secrets:
+        inputs["secrets"] = secrets
+    task: dsl.PipelineTask = _INITIALIZE[role](storage_uri=storage_uri, version=looked.outputs["version"], **inputs)
+    return task
 
 
 def wait_task(*, metrics: Sequence[str] = (), **inputs: Any) -> dsl.PipelineTask:

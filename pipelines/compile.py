@@ -10,8 +10,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPONENTS = (
-    *("best_of", "delete", "evaluate_gate", "initialize_dataset", "initialize_model", "promote"),
-    *("resume", "suspend", "train", "wait"),
+    *("best_of", "delete", "evaluate_gate", "initialize_dataset", "initialize_model", "look"),
+    *("promote", "resume", "suspend", "train", "wait"),
 )
 PIPELINES = ("finetune_llm", "retrain_digits", "retrain_scheduled", "sweep")
 

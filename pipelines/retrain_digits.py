@@ -13,9 +13,8 @@ from typing import Any, Dict, NamedTuple
 
 from kfp import components, dsl
 
-from kfp_components.initialize_dataset import initialize_dataset
 from kfp_components.promote import promote
-from kfp_components.tasks import train_task
+from kfp_components.tasks import initialize_task, train_task
 from kfp_components.testing import host_runner
 from kfp_components.wait import wait
 
@@ -63,7 +62,7 @@ def retrain_digits(
         backend_config: Settings of the backend.
     """
     where = {"backend": backend, "backend_config": backend_config}
-    fetched = initialize_dataset(storage_uri=dataset_uri, **where)
+    fetched = initialize_task("dataset", storage_uri=dataset_uri, **where)
     trained = train_task(
         trainer=digits_trainer(),
         runtime="torch-distributed",
@@ -76,9 +75,12 @@ def retrain_digits(
     waited = wait(job=trained.outputs["job"], metric_name="accuracy", backend_config=backend_config)
     with dsl.If(waited.outputs["metric"] >= min_accuracy, name="good-enough"):
         promoted = promote(model=waited.outputs["model"], metric=waited.outputs["metric"], registry=registry)
+    for task in (trained, waited, promoted):
+        # What has effects is never cached. What is fetched may be: a task before it looks for something new.
+        task.set_caching_options(False)
     for task in (fetched, trained, waited, promoted):
-        # Every try finds its TrainJob again. Cached, none of them would see new data behind the same URI.
-        task.set_caching_options(False).set_retry(2, backoff_duration="5s")
+        # Every try finds its TrainJob again.
+        task.set_retry(2, backoff_duration="5s")
     return Retrained(
         job=trained.outputs["job"],
         status=waited.outputs["status"],

@@ -13,9 +13,8 @@ from typing import Dict
 from kfp import dsl, kubernetes
 
 from kfp_components.evaluate_gate import evaluate_gate
-from kfp_components.initialize_dataset import initialize_dataset
 from kfp_components.promote import promote
-from kfp_components.tasks import train_task, wait_task
+from kfp_components.tasks import initialize_task, train_task, wait_task
 from trainer_core import DeleteAfter
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "dags"))
@@ -42,9 +41,10 @@ def retrain_scheduled(
         backend_config: Such as {"namespace": "team-a"}.
     """
     where = {"backend": "kubernetes", "backend_config": backend_config}
-    fetched = initialize_dataset(
+    # Fetched anew only when the files in the bucket are others.
+    fetched = initialize_task(
+        "dataset",
         storage_uri=dataset_uri,
-        version=dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER,
         workspace={"claim": _CLAIM},
         secrets={
             "ACCESS_KEY_ID": {"name": "object-store", "key": "access-key"},

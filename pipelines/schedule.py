@@ -32,7 +32,7 @@ def schedule(
 ) -> str:
     """Replace the recurring run of a name, and return the id of the new one.
 
-    Missed times are not made up for, one run at a time, and nothing is taken from the cache of a run before.
+    Missed times are not made up for, and one run goes at a time. Tasks are cached as the pipeline says.
 
     Args:
         client: A `kfp.Client`.

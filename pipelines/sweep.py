@@ -10,9 +10,8 @@ from typing import Dict, List
 from kfp import dsl
 
 from kfp_components.best_of import best_of
-from kfp_components.initialize_dataset import initialize_dataset
 from kfp_components.promote import promote
-from kfp_components.tasks import train_task
+from kfp_components.tasks import initialize_task, train_task
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "dags"))
 
@@ -39,7 +38,7 @@ def sweep(
         backend_config: Settings of the backend.
     """
     where = {"backend": backend, "backend_config": backend_config}
-    fetched = initialize_dataset(storage_uri=dataset_uri, **where)
+    fetched = initialize_task("dataset", storage_uri=dataset_uri, **where)
     with dsl.ParallelFor(learning_rates, parallelism=2) as rate:
         trained = train_task(
             trainer=digits_trainer(),
@@ -52,6 +51,7 @@ def sweep(
         trained.set_retry(2, backoff_duration="5s")
     best = best_of(jobs=dsl.Collected(trained.outputs["job"]), metric_name="accuracy", backend_config=backend_config)
     promoted = promote(model=best.outputs["model"], metric=best.outputs["metric"], registry=registry)
-    for task in (fetched, best, promoted):
+    fetched.set_retry(2, backoff_duration="5s")
+    for task in (best, promoted):
         task.set_caching_options(False).set_retry(2, backoff_duration="5s")
     return best.outputs["job"]

@@ -1,0 +1,135 @@
+"""What is fetched is cached by what it is: the component look, and initialize_task."""
+
+import kfp_definitions as definitions
+import pytest
+import yaml
+from fake_hub import Hub
+from kfp import compiler, dsl
+from kfp.local import config
+
+from kfp_components.tasks import initialize_task, train_task
+from kfp_components.testing import host_runner
+from trainer_core import CustomTrainer
+
+
+@pytest.fixture
+def source(tmp_path):
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "a.csv").write_text("1,2")
+    return folder
+
+
+@pytest.fixture
+def version(task):
+    """The version of a source, as the component says it."""
+
+    def of(uri, **inputs):
+        looking = task("look", storage_uri=uri, **inputs)
+        finished = looking.run()
+        assert finished.returncode == 0, finished.stderr
+        return looking.output("version")
+
+    return of
+
+
+def test_a_source_that_stays_the_same_has_the_same_version(version, source):
+    assert version(source.as_uri()) == version(source.as_uri())
+
+
+def test_a_source_that_changes_has_another_version(version, source):
+    before = version(source.as_uri())
+    (source / "b.csv").write_text("3,4")
+
+    assert version(source.as_uri()) != before
+
+
+def test_files_that_are_left_out_do_not_count(version, source):
+    before = version(source.as_uri(), ignore_patterns=["*.tmp"])
+    (source / "b.tmp").write_text("3,4")
+
+    assert version(source.as_uri(), ignore_patterns=["*.tmp"]) == before
+
+
+def test_a_new_commit_is_another_version(version, monkeypatch):
+    with Hub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        repository = hub.publish("team/digits", {"data.csv": b"1,2"}, kind="dataset")
+        before = version("hf://team/digits"), version("hf://team/digits")
+        repository.commit({"data.csv": b"3,4"})
+
+        assert before[0] == before[1] != version("hf://team/digits")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "reason"),
+    [
+        ({"storage_uri": "file:///nowhere/at/all"}, "/nowhere/at/all does not exist"),
+        ({"storage_uri": "pvc://claim/dataset"}, "pvc:// cannot be fetched here"),
+        ({"storage_uri": "file:///tmp", "role": "code"}, "role must be one of dataset, model"),
+    ],
+)
+def test_a_source_that_cannot_be_looked_at_fails_in_one_line(task, inputs, reason):
+    finished = task("look", **inputs).run()
+
+    (line,) = finished.stderr.splitlines()
+    assert (finished.returncode, reason in line) == (1, True)
+
+
+def compiled(pipeline, folder):
+    compiler.Compiler().compile(pipeline, str(folder / "pipeline.yaml"))
+    return list(yaml.safe_load_all((folder / "pipeline.yaml").read_text()))
+
+
+@dsl.pipeline
+def fetch(storage_uri: str) -> dict:
+    fetched = initialize_task("dataset", storage_uri=storage_uri)
+    reader = CustomTrainer(func=definitions.read_the_dataset)
+    trained = train_task(trainer=reader, runtime="python", dataset=fetched.outputs["dataset"], wait=True)
+    return trained.outputs["result"]
+
+
+def test_what_looks_is_never_cached_and_what_fetches_is_cached_by_what_it_saw(tmp_path):
+    tasks = compiled(fetch, tmp_path)[0]["root"]["dag"]["tasks"]
+    version = tasks["initialize-dataset"]["inputs"]["parameters"]["version"]
+
+    assert (tasks["look"]["cachingOptions"], tasks["initialize-dataset"]["cachingOptions"]) == (
+        {},
+        {"enableCache": True},
+    )
+    assert version["taskOutputParameter"] == {"outputParameterKey": "version", "producerTask": "look"}
+
+
+def test_with_the_cache_of_kfp_only_what_is_new_is_fetched(tmp_path, client, source):
+    """The cache is that of KFP's local runner; its jobs are one that fetches, if any, and one that trains."""
+    with host_runner(tmp_path / "runs"):
+        config.LocalExecutionConfig.instance.enable_caching = True
+        seen = []
+        for content in ("1,2", "1,2", "3,4,5"):
+            if (source / "a.csv").read_text() != content:
+                (source / "a.csv").write_text(content)
+            seen.append((fetch(storage_uri=source.as_uri()).output["files"]["a.csv"], len(client.list_jobs())))
+
+    assert seen == [("1,2", 2), ("1,2", 3), ("3,4,5", 5)]
+
+
+def test_secrets_reach_what_looks_by_reference(tmp_path):
+    @dsl.pipeline
+    def pipeline():
+        secrets = {"ACCESS_TOKEN": {"name": "hugging-face", "key": "token"}}
+        initialize_task("model", storage_uri="hf://a/b", secrets=secrets, backend="kubernetes")
+
+    document, platform = compiled(pipeline, tmp_path)
+
+    (secret,) = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-look"]["secretAsEnv"]
+    assert secret["keyToEnv"] == [{"envVar": "ACCESS_TOKEN", "secretKey": "token"}]
+    given = document["root"]["dag"]["tasks"]["initialize-model"]["inputs"]["parameters"]
+    assert given["secrets"]["runtimeValue"]["constant"] == {"ACCESS_TOKEN": {"name": "hugging-face", "key": "token"}}
+    assert (
+        document["root"]["dag"]["tasks"]["look"]["inputs"]["parameters"]["role"]["runtimeValue"]["constant"] == "model"
+    )
+
+
+def test_only_datasets_and_models_are_fetched():
+    with pytest.raises(ValueError, match="role must be one of dataset, model"):
+        initialize_task("code", storage_uri="hf://a/b")
