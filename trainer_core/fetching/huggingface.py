@@ -24,7 +24,7 @@ from trainer_core.fetching import huggingface_errors as errors
 from trainer_core.fetching import parallel
 from trainer_core.fetching.huggingface_files import LIBRARY, SCRATCH, Repository, patiently
 from trainer_core.fetching.memory import RememberedSource
-from trainer_core.fetching.settings import Settings
+from trainer_core.fetching.settings import PREFIX, Settings
 from trainer_core.fetching.source import FetchError, File, Report, Snapshot, is_ignored, remaining
 
 __all__ = ["HuggingFaceSource", "Place", "source"]
@@ -82,7 +82,9 @@ def source(settings: Settings) -> HuggingFaceSource:
         FetchError: It names no repository.
     """
     place = Place.of(settings.uri, settings.role)
-    return HuggingFaceSource(place, settings.ignore, settings.access_token, os.environ.get("HF_ENDPOINT"))
+    # With the prefix where a request names it for this one source.
+    endpoint = os.environ.get(f"{PREFIX}HF_ENDPOINT") or os.environ.get("HF_ENDPOINT")
+    return HuggingFaceSource(place, settings.ignore, settings.access_token, endpoint)
 
 
 class HuggingFaceSource(RememberedSource):

@@ -31,7 +31,7 @@ def reporter(role: str) -> Report:
 
 
 class Lines:
-    """A line when a fetch begins, one every few seconds, and one when all is there.
+    """A line when a fetch begins, one every few seconds as long as it moves, and one when it has ended.
 
     Args:
         role: ``dataset`` or ``model``.
@@ -41,37 +41,49 @@ class Lines:
     def __init__(self, role: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._role = role
         self._clock = clock
-        # What is too often is held back here: the speed is that since the line before.
+        # How often is decided here: what comes in large pieces must be told when nothing comes, too.
         self._reporter = Reporter(clock, interval=0)
+        self._teller = threading.Thread(target=self._tell_again, name="progress", daemon=True)
+        self._ended = threading.Event()
         self._lock = threading.Lock()
-        self._size = self._done = self._files = self._told = 0
+        self._size = self._done = self._files = 0
+        self._told: tuple[int, int] | None = None
         self._told_at = 0.0
 
     def begin(self, size: int, files: int) -> None:
         """Say how much it is."""
-        self._size, self._told_at = size, self._clock()
+        self._size = size
         print(f"{self._role}: {size / _MB:.1f} MB in {files} files", flush=True)
+        self._teller.start()
 
     def advance(self, size: int, files: int = 0) -> None:
-        """Count, and say it if it is time."""
+        """Count."""
         with self._lock:
             self._done += size
             self._files += files
-            if self._clock() >= self._told_at + INTERVAL:
-                self._tell()
 
     def end(self) -> None:
         """Say how far it has come."""
-        with self._lock:
-            self._tell()
+        self._ended.set()
+        self._teller.join()
+        self.tell()
 
-    def _tell(self) -> None:
-        now = self._clock()
-        # The first of it may have been in place before, and all of it been there in no time.
-        speed = (self._done - self._told) / _MB / max(now - self._told_at, 1e-3) if self._told else None
-        metrics = {"files": self._files, **({} if speed is None else {"MB_per_second": round(speed, 1)})}
-        self._told, self._told_at = self._done, now
-        self._reporter.report(self._done / _MB, self._size / _MB or None, metrics)
+    def tell(self) -> None:
+        """Print a line, if there is news."""
+        with self._lock:
+            now, state = self._clock(), (self._done, self._files)
+            if state == self._told:
+                return
+            metrics: dict[str, float] = {"files": self._files}
+            if self._told is not None:
+                # Not in the first line: what it tells of may have been in place before.
+                metrics["MB_per_second"] = round((self._done - self._told[0]) / _MB / max(now - self._told_at, 0.1), 1)
+            self._told, self._told_at = state, now
+            self._reporter.report(self._done / _MB, self._size / _MB or None, metrics)
+
+    def _tell_again(self) -> None:
+        while not self._ended.wait(INTERVAL):
+            self.tell()
 
 
 class _Bar:
