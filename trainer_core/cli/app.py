@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trainer_core.cli import create_runtime, doctor, exits, lint, manage, runtimes, submit
+from trainer_core.cli import create_runtime, doctor, exits, lint, manage, migrate, runtimes, submit
 from trainer_core.cli.settings import Settings
 from trainer_core.errors import TrainerError
 
@@ -29,6 +29,7 @@ create_runtime.register(runtimes.group)
 app.add_typer(runtimes.group, name="runtimes")
 doctor.register(app)
 lint.register(app)
+migrate.register(app)
 
 #: The base class of wrong usage; it lies in click or in typer, by typer's version.
 _UsageError: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")

@@ -1,0 +1,62 @@
+"""`trainjob migrate`: YAML in, YAML out, with what is different as comments."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import yaml
+
+from trainer_core.cli.app import run
+
+JOB = """
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {name: job}
+spec:
+  runPolicy: {ttlSecondsAfterFinished: 60}
+  pytorchReplicaSpecs:
+    Master:
+      template:
+        spec:
+          nodeSelector: {zone: a}
+          containers: [{name: pytorch, image: train:1, command: [torchrun, train.py]}]
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "pytorchjob.yaml"
+    path.write_text(JOB, encoding="utf-8")
+    return str(path)
+
+
+def test_the_runtime_comes_before_the_trainjob_that_needs_it(file, capsys):
+    assert run(["migrate", file]) == 0
+    documents = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert [document["kind"] for document in documents if document] == ["TrainingRuntime", "TrainJob"]
+
+
+def test_comments_name_what_cannot_be_carried_over(file, capsys):
+    run(["migrate", file])
+    comments = [line for line in capsys.readouterr().out.splitlines() if line.startswith("#")]
+    assert comments[0] == "# Not carried over:"
+    assert comments[1].startswith("#   spec.runPolicy.ttlSecondsAfterFinished: a TrainJob has no time to live")
+
+
+def test_losses_are_an_error_where_none_are_allowed(file, capsys):
+    assert run(["migrate", "--strict", file]) == 2
+    assert "1 settings could not be carried over" in capsys.readouterr().err
+
+
+def test_what_kubectl_prints_can_be_piped_in(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO(JOB))
+    assert run(["migrate", "-"]) == 0
+    assert "kind: TrainJob" in capsys.readouterr().out
+
+
+def test_a_file_without_a_pytorchjob_is_one_line_of_error(tmp_path, capsys):
+    path = tmp_path / "pod.yaml"
+    path.write_text("{kind: Pod}", encoding="utf-8")
+    assert run(["migrate", str(path)]) == 2
+    assert capsys.readouterr().err == f"trainjob: {path} has no PyTorchJob (kubeflow.org/v1)\n"
