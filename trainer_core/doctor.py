@@ -10,9 +10,9 @@ from importlib import metadata
 
 from trainer_core.admin.validate import findings
 from trainer_core.backends.kubernetes import doctor as kubernetes
-from trainer_core.backends.kubernetes.doctor import LIMITED, MISSING, OK, UNKNOWN, Check, Report
 from trainer_core.client import TrainerClient
-from trainer_core.configs import BackendConfig, KubernetesBackendConfig, LocalProcessBackendConfig
+from trainer_core.cluster.checkup import LIMITED, MISSING, OK, UNKNOWN, Check, Report
+from trainer_core.configs import BackendConfig, KubernetesBackendConfig, LocalProcessBackendConfig, RunaiBackendConfig
 
 __all__ = ["LIMITED", "MISSING", "OK", "UNKNOWN", "Check", "Report", "examine"]
 
@@ -28,6 +28,10 @@ def examine(config: BackendConfig) -> Report:
     """
     if isinstance(config, KubernetesBackendConfig):
         return kubernetes.examine(config, findings)
+    if isinstance(config, RunaiBackendConfig):
+        from trainer_core.backends.runai import doctor as runai  # The model of its workloads takes 50 ms to load.
+
+        return runai.examine(config)
     if isinstance(config, LocalProcessBackendConfig):
         return Report((*_interpreter(), _home(config)))
     # Says what is missing of a backend that cannot be used at all.

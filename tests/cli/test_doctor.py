@@ -13,10 +13,11 @@ from fake_cluster import Cluster
 
 from trainer_core.admin import build
 from trainer_core.admin.blueprint import Blueprint
-from trainer_core.backends.kubernetes import permissions
-from trainer_core.backends.kubernetes.permissions import AIRFLOW, KFP, PERMISSIONS
+from trainer_core.backends.kubernetes.permissions import PERMISSIONS
 from trainer_core.cli import main
+from trainer_core.cluster import permissions
 from trainer_core.cluster.kinds import CLUSTER_TRAINING_RUNTIMES
+from trainer_core.cluster.permissions import AIRFLOW, KFP
 
 ROOT = Path(__file__).parents[2]
 

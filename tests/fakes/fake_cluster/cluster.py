@@ -114,10 +114,9 @@ class Cluster:
         reconcile[TRAINING_WORKLOADS] = workloads.reconcile_training
         reconcile[DISTRIBUTED_WORKLOADS] = workloads.reconcile_distributed
         self._controllers = Controllers(self._store, reconcile)
-        of_others = crds.definitions(trainer) if trainer else ()
-        self._validates = bool(of_others)
-        definitions = (*of_others, *runai_schema.DEFINITIONS) if trainer else ()
-        self._schemas = Schemas(definitions)
+        definitions = crds.definitions(trainer) if trainer else ()
+        self._validates = bool(definitions)
+        self._schemas = Schemas((*definitions, *runai_schema.DEFINITIONS) if trainer else ())
         self._admission = Admission(self._store, kueue)
         checks = (metadata_rules.check, self._schemas.check, self._admission.check)
         self._server.writer.checks.extend(checks)

@@ -20,6 +20,7 @@ _OTHERS = (
 )
 _WITH_STATUS = {
     *(kinds.PODS, kinds.JOBS, kinds.CLAIMS, kinds.JOBSETS, kinds.TRAINJOBS, kinds.PYTORCH_JOBS),
+    *(kinds.TRAINING_WORKLOADS, kinds.DISTRIBUTED_WORKLOADS),
     NAMESPACES,
 }
 

@@ -83,7 +83,7 @@ def _definition(kind: str, plural: str, properties: Mapping[str, Any]) -> Raw:
             "group": _GROUP,
             "scope": "Namespaced",
             "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
-            "versions": [{**version, "subresources": {"status": {}}}],
+            "versions": [version],
         },
     }
 
