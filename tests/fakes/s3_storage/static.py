@@ -11,6 +11,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -22,14 +23,26 @@ _PAGE = 1000
 
 
 class Folder:
-    """The objects of a bucket."""
+    """The objects of a bucket: the files of a folder, as they are when they are first asked for."""
 
     def __init__(self, folder: Path) -> None:
-        self._paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-        self._etags = {key: f'"{etag(path)}"' for key, path in self._paths.items()}
-        self._sizes = {key: path.stat().st_size for key, path in self._paths.items()}
-        self._keys = sorted(self._paths)
-        self._small = {key: path.read_bytes() for key, path in self._paths.items() if self._sizes[key] < PART}
+        self._folder = folder
+
+    @cached_property
+    def _paths(self) -> dict[str, Path]:
+        return {path.relative_to(self._folder).as_posix(): path for path in self._folder.rglob("*") if path.is_file()}
+
+    @cached_property
+    def _etags(self) -> dict[str, str]:
+        return {key: f'"{etag(path)}"' for key, path in self._paths.items()}
+
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        return {key: path.stat().st_size for key, path in self._paths.items()}
+
+    @cached_property
+    def _small(self) -> dict[str, bytes]:
+        return {key: path.read_bytes() for key, path in self._paths.items() if self._sizes[key] < PART}
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer a request."""
@@ -66,7 +79,7 @@ class Folder:
 
     def _list(self, query: Mapping[str, str]) -> web.Response:
         prefix, after = query.get("prefix", ""), query.get("continuation-token") or query.get("start-after", "")
-        keys = [key for key in self._keys if key.startswith(prefix) and key > after]
+        keys = [key for key in sorted(self._paths) if key.startswith(prefix) and key > after]
         page, more = keys[:_PAGE], len(keys) > _PAGE
         entries = "".join(
             f"<Contents><Key>{escape(key)}</Key><LastModified>2025-11-01T00:00:00.000Z</LastModified>"
@@ -94,14 +107,13 @@ def etag(path: Path) -> str:
     return f"{whole.hexdigest()}-{len(parts)}"
 
 
-def main(folder: Path) -> None:
-    """Serve a folder on a free port of the loopback until killed."""
-    app = web.Application()
-    bucket = Folder(folder)
-    app.router.add_route("*", "/{bucket}/{key:.*}", bucket.answer)
-    app.router.add_route("*", "/{bucket}", bucket.answer)
-    web.run_app(app, host="127.0.0.1", port=int(os.environ.get("PORT", "0")), access_log=None)
+def app(folder: Path) -> web.Application:
+    """Return the application that serves a folder as a bucket of any name."""
+    made, bucket = web.Application(), Folder(folder)
+    made.router.add_route("*", "/{bucket}/{key:.*}", bucket.answer)
+    made.router.add_route("*", "/{bucket}", bucket.answer)
+    return made
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    web.run_app(app(Path(sys.argv[1])), host="127.0.0.1", port=int(os.environ.get("PORT", "0")), access_log=None)

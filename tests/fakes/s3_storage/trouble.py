@@ -1,0 +1,137 @@
+"""A proxy in front of S3 storage that has a bad day: it refuses, resets, spoils and waits as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+
+from aiohttp import ClientSession, web
+from yarl import URL
+
+_HOP = {"host", "connection", "transfer-encoding", "content-length", "content-encoding", "date", "server"}
+Act = Callable[["Proxy", web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass
+class Fault:
+    """What happens to some requests.
+
+    Attributes:
+        act: Answers in the storage's place.
+        key: Which: those whose path ends with this; empty for every listing.
+        left: To how many of them; the others pass.
+    """
+
+    act: Act
+    key: str
+    left: int = 1_000_000
+
+    def hits(self, request: web.Request) -> bool:
+        """Say whether it happens to a request."""
+        listing = "list-type" in request.query
+        mine = self.left > 0 and (listing if not self.key else not listing and request.path.endswith(self.key))
+        self.left -= mine
+        return mine
+
+
+@dataclass
+class Proxy:
+    """The proxy.
+
+    Attributes:
+        upstream: URL of the storage.
+        faults: What happens; the first that hits a request.
+        seen: Method, path and headers of each request.
+    """
+
+    upstream: str
+    faults: list[Fault] = field(default_factory=list)
+    seen: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
+
+    def app(self) -> web.Application:
+        """Return the application to serve."""
+        app = web.Application(client_max_size=2**30)
+        app.cleanup_ctx.append(self._session)
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        return app
+
+    def gets(self, key: str) -> int:
+        """Count the requests for the bytes of an object."""
+        return sum(method == "GET" and path.endswith(key) for method, path, _ in self.seen)
+
+    async def forward(self, request: web.Request) -> web.Response:
+        """Ask the storage."""
+        url = URL(f"{self.upstream}{request.raw_path}", encoded=True)
+        headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}
+        async with self.session.request(
+            request.method, url, headers=headers, data=await request.read(), allow_redirects=False
+        ) as answer:
+            body = await answer.read()
+            kept = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP}
+            if request.method == "HEAD":
+                kept["Content-Length"] = answer.headers.get("Content-Length", "0")
+            return web.Response(status=answer.status, headers=kept, body=None if request.method == "HEAD" else body)
+
+    async def _session(self, app: web.Application) -> AsyncIterator[None]:
+        async with ClientSession(auto_decompress=False) as self.session:
+            yield
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        self.seen.append((request.method, request.path, dict(request.headers)))
+        fault = next((fault for fault in self.faults if fault.hits(request)), None)
+        return await (fault.act(self, request) if fault else self.forward(request))
+
+
+def says(status: int, code: str) -> Act:
+    """Refuse with an error of S3's."""
+
+    async def act(proxy: Proxy, request: web.Request) -> web.Response:
+        text = f"<?xml version='1.0' encoding='UTF-8'?><Error><Code>{code}</Code><Message>No.</Message></Error>"
+        return web.Response(status=status, text=text, content_type="application/xml")
+
+    return act
+
+
+def reset(after: int) -> Act:
+    """Break the connection after so many bytes of a body."""
+
+    async def act(proxy: Proxy, request: web.Request) -> web.StreamResponse:
+        whole = await proxy.forward(request)
+        answer = web.StreamResponse(status=whole.status, headers=whole.headers)
+        answer.content_length = len(whole.body)
+        await answer.prepare(request)
+        await answer.write(whole.body[:after])
+        request.transport.abort()
+        return answer
+
+    return act
+
+
+async def spoil(proxy: Proxy, request: web.Request) -> web.Response:
+    """Turn a bit around."""
+    answer = await proxy.forward(request)
+    answer.body = bytes([answer.body[0] ^ 1]) + answer.body[1:]
+    return answer
+
+
+def after(change: Callable[[], object]) -> Act:
+    """Let something happen to the storage first."""
+
+    async def act(proxy: Proxy, request: web.Request) -> web.Response:
+        await asyncio.to_thread(change)
+        return await proxy.forward(request)
+
+    return act
+
+
+def held(at: threading.Event, until: threading.Event) -> Act:
+    """Say that a request has come, and let it wait."""
+
+    async def act(proxy: Proxy, request: web.Request) -> web.Response:
+        at.set()
+        await asyncio.to_thread(until.wait, 60)
+        return await proxy.forward(request)
+
+    return act
