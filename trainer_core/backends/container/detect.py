@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,9 +140,19 @@ def _connect(candidate: Candidate) -> Engine:
         path = Path(address.removeprefix(_SOCKET))
         if not path.exists():
             raise BackendUnavailableError("no such socket")
-        if not os.access(path, os.R_OK | os.W_OK):
-            raise BackendUnavailableError("not permitted; be in its group, or use a rootless engine")
+        _check_that_somebody_listens(path)
     return Engine(address, tls=_tls(candidate))
+
+
+def _check_that_somebody_listens(path: Path) -> None:
+    try:
+        # The docker library leaves a socket open that nobody answers.
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.connect(str(path))
+    except PermissionError as error:
+        raise BackendUnavailableError("not permitted; be in its group, or use a rootless engine") from error
+    except OSError as error:
+        raise BackendUnavailableError(f"nobody answers there: {error.strerror}") from error
 
 
 def _tls(candidate: Candidate) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import sys
 import tarfile
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import datetime, timedelta, timezone
@@ -25,6 +26,9 @@ _PULL_SECONDS = 600
 #: Bytes of a file of ours that are read at most.
 _FILE_BYTES = 2**28
 _NOT_FOUND, _CONFLICT = 404, 409
+_HEADER_BYTES, _BLOCK_BYTES = 8, 65_536
+#: Of the API; all that is asked for here has been in it since then.
+_OLDEST = "1.41"
 
 
 class RefusedError(Exception):
@@ -54,6 +58,11 @@ class Engine:
         self.address = address
         self._tls = tls
         self._api = self._connected(_SECONDS)
+        try:
+            self.version  # noqa: B018 -- asked for here, so that whoever has an engine has one that answers
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Give back the connections."""
@@ -171,7 +180,10 @@ class Engine:
 
         ssh = self.address.startswith("ssh://")
         with self._errors():
-            return docker.APIClient(self.address, version="auto", timeout=seconds, tls=self._tls, use_ssh_client=ssh)
+            # Told later which version to speak: where nobody answers, the library would leave its connection open.
+            api = docker.APIClient(self.address, version=_OLDEST, timeout=seconds, tls=self._tls, use_ssh_client=ssh)
+        weakref.finalize(self, api.close)
+        return api
 
     def containers(self, *labels: str) -> list[dict[str, Any]]:
         """Return all containers with all of these labels, also those that have ended; in few words."""
@@ -222,15 +234,22 @@ class Engine:
             since: The second.
             tail: Of how many last lines; None for all.
         """
-        settings = {"stream": True, "timestamps": True, "tail": tail or "all", **({"since": since} if since else {})}
-        with self._errors(), closing(self._api.logs(key, **settings)) as stream:
-            yield from stream
+        return self._printed(key, timestamps=True, tail=tail or "all", **({"since": since} if since else {}))
 
     def last_lines(self, key: str, lines: int) -> list[str]:
         """Return the last lines that a container has printed."""
-        with self._errors():
-            text = b"".join(self._api.logs(key, stream=True, tail=lines))
+        text = b"".join(self._printed(key, tail=lines))
         return text.decode("utf-8", "replace").splitlines()
+
+    def _printed(self, key: str, **settings: Any) -> Iterator[bytes]:
+        """The library's own way to read a log gives no hold on a connection that is to be closed before its end."""
+        url = f"{self._api.base_url}/v{self._api.api_version}/containers/{key}/logs"
+        asked = {"stdout": True, "stderr": True, **settings}
+        with self._errors(), self._api.get(url, params=asked, stream=True, timeout=_SECONDS) as answer:
+            if not answer.ok:
+                refusal = NotThereError if answer.status_code == _NOT_FOUND else RefusedError
+                raise refusal(_one_line(answer.text))
+            yield from _payloads(answer.iter_content(_BLOCK_BYTES))
 
     def read(self, key: str, path: str) -> bytes | None:
         """Return a file of a container, running or not; None where there is none."""
@@ -265,6 +284,20 @@ class Engine:
         from docker.errors import APIError
 
         return APIError
+
+
+def _payloads(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Both outputs of a container come in one stream, each piece behind eight bytes that end in its length."""
+    rest = b""
+    for block in blocks:
+        rest, start = rest + block, 0
+        while len(rest) >= start + _HEADER_BYTES:
+            end = start + _HEADER_BYTES + int.from_bytes(rest[start + 4 : start + _HEADER_BYTES], "big")
+            if len(rest) < end:
+                break
+            yield rest[start + _HEADER_BYTES : end]
+            start = end
+        rest = rest[start:]
 
 
 @contextmanager

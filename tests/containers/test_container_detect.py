@@ -1,0 +1,116 @@
+"""Which engine is used, and what is said where there is none."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import socketserver
+import threading
+from pathlib import Path
+
+import pytest
+
+from trainer_core.backends.container import detect
+from trainer_core.configs import ContainerBackendConfig
+from trainer_core.errors import BackendUnavailableError
+
+HOME = Path("/home/me")
+
+
+def addresses(env, **settings):
+    return [each.address for each in detect.candidates(ContainerBackendConfig(**settings), env, HOME)]
+
+
+def test_what_the_configuration_names_is_the_only_place():
+    env = {"DOCKER_HOST": "tcp://other:2375"}
+    assert addresses(env, container_host="unix:///mine.sock") == ["unix:///mine.sock"]
+
+
+def test_the_environment_counts_before_the_usual_places():
+    env = {"DOCKER_HOST": "tcp://docker:2375", "CONTAINER_HOST": "unix:///podman.sock"}
+    assert addresses(env) == ["tcp://docker:2375"]
+    assert addresses(env, container_runtime="podman") == ["unix:///podman.sock"]
+
+
+def test_the_usual_places_are_those_of_docker_then_those_of_podman():
+    env = {"XDG_RUNTIME_DIR": "/run/user/1000"}
+    found = addresses(env)
+    assert found[0] == "unix:///var/run/docker.sock"
+    wanted = ["/run/user/1000/docker.sock", "/home/me/.colima/default/docker.sock", "/run/user/1000/podman/podman.sock"]
+    order = [found.index(f"unix://{path}") for path in wanted]
+    assert order == sorted(order)
+    assert any("podman/machine" in address for address in found)
+
+
+@pytest.mark.parametrize(("wanted", "unwanted"), [("docker", "podman.sock"), ("podman", "docker.sock")])
+def test_an_engine_of_the_other_kind_is_not_looked_for(wanted, unwanted):
+    assert not [each for each in addresses({}, container_runtime=wanted) if each.endswith(unwanted)]
+
+
+def test_colima_may_have_another_home():
+    assert "unix:///colima/default/docker.sock" in addresses({"COLIMA_HOME": "/colima"})
+
+
+def test_the_message_lists_what_was_tried_and_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.delenv("CONTAINER_HOST", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    monkeypatch.setattr(Path, "exists", lambda path: False)
+    with pytest.raises(BackendUnavailableError) as refused:
+        detect.connect(ContainerBackendConfig())
+    said = str(refused.value)
+    assert f"docker, rootless unix://{tmp_path}/docker.sock (no such socket)" in said
+    assert "podman, machine" in said
+    assert "systemctl --user start podman.socket" in said
+    assert len(said.splitlines()) == 1
+
+
+class _Podman(http.server.BaseHTTPRequestHandler):
+    """Answers what an engine is asked first."""
+
+    def do_GET(self):
+        said = json.dumps({"Version": "5.0", "ApiVersion": "1.41", "Components": [{"Name": "Podman Engine"}]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+    def log_message(self, *_):
+        pass
+
+    def address_string(self):
+        return "a socket"
+
+
+@pytest.fixture
+def podman(tmp_path):
+    class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+        daemon_threads = True
+
+    path = tmp_path / "engine.sock"
+    with Server(str(path), _Podman) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"unix://{path}"
+        server.shutdown()
+        thread.join()
+
+
+def test_an_engine_says_what_it_is(podman):
+    engine = detect.connect(ContainerBackendConfig(container_host=podman))
+    assert (engine.product, engine.local) == ("podman", True)
+    engine.close()
+
+
+def test_an_engine_of_the_other_kind_is_not_taken(podman):
+    with pytest.raises(BackendUnavailableError, match="is podman, not docker"):
+        detect.connect(ContainerBackendConfig(container_host=podman, container_runtime="docker"))
+
+
+def test_a_socket_on_which_nobody_answers_is_said_to_be_so(tmp_path):
+    path = tmp_path / "dead.sock"
+    with socketserver.UnixStreamServer(str(path), _Podman):
+        pass
+    with pytest.raises(BackendUnavailableError, match=r"dead\.sock.*nobody answers"):
+        detect.connect(ContainerBackendConfig(container_host=f"unix://{path}"))

@@ -1,0 +1,131 @@
+"""Where runtimes come from: folders, files, the network; and what there is without it."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from trainer_core.backends.container import runtimes
+from trainer_core.backends.container.runtimes import Runtimes
+from trainer_core.errors import RuntimeNotFoundError
+
+PYTHON = (Path(runtimes.__file__).parent / "runtimes" / "python.yaml").read_text()
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAINJOB_HOME", str(tmp_path / "home"))
+
+
+def runtime(name: str, image: str = "mine:1") -> str:
+    return PYTHON.replace("name: python\n", f"name: {name}\n", 1).replace("docker.io/library/python:3.12-slim", image)
+
+
+class Web:
+    """A server with pages, which can be taken away."""
+
+    def __init__(self):
+        self.pages: dict[str, str] = {}
+        self.asked: list[str] = []
+        web = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                web.asked.append(self.path)
+                page = web.pages.get(self.path)
+                self.send_response(404 if page is None else 200)
+                body = (page or "").encode()
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread.start()
+
+    def stop(self):
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+@pytest.fixture
+def web():
+    web = Web()
+    yield web
+    web.stop()
+
+
+def names(source):
+    return [each.name for each in Runtimes([source] if source else []).list()]
+
+
+def test_without_a_source_there_are_the_packaged_ones():
+    assert names(None) == ["python", "torch-distributed"]
+
+
+@pytest.mark.parametrize("spelling", ["{}", "file://{}"])
+def test_runtimes_of_a_folder_come_first(tmp_path, spelling):
+    (tmp_path / "mine.yaml").write_text(runtime("python") + "\n---\n" + runtime("mine"))
+    found = Runtimes([spelling.format(tmp_path)])
+    assert [each.name for each in found.list()] == ["mine", "python", "torch-distributed"]
+    assert found.list()[1].trainer.image == "mine:1"
+
+
+def test_a_file_that_cannot_be_read_is_left_out_with_a_warning(tmp_path, caplog):
+    (tmp_path / "bad.yaml").write_text("kind: [")
+    (tmp_path / "good.yaml").write_text(runtime("mine"))
+    assert "mine" in names(str(tmp_path))
+    assert "bad.yaml" in caplog.text
+
+
+def test_an_unknown_runtime_is_refused_with_the_known_ones():
+    with pytest.raises(RuntimeNotFoundError, match="no runtime 'x'.* there are python, torch-distributed"):
+        Runtimes([]).get("x")
+
+
+def test_a_page_is_read_once_a_day(web):
+    web.pages["/mine.yaml"] = runtime("mine")
+    for _ in range(3):
+        assert "mine" in names(f"{web.url}/mine.yaml")
+    assert web.asked == ["/mine.yaml"]
+
+
+def test_a_repository_is_read_file_by_file(web, monkeypatch):
+    monkeypatch.setattr(runtimes, "_CONTENTS", web.url)
+    entries = [
+        {"type": "file", "name": "mine.yaml", "download_url": f"{web.url}/raw/mine.yaml"},
+        {"type": "file", "name": "kustomization.txt", "download_url": f"{web.url}/raw/no"},
+        {"type": "dir", "name": "more", "download_url": None},
+    ]
+    web.pages["/kubeflow/trainer/contents/manifests/base/runtimes"] = json.dumps(entries)
+    web.pages["/raw/mine.yaml"] = runtime("mine")
+    assert "mine" in names("github://kubeflow/trainer")
+    web.pages["/me/mine/contents/here"] = json.dumps(entries)
+    assert "mine" in names("github://me/mine/here")
+
+
+def test_without_a_network_the_packaged_ones_are_used_with_one_warning(web, caplog):
+    source = f"{web.url}/nowhere.yaml"
+    web.stop()
+    assert names(source) == ["python", "torch-distributed"] == names(source)
+    (warning,) = [record.getMessage() for record in caplog.records if source in record.getMessage()]
+    assert "the runtimes that come with this package are used" in warning
+
+
+def test_without_a_network_what_was_read_before_counts_however_old(web, caplog, monkeypatch):
+    web.pages["/mine.yaml"] = runtime("mine")
+    source = f"{web.url}/mine.yaml"
+    names(source)
+    del web.pages["/mine.yaml"]
+    monkeypatch.setattr(runtimes, "_DAY_SECONDS", -1.0)
+    assert "mine" in names(source)
+    assert "those kept from before are used" in caplog.text
