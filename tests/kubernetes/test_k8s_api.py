@@ -5,7 +5,6 @@ import time
 import tracemalloc
 
 import pytest
-from fake_cluster import Cluster
 
 from trainer_core.cluster import connect
 from trainer_core.cluster.answers import (
@@ -23,12 +22,6 @@ from trainer_core.cluster.api import Api, LogPart
 from trainer_core.cluster.kinds import CLUSTER_TRAINING_RUNTIMES, CONFIG_MAPS, PODS, TRAINJOBS, Kind
 from trainer_core.configs import KubernetesBackendConfig
 from trainer_core.errors import BackendUnavailableError
-
-
-@pytest.fixture
-def cluster():
-    with Cluster(controllers=False) as cluster:
-        yield cluster
 
 
 @pytest.fixture

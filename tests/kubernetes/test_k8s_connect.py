@@ -13,7 +13,6 @@ from contextlib import aclosing
 import pytest
 import yaml
 from aiohttp import web
-from fake_cluster import Cluster
 
 from trainer_core.cluster import aio, connect
 from trainer_core.cluster.api import Api
@@ -23,12 +22,6 @@ from trainer_core.configs import KubernetesBackendConfig
 from trainer_core.errors import BackendUnavailableError
 
 SECRET = "hunter2"
-
-
-@pytest.fixture
-def cluster():
-    with Cluster(controllers=False) as cluster:
-        yield cluster
 
 
 @pytest.fixture

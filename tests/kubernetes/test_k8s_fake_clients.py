@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from fake_cluster import Cluster
 
 kubernetes = pytest.importorskip("kubernetes")
 kubernetes_asyncio = pytest.importorskip("kubernetes_asyncio")
@@ -15,12 +14,6 @@ JOB = {
     "metadata": {"name": "job"},
     "spec": {"runtimeRef": {"name": "python"}},
 }
-
-
-@pytest.fixture
-def cluster():
-    with Cluster(controllers=False) as made:
-        yield made
 
 
 @pytest.fixture

@@ -6,23 +6,11 @@ import time
 
 import pytest
 import urllib3
-from fake_cluster import Cluster, Fault
-from fake_cluster.asking import Asker
+from fake_cluster import Fault
 
 CONFIGS = "/api/v1/namespaces/default/configmaps"
 CONFIG = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "one"}}
-
-
-@pytest.fixture
-def cluster():
-    with Cluster(controllers=False, trainer=None) as made:
-        yield made
-
-
-@pytest.fixture
-def client(cluster):
-    with Asker(cluster.url) as made:
-        yield made
+CLUSTER = {"trainer": None}
 
 
 @pytest.mark.parametrize(

@@ -7,24 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
-from fake_cluster import Cluster
 from fake_cluster.asking import Asker
 
 JOBS = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/default/trainjobs"
 PODS = "/api/v1/namespaces/default/pods"
 CONFIGS = "/api/v1/namespaces/default/configmaps"
-
-
-@pytest.fixture
-def cluster():
-    with Cluster(controllers=False) as made:
-        yield made
-
-
-@pytest.fixture
-def client(cluster):
-    with Asker(cluster.url) as made:
-        yield made
 
 
 def config(name: str = "one", **metadata) -> dict:

@@ -10,18 +10,7 @@ from fake_cluster import Cluster
 from fake_cluster.asking import Asker
 
 CONFIGS = "/api/v1/namespaces/default/configmaps"
-
-
-@pytest.fixture
-def cluster():
-    with Cluster(controllers=False, trainer=None) as made:
-        yield made
-
-
-@pytest.fixture
-def client(cluster):
-    with Asker(cluster.url) as made:
-        yield made
+CLUSTER = {"trainer": None}
 
 
 def config(name: str, **labels: str) -> dict:

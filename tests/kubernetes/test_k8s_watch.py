@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from fake_cluster import Cluster, Fault
+from fake_cluster import Fault
 
 from trainer_core.cluster import connect, watch
 from trainer_core.cluster.answers import ForbiddenError
@@ -34,12 +34,6 @@ def pod_of(raw):
 WATCHED = watch.Watched(
     TRAINJOBS, JOBSET, lambda raw: (raw.get("metadata", {}).get("annotations") or {}).get("state", "new"), pod_of
 )
-
-
-@pytest.fixture
-def cluster():
-    with Cluster(controllers=False) as cluster:
-        yield cluster
 
 
 @pytest.fixture

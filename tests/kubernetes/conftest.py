@@ -1,0 +1,21 @@
+"""A cluster for a test that plays no lives of jobs: objects, requests and watches are all that it sees."""
+
+from __future__ import annotations
+
+import pytest
+from fake_cluster import Cluster
+from fake_cluster.asking import Asker
+
+
+@pytest.fixture
+def cluster(request):
+    """A cluster without controllers; a module says by ``CLUSTER`` what else is particular to its clusters."""
+    with Cluster(controllers=False, **getattr(request.module, "CLUSTER", {})) as made:
+        yield made
+
+
+@pytest.fixture
+def client(cluster):
+    """A client of that cluster that sends what it is told to."""
+    with Asker(cluster.url) as made:
+        yield made
