@@ -10,10 +10,11 @@ from k8s_scene import CONTAINER, HF, a_client, a_request, a_stage, finished, see
 
 from trainer_core.cluster import kinds, marks
 from trainer_core.errors import JobFailedError
+from trainer_core.options.scheduling import KUEUE_QUEUE
 from trainer_core.outcome import Category, Diagnosis
 
 pytestmark = needs_crds
-QUEUED = {"metadata": {"labels": {marks.KUEUE_QUEUE: "training"}}}
+QUEUED = {"metadata": {"labels": {KUEUE_QUEUE: "training"}}}
 KUEUE_PATCH = {
     "manager": "kueue.x-k8s.io/manager",
     "time": "2026-01-01T00:00:00Z",

@@ -24,6 +24,7 @@ from k8s_objects import (
 from trainer_core import Category
 from trainer_core.backends.kubernetes import facts
 from trainer_core.cluster import events, marks, observe
+from trainer_core.options.scheduling import KUEUE_QUEUE
 
 COMPLETE = condition("Complete", "True", "AllJobsCompleted", "jobset completed successfully")
 FAILED = condition(
@@ -32,7 +33,7 @@ FAILED = condition(
 SUSPENDED = condition("Suspended", "True", "Suspended", "TrainJob is suspended")
 RESUMED = condition("Suspended", "False", "Resumed", "TrainJob is resumed")
 CANCELLED = {marks.CANCELLED: "2026-11-20T10:00:07.250+00:00"}
-QUEUED = {marks.KUEUE_QUEUE: "research"}
+QUEUED = {KUEUE_QUEUE: "research"}
 RESULT = json.dumps({"result": {"accuracy": 0.9, "artifacts": {"model": "s3://models/digits"}}})
 
 

@@ -14,6 +14,7 @@ from trainer_core.cluster.kinds import Kind
 from trainer_core.cluster.pods import PodFacts
 from trainer_core.cluster.raw import Raw, one_line, time_of
 from trainer_core.observation import Progress
+from trainer_core.options.scheduling import KUEUE_QUEUE
 from trainer_core.runtimes import RuntimeKind
 
 __all__ = [
@@ -151,7 +152,7 @@ def of(raw: Raw, backend: str, kind: Kind, *, suspend: bool, **known: Any) -> Jo
         labels={intern(key): intern(value) for key, value in labels.items()},
         annotations={intern(key): value for key, value in annotations.items() if key not in _UNSEEN},
         deleted=time_of(metadata.get("deletionTimestamp")),
-        queue=labels.get(marks.KUEUE_QUEUE),
+        queue=labels.get(KUEUE_QUEUE),
         **known,
     )
 

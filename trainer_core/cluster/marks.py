@@ -10,8 +10,6 @@ __all__ = [
     "DELETE_AFTER",
     "DIAGNOSIS",
     "FINGERPRINT",
-    "KUEUE_PRIORITY",
-    "KUEUE_QUEUE",
     "MANAGED_BY",
     "MANAGER",
     "OUTCOME",
@@ -44,9 +42,6 @@ CANCELLED = "trainjob-workflows/cancelled"
 DIAGNOSIS = "trainjob-workflows/diagnosis"
 #: Annotation: what the job left, as whoever waited for it saw it. Pods, which say it first, may be gone in an hour.
 OUTCOME = "trainjob-workflows/outcome"
-#: Labels that Kueue reads (specs.md A9).
-KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
-KUEUE_PRIORITY = "kueue.x-k8s.io/priority-class"
 
 _DIGITS = 40
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainer_core import checks
 from trainer_core.options.base import BaseOption, section
@@ -14,16 +14,30 @@ from trainer_core.request import CONTROLLERS
 if TYPE_CHECKING:
     from trainer_core.options.base import AnyTrainer
 
-__all__ = ["GangScheduling", "ManagedBy", "PriorityClass", "QueueName"]
+__all__ = ["KUEUE_QUEUE", "VOLCANO_QUEUE", "GangScheduling", "ManagedBy", "PriorityClass", "QueueName"]
 
 #: What Kueue and Volcano read (specs.md A7, A9).
-_KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
-_KUEUE_PRIORITY = "kueue.x-k8s.io/priority-class"
-_VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
+KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
+VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
 
 
 @dataclass
-class QueueName(BaseOption):
+class _KueueLabel(BaseOption):
+    """The name of something of Kueue's, which travels as the value of a label."""
+
+    name: str
+    _key: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        checks.check_object_name(type(self).__name__, self.name)
+        checks.check_labels(type(self).__name__, {"name": self.name})
+
+    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
+        section(section(job_spec, "metadata"), "labels")[self._key] = self.name
+
+
+@dataclass
+class QueueName(_KueueLabel):
     """Let Kueue start the job when its queue has room. Until then it is suspended.
 
     Args:
@@ -33,17 +47,11 @@ class QueueName(BaseOption):
         ValueError: It cannot be the name of a queue, or the backend does not accept it.
     """
 
-    name: str
-
-    def __post_init__(self) -> None:
-        _check_label_name("QueueName", self.name)
-
-    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
-        section(section(job_spec, "metadata"), "labels")[_KUEUE_QUEUE] = self.name
+    _key: ClassVar[str] = KUEUE_QUEUE
 
 
 @dataclass
-class PriorityClass(BaseOption):
+class PriorityClass(_KueueLabel):
     """Say how early Kueue starts the job, and whom it may displace for it. Goes with `QueueName`.
 
     Args:
@@ -53,13 +61,7 @@ class PriorityClass(BaseOption):
         ValueError: It cannot be the name of one, or the backend does not accept it.
     """
 
-    name: str
-
-    def __post_init__(self) -> None:
-        _check_label_name("PriorityClass", self.name)
-
-    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
-        section(section(job_spec, "metadata"), "labels")[_KUEUE_PRIORITY] = self.name
+    _key: ClassVar[str] = "kueue.x-k8s.io/priority-class"
 
 
 @dataclass
@@ -103,11 +105,5 @@ class GangScheduling(BaseOption):
         checks.check_object_name("GangScheduling queue", self.queue)
 
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
-        metadata = {"annotations": {_VOLCANO_QUEUE: self.queue}}
+        metadata = {"annotations": {VOLCANO_QUEUE: self.queue}}
         RuntimePatch(TrainingRuntimeSpecPatch(JobSetTemplatePatch(metadata)))._apply(job_spec, trainer)
-
-
-def _check_label_name(what: str, name: object) -> None:
-    """The name travels as the value of a label."""
-    checks.check_object_name(what, name)
-    checks.check_labels(what, {"name": name})

@@ -10,11 +10,11 @@ from typing import Any
 
 from trainer_core.cluster import runtimes
 from trainer_core.errors import UnsupportedError
+from trainer_core.options.scheduling import VOLCANO_QUEUE
 from trainer_core.request import Distributed, TrainJobRequest
 
 __all__ = ["check", "counted", "nodes", "patch", "resources", "variables"]
 
-_VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
 #: What a variable says of the pod that it is in, which is another than the launcher's.
 _OF_THE_POD = ("fieldRef", "resourceFieldRef")
 #: What to do instead.
@@ -57,7 +57,7 @@ def patch(request: TrainJobRequest, runtime: Mapping[str, Any]) -> dict[str, Any
     pods = {name: _pod(given, runtimes.job(runtime, name) or {}) for name in nodes(runtime)}
     jobs = [{"name": name, "template": {"spec": {"template": pod}}} for name, pod in pods.items() if pod]
     queue = given.run_policy.get("schedulingPolicy", {}).get("queue")
-    template = _given(metadata=_given(annotations=_given(**{_VOLCANO_QUEUE: queue})), spec=_given(replicatedJobs=jobs))
+    template = _given(metadata=_given(annotations=_given(**{VOLCANO_QUEUE: queue})), spec=_given(replicatedJobs=jobs))
     return {"trainingRuntimeSpec": {"template": template}} if template else {}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from trainer_core.cluster import runtimes
 from trainer_core.errors import InvalidRequestError, UnsupportedError
+from trainer_core.options.scheduling import VOLCANO_QUEUE
 
 __all__ = ["check", "mounts"]
 
@@ -15,7 +16,6 @@ __all__ = ["check", "mounts"]
 _MANAGER = re.compile(
     r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9/\-._~%!$&'()*+,;=:]+"
 )
-_VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
 #: Their environment comes from the trainer and the initializers; admission refuses it in patches.
 _NO_ENV = tuple(runtimes.CONTAINERS.values())
 
@@ -58,14 +58,14 @@ def mounts(patches: Sequence[Mapping[str, Any]], job: str, container: str) -> li
 
 def _check_queue(patch: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
     annotations = (_template(patch).get("metadata") or {}).get("annotations") or {}
-    if _VOLCANO_QUEUE not in annotations:
+    if VOLCANO_QUEUE not in annotations:
         return
-    if not annotations[_VOLCANO_QUEUE]:
-        raise InvalidRequestError(f"{_VOLCANO_QUEUE} is empty; name a queue of Volcano")
+    if not annotations[VOLCANO_QUEUE]:
+        raise InvalidRequestError(f"{VOLCANO_QUEUE} is empty; name a queue of Volcano")
     if (runtime["spec"].get("podGroupPolicy") or {}).get("volcano") is None:
         raise UnsupportedError(
             f"gang scheduling: runtime {runtimes.name(runtime)!r} has no podGroupPolicy volcano, so the queue "
-            f"{annotations[_VOLCANO_QUEUE]!r} would not be used; use a runtime that has it"
+            f"{annotations[VOLCANO_QUEUE]!r} would not be used; use a runtime that has it"
         )
 
 
