@@ -8,7 +8,12 @@ from typing import Any
 
 from trainer_core.ref import TrainJobRef
 
-__all__ = ["job", "plain"]
+__all__ = ["job", "plain", "templated"]
+
+
+def templated(value: Any) -> Any:
+    """Return a job as a template field can hold it: Airflow leaves objects in one unrendered, without a word."""
+    return value.to_dict() if isinstance(value, TrainJobRef) else value
 
 
 def job(value: Any) -> str | TrainJobRef:

@@ -39,8 +39,7 @@ class _ManageOperator(BaseOperator):
         super().__init__(**kwargs)
         if not job:
             raise ValueError("job must be the name of a TrainJob, or its ref, such as train.output; got nothing")
-        # A template field holds plain data only: Airflow leaves other objects in it unrendered, without a word.
-        self.job = job.to_dict() if isinstance(job, TrainJobRef) else job
+        self.job = given.templated(job)
         self.backend = backend
         self.backend_config = backend_config
         self.trainjob_conn_id = trainjob_conn_id
@@ -90,7 +89,21 @@ class DeleteTrainJobOperator(_ManageOperator):
             client.delete_job(job)
 
 
-class SuspendTrainJobOperator(_ManageOperator):
+class _ChangeOperator(_ManageOperator):
+    """Changes how a job lives, and hands its ref on."""
+
+    def _do(self, client: TrainerClient, job: str | TrainJobRef, context: Context) -> dict[str, Any]:
+        ref = client.ref(job)
+        self._change(client, ref)
+        handover.push_ref(context["ti"], ref)
+        return ref.to_dict()
+
+    @abstractmethod
+    def _change(self, client: TrainerClient, ref: TrainJobRef) -> None:
+        """What becomes of it."""
+
+
+class SuspendTrainJobOperator(_ChangeOperator):
     """Suspend a TrainJob: end the steps that run and keep the job. Suspended or ended already: this succeeds.
 
     XComs: ``return_value`` and ``ref``, the job's ref.
@@ -106,14 +119,11 @@ class SuspendTrainJobOperator(_ManageOperator):
         ValueError: There is no job to suspend.
     """
 
-    def _do(self, client: TrainerClient, job: str | TrainJobRef, context: Context) -> dict[str, Any]:
-        ref = client.ref(job)
+    def _change(self, client: TrainerClient, ref: TrainJobRef) -> None:
         client.suspend(ref)
-        handover.push_ref(context["ti"], ref)
-        return ref.to_dict()
 
 
-class ResumeTrainJobOperator(_ManageOperator):
+class ResumeTrainJobOperator(_ChangeOperator):
     """Start a suspended TrainJob again, from its beginning. Running or ended already: this succeeds.
 
     It does not wait; its result is the ref for a `TrainJobSensor` to wait for. XComs: ``return_value`` and ``ref``.
@@ -129,8 +139,5 @@ class ResumeTrainJobOperator(_ManageOperator):
         ValueError: There is no job to resume.
     """
 
-    def _do(self, client: TrainerClient, job: str | TrainJobRef, context: Context) -> dict[str, Any]:
-        ref = client.ref(job)
+    def _change(self, client: TrainerClient, ref: TrainJobRef) -> None:
         client.resume(ref)
-        handover.push_ref(context["ti"], ref)
-        return ref.to_dict()

@@ -71,8 +71,7 @@ class TrainJobSensor(ReportsLineage, BaseSensorOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**{"poke_interval": 10, **kwargs})
-        # A template field holds plain data only: Airflow leaves other objects in it unrendered, without a word.
-        self.job = job.to_dict() if isinstance(job, TrainJobRef) else job
+        self.job = given.templated(job)
         self.backend = backend
         self.backend_config = backend_config
         self.trainjob_conn_id = trainjob_conn_id
