@@ -28,8 +28,8 @@ LOADER = Path(__file__).with_name("inside").joinpath("loader.py").read_text(enco
 _CHUNK = 60_000
 #: Characters of all: a cluster's store takes objects of 1.5 MB.
 _MOST = 1_000_000
-#: Files of `inside` that no node of a training needs.
-_ELSEWHERE = ("loader.py", "initialize.py")
+#: The file of `inside` that is the program of the command, not what it unpacks.
+_LOADER = "loader.py"
 _HOSTFILE = "/etc/mpi/hostfile"
 
 
@@ -80,7 +80,7 @@ def argv(
 @cache
 def _kit() -> dict[str, str]:
     """What every node needs: text by path."""
-    return {path: text for path, text in packaging.shipped_files().items() if Path(path).name not in _ELSEWHERE}
+    return {path: text for path, text in packaging.shipped_files().items() if Path(path).name != _LOADER}
 
 
 def _check_index_urls(urls: Sequence[str]) -> None:

@@ -12,7 +12,18 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-__all__ = ["FetchError", "File", "Report", "Snapshot", "Source", "is_ignored", "is_whole", "mark_whole"]
+__all__ = [
+    "FetchError",
+    "File",
+    "Report",
+    "Silent",
+    "Snapshot",
+    "Source",
+    "is_ignored",
+    "is_whole",
+    "mark_whole",
+    "remaining",
+]
 
 _DIGEST_LENGTH = 32
 _WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
@@ -102,10 +113,23 @@ class Report(Protocol):
         """All is in place, or the fetch has failed."""
 
 
+class Silent:
+    """A report that nobody reads."""
+
+    def begin(self, size: int, files: int) -> None:
+        """Nothing is said."""
+
+    def advance(self, size: int, files: int = 0) -> None:
+        """Nothing is said."""
+
+    def end(self) -> None:
+        """Nothing is said."""
+
+
 class Source(ABC):
     """Where data lies, and how it comes from there."""
 
-    #: Bytes that filling a folder takes for each byte of the snapshot: 0 where only links are made.
+    #: Whether a filled folder takes as much room as the snapshot's files; False where only links are made.
     takes_room = True
 
     @abstractmethod
@@ -126,7 +150,7 @@ class Source(ABC):
 
         Args:
             folder: An existing folder.
-            snapshot: What `look` returned, maybe in another process.
+            snapshot: What `look` returned.
             report: Told of all bytes and files, those found in place too.
 
         Raises:

@@ -28,7 +28,7 @@ from trainer_core.cluster import runtimes as shapes
 from trainer_core.configs import ContainerBackendConfig
 from trainer_core.diagnosis import Facts
 from trainer_core.errors import InvalidRequestError, JobNotFoundError, TrainerError, UnsupportedError
-from trainer_core.inside.initialize import local_path
+from trainer_core.fetching.local import local_path
 from trainer_core.jobs import Event, TrainJob
 from trainer_core.observation import Observation, Progress, Tail
 from trainer_core.outcome import Diagnosis

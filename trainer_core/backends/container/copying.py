@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from trainer_core.backends.container import places, times
-from trainer_core.inside.initialize import fetch, local_path
+from trainer_core.fetching import store
+from trainer_core.fetching.local import LocalSource, local_path
+from trainer_core.fetching.source import FetchError, Silent
 
 __all__ = ["Copying"]
 
@@ -41,7 +43,7 @@ class Copying:
         found: dict[str, Any] = {"step": self._step["name"], "started": started}
         try:
             path, line = self._brought(local_path(uri), role)
-        except (OSError, ValueError) as error:
+        except (FetchError, OSError, ValueError) as error:
             said = f"{type(error).__name__}: {error}"
             found.update(error=said, log=[f"{role}: {uri}: {said}"])
         else:
@@ -52,5 +54,6 @@ class Copying:
         if self._step["link"]:
             source.stat()
             return source, "is shown as it is in"
-        where, fetched = fetch(source, places.home() / "cache" / role, self._step["ignore_patterns"], link=False)
+        wanted = LocalSource(source, tuple(self._step["ignore_patterns"]))
+        where, fetched = store.fetch(wanted, places.home() / "cache" / role, Silent())
         return where, "fetched into" if fetched else "found in"
