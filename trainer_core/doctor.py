@@ -9,10 +9,19 @@ from collections.abc import Iterator
 from importlib import metadata
 
 from trainer_core.admin.validate import findings
+from trainer_core.backends.container import doctor as container
 from trainer_core.backends.kubernetes import doctor as kubernetes
+from trainer_core.backends.training_operator import doctor as training_operator
 from trainer_core.client import TrainerClient
 from trainer_core.cluster.checkup import LIMITED, MISSING, OK, UNKNOWN, Check, Report
-from trainer_core.configs import BackendConfig, KubernetesBackendConfig, LocalProcessBackendConfig, RunaiBackendConfig
+from trainer_core.configs import (
+    BackendConfig,
+    ContainerBackendConfig,
+    KubernetesBackendConfig,
+    LocalProcessBackendConfig,
+    RunaiBackendConfig,
+    TrainingOperatorBackendConfig,
+)
 
 __all__ = ["LIMITED", "MISSING", "OK", "UNKNOWN", "Check", "Report", "examine"]
 
@@ -32,8 +41,12 @@ def examine(config: BackendConfig) -> Report:
         from trainer_core.backends.runai import doctor as runai  # The model of its workloads takes 50 ms to load.
 
         return runai.examine(config)
+    if isinstance(config, TrainingOperatorBackendConfig):
+        return training_operator.examine(config)
     if isinstance(config, LocalProcessBackendConfig):
         return Report((*_interpreter(), _home(config)))
+    if isinstance(config, ContainerBackendConfig):
+        return container.examine(config)
     # Says what is missing of a backend that cannot be used at all.
     TrainerClient(config).list_runtimes()
     return Report(tuple(_interpreter()))

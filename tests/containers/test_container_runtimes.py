@@ -88,7 +88,7 @@ def test_a_file_that_cannot_be_read_is_left_out_with_a_warning(tmp_path, caplog)
 
 
 def test_an_unknown_runtime_is_refused_with_the_known_ones():
-    with pytest.raises(RuntimeNotFoundError, match="no runtime 'x'.* there are python, torch-distributed"):
+    with pytest.raises(RuntimeNotFoundError, match=r"no runtime 'x'.* there are python, torch-distributed"):
         Runtimes([]).get("x")
 
 

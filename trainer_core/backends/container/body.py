@@ -8,7 +8,7 @@ from typing import Any
 
 from trainer_core.backends.container import names
 from trainer_core.backends.container.book import Job
-from trainer_core.backends.container.spec import FETCH
+from trainer_core.backends.container.spec import CACHE, FETCH, PLACES
 
 __all__ = ["SECRETS", "create"]
 
@@ -27,18 +27,20 @@ class Places:
         data: The volume between initializers and nodes.
         copied: Folder or file of this machine, by role.
         image: What the image is made to run; looked at where credentials have to be handed over.
+        cache: Whether what is fetched is shared with other jobs.
     """
 
     data: str
     copied: Mapping[str, str]
     image: Mapping[str, Any]
+    cache: bool = False
 
 
 def create(job: Job, step: Mapping[str, Any], places: Places) -> dict[str, Any]:
     """Return the body of the call that creates a step's container."""
     host = step.get("host") or names.host(job.name, step["name"])
     network = names.network(job.uid)
-    env = [f"{name}={value}" for name, value in (step.get("env") or {}).items()]
+    env = [f"{name}={value}" for name, value in {**(step.get("env") or {}), **_cache(step, places)}.items()]
     return {
         "Image": step["image"],
         "Hostname": host,
@@ -56,6 +58,14 @@ def create(job: Job, step: Mapping[str, Any], places: Places) -> dict[str, Any]:
         },
         "NetworkingConfig": {"EndpointsConfig": {network: {"Aliases": [host]}}},
     }
+
+
+def _cache(step: Mapping[str, Any], places: Places) -> dict[str, str]:
+    """Images that know no cache fetch into the job's own volume, where they are used to."""
+    if step["kind"] != FETCH or not places.cache:
+        return {}
+    role = step["role"]
+    return {"TRAINJOB_INITIALIZE_CACHE": f"{CACHE}/{role}", "TRAINJOB_INITIALIZE_TARGET": PLACES[role]}
 
 
 def _labels(job: Job, step: Mapping[str, Any]) -> dict[str, str]:
@@ -86,7 +96,7 @@ def _words(given: str | Sequence[str] | None) -> list[str]:
 
 def _mounts(mount: Mapping[str, Any], places: Places) -> list[dict[str, Any]]:
     kind, target = mount["type"], mount["target"]
-    if kind == "tmpfs":
+    if kind == "tmpfs" or (kind == "cache" and not places.cache):
         return []
     if kind == "copied":
         return [_bind(places.copied[mount["role"]], target)]

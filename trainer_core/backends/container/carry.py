@@ -119,8 +119,10 @@ class Carrier:
         steps = self._whole(job, action.steps)
         # Says that somebody is at it, before a pull that may take its time.
         self._engine.make_network(names.network(job.uid), self._labels(job))
-        for image in dict.fromkeys(step["image"] for step in steps):
-            self._have(image, job.plan["pull_policy"], steps[0]["name"])
+        # All of them, before hours are spent on fetching data for an image that is not there.
+        needed = {step["image"]: step["name"] for step in reversed(job.plan["steps"]) if "image" in step}
+        for image, name in needed.items():
+            self._have(image, job.plan["pull_policy"], name)
         for each in action.replacing:
             # Not by force: one that has been started meanwhile is left alone.
             self._engine.remove(each.key, force=False)
@@ -189,7 +191,15 @@ class Carrier:
             if each["kind"] == spec.COPY
         }
         image = self._engine.image(step["image"]) if step.get("secrets") else {}
-        return Places(_data_volume(job), copied, image)
+        return Places(_data_volume(job), copied, image, self._shares(job))
+
+    def _shares(self, job: Job) -> bool:
+        """Whether what is fetched lies in the cache: only the user who fetches can read it there, which is root."""
+        if not any(step["kind"] == spec.FETCH for step in job.plan["steps"]):
+            return False
+        nodes = [step for step in job.plan["steps"] if step["kind"] == spec.NODE]
+        users = [step.get("user") or self._engine.image(step["image"]).get("User") or "root" for step in nodes]
+        return bool(users) and all(user.partition(":")[0] in ("root", "0") for user in users)
 
     def _hand_over(self, step: Mapping[str, Any], key: str) -> None:
         wanted = step["secrets"]

@@ -18,7 +18,7 @@ from trainer_core.initializers import DATASET_PATH, MODEL_PATH
 from trainer_core.inside import contract
 from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequest
 
-__all__ = ["COPY", "FETCH", "NODE", "PLACES", "RESULT", "TERMINATION", "lean", "render", "whole"]
+__all__ = ["CACHE", "COPY", "FETCH", "NODE", "PLACES", "RESULT", "TERMINATION", "lean", "render", "whole"]
 
 #: Kinds of steps: a folder of this machine is copied, an image fetches, a node trains.
 COPY, FETCH, NODE = "copy", "fetch", "node"
@@ -28,6 +28,8 @@ PLACES = {"dataset": DATASET_PATH, "model": MODEL_PATH}
 #: by then; everybody can write here, whatever user a container has.
 TERMINATION = "/tmp/trainjob-termination.json"  # noqa: S108
 RESULT = "/tmp/trainjob-result.json"  # noqa: S108
+#: Where a container sees what was fetched for any job: what is there already is linked to and not fetched again.
+CACHE = "/trainjob-cache"
 _WORKSPACE = "/workspace"
 #: Of a network of its own: nobody else has taken it.
 _PORT = 29500
@@ -154,7 +156,7 @@ def _initializer(role: str, source: InitializerSource, request: TrainJobRequest,
         "image": image,
         "env": dict(sorted(env.items())),
         "secrets": sorted(key for key in request.literal_secrets if key.startswith(f"{role}.")),
-        "mounts": [{"type": "data", "target": _WORKSPACE}, {"type": "cache", "target": "/cache"}],
+        "mounts": [{"type": "data", "target": _WORKSPACE}, {"type": "cache", "target": CACHE}],
     }
 
 
@@ -244,6 +246,7 @@ def _data(request: TrainJobRequest) -> Iterator[dict[str, Any]]:
     """Where the nodes see what was fetched."""
     if any(not source.storage_uri.startswith((f"{_FILE}://", f"{_VOLUME}://")) for _, source in _sources(request)):
         yield {"type": "data", "target": _WORKSPACE}
+        yield {"type": "cache", "target": CACHE, "read_only": True}
     for role, source in _sources(request):
         scheme, _, rest = source.storage_uri.partition("://")
         if scheme == _FILE:
