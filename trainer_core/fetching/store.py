@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import shutil
 import stat
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from trainer_core.fetching import memory
 from trainer_core.fetching.source import FetchError, Report, Snapshot, Source
 
 __all__ = ["fetch", "fetch_into", "point"]
 
+#: When what was begun is given up.
+_FORGOTTEN_SECONDS = 7 * 24 * 3600
 _READABLE = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
 
 
@@ -47,11 +50,12 @@ def fetch(source: Source, cache: Path, report: Report) -> tuple[Path, bool]:
             entry.rename(part)
         _bring(source, snapshot, part, report, mode=0o700)
         part.rename(entry)
+    _sweep(cache)
     return entry, True
 
 
 def fetch_into(source: Source, target: Path, report: Report) -> bool:
-    """Make a folder hold a source, in place of whatever it held before; readers see the one or the other.
+    """Make a folder hold a source, in place of whatever it held before; no reader sees half of either.
 
     Args:
         source: What to fetch.
@@ -74,6 +78,9 @@ def fetch_into(source: Source, target: Path, report: Report) -> bool:
         if _noted(note) == snapshot.digest and _holds(target, snapshot):
             return False
         part = parent / f".{name}.{snapshot.digest}.part"
+        for other in set(parent.glob(f".{name}.*.part")) - {part}:
+            # Begun when the source had another content, and in the way of this one.
+            shutil.rmtree(other, ignore_errors=True)
         _bring(source, snapshot, part, report)
         note.unlink(missing_ok=True)
         _replace(target, part)
@@ -91,8 +98,19 @@ def point(link: Path, where: Path) -> None:
 @contextmanager
 def _alone(lock: Path) -> Iterator[None]:
     """Hold a lock of the kernel's: whoever is killed has given it back."""
-    with FileLock(lock, mode=0o600):
-        yield
+    try:
+        with FileLock(lock, mode=0o600):
+            yield
+    except NotImplementedError as error:
+        raise FetchError(f"no file can be locked in {lock.parent}; use a volume that can, as NFS 4 can") from error
+
+
+def _sweep(cache: Path) -> None:
+    """Remove what was begun long ago and never went on: its source has another content by now."""
+    for part in cache.glob(".*.part"):
+        with suppress(OSError, Timeout), FileLock(part.with_suffix(".lock"), blocking=False, mode=0o600):
+            if time.time() - part.stat().st_mtime > _FORGOTTEN_SECONDS:
+                shutil.rmtree(part)
 
 
 def _bring(source: Source, snapshot: Snapshot, part: Path, report: Report, mode: int = 0o777) -> None:

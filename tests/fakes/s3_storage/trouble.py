@@ -25,13 +25,15 @@ class Fault:
     """
 
     act: Act
-    key: str
+    key: str = ""
     left: int = 1_000_000
 
     def hits(self, request: web.Request) -> bool:
-        """Say whether it happens to a request."""
+        """Say whether it happens to a request; to a question about an object nothing ever does."""
+        if request.method == "HEAD" or self.left < 1:
+            return False
         listing = "list-type" in request.query
-        mine = self.left > 0 and (listing if not self.key else not listing and request.path.endswith(self.key))
+        mine = not listing and request.path.endswith(self.key) if self.key else listing
         self.left -= mine
         return mine
 

@@ -132,8 +132,7 @@ class Download:
         parts = etags.count_of(file.tag)
         if got == file.tag or self._opaque or not (parts or etags.is_plain(file.tag)):
             return True
-        with self._explained(key):
-            upload = head.look(self._access.client(), self._bucket, key, file.size)
+        upload = head.look(self._access.client(), self._bucket, key, file.size)
         if upload.encrypted:
             self._opaque = True
         if upload.encrypted or (parts > 1 and upload.part_size is None):

@@ -81,7 +81,7 @@ def _of_client(text: str, detail: str, what: str) -> FetchError:
     if "invalid path" in text or "empty path segment" in text:
         return FetchError(f"{what}: a key in it can be no path of a folder; rename it ({_short(line)})")
     if "HTTP error" in text or "Could not connect" in text or "body error" in text:
-        how = detail or _short(line)
+        how = detail or _short(line.rpartition("HTTP error: ")[2])
         return FetchError(f"{what}: no answer, or only half of one ({how}); check endpoint, or try again later", True)
     return FetchError(f"{what}: {_short(line)}")
 

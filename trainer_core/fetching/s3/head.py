@@ -24,7 +24,7 @@ class Upload:
 
 
 def look(client: Any, bucket: str, key: str, size: int) -> Upload:
-    """Ask how an object was uploaded.
+    """Ask how an object was uploaded; what the storage does not answer is not known.
 
     Args:
         client: botocore's for S3.
@@ -32,7 +32,13 @@ def look(client: Any, bucket: str, key: str, size: int) -> Upload:
         key: Its key.
         size: Its bytes; a part of this size means that the storage knows no parts.
     """
-    told = client.head_object(Bucket=bucket, Key=key, PartNumber=1)
+    from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]  # the client's own
+
+    try:
+        told = client.head_object(Bucket=bucket, Key=key, PartNumber=1)
+    except (BotoCoreError, ClientError):
+        # Not every storage can say it.
+        return Upload(None, encrypted=False)
     length = int(told["ContentLength"])
     encryption = told.get("ServerSideEncryption", _OF_S3)
     encrypted = encryption != _OF_S3 or "SSECustomerAlgorithm" in told

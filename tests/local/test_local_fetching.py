@@ -1,0 +1,184 @@
+"""Initializers of local jobs: what lies in S3 storage is there when training starts, and what fails says so."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import pytest
+from local_jobs import PATIENCE
+from s3_storage import serving, static, trouble
+from s3_storage.trouble import Fault
+
+from trainer_core import (
+    BackendUnavailableError,
+    Category,
+    DataCacheInitializer,
+    Initializer,
+    Name,
+    S3DatasetInitializer,
+    S3ModelInitializer,
+    SecretRef,
+    UnsupportedError,
+    VolumeModelInitializer,
+)
+from trainer_core.request import TrainJobRequest
+
+KEYS = {"access_key_id": "AKIAMADEUP", "secret_access_key": "a-secret-key"}
+
+
+@pytest.fixture
+def storage(tmp_path):
+    """S3 storage with a dataset and a model, on a bad day if its `faults` say so."""
+    for name in ("data/a.csv", "data/notes.txt", "best/model.safetensors", "best/model.bin"):
+        path = tmp_path / "served" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    proxy = trouble.Proxy("")
+    with serving.served(static.app(tmp_path / "served")) as proxy.upstream, serving.served(proxy.app()) as proxy.url:
+        yield proxy
+
+
+@pytest.fixture
+def initializer(storage):
+    """Builds one for the dataset: ``initializer(**fields)``."""
+
+    def initializer(**fields):
+        given = {"endpoint": storage.url, **KEYS, **fields}
+        return Initializer(dataset=S3DatasetInitializer("s3://any/data", **given))
+
+    return initializer
+
+
+def reads_all():
+    from trainer_core import dataset_path, model_path
+
+    folders = {"dataset": dataset_path(), "model": model_path()}
+    return {role: sorted(path.name for path in folder.rglob("*")) for role, folder in folders.items()}
+
+
+def tells_its_environment():
+    import os
+
+    return [f"{name}={value}" for name, value in os.environ.items()]
+
+
+def failure(client, ref):
+    """The diagnosis of a job that failed."""
+    outcome = client.wait(ref, timeout=PATIENCE)
+    assert outcome.diagnosis is not None
+    return outcome.diagnosis
+
+
+def test_training_finds_a_dataset_and_a_model_of_s3_storage(client, ask, initializer, storage):
+    model = S3ModelInitializer("s3://any/best", endpoint=storage.url, **KEYS)
+    fetch = Initializer(dataset=initializer(ignore_patterns=["*.txt"]).dataset, model=model)
+    outcome = client.wait(client.submit(ask(reads_all, initializer=fetch)), timeout=PATIENCE)
+    assert outcome.result == {"dataset": ["a.csv"], "model": ["model.safetensors"]}
+    assert set(outcome.artifacts) == {"dataset", "model"}
+
+
+def test_a_second_job_takes_what_the_first_has_fetched(client, ask, initializer, storage):
+    for name in ("first", "second"):
+        assert client.wait(client.submit(ask(reads_all, name=name, initializer=initializer()))).succeeded
+    assert storage.gets("data/a.csv") == 1
+
+
+def test_a_secret_reaches_the_initializer_and_no_file_no_log_and_no_training(client, ask, initializer, storage, home):
+    asked = ask(tells_its_environment, initializer=initializer())
+    outcome = client.wait(client.submit(asked), timeout=PATIENCE)
+    signed = [headers["Authorization"] for _, _, headers in storage.seen if "Authorization" in headers]
+    assert all(KEYS["access_key_id"] in text for text in signed)
+    assert [text for text in outcome.result if KEYS["secret_access_key"] in text] == []
+    files = [path for path in home.rglob("*") if path.is_file()]
+    assert [path for path in files if KEYS["secret_access_key"].encode() in path.read_bytes()] == []
+
+
+def test_a_job_that_is_suspended_and_resumed_still_knows_its_secrets(client, ask, initializer, storage):
+    at, until = threading.Event(), threading.Event()
+    storage.faults.append(Fault(trouble.held(at, until), "data/a.csv", 1))
+    ref = client.submit(ask(reads_all, initializer=initializer()))
+    assert at.wait(PATIENCE)
+    client.suspend(ref.name)
+    until.set()
+    client.resume(ref.name)
+    assert client.wait(ref, timeout=PATIENCE).succeeded
+
+
+def test_storage_that_is_out_of_order_fails_the_job_and_a_retry_can_help(client, ask, initializer, storage):
+    storage.faults.append(Fault(trouble.says(412, "PreconditionFailed"), "data/a.csv"))
+    why = failure(client, client.submit(ask(reads_all, initializer=initializer())))
+    assert (why.category, why.step, why.retryable) == (Category.INITIALIZER, "dataset-initializer", True)
+    assert why.reason.startswith("dataset: s3://any/data/a.csv: it changed while it was fetched")
+
+
+def test_credentials_that_may_not_read_fail_the_job_for_good(client, ask, initializer, storage):
+    storage.faults.append(Fault(trouble.says(403, "AccessDenied")))
+    why = failure(client, client.submit(ask(reads_all, initializer=initializer())))
+    assert (why.category, why.retryable) == (Category.INITIALIZER, False)
+    assert "these credentials may not read it" in why.reason
+
+
+def test_how_far_a_fetch_is_can_be_seen_while_it_runs(client, ask, initializer, storage):
+    at, until = threading.Event(), threading.Event()
+    storage.faults.append(Fault(trouble.held(at, until), "data/notes.txt", 1))
+    ref = client.submit(ask(reads_all, initializer=initializer()))
+    assert at.wait(PATIENCE)
+    log = client.get_job_logs(ref.name, step="dataset-initializer", follow=True)
+    assert next(log).startswith("dataset: ")
+    until.set()
+    assert client.wait(ref, timeout=PATIENCE).succeeded
+
+
+@pytest.mark.parametrize(
+    ("fetch", "complaint"),
+    [
+        (
+            {"dataset": DataCacheInitializer("cache://a/b", metadata_loc="s3://m/x", num_data_nodes=2)},
+            "initializer.dataset: cache:// serves a table from the nodes of a cluster; use the kubernetes backend",
+        ),
+        (
+            {"model": VolumeModelInitializer("pvc://claim/best")},
+            "initializer.model: pvc:// is a volume of a cluster; use the kubernetes backend",
+        ),
+        (
+            {"dataset": S3DatasetInitializer("s3://a/b", access_key_id=SecretRef("s3", "key"))},
+            "initializer.dataset: ACCESS_KEY_ID is a SecretRef, which only a cluster can look up",
+        ),
+    ],
+    ids=["a cache", "a claim", "a secret of a cluster"],
+)
+def test_what_only_a_cluster_has_is_refused_in_one_line(client, fetch, complaint):
+    with pytest.raises(UnsupportedError, match=complaint) as refused:
+        client.initialize(Initializer(**fetch), [Name("job")])
+    assert len(str(refused.value).splitlines()) == 1
+    assert client.list_jobs() == []
+
+
+def test_an_unknown_scheme_is_refused_with_the_known_ones(client, ask):
+    data = {**ask().to_dict(), "initializer": {"dataset": {"storage_uri": "gs://bucket/x"}}}
+    with pytest.raises(UnsupportedError, match=r"gs:// cannot be fetched here; file://, hf://, s3:// can"):
+        client.submit(TrainJobRequest.parse(data))
+
+
+def test_a_missing_extra_is_named_before_anything_is_created(client, ask, initializer, monkeypatch):
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(BackendUnavailableError, match=r"pip install 'trainjob-workflows\[s3\]'") as refused:
+        client.submit(ask(reads_all, initializer=initializer()))
+    assert not refused.value.transient
+    assert client.list_jobs() == []
+
+
+def test_the_debug_backend_fetches_in_this_process(initializer, storage):
+    from trainer_core import CustomTrainer, DebugBackendConfig, TrainerClient
+
+    client = TrainerClient(DebugBackendConfig())
+    fetch = Initializer(dataset=initializer().dataset)
+    name = client.train(runtime="python", trainer=CustomTrainer(func=counts), initializer=fetch)
+    assert client.wait(name).result == 2
+
+
+def counts():
+    from trainer_core import dataset_path
+
+    return len(list(dataset_path().iterdir()))
