@@ -25,11 +25,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from watch_scale import NAMESPACE, Child, child, cpu, resident, say
+from watch_scale import NAMESPACE, POLLING_INTERVAL, Child, child, cpu, polled, resident, say
 
-INTERVAL = 2.0
-#: Polling has had enough when a round of it takes so much longer than it should.
-TOO_SLOW = 1.25
 POLLED = (50, 100, 200, 400, 800, 1600)
 #: Jobs that end while it is measured, a second.
 RATE = 10
@@ -143,14 +140,14 @@ def polling(url: str) -> Any:
 
     async def run(name: str, uid: str) -> None:
         del uid
-        await asyncio.sleep(random.uniform(0, INTERVAL))  # noqa: S311 -- not a secret
+        await asyncio.sleep(random.uniform(0, POLLING_INTERVAL))  # noqa: S311 -- not a secret
         while True:
             begun = time.monotonic()
             async with client.ApiClient(configuration) as api:
                 job = await client.CustomObjectsApi(api).get_namespaced_custom_object(*where, name)
             if any(each["type"] == "Complete" for each in job.get("status", {}).get("conditions", ())):
                 return
-            await asyncio.sleep(INTERVAL)
+            await asyncio.sleep(POLLING_INTERVAL)
             rounds.append(time.monotonic() - begun)
 
     return run
@@ -166,7 +163,7 @@ def measure(way: str, count: int, seconds: float) -> dict[str, float]:
         with child("--wait", way, program=__file__) as waiter:
             waiter.tell(known)
             ready = waiter.hear()["ready"]
-            time.sleep(INTERVAL)
+            time.sleep(POLLING_INTERVAL)
             before = cluster.ask({})["requests"]
             waiter.tell("measure")
             time.sleep(seconds)
@@ -174,7 +171,7 @@ def measure(way: str, count: int, seconds: float) -> dict[str, float]:
             waiter.tell("measured")
             names = list(known["uids"])[1:]
             ended = end(cluster, random.sample(names, min(len(names), int(RATE * seconds))))
-            time.sleep(3 * INTERVAL)
+            time.sleep(3 * POLLING_INTERVAL)
             waiter.tell("report")
             found = waiter.hear()
     delays = sorted(found["fired"].get(name, float("inf")) - at for name, at in ended.items())
@@ -215,7 +212,7 @@ def compare(count: int, seconds: float) -> None:
     print(f"{'way':<8} {'tasks':>6} {'requests/min':>13} {'KB/trigger':>11} {'CPU':>6} {'p50 ms':>7} {'p99 ms':>7}")
     row = measure("ours", count, seconds)
     show("ours", row)
-    theirs = polled(seconds)
+    theirs = polled(measure, show, POLLED, seconds)
     scale = count / theirs["jobs"]
     requests, share = theirs["requests"] * scale / row["requests"], theirs["cpu"] * scale
     print(
@@ -225,19 +222,6 @@ def compare(count: int, seconds: float) -> None:
         f"{theirs['jobs']:,.0f} polled tasks. Ours had heard of all jobs "
         f"after {row['ready']:.0f} s and wrote {row['xcoms']:,.0f} XComs."
     )
-
-
-def polled(seconds: float) -> dict[str, float]:
-    """Give polling more and more tasks, and return the last that it could hold."""
-    held: dict[str, float] = {}
-    for count in POLLED:
-        row = measure("poll", count, seconds)
-        show("polling", row)
-        if row["round"] > INTERVAL * TOO_SLOW and held:
-            print(f"polling no longer holds {count} tasks: a round takes {row['round']:.1f} s instead of 2")
-            break
-        held = row
-    return held
 
 
 def main() -> None:

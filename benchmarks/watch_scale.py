@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -360,7 +360,7 @@ def compare(counts: list[int], seconds: float) -> None:
     """Measure both ways and print them side by side."""
     print("way        jobs  requests/min  KB/job  grown MB    CPU  p50 ms  p99 ms")
     ours = [watched(count, seconds) for count in counts]
-    theirs = polled(seconds)
+    theirs = polled(measure, show, POLLED, seconds)
     for row in ours:
         # A quiet watch is renewed every five minutes, which a short measurement does not see.
         requests = theirs["requests"] / theirs["jobs"] * row["jobs"] / max(1.0, row["requests"])
@@ -381,14 +381,21 @@ def watched(count: int, seconds: float) -> dict[str, float]:
     return row
 
 
-def polled(seconds: float) -> dict[str, float]:
-    """Give polling more and more jobs, and return the last that it could hold."""
+def polled(
+    measure: Callable[[str, int, float], dict[str, float]],
+    show: Callable[[str, dict[str, float]], None],
+    counts: Sequence[int],
+    seconds: float,
+) -> dict[str, float]:
+    """Give polling more and more to wait for, and return the last that it could hold."""
     held: dict[str, float] = {}
-    for count in POLLED:
+    for count in counts:
         row = measure("poll", count, seconds)
         show("polling", row)
         if row["round"] > POLLING_INTERVAL * TOO_SLOW and held:
-            print(f"polling no longer holds {count} jobs: a round takes {row['round']:.1f} s instead of 2")
+            print(
+                f"polling no longer holds {count}: a round takes {row['round']:.1f} s instead of {POLLING_INTERVAL:.0f}"
+            )
             break
         held = row
     return held
