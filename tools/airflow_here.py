@@ -109,11 +109,14 @@ class AirflowHere:
     @cached_property
     def port(self) -> int:
         """Airflow's usual port where it is free, else another."""
-        for wanted in (8080, 0):
-            with socket.socket() as probe, suppress(OSError):
-                probe.bind(("127.0.0.1", wanted))
-                return int(probe.getsockname()[1])
-        raise AirflowHereError("no port is free on 127.0.0.1")
+        return _free_port(8080)
+
+    @cached_property
+    def _log_ports(self) -> dict[str, str]:
+        """Where processes hand out their logs: another Airflow of this machine has the usual ports."""
+        ports = (8793, 8794)
+        names = ("AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT", "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT")
+        return {name: str(_free_port(port)) for name, port in zip(names, ports, strict=True)}
 
     @property
     def url(self) -> str:
@@ -163,7 +166,8 @@ class AirflowHere:
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self._passwords),
             "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{database}",
+            # All processes write into one file: each waits for the others.
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{database}?timeout=60",
             "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "True",
             "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
@@ -176,6 +180,7 @@ class AirflowHere:
             "TRAINJOB_BACKEND": "local",
             "PYTHONWARNINGS": "ignore",
             "NO_COLOR": "1",
+            **self._log_ports,
             "NO_PROXY": "localhost,127.0.0.1",
             "no_proxy": "localhost,127.0.0.1",
             **self._settings,
@@ -248,6 +253,15 @@ class AirflowHere:
             for pid, created in json.loads(self._record.read_text(encoding="utf-8")).values():
                 if not _is_another(pid, created):
                     _kill_session(pid)
+
+
+def _free_port(wanted: int) -> int:
+    """Return the wanted port of this machine, or any other if it is taken."""
+    for port in (wanted, 0):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return int(probe.getsockname()[1])
+    raise AirflowHereError("no port is free on 127.0.0.1")
 
 
 def _is_healthy(said: dict[str, Any], heartbeat: str, since: datetime) -> bool:

@@ -5,9 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import tenacity
 from airflow_here import AirflowHere, AirflowHereError, until
 
 Json = dict[str, Any]
+
+
+def is_passing(error: BaseException) -> bool:
+    """Say whether a refusal may be none in a moment: Airflow's processes share one SQLite file here."""
+    return isinstance(error, httpx.HTTPStatusError) and error.response.is_server_error
 
 
 class Api:
@@ -29,9 +35,16 @@ class Api:
         Raises:
             httpx.HTTPError: There is none, or it is a refusal.
         """
-        answer = self._http.request(method, path, json=body, params=parameters)
-        answer.raise_for_status()
-        return dict(answer.json())
+        return dict(self._answer(method, path, body, parameters).json())
+
+    @tenacity.retry(
+        retry=tenacity.retry_if_exception(is_passing),
+        stop=tenacity.stop_after_delay(60),
+        wait=tenacity.wait_fixed(0.5),
+        reraise=True,
+    )
+    def _answer(self, method: str, path: str, body: Json | None, parameters: Json) -> httpx.Response:
+        return self._http.request(method, path, json=body, params=parameters).raise_for_status()
 
     def unpause(self, dag: str) -> None:
         """Let a DAG run, once Airflow has read its file."""
