@@ -68,9 +68,16 @@ def test_without_keys_a_profile_of_the_users_signs(data, proxy, fetch, tmp_path)
     assert signers(proxy) == {"AKIAPROFILE"}
 
 
-def test_where_no_credentials_are_found_requests_are_not_signed(data, proxy, fetch):
-    assert contents(fetch(data, proxy.url, **NOBODY)) == {"a": b"1"}
+def test_where_no_credentials_are_found_requests_are_not_signed(bucket, moto, proxy, fetch):
+    moto[1].put_object(Bucket=bucket.name, Key="data/a", Body=b"1", ACL="public-read")
+    assert contents(fetch(f"s3://{bucket.name}/data", proxy.url, **NOBODY)) == {"a": b"1"}
     assert signers(proxy) == {None}
+
+
+def test_what_is_not_public_says_that_no_credentials_were_found(data, proxy, fetch):
+    with pytest.raises(FetchError, match="not public, and no credentials were found; give access_key_id") as refused:
+        fetch(data, proxy.url, **NOBODY)
+    assert not refused.value.retryable
 
 
 def test_a_role_is_assumed_with_the_given_keys_and_signs(data, proxy, fetch):
@@ -90,7 +97,7 @@ def test_a_role_is_assumed_by_web_identity(data, proxy, fetch, machine, tmp_path
 
 def test_a_role_that_may_not_be_assumed_is_one_line(data, proxy, fetch):
     proxy.faults.append(Fault(says(403, "AccessDenied"), "/"))
-    with pytest.raises(FetchError, match=f"role {ROLE}: these credentials may not") as refused:
+    with pytest.raises(FetchError, match=f"role {ROLE}: these credentials may not assume it") as refused:
         fetch(data, proxy.url, role_arn=ROLE)
     assert not refused.value.retryable
     assert len(str(refused.value).splitlines()) == 1

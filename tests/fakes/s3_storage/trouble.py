@@ -90,7 +90,9 @@ def says(status: int, code: str) -> Act:
     """Refuse with an error of S3's."""
 
     async def act(proxy: Proxy, request: web.Request) -> web.Response:
-        text = f"<?xml version='1.0' encoding='UTF-8'?><Error><Code>{code}</Code><Message>No.</Message></Error>"
+        text = f"<Error><Code>{code}</Code><Message>No.</Message></Error>"
+        # STS, which is asked by POST, wraps it.
+        text = f"<ErrorResponse>{text}</ErrorResponse>" if request.method == "POST" else text
         return web.Response(status=status, text=text, content_type="application/xml")
 
     return act

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from obstore.store import S3Store
 
 from trainer_core.fetching.s3 import errors
+from trainer_core.fetching.s3.errors import Signer
 from trainer_core.fetching.settings import Settings
 from trainer_core.fetching.source import FetchError
 
@@ -44,12 +45,12 @@ class Access:
 
     Attributes:
         store: obstore's.
-        renewable: Whoever starts again finds new credentials.
+        signer: Whose credentials are used.
         client: Makes botocore's client, for the few questions that obstore cannot ask.
     """
 
     store: S3Store
-    renewable: bool
+    signer: Signer
     client: Callable[[], Any]
 
 
@@ -87,7 +88,8 @@ def connect(settings: Settings, bucket: str, retries: int) -> Access:
         how["endpoint"] = endpoint.rstrip("/")
     client: Any = {**_CLIENT, "allow_http": (endpoint or "").startswith("http://")}
     store = S3Store(bucket, region=region, client_options=client, retry_config={"max_retries": retries}, **how)
-    return Access(store, not isinstance(found, _Given), lambda: _client("s3", endpoint, region, found))
+    signer: Signer = "nobody" if found is None else "given" if isinstance(found, _Given) else "found"
+    return Access(store, signer, lambda: _client("s3", endpoint, region, found))
 
 
 def bucket_region(bucket: str, at: str = _AWS) -> str:
@@ -164,6 +166,9 @@ def _checked(role: str, found: Any) -> Any:
     try:
         found.get_frozen_credentials()
     except Exception as error:
+        if "AccessDenied" in str(error):
+            why = "these credentials may not assume it; they need sts:AssumeRole, and its trust policy must name them"
+            raise FetchError(f"role {role}: {why}") from error
         raise errors.explained(error, f"role {role}") from error
     return found
 

@@ -62,7 +62,7 @@ class S3Source(Source):
         except FileNotFoundError:
             raise FetchError(f"{place}: there is nothing; check bucket and prefix in storage_uri") from None
         except BaseError as error:
-            raise errors.explained(error, place, self._access.renewable) from error
+            raise errors.explained(error, place, self._access.signer) from error
         root = self._prefix.rpartition("/")[0] if single else self._prefix
         files = tuple(self._wanted(found, f"{root}/" if root else ""))
         if not files:

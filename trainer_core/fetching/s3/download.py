@@ -161,7 +161,7 @@ class Download:
         except FetchError:
             raise
         except BaseError as error:
-            raise errors.explained(error, self._name(key), self._access.renewable) from error
+            raise errors.explained(error, self._name(key), self._access.signer) from error
 
 
 def _part_size(file: File) -> int:

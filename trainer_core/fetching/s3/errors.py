@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from trainer_core.fetching.source import FetchError
 
-__all__ = ["explained"]
+__all__ = ["Signer", "explained"]
+
+#: Whose credentials: those the user gave, those found or assumed where it runs (a new start finds new ones), or none.
+Signer = Literal["given", "found", "nobody"]
 
 _CODE = re.compile(r"<Code>\s*([A-Za-z]+)\s*</Code>|\(([A-Za-z0-9]+)\) when calling")
 _STATUS = re.compile(r"non-2xx status code: (\d{3})|HTTPStatusCode\W+(\d{3})")
@@ -38,7 +42,9 @@ _KNOWN: dict[str, tuple[str, bool]] = {
     "RequestExpired": ("the credentials have expired; get new ones", False),
     "RequestTimeTooSkewed": ("the clock of this machine is wrong; set it", False),
     "SignatureDoesNotMatch": (f"the secret does not belong to the access key; {_KEYS}", False),
+    "ServiceUnavailable": ("it is out of order; try again later", True),
     "SlowDown": ("the storage wants fewer requests; try again later", True),
+    "Throttling": ("it wants fewer requests; try again later", True),
 }
 _BY_STATUS: dict[str, tuple[str, bool]] = {
     "401": (f"the credentials were refused; {_KEYS}", False),
@@ -50,19 +56,21 @@ _BY_STATUS: dict[str, tuple[str, bool]] = {
 _RENEWED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
 
 
-def explained(error: Exception, what: str, renewable: bool = False) -> FetchError:
+def explained(error: Exception, what: str, signer: Signer = "given") -> FetchError:
     """Return the line for what a client raised.
 
     Args:
         error: Raised by obstore or botocore.
         what: What was being fetched.
-        renewable: New credentials are found by whoever starts again, unlike those given by the user.
+        signer: Whose credentials were used.
     """
     text = str(error)
     code, status, detail = (_first(pattern, text) for pattern in (_CODE, _STATUS, _DETAIL))
     told = " ".join(filter(None, (status, code)))
-    if code in _RENEWED and renewable:
+    if code in _RENEWED and signer == "found":
         return FetchError(f"{what}: the credentials expired on the way ({told}); try again", retryable=True)
+    if status == "403" and signer == "nobody":
+        return FetchError(f"{what}: it is not public, and no credentials were found; give access_key_id ({told})")
     known = _KNOWN.get(code) or _BY_STATUS.get(status)
     if known:
         return FetchError(f"{what}: {known[0]}" + (f" ({told})" if told else ""), known[1])
@@ -75,7 +83,8 @@ def explained(error: Exception, what: str, renewable: bool = False) -> FetchErro
 
 def _of_client(text: str, detail: str, what: str) -> FetchError:
     """Of what the client says by itself."""
-    line = text.strip().splitlines()[0] if text.strip() else "nothing was said"
+    # Below an empty line obstore shows its insides.
+    line = " ".join(text.strip().partition("\n\n")[0].split()) or "nothing was said"
     if "redirect without LOCATION" in text:
         return FetchError(f"{what}: {_REGION}")
     if "invalid path" in text or "empty path segment" in text:
