@@ -286,7 +286,7 @@
     delete: (job) => ["Delete this TrainJob?", ended(job)
       ? "Its log and its files are removed. What the task has handed over stays."
       : "Its training ends and its log and files are removed. The task that waits for it fails, or tries again if it has retries.", "Delete", "Keep it"],
-    end: () => ["End this TrainJob?", "Airflow marks its task as failed, and whoever waits for the TrainJob there ends it.", "End", "Let it go on"],
+    end: () => ["End this TrainJob?", "Airflow marks its task as failed, and whoever waits for the TrainJob there ends it, unless its DAG says to keep it.", "End", "Let it go on"],
     rerun: () => ["Run this task again?", "Airflow clears the task. It submits a new TrainJob; the XComs of this one go.", "Run again", "Leave it"],
   };
   const words = { suspend: "Suspend", resume: "Resume", delete: "Delete", end: "End", rerun: "Run again" };
