@@ -23,9 +23,9 @@ from airflow_provider.operators.trainjob import TrainJobOperator
 def train_anywhere() -> None:
     """Try the training where mistakes are cheap, then run it where it is fast."""
     smoke = TrainJobOperator(task_id="try_out", runtime="python", backend="local", trainer=forecast_trainer(steps=1))
+    # Without a runtime it is torch-distributed, which every cluster with Trainer has.
     train = TrainJobOperator(
         task_id="train",
-        runtime="python",
         trainer=forecast_trainer(),
         trainjob_conn_id="trainjob_cluster",
         outlets=[CANDIDATE],

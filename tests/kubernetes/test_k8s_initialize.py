@@ -135,7 +135,7 @@ def test_only_kueue_can_see_to_a_job_in_place_of_the_cluster(controller, managed
     [
         ("cache://schema/table", "a cache lives only as long as the TrainJob that reads it"),
         ("pvc://claim/dataset", "lies in a volume already"),
-        ("file:///data", "reads hf:// and s3://"),
+        ("file:///data", "give the data as s3://"),
         ("gs://bucket/key", "reads hf:// and s3://"),
     ],
 )

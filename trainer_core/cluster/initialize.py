@@ -23,6 +23,7 @@ _MOUNT = "/workspace"
 _BACKOFF_LIMIT = 2
 _SCHEMES = ("hf", "s3")
 _WHY_NOT = {
+    "file": "a cluster does not see this machine's files; give the data as s3://… or hf://…, or in a volume as pvc://…",
     "cache": "a cache lives only as long as the TrainJob that reads it; give it to that TrainJob",
     "pvc": "that lies in a volume already; give it to the TrainJob that reads it",
 }
