@@ -19,7 +19,7 @@ from trainer_core.request import Owner, TrainJobRequest
 from trainer_core.testing.functions import returns
 from trainer_core.trainers import CustomTrainer
 
-__all__ = ["BackendCase", "Contract", "halted", "on_each", "reached", "where"]
+__all__ = ["BackendCase", "Contract", "applies", "halted", "on_each", "reached", "where"]
 
 #: Seconds to wait for what must happen; far more than it takes, so that a busy machine, or one that has to fetch an
 #: image first, fails no test.
@@ -74,11 +74,15 @@ def where(**facts: bool | str | None) -> Callable[[_F], _F]:
     return mark
 
 
+def applies(test: Callable[..., Any], case: BackendCase) -> bool:
+    """Say whether a test is about backends such as this one."""
+    return all(getattr(case, fact) == value for fact, value in getattr(test, _WHERE, {}).items())
+
+
 def on_each(cases: Sequence[BackendCase], metafunc: pytest.Metafunc) -> None:
     """Run a test on every backend that has the facts the test is about; call it in ``pytest_generate_tests``."""
     if "case" in metafunc.fixturenames:
-        facts = getattr(metafunc.function, _WHERE, {})
-        fitting = [case for case in cases if all(getattr(case, fact) == value for fact, value in facts.items())]
+        fitting = [case for case in cases if applies(metafunc.function, case)]
         metafunc.parametrize("case", fitting, ids=[case.name for case in fitting])
 
 

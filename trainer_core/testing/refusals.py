@@ -12,32 +12,42 @@ import pytest
 
 from trainer_core import build
 from trainer_core.client import TrainerClient
+from trainer_core.distributed_config import DistributedConfig
 from trainer_core.errors import InvalidRequestError, JobNotFoundError, RuntimeNotFoundError, TrainerError
 from trainer_core.initializers import FileDatasetInitializer, HuggingFaceDatasetInitializer, Initializer
 from trainer_core.options import (
     ActiveDeadlineSeconds,
     Annotations,
+    DeleteAfter,
+    GangScheduling,
     Labels,
+    ManagedBy,
     Name,
+    PriorityClass,
+    PyTorchJobSpec,
+    QueueName,
     RuntimePatch,
     Suspend,
     TrainerArgs,
     TrainerCommand,
     TrainingRuntimeSpecPatch,
+    Workspace,
 )
+from trainer_core.options.runai import RunaiMasterSpec, RunaiSpec
 from trainer_core.request import TrainJobRequest
 from trainer_core.secrets import SecretRef
 from trainer_core.testing.case import BackendCase, Contract, where
 from trainer_core.testing.functions import returns
 from trainer_core.trainers import CustomTrainer, CustomTrainerContainer
 
-__all__ = ["Refusals"]
+__all__ = ["OPTIONS", "Refusals"]
 
 Ask = Callable[..., TrainJobRequest]
 
 _SECRET = "hf_a-secret-token"  # noqa: S105 -- made up, to see that it does not leak
 
-_OPTIONS: list[Any] = [
+#: One of each.
+OPTIONS: list[Any] = [
     Name("job"),
     Labels({"a": "b"}),
     Annotations({"a": "b"}),
@@ -46,6 +56,16 @@ _OPTIONS: list[Any] = [
     TrainerCommand(["python"]),
     TrainerArgs(["-V"]),
     RuntimePatch(training_runtime_spec=TrainingRuntimeSpecPatch()),
+    DeleteAfter(60),
+    DistributedConfig(),
+    GangScheduling("night"),
+    ManagedBy("kueue.x-k8s.io/multikueue"),
+    PriorityClass("high"),
+    PyTorchJobSpec(),
+    QueueName("night"),
+    RunaiMasterSpec(),
+    RunaiSpec(),
+    Workspace(),
 ]
 
 
@@ -130,7 +150,7 @@ class Refusals(Contract):
         assert len(str(refused.value).splitlines()) == 1
         assert client.list_jobs() == []
 
-    @pytest.mark.parametrize("option", _OPTIONS, ids=[type(option).__name__ for option in _OPTIONS])
+    @pytest.mark.parametrize("option", OPTIONS, ids=[type(option).__name__ for option in OPTIONS])
     def test_an_option_is_accepted_by_a_backend_that_names_it_and_refused_by_the_others(
         self, client: TrainerClient, option: Any
     ) -> None:
@@ -162,8 +182,10 @@ class Refusals(Contract):
         assert request.literal_secrets["dataset.ACCESS_TOKEN"].get_secret_value() == _SECRET
 
     def test_a_secret_given_as_text_is_in_no_message(
-        self, client: TrainerClient, caplog: pytest.LogCaptureFixture
+        self, client: TrainerClient, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        # Where this machine fetches, nobody answers.
+        monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
         source = HuggingFaceDatasetInitializer("hf://owner/data", access_token=_SECRET)
         caplog.set_level("DEBUG")
         message = ""
