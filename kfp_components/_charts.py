@@ -1,4 +1,7 @@
-"""Curves and timelines as SVG: no script, no font, no other file, so that KFP's UI shows them as they are."""
+"""Curves and timelines as SVG: no script, no font, no other file, so that KFP's UI shows them as they are.
+
+Colours are those of the page, by class: it has a light and a dark one.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ __all__ = ["curve", "timeline"]
 
 _WIDTH, _HEIGHT, _LEFT, _TOP = 640, 180, 70, 12
 _ROW = 22
-_COLOURS = {"Succeeded": "#2e7d32", "Failed": "#c62828", "Running": "#1565c0"}
 
 
 def curve(points: Sequence[tuple[float, float]]) -> str:
@@ -32,9 +34,9 @@ def curve(points: Sequence[tuple[float, float]]) -> str:
     bottom = _HEIGHT - 2 * _TOP
     return "".join(
         (
-            f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img">',
-            f'<path d="M{_LEFT} {_TOP}V{bottom}H{_WIDTH - _TOP}" fill="none" stroke="#999"/>',
-            f'<polyline points="{line}" fill="none" stroke="#1565c0" stroke-width="1.5"/>',
+            _opened(_HEIGHT),
+            f'<path class="axis" d="M{_LEFT} {_TOP}V{bottom}H{_WIDTH - _TOP}"/>',
+            f'<polyline class="curve" points="{line}"/>',
             _text(_LEFT - 6, _TOP + 4, f"{high:.4g}", "end"),
             _text(_LEFT - 6, bottom, f"{low:.4g}", "end"),
             _text(_LEFT, bottom + 16, f"{first:g}"),
@@ -59,14 +61,17 @@ def timeline(bars: Sequence[tuple[str, str, datetime, datetime]]) -> str:
         x = left + width * (start - begin).total_seconds() / whole
         seconds = (stop - start).total_seconds()
         length = max(2.0, width * seconds / whole)
-        colour = _COLOURS.get(status, "#757575")
         rows += [
             _text(left - 6, y + 15, name, "end"),
-            f'<rect x="{x:.1f}" y="{y + 4}" width="{length:.1f}" height="{_ROW - 8}" fill="{colour}"/>',
+            f'<rect x="{x:.1f}" y="{y + 4}" width="{length:.1f}" height="{_ROW - 8}" class="{escape(status)}"/>',
             _text(x + length + 4, y + 15, f"{seconds:.1f} s"),
         ]
-    return f'<svg width="{_WIDTH}" height="{len(bars) * _ROW}" role="img">{"".join(rows)}</svg>'
+    return f"{_opened(len(bars) * _ROW)}{''.join(rows)}</svg>"
+
+
+def _opened(height: int) -> str:
+    return f'<svg viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" role="img">'
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="11" text-anchor="{anchor}">{escape(text)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from string import Template
@@ -14,21 +15,44 @@ from trainer_core.ref import TrainJobRef
 
 __all__ = ["html"]
 
+#: Whole numbers up to here are written out.
+_EXACT = 1e15
 _PAGE = Template("""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
 <title>TrainJob $name</title>
 <style>
-body { font: 14px/1.5 sans-serif; margin: 2em; color: #222; }
-table { border-collapse: collapse; margin: 0 0 1.5em; }
-th, td { border: 1px solid #ccc; padding: .3em .8em; text-align: left; }
-th { background: #f4f4f4; }
-pre { background: #f4f4f4; padding: 1em; overflow: auto; }
+:root { color-scheme: light dark; --text: #1f2328; --quiet: #59636e; --line: #d1d9e0; --soft: #f3f5f7; --page: #fff;
+  --good: #1a7f37; --bad: #cf222e; --busy: #0969da; }
+@media (prefers-color-scheme: dark) {
+  :root { --text: #e6edf3; --quiet: #9198a1; --line: #3d444d; --soft: #1c2128; --page: #0d1117;
+    --good: #3fb950; --bad: #f85149; --busy: #4493f8; }
+}
+body { font: 14px/1.5 system-ui, sans-serif; margin: 2em; max-width: 60em; }
+html { color: var(--text); background: var(--page); }
+h1 { font-size: 1.6em; overflow-wrap: anywhere; }
+h2 { font-size: 1.2em; margin: 1.8em 0 .5em; }
+h3 { font-size: 1em; margin: 1.2em 0 .2em; }
+table { border-collapse: collapse; }
+th, td { border-bottom: 1px solid var(--line); padding: .3em 1.5em .3em 0; text-align: left; vertical-align: top; }
+th + td { overflow-wrap: anywhere; }
+th { font-weight: normal; color: var(--quiet); white-space: nowrap; }
+td { font-variant-numeric: tabular-nums; }
+pre { background: var(--soft); padding: 1em; overflow: auto; border-radius: 6px; }
+svg { display: block; max-width: 100%; height: auto; margin-top: .8em; }
+svg text { fill: var(--quiet); font: 11px system-ui, sans-serif; }
+svg .curve { fill: none; stroke: var(--busy); stroke-width: 1.5; }
+svg .axis { fill: none; stroke: var(--line); }
+svg rect { fill: var(--quiet); }
+.Complete, .Succeeded { color: var(--good); fill: var(--good) !important; }
+.Failed { color: var(--bad); fill: var(--bad) !important; }
+.Running { color: var(--busy); fill: var(--busy) !important; }
 </style>
 </head>
 <body>
-<h1>TrainJob $name</h1>
+<h1>$name <span class="$status">$status</span></h1>
 $sections
 </body>
 </html>
@@ -51,32 +75,31 @@ def html(
         outcome: What it left; None for a job that has not ended.
         history: How its metrics came to be.
     """
-    sections = [_table(("", ""), _facts(ref, status, job, outcome))]
+    sections = [_pairs(_facts(ref, job, outcome))]
     if outcome is not None and outcome.diagnosis is not None:
         sections += ["<h2>Diagnosis</h2>", *_diagnosis(outcome.diagnosis)]
     if outcome is not None and outcome.metrics:
-        rows = [(name, f"{value:.6g}") for name, value in sorted(outcome.metrics.items())]
-        sections += ["<h2>Metrics</h2>", _table(("metric", "value"), rows)]
+        rows = [(name, _number(value)) for name, value in sorted(outcome.metrics.items())]
+        sections += ["<h2>Metrics</h2>", _pairs(rows)]
     for name, points in (history.curves() if history else {}).items():
         sections += [f"<h3>{escape(name)}</h3>", _charts.curve(points)]
     if outcome is not None and outcome.artifacts:
-        sections += ["<h2>Artifacts</h2>", _table(("artifact", "URI"), sorted(outcome.artifacts.items()))]
+        sections += ["<h2>Artifacts</h2>", _pairs(sorted(outcome.artifacts.items()))]
     if job is not None:
         rows_of_steps = [_step(step) for step in job.steps]
         sections += ["<h2>Steps</h2>", _table(("step", "status", "exit code", "seconds"), rows_of_steps)]
         bars = [(s.name, s.status or "", s.started, s.finished) for s in job.steps if s.started and s.finished]
         sections += [_charts.timeline(bars)] if bars else []
-    return _PAGE.substitute(name=escape(ref.name), sections="\n".join(sections))
+    return _PAGE.substitute(name=escape(ref.name), status=escape(status), sections="\n".join(sections))
 
 
-def _facts(ref: TrainJobRef, status: str, job: TrainJob | None, outcome: Outcome | None) -> Iterable[tuple[str, str]]:
+def _facts(ref: TrainJobRef, job: TrainJob | None, outcome: Outcome | None) -> Iterable[tuple[str, str]]:
     facts = {
-        "status": status,
         "runtime": job.runtime.name if job else None,
         "backend": ref.backend,
         "namespace": ref.namespace,
-        "started": outcome.started_at if outcome else None,
-        "finished": outcome.finished_at if outcome else None,
+        "started": _time(outcome.started_at) if outcome else None,
+        "finished": _time(outcome.finished_at) if outcome else None,
         "result": outcome.result_note if outcome else None,
         "logs": f"trainjob logs {ref.name}",
     }
@@ -93,7 +116,7 @@ def _diagnosis(diagnosis: Diagnosis) -> list[str]:
         "can a retry help": "yes" if diagnosis.retryable else "no",
     }
     text = diagnosis.traceback or "\n".join(diagnosis.log_tail)
-    table = _table(("", ""), [(name, value) for name, value in facts.items() if value])
+    table = _pairs((name, value) for name, value in facts.items() if value)
     return [table, f"<pre>{escape(text)}</pre>"] if text else [table]
 
 
@@ -103,9 +126,23 @@ def _step(step: Step) -> tuple[str, str, str, str]:
     return step.name, step.status or "", code, "" if seconds is None else f"{seconds:.1f}"
 
 
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value.is_integer() and abs(value) < _EXACT else f"{value:.6g}"
+
+
+def _time(text: str | None) -> str | None:
+    """2026-11-21T03:00:00.250+00:00 → 2026-11-21 03:00:00 UTC."""
+    return text and re.sub(r"^([-0-9]+)T([0-9:]+)(?:\.\d+)?(?:Z|\+00:00)$", r"\1 \2 UTC", text)
+
+
+def _pairs(rows: Iterable[tuple[str, str]]) -> str:
+    return (
+        f"<table>{''.join(f'<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>' for name, value in rows)}</table>"
+    )
+
+
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    titles = _row("th", head) if any(head) else ""
-    return f"<table>{titles}{''.join(_row('td', row) for row in rows)}</table>"
+    return f"<table>{_row('th', head)}{''.join(_row('td', row) for row in rows)}</table>"
 
 
 def _row(tag: str, cells: Sequence[str]) -> str:

@@ -70,7 +70,7 @@ def test_the_report_shows_metrics_and_steps(task, ref):
     waiting.run()
 
     report = waiting.artifact("report").read_text()
-    assert "<td>accuracy</td><td>0.9</td>" in report
+    assert "<th>accuracy</th><td>0.9</td>" in report
     assert "<td>node-0</td><td>Succeeded</td>" in report
 
 
