@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from trainer_core.backends.container.logs import Place, read_on
 
+OUT, ERR = 1, 2
 
-def frame(second: int, piece: str) -> bytes:
-    return f"2026-01-01T00:{second // 60:02}:{second % 60:02}Z {piece}".encode()
+
+def frame(second: int, piece: str, output: int = OUT) -> tuple[int, bytes]:
+    return output, f"2026-01-01T00:{second // 60:02}:{second % 60:02}Z {piece}".encode()
 
 
 def as_podman(lines):
@@ -85,6 +87,12 @@ def test_a_line_without_end_comes_in_pieces_none_of_them_twice():
 
 def test_a_progress_bar_keeps_its_last_state_and_no_carriage_return():
     assert read_on([frame(0, "10%\r100%\r\n")], Place(), True, 9).lines == ["10%\r100%"]
+
+
+def test_a_line_of_the_other_output_does_not_become_part_of_one_that_is_not_over():
+    frames = [frame(0, "10%"), frame(0, "a", ERR), frame(0, "\n", ERR), frame(1, "20%"), frame(1, "\n")]
+    assert followed(frames, 100)[0] == ["10%", "a", "20%"]
+    assert followed(frames, 1)[0] == ["10%", "a", "20%"]
 
 
 @given(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from functools import cache
 
+import container_engine
 import pytest
 from fake_cluster import Cluster
 
@@ -43,6 +44,7 @@ CASES = (
         runs_every_node=False,
         installs_packages=False,
     ),
+    BackendCase("container", container_engine.client),
     BackendCase("kubernetes", on_the_cluster, reads_this_machine=False, runs_bare_runtimes=True),
     BackendCase(
         "training-operator",
@@ -60,6 +62,11 @@ CASES = (
 
 def pytest_generate_tests(metafunc):
     on_each(CASES, metafunc)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_kept_at_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAINJOB_HOME", str(tmp_path / "home"))
 
 
 @pytest.fixture(scope="session", autouse=True)

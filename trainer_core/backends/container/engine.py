@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 from trainer_core.backends.container.times import parsed
 from trainer_core.errors import BackendUnavailableError
 
-__all__ = ["Engine", "NotThereError", "RefusedError", "TakenError"]
+__all__ = ["Engine", "Frame", "NotThereError", "RefusedError", "TakenError"]
 
 _SECONDS = 60
 #: A large image takes its time, and says something meanwhile.
@@ -29,6 +29,10 @@ _NOT_FOUND, _CONFLICT = 404, 409
 _HEADER_BYTES, _BLOCK_BYTES = 8, 65_536
 #: Of the API; all that is asked for here has been in it since then.
 _OLDEST = "1.41"
+
+
+#: A piece of what a container has printed, and to which of its outputs.
+Frame: TypeAlias = tuple[int, bytes]
 
 
 class RefusedError(Exception):
@@ -226,8 +230,8 @@ class Engine:
         with self._errors():
             self._api.rename(key, name)
 
-    def frames(self, key: str, since: int, tail: int | None = None) -> Iterator[bytes]:
-        """Yield what a container has printed since a second, each piece behind its time and a blank.
+    def frames(self, key: str, since: int, tail: int | None = None) -> Iterator[Frame]:
+        """Yield what a container has printed since a second: to which output, and a piece behind its time and a blank.
 
         Args:
             key: The container.
@@ -238,10 +242,10 @@ class Engine:
 
     def last_lines(self, key: str, lines: int) -> list[str]:
         """Return the last lines that a container has printed."""
-        text = b"".join(self._printed(key, tail=lines))
+        text = b"".join(piece for _, piece in self._printed(key, tail=lines))
         return text.decode("utf-8", "replace").splitlines()
 
-    def _printed(self, key: str, **settings: Any) -> Iterator[bytes]:
+    def _printed(self, key: str, **settings: Any) -> Iterator[Frame]:
         """The library's own way to read a log gives no hold on a connection that is to be closed before its end."""
         url = f"{self._api.base_url}/v{self._api.api_version}/containers/{key}/logs"
         asked = {"stdout": True, "stderr": True, **settings}
@@ -286,8 +290,8 @@ class Engine:
         return APIError
 
 
-def _payloads(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Both outputs of a container come in one stream, each piece behind eight bytes that end in its length."""
+def _payloads(blocks: Iterator[bytes]) -> Iterator[Frame]:
+    """Both outputs of a container come in one stream, each piece behind eight bytes: which output, and its length."""
     rest = b""
     for block in blocks:
         rest, start = rest + block, 0
@@ -295,7 +299,7 @@ def _payloads(blocks: Iterator[bytes]) -> Iterator[bytes]:
             end = start + _HEADER_BYTES + int.from_bytes(rest[start + 4 : start + _HEADER_BYTES], "big")
             if len(rest) < end:
                 break
-            yield rest[start + _HEADER_BYTES : end]
+            yield rest[start], rest[start + _HEADER_BYTES : end]
             start = end
         rest = rest[start:]
 

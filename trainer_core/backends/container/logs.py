@@ -53,33 +53,33 @@ class Read:
     complete: bool
 
 
-def read_on(frames: Iterable[bytes], place: Place, whole: bool, most: int) -> Read:
+def read_on(frames: Iterable[tuple[int, bytes]], place: Place, whole: bool, most: int) -> Read:
     """Read lines from a place on.
 
     Args:
-        frames: What the engine says since that second.
+        frames: What the engine says since that second: to which output, and a piece behind its time.
         place: Where to read on.
         whole: Nothing can follow: a last line counts although it has no end.
         most: How many lines to return at most.
     """
     reader = _Reader(place)
     complete = True
-    for second, piece in _pieces(frames, place.since):
+    for output, second, piece in _pieces(frames, place.since):
         if len(reader.lines) >= most:
             complete = False
             break
-        reader.take(second, piece)
+        reader.take(output, second, piece)
     if whole and complete:
         reader.end_line()
     return Read(reader.lines, reader.place(), complete)
 
 
-def _pieces(frames: Iterable[bytes], since: int) -> Iterator[tuple[int, bytes]]:
-    for frame in frames:
+def _pieces(frames: Iterable[tuple[int, bytes]], since: int) -> Iterator[tuple[int, int, bytes]]:
+    for output, frame in frames:
         time, _, piece = frame.partition(b" ")
         second = int(parsed(time.decode("ascii", "replace")).timestamp())
         if second >= since:
-            yield second, piece
+            yield output, second, piece
 
 
 class _Reader:
@@ -93,12 +93,17 @@ class _Reader:
         self._seconds: list[int] = []
         self._open: list[tuple[int, bytes]] = []
         self._size = 0
+        self._output: int | None = None
 
-    def take(self, second: int, piece: bytes) -> None:
+    def take(self, output: int, second: int, piece: bytes) -> None:
         if self._to_pass:
             self._to_pass -= 1
             self._seconds.append(second)
             return
+        if output != self._output:
+            # What is not over there is cut off, as on a terminal: it may never be.
+            self.end_line()
+            self._output = output
         self._open.append((second, piece))
         self._size += len(piece)
         if piece.endswith(b"\n") or self._size > _LONGEST:

@@ -1,0 +1,409 @@
+"""TrainJobs on a real engine: what the contract of all backends does not say."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import tarfile
+import time
+
+import container_engine
+import pytest
+
+from trainer_core import (
+    CustomTrainer,
+    CustomTrainerContainer,
+    DeleteAfter,
+    FileDatasetInitializer,
+    HuggingFaceDatasetInitializer,
+    HuggingFaceModelInitializer,
+    Initializer,
+    Name,
+    RuntimePatch,
+    TrainerCommand,
+    VolumeDatasetInitializer,
+)
+from trainer_core.backends.container import names
+from trainer_core.jobs import TrainJob
+from trainer_core.options import (
+    ContainerPatch,
+    JobSetSpecPatch,
+    JobSetTemplatePatch,
+    JobSpecPatch,
+    JobTemplatePatch,
+    PodSpecPatch,
+    PodTemplatePatch,
+    ReplicatedJobPatch,
+    TrainingRuntimeSpecPatch,
+)
+from trainer_core.outcome import Category
+from trainer_core.testing.functions import goes_on, prints, reads, returns
+
+PATIENCE = 60.0
+
+#: What an initializer's image does: tells what it was told, and leaves a file where nodes look for it.
+FETCHES = """
+import os, pathlib, sys
+env = os.environ
+role = sys.argv[1]
+print('fetching', env['STORAGE_URI'], 'without', env.get('IGNORE_PATTERNS'), flush=True)
+if 'fail' in env['STORAGE_URI']:
+    sys.exit('no such repository')
+if 'hang' in env['STORAGE_URI']:
+    import time
+    time.sleep(600)
+place = pathlib.Path('/workspace', role)
+place.mkdir(parents=True, exist_ok=True)
+(place / 'data.txt').write_text(env['STORAGE_URI'])
+(place / 'token.txt').write_text(env.get('ACCESS_TOKEN', 'none'))
+"""
+
+
+def image_that_fetches(engine, role):
+    """An image on the test image, made once."""
+    name = f"localhost/trainjob-test-{role}-initializer:1"
+    if not engine.has_image(name):
+        lines = [f"FROM {container_engine.IMAGE}", f"ENTRYPOINT {json.dumps(['python3', '-c', FETCHES, role])}"]
+        data = "\n".join(lines).encode()
+        context, made = io.BytesIO(), tarfile.TarInfo("Dockerfile")
+        made.size = len(data)
+        with tarfile.open(fileobj=context, mode="w") as writer:
+            writer.addfile(made, io.BytesIO(data))
+        context.seek(0)
+        list(engine._api.build(fileobj=context, custom_context=True, tag=name, rm=True))
+    return name
+
+
+@pytest.fixture
+def fetching(here):
+    images = {f"{role}_initializer_image": image_that_fetches(here.engine, role) for role in ("dataset", "model")}
+    return lambda **settings: here.client(**images, **settings)
+
+
+def until(wanted, what="it"):
+    end = time.monotonic() + PATIENCE
+    while not (found := wanted()) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert found, f"{what} did not come"
+    return found
+
+
+def running(client, name="job", steps=1) -> TrainJob:
+    until(lambda: [s.status for s in client.get_job(name).steps].count("Running") == steps, f"{steps} running steps")
+    return client.get_job(name)
+
+
+def train(client, func=returns, args=None, *, options=(), initializer=None, **fields):
+    trainer = CustomTrainer(func=func, func_args=args, **fields)
+    return client.train(runtime="python", trainer=trainer, initializer=initializer, options=[Name("job"), *options])
+
+
+def meets():
+    """The first node listens under its name; the others say who they are."""
+    import json
+    import os
+    import socket
+    import time
+
+    port, rank, world = 29500, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    master = f"{os.environ['TRAINJOB_NAME']}-node-0"
+    if rank == 0:
+        with socket.create_server(("", port)) as server:
+            met = []
+            while len(met) < world - 1:
+                with server.accept()[0] as peer:
+                    met.append(json.loads(peer.recv(100)))
+        return {"met": sorted(met), "host": socket.gethostname()}
+    for _ in range(600):
+        try:
+            with socket.create_connection((master, port), timeout=5) as peer:
+                peer.sendall(json.dumps(rank).encode())
+            return None
+        except OSError:
+            time.sleep(0.1)
+    raise TimeoutError(master)
+
+
+def looks_around():
+    import os
+    from pathlib import Path
+
+    shm = os.statvfs("/dev/shm")
+    return {
+        "user": [os.getuid(), os.getgid()],
+        "shm": shm.f_blocks * shm.f_frsize,
+        "data": Path("/data/file.txt").read_text(),
+        "writable": os.access("/data", os.W_OK),
+        "scratch": sorted(str(path) for path in Path("/scratch").iterdir()),
+    }
+
+
+def patch(**pod):
+    job = JobTemplatePatch(spec=JobSpecPatch(template=PodTemplatePatch(spec=PodSpecPatch(**pod))))
+    nodes = ReplicatedJobPatch(name="node", template=job)
+    template = JobSetTemplatePatch(spec=JobSetSpecPatch(replicated_jobs=[nodes]))
+    return RuntimePatch(training_runtime_spec=TrainingRuntimeSpecPatch(template=template))
+
+
+def test_nodes_find_the_first_of_them_by_its_name(here):
+    client = here.client()
+    train(client, meets, num_nodes=3)
+    outcome = client.wait("job")
+    assert outcome.result == {"met": [1, 2], "host": "job-node-0"}
+
+
+def test_two_jobs_meet_at_the_same_port_at_the_same_time(here):
+    client = here.client()
+    for name in ("one", "two"):
+        client.train(runtime="python", trainer=CustomTrainer(func=meets, num_nodes=2), options=[Name(name)])
+    assert [client.wait(name).result["met"] for name in ("one", "two")] == [[1], [1]]
+
+
+def test_a_deleted_job_leaves_nothing_on_the_engine(here):
+    client = here.client()
+    train(client, goes_on, num_nodes=2)
+    running(client, steps=2)
+    assert len(here.everything()) == 4
+    client.delete_job("job")
+    until(lambda: here.everything() == [], "an empty engine")
+
+
+def test_containers_of_a_deleted_job_are_kept_if_asked_for_and_the_name_is_free(here):
+    client = here.client(auto_remove=False)
+    train(client, returns, {"value": 1})
+    client.wait("job")
+    client.delete_job("job")
+    (kept,) = here.engine.containers(here.label)
+    assert "job-node-0." in kept["Names"][0]
+    train(client, returns, {"value": 2})
+    assert client.wait("job").result == 2
+
+
+def test_volumes_user_and_shared_memory_are_those_of_a_patch(here):
+    (here.folder / "data").mkdir()
+    (here.folder / "data" / "file.txt").write_text("from this machine")
+    here.folder.chmod(0o755)
+    volumes = [
+        {"name": "data", "hostPath": {"path": str(here.folder / "data")}},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "32Mi"}},
+        {"name": "scratch", "emptyDir": {}},
+    ]
+    mounts = [
+        {"name": "data", "mountPath": "/data", "readOnly": True},
+        {"name": "shm", "mountPath": "/dev/shm"},
+        {"name": "scratch", "mountPath": "/scratch"},
+    ]
+    node = ContainerPatch(name="node", volume_mounts=mounts, security_context={"runAsUser": 1234, "runAsGroup": 99})
+    client = here.client()
+    train(client, looks_around, options=[patch(volumes=volumes, containers=[node])])
+    outcome = client.wait("job")
+    assert outcome.result == {
+        "user": [1234, 99],
+        "shm": 32 * 2**20,
+        "data": "from this machine",
+        "writable": False,
+        "scratch": [],
+    }
+
+
+def test_an_image_with_a_command_of_its_own_runs(here):
+    client = here.client()
+    trainer = CustomTrainerContainer(image=container_engine.IMAGE)
+    command = TrainerCommand(["python3", "-c", "import os; print(os.environ['RANK'])"])
+    client.train(runtime="python", trainer=trainer, options=[Name("job"), command])
+    assert client.wait("job").succeeded
+    assert list(client.get_job_logs("job")) == ["0"]
+
+
+def test_a_command_that_is_not_there_is_told(here):
+    client = here.client()
+    trainer = CustomTrainerContainer(image=container_engine.IMAGE)
+    client.train(runtime="python", trainer=trainer, options=[Name("job"), TrainerCommand(["no-such-program"])])
+    found = client.wait("job").diagnosis
+    assert (found.category, found.exit_code, found.step) == (Category.USER_CODE, 127, "node-0")
+    assert "no-such-program" in found.reason
+
+
+def test_an_image_that_is_not_there_fails_the_job_and_not_the_submitter(here):
+    client = here.client(pull_policy="Never")
+    train(client, image="localhost/no-such-image:1")
+    found = client.wait("job").diagnosis
+    assert (found.category, found.retryable) == (Category.IMAGE, False)
+    assert "localhost/no-such-image:1 is not there" in found.reason
+
+
+def test_an_image_that_cannot_be_pulled_fails_the_job(here):
+    client = here.client()
+    train(client, image="localhost:1/no-such-image:1")
+    found = client.wait("job").diagnosis
+    assert found.category is Category.IMAGE
+    assert "localhost:1/no-such-image:1 cannot be pulled" in found.reason
+
+
+def test_a_killed_container_is_told_by_its_signal_and_ends_the_others(here):
+    client = here.client()
+    train(client, goes_on, num_nodes=2)
+    steps = running(client, steps=2).steps
+    here.engine._api.kill(steps[1].pod_name, signal.SIGKILL)
+    found = client.wait("job").diagnosis
+    assert (found.category, found.step, found.exit_code) == (Category.INFRASTRUCTURE, "node-1", -9)
+    assert (found.node, found.retryable) == (steps[1].pod_name, True)
+    until(lambda: [step.status for step in client.get_job("job").steps].count("Running") == 0, "the end of node-0")
+
+
+def test_a_container_that_somebody_removed_fails_the_job(here):
+    client = here.client()
+    train(client, goes_on, num_nodes=2)
+    steps = running(client, steps=2).steps
+    here.engine.remove(steps[0].pod_name)
+    found = client.wait("job").diagnosis
+    assert (found.category, found.retryable) == (Category.INFRASTRUCTURE, True)
+    assert "node-0" in found.reason
+
+
+def test_a_container_of_somebody_else_with_a_nodes_name_is_told(here):
+    client = here.client()
+    name = names.container(client.backend._config.namespace, "job", "node-0", 0)
+    labels = {names.NAMESPACE: client.backend._config.namespace}
+    here.engine.create(name, {"Image": container_engine.IMAGE, "Cmd": ["true"], "Labels": labels})
+    train(client)
+    assert f"a container '{name}' is on the engine that is not of this job" in client.wait("job").diagnosis.reason
+
+
+def test_a_full_volume_fails_the_training_that_fills_it(here):
+    volumes = [{"name": "out", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}]
+    node = ContainerPatch(name="node", volume_mounts=[{"name": "out", "mountPath": "/out"}])
+    client = here.client()
+    train(client, fills, options=[patch(volumes=volumes, containers=[node])])
+    found = client.wait("job").diagnosis
+    assert found.category is Category.USER_CODE
+    assert "No space left on device" in found.reason
+
+
+def fills():
+    from pathlib import Path
+
+    Path("/out/model").write_bytes(b"x" * 2**22)
+
+
+def test_initializers_fetch_before_the_nodes_start(here, fetching):
+    client = fetching()
+    sources = Initializer(
+        dataset=HuggingFaceDatasetInitializer("hf://owner/data", ignore_patterns=["*.bin", "*.pt"]),
+        model=HuggingFaceModelInitializer("hf://owner/model"),
+    )
+    train(client, reads, {"role": "dataset"}, initializer=sources, num_nodes=2)
+    outcome = client.wait("job")
+    assert outcome.result == {"data.txt": "hf://owner/data", "token.txt": "none"}
+    job = client.get_job("job")
+    assert [step.name for step in job.steps] == ["dataset-initializer", "model-initializer", "node-0", "node-1"]
+    assert max(step.finished for step in job.steps[:2]) <= min(step.started for step in job.steps[2:])
+    assert list(client.get_job_logs("job", step="dataset-initializer")) == [
+        "fetching hf://owner/data without *.bin,*.pt"
+    ]
+    client.delete_job("job")
+    until(lambda: here.everything() == [], "an empty engine")
+
+
+def test_credentials_reach_an_initializer_and_nobody_who_inspects(here, fetching):
+    secret = "hf_a-secret-token"
+    client = fetching()
+    source = HuggingFaceDatasetInitializer("hf://owner/data", access_token=secret)
+    train(client, reads, {"role": "dataset"}, initializer=Initializer(dataset=source))
+    assert client.wait("job").result["token.txt"] == secret
+    (step, _) = client.get_job("job").steps
+    seen = [here.engine.container(step.pod_name), here.engine.containers(here.label), here.engine.volumes(here.label)]
+    assert secret not in json.dumps(seen)
+    until(lambda: here.engine.read(step.pod_name, "/trainjob-secrets.json") == b"{}", "the end of the credentials")
+
+
+def test_an_initializer_that_fails_is_told_with_what_it_said(here, fetching):
+    client = fetching()
+    source = HuggingFaceDatasetInitializer("hf://owner/fail")
+    train(client, initializer=Initializer(dataset=source))
+    found = client.wait("job").diagnosis
+    assert (found.category, found.step, found.exit_code) == (Category.INITIALIZER, "dataset-initializer", 1)
+    assert found.reason == "no such repository"
+    assert "fetching hf://owner/fail without None" in found.log_tail
+
+
+def test_an_initializer_that_takes_too_long_is_ended(here, fetching):
+    client = fetching(initializer_timeout=1)
+    train(client, initializer=Initializer(dataset=HuggingFaceDatasetInitializer("hf://owner/hang")))
+    found = client.wait("job").diagnosis
+    assert (found.category, found.step) == (Category.INITIALIZER, "dataset-initializer")
+    assert "1 s (initializer_timeout)" in found.reason
+    until(lambda: client.get_job("job").steps[0].status != "Running", "the end of the initializer")
+
+
+def test_what_was_fetched_once_lies_in_a_volume_that_other_jobs_mount(here, fetching):
+    client = fetching()
+    sources = Initializer(
+        dataset=HuggingFaceDatasetInitializer("hf://owner/data"), model=HuggingFaceModelInitializer("hf://owner/model")
+    )
+    fetched = client.wait(client.initialize(sources, [Name("fetch")]))
+    volume = f"{container_engine.namespace(here.folder)}.fetch"
+    assert fetched.result == {"dataset": f"pvc://{volume}/dataset", "model": f"pvc://{volume}/model"}
+    client.delete_job("fetch")
+    source = Initializer(dataset=VolumeDatasetInitializer(fetched.result["dataset"]))
+    train(client, reads, {"role": "dataset"}, initializer=source)
+    assert client.wait("job").result["data.txt"] == "hf://owner/data"
+
+
+def test_a_suspended_job_fetches_nothing_twice(here, fetching):
+    client = fetching()
+    source = HuggingFaceDatasetInitializer("hf://owner/data")
+    train(client, goes_on, initializer=Initializer(dataset=source))
+    until(lambda: client.get_job("job").steps[1].status == "Running", "the node")
+    client.suspend("job")
+    until(lambda: client.get_job("job").steps[1].status == "Pending", "the end of the node")
+    client.resume("job")
+    until(lambda: client.get_job("job").steps[1].status == "Running", "the node again")
+    steps = client.get_job("job").steps
+    assert [(step.status, step.restarts) for step in steps] == [("Succeeded", 0), ("Running", 1)]
+
+
+def test_a_linked_folder_cannot_be_written_to(here):
+    (here.folder / "data").mkdir()
+    client = here.client()
+    source = FileDatasetInitializer((here.folder / "data").as_uri(), link=True)
+    train(client, writes_into_the_dataset, initializer=Initializer(dataset=source))
+    assert "Read-only file system" in client.wait("job").diagnosis.reason
+
+
+def writes_into_the_dataset():
+    from trainer_core import dataset_path
+
+    (dataset_path() / "mine.txt").write_text("mine")
+
+
+def test_a_log_is_read_on_by_another_client_over_a_resume(here):
+    client = here.client()
+    ref = client.ref(train(client, prints, {"lines": 20}))
+    client.wait(ref)
+    place, lines = {}, []
+    for _ in range(9):
+        tail = here.client().backend.tail(ref, json.loads(json.dumps(place)), whole=True, most=3)
+        lines, place = lines + [line for _, line in tail.lines], tail.place
+    assert lines == [f"line {number}" for number in range(20)]
+
+
+def test_a_job_is_deleted_when_its_time_has_come(here):
+    client = here.client()
+    train(client, options=[DeleteAfter(1)])
+    client.wait("job")
+    until(lambda: client.backend.reap() == ["job"], "the end of its time")
+    assert here.everything() == []
+
+
+def test_what_a_killed_deleter_left_is_swept(here):
+    client = here.client()
+    ref = client.ref(train(client))
+    client.wait(ref)
+    here.engine.remove_volume(names.claim(ref.namespace, "job"))
+    assert client.list_jobs() == []
+    for each in here.engine.containers(here.label):
+        here.engine.remove(each["Id"])
+    client.backend.reap()
+    assert here.everything() == []
