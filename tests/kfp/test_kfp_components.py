@@ -117,6 +117,11 @@ def test_nothing_of_the_compiling_machine_is_in_the_yaml(path):
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=identity)
+def test_no_service_account_is_named(path):
+    assert not re.search(r"service.?account|pipeline-runner|default-editor", path.read_text(), flags=re.IGNORECASE)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=identity)
 def test_no_document_comes_near_the_limits_of_the_backend(path):
     parameters = [value for task in tasks_of(path) for value in task.get("inputs", {}).get("parameters", {}).values()]
 
