@@ -7,7 +7,7 @@ import gc
 import json
 import threading
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import pytest
 from airflow.sdk.execution_time.comms import XComResult
