@@ -212,7 +212,7 @@ class ContainerBackendConfig(BackendConfig):
 
     Attributes:
         pull_policy: When images are pulled: ``IfNotPresent``, ``Always`` or ``Never``.
-        auto_remove: Remove containers and network of a job that is deleted.
+        auto_remove: Remove the containers of a job that is deleted; False keeps them, stopped, under other names.
         container_host: Address of the engine; None for ``DOCKER_HOST``, ``CONTAINER_HOST`` or the system's own.
         container_runtime: ``docker`` or ``podman``; None for the first of them that answers.
         runtime_source: Where runtimes are read from.

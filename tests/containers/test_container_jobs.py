@@ -5,8 +5,11 @@ from __future__ import annotations
 import io
 import json
 import signal
+import sys
 import tarfile
 import time
+from importlib.util import find_spec
+from pathlib import Path
 
 import container_engine
 import pytest
@@ -151,6 +154,37 @@ def test_nodes_find_the_first_of_them_by_its_name(here):
     train(client, meets, num_nodes=3)
     outcome = client.wait("job")
     assert outcome.result == {"met": [1, 2], "host": "job-node-0"}
+
+
+def sums():
+    import torch
+    from torch import distributed
+
+    distributed.init_process_group("gloo")
+    total = torch.tensor([float(distributed.get_rank())])
+    distributed.all_reduce(total)
+    world = distributed.get_world_size()
+    distributed.destroy_process_group()
+    return {"sum": total.item(), "processes": world}
+
+
+@pytest.mark.slow
+def test_torchrun_trains_with_two_processes_on_each_of_two_nodes(here):
+    torch = find_spec("torch")
+    if torch is None or sys.version_info[:2] != (3, 11):
+        pytest.skip("needs torch for the Python 3.11 of the image, to be lent to its containers")
+    # The image has no torch: it is shown this machine's.
+    packages = str(Path(torch.origin).parents[1])
+    node = ContainerPatch(
+        name="node",
+        env=[{"name": "PYTHONPATH", "value": "/packages"}],
+        volume_mounts=[{"name": "packages", "mountPath": "/packages", "readOnly": True}],
+    )
+    lent = patch(volumes=[{"name": "packages", "hostPath": {"path": packages}}], containers=[node])
+    client = here.client()
+    trainer = CustomTrainer(func=sums, num_nodes=2, resources_per_node={"cpu": 2})
+    client.train(runtime="torch-distributed", trainer=trainer, options=[Name("job"), lent])
+    assert client.wait("job").result == {"sum": 6.0, "processes": 4}
 
 
 def test_two_jobs_meet_at_the_same_port_at_the_same_time(here):
@@ -407,3 +441,21 @@ def test_what_a_killed_deleter_left_is_swept(here):
         here.engine.remove(each["Id"])
     client.backend.reap()
     assert here.everything() == []
+
+
+@pytest.mark.filterwarnings("ignore", "error:::airflow_provider", "error:::trainer_core")
+def test_a_task_of_airflow_runs_in_a_container(here, run_trainjob_task, monkeypatch):
+    from airflow_provider.operators.trainjob import TrainJobOperator
+
+    monkeypatch.setenv("TRAINJOB_HOME", str(here.folder / "home"))
+    done = run_trainjob_task(
+        TrainJobOperator(
+            task_id="train",
+            runtime="python",
+            trainer=CustomTrainer(func=returns, func_args={"value": {"accuracy": 0.5}}),
+            backend_config=container_engine.config(here.folder),
+        )
+    )
+    assert (done.state, done.returned) == ("success", {"accuracy": 0.5})
+    (job,) = here.client().list_jobs()
+    assert job.status == "Complete"

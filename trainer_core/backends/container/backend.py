@@ -27,7 +27,13 @@ from trainer_core.backends.following import MOST
 from trainer_core.cluster import runtimes as shapes
 from trainer_core.configs import ContainerBackendConfig
 from trainer_core.diagnosis import Facts
-from trainer_core.errors import InvalidRequestError, JobNotFoundError, TrainerError, UnsupportedError
+from trainer_core.errors import (
+    BackendUnavailableError,
+    InvalidRequestError,
+    JobNotFoundError,
+    TrainerError,
+    UnsupportedError,
+)
 from trainer_core.fetching.local import local_path
 from trainer_core.jobs import Event, TrainJob
 from trainer_core.observation import Observation, Progress, Tail
@@ -298,7 +304,11 @@ class ContainerBackend(Backend):
             slow = isinstance(action, (advance.Copy, advance.Start))
             patience = _DUE_SLOWLY if slow and not job.containers else _DUE_ELSEWHERE
         if now - job.last_change > patience:
-            self._have_carried_out(job.ref)
+            try:
+                self._have_carried_out(job.ref)
+            except BackendUnavailableError as error:
+                # A look has succeeded all the same.
+                _log.warning("TrainJob %r waits for somebody to carry it out: %s", job.name, error)
 
     def _have_carried_out(self, ref: TrainJobRef, request: TrainJobRequest | None = None) -> None:
         secrets = request.literal_secrets if request is not None else {}

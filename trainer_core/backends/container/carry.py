@@ -114,6 +114,9 @@ class Carrier:
             self._start(job, action)
         except _CannotStartError as error:
             self._end(job, ending.failed(job, error.facts, self._engine.now()))
+        except RefusedError as error:
+            facts = Facts(infrastructure_error=f"the engine at {self._engine.address} refuses: {error}")
+            self._end(job, ending.failed(job, facts, self._engine.now()))
 
     def _start(self, job: Job, action: Start) -> None:
         steps = self._whole(job, action.steps)
@@ -172,7 +175,7 @@ class Carrier:
             if "already in use" in str(error):
                 self._check_own(job, name, error)
                 return None
-            raise _CannotStartError(Facts(steps=[StepFacts(step["name"])], rejected=str(error))) from error
+            raise _CannotStartError(_refused(step, error)) from error
         if step.get("secrets"):
             self._hand_over(step, key)
         return key
@@ -269,9 +272,11 @@ def _may_pass(why: str) -> bool:
 
 
 def _refused(step: Mapping[str, Any], error: RefusedError) -> Facts:
-    """What an engine says when it cannot start what it has created."""
+    """What an engine says when it cannot create a container, or start it."""
     said = str(error)
     lowered = said.lower()
+    if "no space left" in lowered:
+        return Facts(steps=[StepFacts(step["name"])], infrastructure_error=said)
     if "executable file" in lowered or ("no such file or directory" in lowered and "exec" in lowered):
         return Facts(steps=[StepFacts(step["name"], exit_code=_NOT_FOUND, message=said)])
     if "permission denied" in lowered and "exec" in lowered:

@@ -30,11 +30,10 @@ def remove(engine: Engine, job: Job, keep_containers: bool = False) -> None:
         keep_containers: Leave its containers, ended and under other names, to whoever wants to look into them.
     """
     label = f"{names.UID}={job.uid}"
-    if keep_containers:
-        _put_aside(engine, engine.containers(label), job.uid)
-    else:
-        _remove_containers(engine, label)
+    _remove_containers(engine, label, job.uid, keep_containers)
     engine.remove_volume(names.claim(job.namespace, job.name))
+    # Whoever has made some meanwhile has not seen that the claim is gone.
+    _remove_containers(engine, label, job.uid, keep_containers)
     for volume in engine.volumes(label):
         # What an initializer has fetched for others is not the job's.
         if volume["Name"] != names.fetched_volume(job.namespace, job.name):
@@ -42,19 +41,22 @@ def remove(engine: Engine, job: Job, keep_containers: bool = False) -> None:
                 engine.remove_volume(volume["Name"])
 
 
-def _remove_containers(engine: Engine, label: str) -> None:
+def _remove_containers(engine: Engine, label: str, uid: str, keep: bool) -> None:
     for each in engine.containers(label):
-        engine.remove(each["Id"])
+        if keep:
+            _put_aside(engine, each, uid)
+        else:
+            engine.remove(each["Id"])
     for network in engine.networks(label):
         with suppress(RefusedError):
             engine.remove_network(network["Name"])
 
 
-def _put_aside(engine: Engine, containers: Iterable[Mapping[str, Any]], uid: str) -> None:
-    for each in containers:
-        engine.stop(each["Id"], 0)
-        with suppress(RefusedError):
-            engine.rename(each["Id"], f"{each['Names'][0].lstrip('/')}.{uid[:8]}")
+def _put_aside(engine: Engine, container: Mapping[str, Any], uid: str) -> None:
+    name = _name(container)
+    if not name.endswith(_aside(uid)):
+        engine.stop(container["Id"], 0)
+        engine.rename(container["Id"], name + _aside(uid))
 
 
 def due(jobs: Iterable[Job], now: datetime) -> list[Job]:
@@ -74,7 +76,8 @@ def sweep(engine: Engine, namespace: str, now: datetime) -> None:
     there = {_uid(volume) for volume in volumes if (volume["Labels"] or {}).get(names.KIND) == names.JOB}
     for each in engine.containers(label):
         age = now.timestamp() - float(each.get("Created") or 0)
-        if _uid(each) not in there and age > _HALF_MADE.total_seconds():
+        kept = _name(each).endswith(_aside(_uid(each)))
+        if _uid(each) not in there and not kept and age > _HALF_MADE.total_seconds():
             engine.remove(each["Id"])
     for network in engine.networks(label):
         if _uid(network) not in there:
@@ -89,3 +92,12 @@ def sweep(engine: Engine, namespace: str, now: datetime) -> None:
 
 def _uid(raw: Mapping[str, Any]) -> str:
     return str((raw.get("Labels") or {}).get(names.UID, ""))
+
+
+def _name(container: Mapping[str, Any]) -> str:
+    return str(container["Names"][0]).lstrip("/")
+
+
+def _aside(uid: str) -> str:
+    """How the names end of containers that are kept of a job that is deleted."""
+    return f".{uid[:8]}"

@@ -21,6 +21,8 @@ FIRST_LOOK, _MAX_LOOK = 0.1, 2.0
 _SLOWER = 1.2
 #: Seconds after which an engine that does not answer is given up; whoever looks at the job later goes on.
 _AWAY_SECONDS = 3600.0
+#: Who only asks whether the lock is held has it for a moment.
+_LOCK_SECONDS = 2.0
 
 
 def lock_path(uid: str) -> Path:
@@ -57,7 +59,7 @@ def _carry_out(told: dict[str, Any]) -> None:
     log = logging.FileHandler(lock.with_suffix(".log"), delay=True)
     logging.basicConfig(handlers=[log], format="%(asctime)s %(message)s", level=logging.WARNING)
     try:
-        with FileLock(lock, blocking=False, mode=0o600):
+        with FileLock(lock, timeout=_LOCK_SECONDS, mode=0o600):
             _to_the_end(told, ref)
             lock.unlink(missing_ok=True)
     except Timeout:
