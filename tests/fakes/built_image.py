@@ -28,7 +28,9 @@ COPIED = (
 #: Packages come from a folder of the base image, as they do where an administrator allows no index.
 WITH_WHEELS = b"ARG BASE_IMAGE\nFROM ${BASE_IMAGE}\nCOPY wheels /wheels\nCOPY pip.conf /etc/pip.conf\n"
 PIP_CONF = b"[global]\nno-index = true\nfind-links = /wheels\n"
-EXTRAS, BUILDS = "cli,kubernetes,s3,huggingface", "hatchling>=1.27"
+EXTRAS = "cli,kubernetes,s3,huggingface"
+#: What builds a wheel, and what the initializer image adds to its extras.
+BESIDES = ("hatchling>=1.27", "botocore", "tenacity")
 
 
 @contextmanager
@@ -60,7 +62,7 @@ def built(client: Any, name: str, dockerfile: str, target: str | None = None) ->
     if not _has(client, BASE):
         pytest.skip(f"the container engine has no image {BASE}; TRAINJOB_TEST_BASE_IMAGE names another one")
     pins = {name: (REPOSITORY / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")}
-    wanted = [*pins.items(), ("base", client.images.get(BASE).id.encode()), ("extras", EXTRAS.encode())]
+    wanted = [*pins.items(), ("base", client.images.get(BASE).id.encode()), ("asked", repr((EXTRAS, BESIDES)).encode())]
     base = f"localhost/trainjob-wheels:{_digest(wanted)}"
     if not _has(client, base):
         with tempfile.TemporaryDirectory() as folder:
@@ -90,7 +92,7 @@ def _wheels(client: Any, folder: Path) -> Iterable[Path]:
     python = client.containers.run(BASE, ["python3", "-c", asked], remove=True).decode().strip()
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--python-version", python]
     places = ["--constraint", str(REPOSITORY / "constraints.txt"), "--dest", str(folder)]
-    subprocess.run([*command, *places, f"{REPOSITORY}[{EXTRAS}]", BUILDS], check=True)
+    subprocess.run([*command, *places, f"{REPOSITORY}[{EXTRAS}]", *BESIDES], check=True)
     return folder.glob("*.whl")
 
 
