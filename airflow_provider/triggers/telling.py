@@ -34,7 +34,7 @@ _WRITES = 2.0
 _THREADS = 4
 #: Seconds for which a trigger waits for a log to be read before it looks at its job again; and at its very end.
 _MOMENT = 0.2
-_LAST_MOMENT = 1.0
+_LAST_MOMENT = 0.5
 #: Lines to write into the log before others may do something.
 _AT_ONCE = 100
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
-from airflow_provider import clients
+from airflow_provider import clients, secrets
 from airflow_provider.compat import AirflowNotFoundException
 from airflow_provider.triggers.telling import Teller
 from trainer_core import waiting
@@ -56,6 +56,7 @@ class TrainJobTrigger(BaseTrigger):
         on_kill: What becomes of the TrainJob when a person ends the task, or the deadline passes: ``cancel`` or
             ``keep``.
         fail_fast: End a job that cannot get well, instead of waiting until its backend gives it up.
+        masked: Which fields of which connections are to be hidden in the log: ``[["hf_default", "password"]]``.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class TrainJobTrigger(BaseTrigger):
         deadline: float | None = None,
         on_kill: str = "cancel",
         fail_fast: bool = True,
+        masked: Sequence[Sequence[str]] = (),
     ) -> None:
         super().__init__()
         self.ref = ref
@@ -77,6 +79,7 @@ class TrainJobTrigger(BaseTrigger):
         self.deadline = deadline
         self.on_kill_policy = on_kill
         self.fail_fast = fail_fast
+        self.masked = [list(each) for each in masked]
         self._fired = False
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -89,6 +92,7 @@ class TrainJobTrigger(BaseTrigger):
             "deadline": self.deadline,
             "on_kill": self.on_kill_policy,
             "fail_fast": self.fail_fast,
+            "masked": self.masked,
         }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -125,6 +129,8 @@ class TrainJobTrigger(BaseTrigger):
         """The entries of the event that say how waiting ended, and how far the log was shown."""
         try:
             ref = TrainJobRef.from_dict(self.ref)
+            if self.masked:
+                await clients.in_thread(lambda: secrets.mask(self.masked))
             with Teller(ref, self.task_instance, lambda line: self.log.info("%s", line)) as teller:
                 return await self._followed(await self._client(), ref, teller)
         except (TrainerError, ValueError, AirflowNotFoundException) as error:
@@ -148,8 +154,14 @@ class TrainJobTrigger(BaseTrigger):
                     state = state.seen(seen, time.monotonic())
                     if state.outcome is None:
                         await teller.tell(follower, seen.status == RUNNING)
-            log = await teller.end(follower, whole=True)
-            return {"outcome": (await asyncio.to_thread(client.conclude, state)).to_dict(), "log": log}
+            if state.gave_up:
+                # What is left of the log goes with the job that is ended now.
+                log = await teller.end(follower, whole=True)
+                outcome = await asyncio.to_thread(client.conclude, state)
+            else:
+                conclusion = asyncio.to_thread(client.conclude, state)
+                log, outcome = await asyncio.gather(teller.end(follower, whole=True), conclusion)
+            return {"outcome": outcome.to_dict(), "log": log}
         except WaitTimeoutError as error:
             log = await teller.end(follower, whole=False)
             return {"timeout": await self._give_up(str(error)), "log": log}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -99,7 +100,10 @@ class Watching(Follower):
             return _FIRST_SECONDS
         if self._job is None:
             return min(patience, _UNWATCHED_SECONDS)
-        return patience if self._pods else min(patience, _WITHOUT_PODS_SECONDS)
+        if self._pods or not observe.needs_events(self._job):
+            return patience
+        # Not all at once: thousands may wait for the same quota.
+        return min(patience, random.uniform(_WITHOUT_PODS_SECONDS / 2, _WITHOUT_PODS_SECONDS))  # noqa: S311 -- no secret
 
     def _seen(self) -> Observation:
         quick = self._quick(self._subscription.snapshot())
