@@ -13,6 +13,11 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def whole(cache: Path) -> list[Path]:
+    """What is whole already of what is being fetched."""
+    return [path for path in cache.glob(".*.part/*") if path.is_file() and not path.stat().st_mode & 0o222]
+
+
 def entries(cache: Path) -> list[Path]:
     """What a cache holds for its readers."""
-    return [path for path in cache.iterdir() if not path.name.startswith(".")]
+    return [path for path in cache.glob("*") if not path.name.startswith(".")]

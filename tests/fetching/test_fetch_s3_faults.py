@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 
 import pytest
 from aiohttp import web
-from fetching_scene import contents, entries
+from fetching_scene import contents, entries, whole
 from s3_storage import trouble
 from s3_storage.trouble import Fault
 
@@ -128,6 +128,21 @@ def test_a_piece_of_a_large_object_that_is_wrong_is_fetched_once_more(large, fet
     assert (fetch("s3://any", large.url) / "large").read_bytes() == large.body
 
 
+def test_an_object_uploaded_in_parts_of_a_size_nobody_guesses_is_checked_all_the_same(bucket, moto, proxy, fetch):
+    _, client = moto
+    where = {"Bucket": bucket.name, "Key": "data/a"}
+    upload = {**where, "UploadId": client.create_multipart_upload(**where)["UploadId"]}
+    parts = []
+    for number, body in enumerate([b"x" * 6 * MIB, b"y" * MIB], start=1):
+        answer = client.upload_part(**upload, PartNumber=number, Body=body)
+        parts.append({"PartNumber": number, "ETag": answer["ETag"]})
+    client.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
+    proxy.faults.append(Fault(trouble.spoil, "data/a", 1))
+    found = contents(fetch(f"s3://{bucket.name}/data", proxy.url))
+    assert found == {"a": b"x" * 6 * MIB + b"y" * MIB}
+    assert proxy.gets("data/a") == 2
+
+
 def test_etags_of_storage_that_encrypts_with_keys_of_the_users_are_no_checksums(bucket, moto, fetch):
     _, client = moto
     client.put_object(Bucket=bucket.name, Key="data/a", Body=b"1", ServerSideEncryption="aws:kms")
@@ -174,7 +189,7 @@ def test_a_fetch_that_is_killed_goes_on_where_it_was(bucket, proxy, program, tmp
     proxy.faults.append(Fault(trouble.held(at, until), "data/h", 1))
     killed = program(f"s3://{bucket.name}/data", proxy.url)
     assert at.wait(PATIENCE)
-    wait_for(lambda: len(list(tmp_path.glob("cache/.*.part/*"))) >= 7)
+    wait_for(lambda: len(whole(tmp_path / "cache")) == 7)
     killed.send_signal(signal.SIGKILL)
     killed.wait(PATIENCE)
     until.set()

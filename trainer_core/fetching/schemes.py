@@ -21,7 +21,7 @@ SCHEMES = {
     "s3": "trainer_core.fetching.s3",
 }
 #: Libraries beside the core's, and the extra that brings them.
-_NEEDS = {"hf": (("huggingface_hub", "tenacity"), "huggingface"), "s3": (("obstore",), "s3")}
+_NEEDS = {"hf": (("huggingface_hub", "tenacity"), "huggingface"), "s3": (("botocore", "obstore"), "s3")}
 
 
 def missing(scheme: str) -> str | None:

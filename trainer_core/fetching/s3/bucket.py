@@ -94,10 +94,11 @@ class S3Source(Source):
 
     def _wanted(self, found: Sequence[Any], root: str) -> Iterator[File]:
         """The files among the objects: without those that only stand for a folder, as consoles make them."""
-        folders = {str(up) for meta in found for up in PurePosixPath(meta["path"]).parents}
+        empty = {meta["path"] for meta in found if not meta["size"]}
+        ups = (PurePosixPath(meta["path"]).parents for meta in found if empty)
+        folders = empty & {str(up) for parents in ups for up in parents}
         for meta in found:
             key = meta["path"]
             path = key.removeprefix(root)
-            stands_for_folder = meta["size"] == 0 and key in folders
-            if not stands_for_folder and not is_ignored(path, self._settings.ignore, key):
+            if key not in folders and not is_ignored(path, self._settings.ignore, key):
                 yield File(path, meta["size"], (meta["e_tag"] or "").strip('"'))

@@ -58,11 +58,13 @@ class Download:
             FetchError: It cannot be had, or is not what was listed.
         """
         path = self._folder / file.path
+        before = None
         for _ in range(_TRIES):
             with _opened(path, os.O_TRUNC) as descriptor, self._explained(key):
                 got = self._streamed(descriptor, key, file)
-            if self._is_right(key, file, path, got):
+            if self._is_right(key, file, path, got, before):
                 return self._done(path)
+            before = got
             self._report.advance(-file.size)
         raise self._wrong(key)
 
@@ -79,15 +81,17 @@ class Download:
         if not path.exists():
             pieces.forget()
         self._report.advance(pieces.present())
+        before = None
         for _ in range(_TRIES):
             with _opened(path) as descriptor:
                 parallel.each(
                     lambda wanted: self._piece(descriptor, key, file, pieces, piece, *wanted), pieces.missing(), WORKERS
                 )
             got = etags.combined(pieces.md5s()) if piece == part else _etag_of(path, part)
-            if self._is_right(key, file, path, got):
+            if self._is_right(key, file, path, got, before):
                 self._done(path)
                 return pieces.forget()
+            before = got
             pieces.forget()
             self._report.advance(-file.size)
         raise self._wrong(key)
@@ -127,19 +131,23 @@ class Download:
         if came != wanted:
             raise FetchError(f"{self._name(key)}: {came} bytes came instead of {wanted}; fetch it again", True)
 
-    def _is_right(self, key: str, file: File, path: Path, got: str) -> bool:
-        """Say whether what came is what the etag stands for. Where they differ, the storage is asked what it means."""
+    def _is_right(self, key: str, file: File, path: Path, got: str, before: str | None) -> bool:
+        """Say whether what came is what the etag stands for. Where they differ, the storage is asked what it means.
+
+        Where it does not say, bytes that came twice alike are right.
+        """
         parts = etags.count_of(file.tag)
         if got == file.tag or self._opaque or not (parts or etags.is_plain(file.tag)):
             return True
         upload = head.look(self._access.client(), self._bucket, key, file.size)
         if upload.encrypted:
             self._opaque = True
-        if upload.encrypted or (parts > 1 and upload.part_size is None):
             return True
-        if parts > 1 and upload.part_size is not None and upload.part_size != _part_size(file):
-            return _etag_of(path, upload.part_size) == file.tag
-        return False
+        if parts <= 1:
+            return False
+        if upload.part_size is None:
+            return got == before
+        return upload.part_size != _part_size(file) and _etag_of(path, upload.part_size) == file.tag
 
     def _done(self, path: Path) -> None:
         mark_whole(path)
