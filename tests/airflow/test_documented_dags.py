@@ -33,7 +33,7 @@ def test_a_documented_dag_runs(page, dag_id, task_id, key, value, airflow_db, ru
         (folder / block["name"]).write_text(block["text"]) if is_dag or is_training else None
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.delitem(sys.modules, "train", raising=False)
-    bag = DagBag(dag_folder=str(folder), bundle_name="testing")
+    bag = DagBag(dag_folder=str(folder))
 
     assert bag.import_errors == {}
     run = run_dag(bag.dags[dag_id])

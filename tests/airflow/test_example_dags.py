@@ -33,7 +33,7 @@ def dags(monkeypatch, home, tmp_path):
 def bag(airflow_db, dags):
     from airflow_provider.testing.serialized import DagBag
 
-    return DagBag(dag_folder=str(DAGS), bundle_name="testing")
+    return DagBag(dag_folder=str(DAGS))
 
 
 def test_the_dag_files_have_no_import_errors(bag):
