@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import huggingface_hub
 import pytest
@@ -136,6 +137,14 @@ def test_what_the_library_has_in_its_own_cache_is_taken_from_there(hub, fetch):
 
     assert (fetch("hf://org/model") / "model.safetensors").read_bytes() == LARGE
     assert len(hub.asked("/resolve/")) == before
+
+
+def test_what_is_damaged_in_the_cache_of_the_library_is_downloaded(hub, fetch):
+    hub.publish("org/model", FILES)
+    cached = huggingface_hub.hf_hub_download("org/model", "config.json", endpoint=hub.endpoint)
+    Path(cached).write_bytes(b"[]")
+
+    assert (fetch("hf://org/model") / "config.json").read_bytes() == b"{}"
 
 
 def test_a_private_repository_is_fetched_with_a_token_that_no_other_host_sees(hub, fetch):

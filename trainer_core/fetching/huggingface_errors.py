@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import cast
@@ -23,6 +24,7 @@ __all__ = ["FOREIGN", "explained", "is_away"]
 FOREIGN = cast(
     "tuple[type[Exception], ...]", (HfHubHTTPError.__bases__[0], HfHubHTTPError, EntryNotFoundError, OSError)
 )
+_QUERY = re.compile(r"\?[^\s'\"]+")
 _TOKENS = "https://huggingface.co/settings/tokens"
 
 
@@ -68,7 +70,8 @@ def _is_of_this_machine(error: BaseException) -> bool:
 
 
 def _unreachable(error: BaseException, name: str, endpoint: str) -> FetchError:
-    said = (str(error).strip().splitlines() or [""])[0]
+    # Some libraries quote the URL, and what follows its path may be a signature.
+    said = _QUERY.sub("?…", (str(error).strip().splitlines() or [""])[0])
     return FetchError(
         f"{name}: {endpoint} could not be read ({type(error).__name__}: {said}); check the network, or set HF_ENDPOINT "
         "to a mirror; what came so far is kept",

@@ -65,19 +65,29 @@ class Repository:
         """
         target = folder / file.path
         target.parent.mkdir(parents=True, exist_ok=True)
-        cached = huggingface_hub.try_to_load_from_cache(self.name, file.path, revision=self.commit, repo_type=self.kind)
-        if isinstance(cached, str):
-            target.unlink(missing_ok=True)
-            shutil.copyfile(cached, target)
+        if self._is_cached(target, file):
             report.advance(file.size)
         elif constants.HF_HUB_OFFLINE:
             raise FetchError(f"{self._what}: {file.path} is not in {constants.HF_HUB_CACHE} and HF_HUB_OFFLINE is set")
         else:
             with errors.explained(self._what, self.endpoint, bool(self.token)):
                 self._download(folder, file, report, stop)
-        self._check(target, file)
+            if not _is_right(target, file):
+                target.unlink()
+                raise FetchError(
+                    f"{self._what}: {file.path} came damaged: it has another hash than listed", retryable=True
+                )
         mark_whole(target)
         report.advance(0, 1)
+
+    def _is_cached(self, target: Path, file: File) -> bool:
+        """Take a file from the library's cache, where it is and is right."""
+        cached = huggingface_hub.try_to_load_from_cache(self.name, file.path, revision=self.commit, repo_type=self.kind)
+        if not isinstance(cached, str) or not _is_right(Path(cached), file):
+            return False
+        target.unlink(missing_ok=True)
+        shutil.copyfile(cached, target)
+        return True
 
     @property
     def _what(self) -> str:
@@ -121,17 +131,6 @@ class Repository:
         return huggingface_hub.hf_hub_url(
             self.name, file.path, repo_type=self.kind, revision=self.commit, endpoint=self.endpoint
         )
-
-    def _check(self, path: Path, file: File) -> None:
-        """See that a file is the one that was listed, by git's hash of it, or for large files by their own."""
-        size = path.stat().st_size
-        digest = hashlib.sha256() if _is_large(file) else hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
-        with path.open("rb") as content:
-            while block := content.read(_BLOCK):
-                digest.update(block)
-        if file.tag and digest.hexdigest() != file.tag:
-            path.unlink()
-            raise FetchError(f"{self._what}: {file.path} came damaged: it has another hash than listed", retryable=True)
 
 
 def patiently(ask: Callable[..., _Result], *arguments: Any, **more: Any) -> _Result:
@@ -198,3 +197,13 @@ def _bar(report: Report) -> type[Any]:
 def _is_large(file: File) -> bool:
     """Whether git keeps only a pointer to it: the Hub then names it by another hash."""
     return len(file.tag) == hashlib.sha256().digest_size * 2
+
+
+def _is_right(path: Path, file: File) -> bool:
+    """Whether a file is the one that was listed, by git's hash of it, or for large files by their own."""
+    size = path.stat().st_size
+    digest = hashlib.sha256() if _is_large(file) else hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+    with path.open("rb") as content:
+        while block := content.read(_BLOCK):
+            digest.update(block)
+    return size == file.size and file.tag in ("", digest.hexdigest())
