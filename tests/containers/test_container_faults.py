@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -183,7 +185,9 @@ class OwnEngine:
 def own_engine(here):
     if not TOOL.exists():
         pytest.skip(f"needs {TOOL}, which starts an engine that may be stopped")
-    own = OwnEngine(here.folder)
+    # The path of a socket is short.
+    home = Path(tempfile.mkdtemp(prefix="trainjob-"))
+    own = OwnEngine(home)
     own.tool("up")
     yield own
     own.tool("up")
@@ -191,6 +195,7 @@ def own_engine(here):
     for job in client.list_jobs():
         client.delete_job(job.name)
     own.tool("down")
+    shutil.rmtree(home, ignore_errors=True)
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ from trainer_core import (
     VolumeDatasetInitializer,
 )
 from trainer_core.backends.container import names
+from trainer_core.errors import UnsupportedError
 from trainer_core.jobs import TrainJob
 from trainer_core.options import (
     ContainerPatch,
@@ -239,6 +240,15 @@ def test_volumes_user_and_shared_memory_are_those_of_a_patch(here):
         "writable": False,
         "scratch": [],
     }
+
+
+def test_a_gpu_is_handed_out_or_refused_and_never_passed_over(here):
+    if here.engine.product != "podman":
+        pytest.skip("Docker hands them out")
+    client = here.client()
+    with pytest.raises(UnsupportedError, match="Podman passes over the gpu"):
+        train(client, resources_per_node={"gpu": 1})
+    assert here.everything() == []
 
 
 def test_an_image_with_a_command_of_its_own_runs(here):

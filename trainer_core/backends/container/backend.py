@@ -89,6 +89,9 @@ class ContainerBackend(Backend):
     def render(self, request: TrainJobRequest) -> dict[str, Any]:
         return spec.render(request, self._runtime(request), self._config)
 
+    def dry_run(self, request: TrainJobRequest) -> None:
+        self._check_engine(request, self.render(request))
+
     def _runtime(self, request: TrainJobRequest) -> dict[str, Any]:
         if request.trainer is None and request.runtime is None:
             return {}
@@ -106,7 +109,7 @@ class ContainerBackend(Backend):
 
     def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
         plan = self.render(request)
-        self._check_sources(request)
+        self._check_engine(request, plan)
         runtime = self._runtime(request)
         more = {"host": socket.gethostname(), "runtime": shapes.record(runtime) if request.trainer else None}
         job = self._store.make(request, attempt, spec.lean(plan), more)
@@ -274,24 +277,32 @@ class ContainerBackend(Backend):
         first = job.now_of("node-0")
         return self._reports.of(first) if first is not None and first.started else None
 
-    def _check_sources(self, request: TrainJobRequest) -> None:
+    def _check_engine(self, request: TrainJobRequest, plan: Mapping[str, Any]) -> None:
+        """Refuse what this engine cannot do, or would pass over."""
+        if self._engine.product == detect.PODMAN and any(step.get("gpus") for step in plan["steps"]):
+            raise UnsupportedError(
+                "resources_per_node: Podman passes over the gpu of the Docker API; use Docker, or give them to all "
+                'containers (devices = ["nvidia.com/gpu=all"] in containers.conf) and ask for num_proc_per_node instead'
+            )
         for role in spec.PLACES:
             source = getattr(request.initializer, role, None)
-            if source is None or not source.storage_uri.startswith("file://"):
-                continue
-            if not self._engine.local:
-                raise UnsupportedError(
-                    f"initializer.{role}: file:// is a folder of this machine, and the engine at "
-                    f"{self._engine.address} is on another one; use s3:// or hf://, or a volume there as pvc://"
-                )
-            try:
-                path = local_path(source.storage_uri)
-            except ValueError as error:
-                raise InvalidRequestError(f"initializer.{role}.storage_uri: {error}") from error
-            if not path.exists():
-                raise InvalidRequestError(
-                    f"initializer.{role}.storage_uri: {path} does not exist; make it first, or mend the path"
-                )
+            if source is not None and source.storage_uri.startswith("file://"):
+                self._check_file(role, source.storage_uri)
+
+    def _check_file(self, role: str, uri: str) -> None:
+        if not self._engine.local:
+            raise UnsupportedError(
+                f"initializer.{role}: file:// is a folder of this machine, and the engine at {self._engine.address} is "
+                "on another one; use s3:// or hf://, or a volume there as pvc://"
+            )
+        try:
+            path = local_path(uri)
+        except ValueError as error:
+            raise InvalidRequestError(f"initializer.{role}.storage_uri: {error}") from error
+        if not path.exists():
+            raise InvalidRequestError(
+                f"initializer.{role}.storage_uri: {path} does not exist; make it first, or mend the path"
+            )
 
     def _see_to(self, job: Job) -> None:
         """Have a job go on for which nobody does what is due."""

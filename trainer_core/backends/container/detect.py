@@ -13,7 +13,7 @@ from trainer_core.backends.container.engine import Engine
 from trainer_core.configs import ContainerBackendConfig
 from trainer_core.errors import BackendUnavailableError
 
-__all__ = ["Candidate", "Tried", "candidates", "connect", "look_for"]
+__all__ = ["PODMAN", "Candidate", "Tried", "candidates", "connect", "look_for"]
 
 DOCKER, PODMAN = "docker", "podman"
 _SOCKET = "unix://"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
+from typing import Any
 
-from trainer_core.backends.container.detect import Tried, look_for
+from trainer_core.backends.container.detect import PODMAN, Tried, look_for
 from trainer_core.backends.container.engine import Engine, RefusedError
 from trainer_core.backends.container.runtimes import Runtimes
 from trainer_core.cluster.checkup import LIMITED, MISSING, OK, UNKNOWN, Check, Report
@@ -14,7 +15,7 @@ from trainer_core.errors import BackendUnavailableError
 
 __all__ = ["examine"]
 
-#: Before it, `wait` and volumes of Docker lack what is asked for here.
+#: Of Docker 20.10 and Podman 4.
 _OLDEST_API = (1, 41)
 
 
@@ -57,17 +58,17 @@ def _engine(engine: Engine) -> Iterator[Check]:
         yield Check("limits", LIMITED, "memory is not limited", "memory of resources_per_node is asked for in vain")
     if not engine.local:
         yield Check("machine", LIMITED, "is another one", "file:// sources cannot be shown to containers")
-    gpus = "nvidia" in (info.get("Runtimes") or {}) or bool(info.get("CDISpecDirs"))
-    yield (
-        Check("gpu", OK, "can be handed out")
-        if gpus
-        else Check(
-            "gpu",
-            LIMITED,
-            "no runtime for NVIDIA is set up",
-            "jobs that ask for gpu fail: install nvidia-container-toolkit",
-        )
-    )
+    yield _gpu(engine, info)
+
+
+def _gpu(engine: Engine, info: Mapping[str, Any]) -> Check:
+    if engine.product == PODMAN:
+        how = 'jobs that ask for gpu are refused: devices = ["nvidia.com/gpu=all"] in containers.conf gives them to all'
+        return Check("gpu", LIMITED, "Podman hands none out over this API", how)
+    if "nvidia" in (info.get("Runtimes") or {}) or info.get("CDISpecDirs"):
+        return Check("gpu", OK, "can be handed out")
+    what = "jobs that ask for gpu fail: install nvidia-container-toolkit"
+    return Check("gpu", LIMITED, "no runtime for NVIDIA is set up", what)
 
 
 def _images(engine: Engine, config: ContainerBackendConfig) -> Iterator[Check]:

@@ -61,12 +61,12 @@ class Engine:
     def __init__(self, address: str, tls: Any = False) -> None:
         self.address = address
         self._tls = tls
+        # Of any version of the API: which one to speak is what it is asked.
+        with closing(self._connected(_SECONDS, _OLDEST)) as api, self._errors():
+            #: What it says of itself, such as ``Version`` and ``Components``.
+            self.version: dict[str, Any] = dict(api.version(api_version=False))
         self._api = self._connected(_SECONDS)
-        try:
-            self.version  # noqa: B018 -- asked for here, so that whoever has an engine has one that answers
-        except BaseException:
-            self.close()
-            raise
+        weakref.finalize(self, self._api.close)
 
     def close(self) -> None:
         """Give back the connections."""
@@ -76,12 +76,6 @@ class Engine:
     def local(self) -> bool:
         """Whether its containers can be shown folders of this machine."""
         return self.address.startswith(("unix://", "npipe://"))
-
-    @cached_property
-    def version(self) -> dict[str, Any]:
-        """What it says of itself, such as ``Version`` and ``Components``."""
-        with self._errors():
-            return dict(self._api.version())
 
     @property
     def product(self) -> str:
@@ -179,15 +173,13 @@ class Engine:
                 if line.get("error"):
                     raise RefusedError(_one_line(line["error"]))
 
-    def _connected(self, seconds: int) -> Any:
+    def _connected(self, seconds: int, version: str | None = None) -> Any:
         import docker  # 300 ms, and everybody else names this backend without it
 
         ssh = self.address.startswith("ssh://")
+        spoken = version or self.version.get("ApiVersion") or _OLDEST
         with self._errors():
-            # Told later which version to speak: where nobody answers, the library would leave its connection open.
-            api = docker.APIClient(self.address, version=_OLDEST, timeout=seconds, tls=self._tls, use_ssh_client=ssh)
-        weakref.finalize(self, api.close)
-        return api
+            return docker.APIClient(self.address, version=spoken, timeout=seconds, tls=self._tls, use_ssh_client=ssh)
 
     def containers(self, *labels: str) -> list[dict[str, Any]]:
         """Return all containers with all of these labels, also those that have ended; in few words."""
