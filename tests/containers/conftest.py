@@ -18,12 +18,12 @@ def here(tmp_path, monkeypatch):
     label = f"{names.NAMESPACE}={container_engine.namespace(tmp_path)}"
 
     def everything():
-        """Names of all objects of this test's namespace on the engine."""
+        """Names of all objects on the engine that belong to a job of this test."""
         containers = [each["Names"][0] for each in engine.containers(label)]
         return [
             *containers,
             *[each["Name"] for each in engine.networks(label)],
-            *[each["Name"] for each in engine.volumes(label)],
+            *[each["Name"] for each in engine.volumes(label) if names.UID in each["Labels"]],
         ]
 
     def client(**settings):

@@ -29,7 +29,7 @@ PATIENCE = 90.0
 HERE = Path(__file__).parent
 TOOL = HERE.parents[2] / "shared" / "tools" / "container-engine"
 #: A submit asks for about ten things, carrying a job of two nodes out for about forty.
-SUBMITS, CARRIES = range(1, 10), range(1, 40, 3)
+SUBMITS, CARRIES = range(1, 10), range(2, 40, 5)
 
 
 def program(here, what, name, number):
@@ -46,7 +46,7 @@ def programs(here, what, numbers):
 
 
 def outcomes(client, refs):
-    with ThreadPoolExecutor(4) as threads:
+    with ThreadPoolExecutor(9) as threads:
         return list(threads.map(lambda ref: client.wait(ref, timeout=PATIENCE), refs))
 
 

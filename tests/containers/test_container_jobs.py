@@ -58,6 +58,11 @@ if 'hang' in env['STORAGE_URI']:
     import time
     time.sleep(600)
 place = pathlib.Path('/workspace', role)
+if 'cached' in env['STORAGE_URI']:
+    kept = pathlib.Path(env['TRAINJOB_INITIALIZE_CACHE'], 'one')
+    print('found' if kept.exists() else 'fetched')
+    kept.mkdir(parents=True, exist_ok=True)
+    pathlib.Path(env['TRAINJOB_INITIALIZE_TARGET']).symlink_to(kept)
 place.mkdir(parents=True, exist_ok=True)
 (place / 'data.txt').write_text(env['STORAGE_URI'])
 (place / 'token.txt').write_text(env.get('ACCESS_TOKEN', 'none'))
@@ -66,7 +71,7 @@ place.mkdir(parents=True, exist_ok=True)
 
 def image_that_fetches(engine, role):
     """An image on the test image, made once."""
-    name = f"localhost/trainjob-test-{role}-initializer:1"
+    name = f"localhost/trainjob-test-{role}-initializer:2"
     if not engine.has_image(name):
         lines = [f"FROM {container_engine.IMAGE}", f"ENTRYPOINT {json.dumps(['python3', '-c', FETCHES, role])}"]
         data = "\n".join(lines).encode()
@@ -393,6 +398,18 @@ def test_what_was_fetched_once_lies_in_a_volume_that_other_jobs_mount(here, fetc
     source = Initializer(dataset=VolumeDatasetInitializer(fetched.result["dataset"]))
     train(client, reads, {"role": "dataset"}, initializer=source)
     assert client.wait("job").result["data.txt"] == "hf://owner/data"
+
+
+def test_what_an_image_keeps_is_found_by_the_next_job(here, fetching):
+    client = fetching()
+    fetch = Initializer(dataset=HuggingFaceDatasetInitializer("hf://owner/cached"))
+    said, results = [], []
+    for name in ("one", "two"):
+        trainer = CustomTrainer(func=reads, func_args={"role": "dataset"})
+        client.train(runtime="python", trainer=trainer, initializer=fetch, options=[Name(name)])
+        results.append(client.wait(name).result["data.txt"])
+        said += list(client.get_job_logs(name, step="dataset-initializer"))[1:]
+    assert (said, results) == (["fetched", "found"], ["hf://owner/cached"] * 2)
 
 
 def test_a_suspended_job_fetches_nothing_twice(here, fetching):

@@ -27,13 +27,13 @@ class Places:
         data: The volume between initializers and nodes.
         copied: Folder or file of this machine, by role.
         image: What the image is made to run; looked at where credentials have to be handed over.
-        cache: Whether what is fetched is shared with other jobs.
+        cache: The volume of what is fetched for several jobs; None where it is not shared.
     """
 
     data: str
     copied: Mapping[str, str]
     image: Mapping[str, Any]
-    cache: bool = False
+    cache: str | None = None
 
 
 def create(job: Job, step: Mapping[str, Any], places: Places) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def _mounts(mount: Mapping[str, Any], places: Places) -> list[dict[str, Any]]:
         return [_bind(places.copied[mount["role"]], target)]
     if kind == "bind":
         return [{**_bind(mount["source"], target), "ReadOnly": bool(mount.get("read_only"))}]
-    sources = {"data": places.data, "cache": names.CACHE_VOLUME, "scratch": None}
+    sources = {"data": places.data, "cache": places.cache, "scratch": None}
     source = sources[kind] if kind in sources else mount["source"]
     named = {"Source": source} if source else {}
     return [{"Type": "volume", **named, "Target": target, "ReadOnly": bool(mount.get("read_only"))}]

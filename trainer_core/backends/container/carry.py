@@ -159,7 +159,8 @@ class Carrier:
         if "data" in kinds:
             self._engine.make_volume(_data_volume(job), {**self._labels(job), names.KIND: names.DATA})
         if "cache" in kinds:
-            self._engine.make_volume(names.CACHE_VOLUME, {names.MANAGED: "true"})
+            labels = {names.MANAGED: "true", names.NAMESPACE: job.namespace}
+            self._engine.make_volume(names.cache_volume(job.namespace), labels)
 
     def _create(self, job: Job, step: Mapping[str, Any]) -> str | None:
         """Create a step's container; None where somebody else has."""
@@ -194,7 +195,8 @@ class Carrier:
             if each["kind"] == spec.COPY
         }
         image = self._engine.image(step["image"]) if step.get("secrets") else {}
-        return Places(_data_volume(job), copied, image, self._shares(job))
+        cache = names.cache_volume(job.namespace) if self._shares(job) else None
+        return Places(_data_volume(job), copied, image, cache)
 
     def _shares(self, job: Job) -> bool:
         """Whether what is fetched lies in the cache: only the user who fetches can read it there, which is root."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 
 __all__ = [
-    "CACHE_VOLUME",
     "DATA",
     "JOB",
     "KIND",
@@ -22,6 +21,7 @@ __all__ = [
     "TEXT",
     "TOKEN",
     "UID",
+    "cache_volume",
     "claim",
     "container",
     "data_volume",
@@ -53,8 +53,6 @@ RUN = _PREFIX + "run"
 #: So that `docker ps --filter label=…` finds everything.
 MANAGED = _PREFIX + "managed"
 
-#: What initializers keep of what they fetched, for every job of this engine.
-CACHE_VOLUME = "trainjob-cache"
 _DEFAULT_NAMESPACE = "default"
 _DIGITS = 40
 
@@ -77,6 +75,11 @@ def data_volume(uid: str) -> str:
 def fetched_volume(namespace: str, name: str) -> str:
     """Return the volume into which a job that only initializes fetches; it outlives the job."""
     return name if namespace == _DEFAULT_NAMESPACE else f"{namespace}.{name}"
+
+
+def cache_volume(namespace: str) -> str:
+    """Return the volume in which initializers keep what they fetched, for all jobs of a namespace."""
+    return fetched_volume(namespace, "trainjob-cache")
 
 
 def network(uid: str) -> str:
