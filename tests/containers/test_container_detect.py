@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer_core.backends.container import detect
+from trainer_core.backends.container import detect, runtimes
+from trainer_core.cli import main
 from trainer_core.configs import ContainerBackendConfig
 from trainer_core.errors import BackendUnavailableError
 
@@ -114,3 +115,33 @@ def test_a_socket_on_which_nobody_answers_is_said_to_be_so(tmp_path):
         pass
     with pytest.raises(BackendUnavailableError, match=r"dead\.sock.*nobody answers"):
         detect.connect(ContainerBackendConfig(container_host=f"unix://{path}"))
+
+
+@pytest.fixture
+def doctor(tmp_path, monkeypatch, capsys):
+    """Runs `trainjob doctor` for an engine; returns its exit code and the states that it tells of."""
+    monkeypatch.setenv("TRAINJOB_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(runtimes, "_AWAY_SECONDS", 1e9)
+    monkeypatch.setattr(runtimes, "_TIMEOUT", (0.1, 0.1))
+
+    def command(address):
+        monkeypatch.setenv("DOCKER_HOST", address)
+        code = main(["--backend", "container", "doctor", "-o", "json"])
+        return code, {check["what"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
+
+    return command
+
+
+def test_the_doctor_says_what_an_engine_cannot_do(doctor, podman):
+    code, checks = doctor(podman)
+    assert (code, checks["DOCKER_HOST"]["state"], checks["API"]["state"]) == (0, "ok", "ok")
+    assert checks["gpu"]["state"] == "limited"
+    assert "containers.conf" in checks["gpu"]["cost"]
+    assert checks["runtime python"]["state"] == "ok"
+
+
+def test_the_doctor_lists_where_no_engine_answered(doctor, tmp_path):
+    code, checks = doctor(f"unix://{tmp_path}/nobody.sock")
+    assert code == 6
+    assert checks["DOCKER_HOST"]["found"].endswith("nobody.sock: no such socket")
+    assert checks["engine"]["state"] == "missing"
