@@ -205,6 +205,23 @@ def test_files_that_are_whole_already_are_not_copied_again(source, tmp_path):
     assert set(contents(folder)) == {"a.csv", "deep/w.bin"}
 
 
+def test_what_was_begun_long_ago_is_removed_and_what_is_new_stays(source, tmp_path):
+    old, new = tmp_path / "cache" / ".old.part", tmp_path / "cache" / ".new.part"
+    for part in (old, new):
+        part.mkdir(parents=True)
+        (part / "half").touch()
+    os.utime(old, (0, 0))
+    store.fetch(LocalSource(source), tmp_path / "cache", Lines("dataset"))
+    assert (old.exists(), new.exists()) == (False, True)
+
+
+def test_in_a_workspace_what_was_begun_of_other_content_makes_room_first(on_a_cluster, source, workspace):
+    part = workspace / ".model.other.part"
+    part.mkdir(parents=True)
+    on_a_cluster("model", STORAGE_URI=source.as_uri())
+    assert not part.exists()
+
+
 def test_links_take_no_room_and_lead_to_the_source(source, tmp_path):
     folder, _ = store.fetch(LocalSource(source, link=True), tmp_path / "cache", Lines("dataset"))
     assert (folder / "a.csv").readlink() == Path(source / "a.csv")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ssl
+import subprocess
+
 import pytest
 from aiohttp import web
 from fetching_scene import KEYS, contents
-from s3_storage import serving
+from s3_storage import serving, static
 from s3_storage.trouble import Fault, says
 
 from trainer_core.fetching.s3 import access
@@ -20,7 +23,8 @@ def machine(monkeypatch, tmp_path):
     """A machine without AWS credentials of its own."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_ROLE_ARN"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.delenv("AWS_WEB_IDENTITY_TOKEN_FILE", raising=False)
+    for name in ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CA_BUNDLE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
@@ -128,6 +132,34 @@ def test_settings_that_cannot_be_right_are_refused_without_showing_a_secret(fetc
     with pytest.raises(FetchError, match=complaint) as refused:
         fetch("s3://any/data", **{"endpoint": "http://127.0.0.1:9", **more})
     assert KEYS["secret_access_key"] not in str(refused.value)
+
+
+@pytest.fixture
+def private(tmp_path):
+    """URL of storage whose certificate only its own authority knows, and the file of that authority."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "authority.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-days", "2", "-subj", "/CN=storage", "-addext", "subjectAltName=IP:127.0.0.1"]
+    command += ["-addext", "basicConstraints=critical,CA:FALSE"]
+    subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate, key)
+    (tmp_path / "served").mkdir()
+    (tmp_path / "served" / "a").write_text("1")
+    with serving.served(static.app(tmp_path / "served"), tls) as url:
+        yield url, certificate
+
+
+def test_storage_of_an_authority_of_the_users_is_trusted_when_they_say_so(private, fetch, machine):
+    url, certificate = private
+    machine.setenv("AWS_CA_BUNDLE", str(certificate))
+    assert contents(fetch("s3://any", url)) == {"a": b"1"}
+
+
+def test_storage_of_an_unknown_authority_is_not_trusted(private, fetch):
+    with pytest.raises(FetchError, match="not trusted; name its authority in AWS_CA_BUNDLE") as refused:
+        fetch("s3://any", private[0], retries=0)
+    assert not refused.value.retryable
 
 
 @pytest.mark.parametrize("status", [200, 301, 403])

@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -86,8 +87,8 @@ def connect(settings: Settings, bucket: str, retries: int) -> Access:
     how: dict[str, Any] = {"skip_signature": True} if found is None else {"credential_provider": _provider(found)}
     if endpoint:
         how["endpoint"] = endpoint.rstrip("/")
-    client: Any = {**_CLIENT, "allow_http": (endpoint or "").startswith("http://")}
-    store = S3Store(bucket, region=region, client_options=client, retry_config={"max_retries": retries}, **how)
+    http = _http(endpoint)
+    store = S3Store(bucket, region=region, client_options=http, retry_config={"max_retries": retries}, **how)
     signer: Signer = "nobody" if found is None else "given" if isinstance(found, _Given) else "found"
     return Access(store, signer, lambda: _client("s3", endpoint, region, found))
 
@@ -113,6 +114,18 @@ def _check(settings: Settings, endpoint: str | None) -> None:
         raise FetchError("endpoint must be a URL such as https://minio.example.com:9000")
 
 
+def _http(endpoint: str | None) -> Any:
+    """How obstore speaks HTTP: with the authorities that botocore trusts, too."""
+    options: dict[str, Any] = {**_CLIENT, "allow_http": (endpoint or "").startswith("http://")}
+    bundle = os.environ.get("AWS_CA_BUNDLE")
+    if bundle:
+        try:
+            options["root_certificate"] = Path(bundle).read_bytes()
+        except OSError as error:
+            raise FetchError(f"AWS_CA_BUNDLE={bundle} cannot be read: {error.strerror}") from error
+    return options
+
+
 def _credentials(settings: Settings, endpoint: str | None, region: str) -> Any:
     """What signs requests, as botocore has it; None where nothing is found."""
     if settings.access_key_id and settings.secret_access_key:
@@ -131,7 +144,7 @@ def _credentials(settings: Settings, endpoint: str | None, region: str) -> Any:
         return found
     if found is None:
         raise FetchError(
-            f"role_arn {settings.role_arn} can be assumed by somebody only, and no AWS credentials were found; "
+            f"role_arn {settings.role_arn} needs somebody to assume it, and no AWS credentials were found; "
             "give access_key_id and secret_access_key"
         )
     return _in_role(settings.role_arn, found, endpoint, region)

@@ -89,6 +89,8 @@ def _of_client(text: str, detail: str, what: str) -> FetchError:
         return FetchError(f"{what}: {_REGION}")
     if "invalid path" in text or "empty path segment" in text:
         return FetchError(f"{what}: a key in it can be no path of a folder; rename it ({_short(line)})")
+    if "InvalidCertificate" in text:
+        return FetchError(f"{what}: the certificate of the storage is not trusted; name its authority in AWS_CA_BUNDLE")
     if "HTTP error" in text or "Could not connect" in text or "body error" in text:
         how = detail or _short(line.rpartition("HTTP error: ")[2])
         return FetchError(f"{what}: no answer, or only half of one ({how}); check endpoint, or try again later", True)
