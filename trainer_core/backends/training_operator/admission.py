@@ -14,7 +14,6 @@ from trainer_core.request import TrainerRequest, TrainJobRequest
 
 __all__ = ["check"]
 
-_MAX_LABEL = 63
 #: Written into every container by the operator, after what the user gives.
 _RESERVED = re.compile(r"MASTER_(ADDR|PORT)|WORLD_SIZE|RANK|PET_.+")
 _SCHEMES = ("hf", "s3")
@@ -45,8 +44,8 @@ def check(request: TrainJobRequest, runtime: Mapping[str, Any]) -> None:
             "PyTorch or plain processes; use a torch runtime, or the kubernetes backend"
         )
     _check_trainer(request.trainer, runtime)
+    _check_env(request)
     _check_sources(request)
-    _check_name(request.require_name(), num_nodes(request, runtime))
     _check_elastic(request, runtime)
     patching.pod_patches(request.patches, runtime)
 
@@ -64,16 +63,22 @@ def _check_trainer(trainer: TrainerRequest | None, runtime: Mapping[str, Any]) -
             "BuiltinTrainer: the recipes of TorchTune are put together by Trainer, which a PyTorchJob is older than; "
             "use the kubernetes backend, or a CustomTrainerContainer that calls `tune run`"
         )
-    reserved = sorted(name for name in trainer.env if _RESERVED.fullmatch(name))
-    if reserved:
-        raise InvalidRequestError(
-            f"trainer.env must not set {', '.join(reserved)}: the Training Operator sets it; leave it out"
-        )
     if (trainer.num_proc_per_node or 1) > 1 and runtimes.policy(runtime) != "torch":
         raise UnsupportedError(
             f"num_proc_per_node={trainer.num_proc_per_node}: runtime {shown!r} starts one process on each node; leave "
             "it out, or use a torch runtime"
         )
+
+
+def _check_env(request: TrainJobRequest) -> None:
+    given = {
+        "trainer.env": request.trainer.env if request.trainer else (),
+        "distributed.env": [entry.get("name", "") for entry in request.distributed.env] if request.distributed else (),
+    }
+    for place, names in given.items():
+        reserved = ", ".join(sorted(name for name in names if _RESERVED.fullmatch(name)))
+        if reserved:
+            raise InvalidRequestError(f"{place} must not set {reserved}: the Training Operator sets it; leave it out")
 
 
 def _check_sources(request: TrainJobRequest) -> None:
@@ -85,16 +90,6 @@ def _check_sources(request: TrainJobRequest) -> None:
             known = ", ".join(f"{each}://" for each in (*_SCHEMES, "pvc"))
             why = f": {_WHY_NOT[scheme]}" if scheme in _WHY_NOT else ""
             raise UnsupportedError(f"initializer.{role}: a pod fetches from {known}; got {scheme}://{why}")
-
-
-def _check_name(name: str, nodes: int) -> None:
-    """Pods and their services are called ``<job>-worker-<n>``."""
-    suffix = f"-worker-{nodes}"
-    if len(name) + len(suffix) > _MAX_LABEL:
-        raise UnsupportedError(
-            f"job name {name!r} has {len(name)} characters, and its pods would be called {name}{suffix}, which is more "
-            f"than {_MAX_LABEL}; use at most {_MAX_LABEL - len(suffix)}"
-        )
 
 
 def _check_elastic(request: TrainJobRequest, runtime: Mapping[str, Any]) -> None:

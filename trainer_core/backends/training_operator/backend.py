@@ -9,11 +9,11 @@ from trainer_core.backends.clustered import ClusterBackend
 from trainer_core.backends.training_operator import admission, blueprints, manifest
 from trainer_core.backends.training_operator.dialect import DIALECT
 from trainer_core.cluster import initialize, kinds, objects, runtimes
-from trainer_core.cluster.answers import ForbiddenError, NotThereError, StaleError
+from trainer_core.cluster.answers import ForbiddenError, NotThereError, RejectedError, StaleError
 from trainer_core.cluster.raw import Raw
 from trainer_core.configs import TrainingOperatorBackendConfig
 from trainer_core.errors import JobNotFoundError
-from trainer_core.outcome import Outcome
+from trainer_core.outcome import Diagnosis, Outcome
 from trainer_core.ref import TrainJobRef
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime
@@ -58,6 +58,13 @@ class TrainingOperatorBackend(ClusterBackend):
     def _beside(self, request: TrainJobRequest, ref: TrainJobRef) -> Raw | None:
         owner = kinds.JOBS if initialize.is_all(request) else kinds.PYTORCH_JOBS
         return objects.secret(request, ref.name, ref.namespace, ref.uid, owner)
+
+    def cancel(self, ref: TrainJobRef, because: Diagnosis | None = None) -> None:
+        try:
+            super().cancel(ref, because)
+        except RejectedError:
+            # Operators before 1.7 suspend nothing, and say so of the field.
+            self.delete(ref)
 
     def note(self, outcome: Outcome) -> None:
         super().note(outcome)

@@ -13,10 +13,8 @@ from trainer_core import shipping
 from trainer_core.backends.training_operator import patching
 from trainer_core.cluster import objects, runtimes
 from trainer_core.configs import TrainingOperatorBackendConfig
-from trainer_core.inside import contract
 from trainer_core.options.patches import merged
 from trainer_core.request import Distributed, InitializerSource, TrainerRequest, TrainJobRequest
-from trainer_core.secrets import SecretRef
 
 __all__ = ["MAIN", "VOLUME", "template"]
 
@@ -56,14 +54,12 @@ def template(
 def _train(container: dict[str, Any], request: TrainJobRequest, policy: str | None) -> None:
     """Put what the trainer says into the container that trains."""
     trainer = request.trainer
-    env: dict[str, str | SecretRef] = {contract.NAME: request.require_name()}
     if trainer is not None:
         command, args = _command(trainer, policy)
         said = {"image": trainer.image, "command": command, "args": args}
         container.update({name: value for name, value in said.items() if value is not None})
-        env = {**trainer.env, **env, **({contract.RESULT_URI: trainer.result_uri} if trainer.result_uri else {})}
         _give(container, trainer.resources_per_node or {}, trainer.resources_per_node or {})
-    container["env"] = _laid_over(container.get("env") or [], objects.variables(env))
+    container["env"] = _laid_over(container.get("env") or [], objects.variables(objects.trainer_env(request)))
 
 
 def _command(trainer: TrainerRequest, policy: str | None) -> tuple[list[str] | None, list[str] | None]:
