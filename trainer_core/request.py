@@ -280,8 +280,8 @@ class TrainJobRequest(_Part):
         distributed: What a `DistributedConfig` says of every node.
         pytorch_job: What a `PyTorchJobSpec` says.
         runai: What a `RunaiSpec` and a `RunaiMasterSpec` say.
-        literal_secrets: Secrets given as literal text, by ``dataset.ENV`` or ``model.ENV``. They live in this
-            process only: left out of the JSON, the fingerprint and every text form.
+        literal_secrets: Secrets given as literal text, by ``dataset.ENV``, ``model.ENV`` or ``trainer.ENV``. They live
+            in this process only: left out of the JSON, the fingerprint and every text form.
     """
 
     version: Literal[1] = 1
@@ -348,6 +348,7 @@ class TrainJobRequest(_Part):
         """Name what it asks for that only a cluster has, by dotted path."""
         env = self.trainer.env if self.trainer else {}
         found = [f"trainer.env.{name} (a SecretRef)" for name, value in env.items() if isinstance(value, SecretRef)]
+        found += [f"{key} (a secret)" for key in self.literal_secrets if key.startswith("trainer.")]
         asked = ("managed_by", "delete_after_seconds", "workspace", "distributed", "pytorch_job", "runai")
         return found + [name for name in asked if getattr(self, name) is not None]
 

@@ -10,6 +10,7 @@ from trainer_core.cluster import kinds, marks, runtimes
 from trainer_core.cluster.kinds import Kind
 from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.initializers import DATASET_PATH, MODEL_PATH
+from trainer_core.inside import contract
 from trainer_core.request import InitializerSource, TrainJobRequest
 from trainer_core.secrets import SecretRef
 
@@ -26,6 +27,7 @@ __all__ = [
     "secret_name",
     "source_env",
     "sources",
+    "trainer_env",
     "variables",
 ]
 
@@ -114,7 +116,7 @@ def secret(request: TrainJobRequest, job: str, namespace: str, owner_uid: str, o
 
 
 def secret_name(job: str) -> str:
-    """Return the name of the Secret that a job's initializers read."""
+    """Return the name of the Secret with what a job was given as literal text."""
     return f"{job}-initializer"
 
 
@@ -137,16 +139,20 @@ def sources(request: TrainJobRequest) -> Iterator[tuple[str, InitializerSource]]
             yield role, source
 
 
+def trainer_env(request: TrainJobRequest) -> dict[str, str | SecretRef]:
+    """Return what training is told, but for what a runtime's policy adds; secrets by reference."""
+    trainer, own = request.trainer, {contract.NAME: request.require_name()}
+    if trainer is not None and trainer.result_uri:
+        own[contract.RESULT_URI] = trainer.result_uri
+    return {**(trainer.env if trainer else {}), **own, **_literals("trainer", request)}
+
+
 def source_env(role: str, source: InitializerSource, request: TrainJobRequest) -> list[dict[str, Any]]:
     """Return what an initializer is told besides where to fetch from, sorted by name; secrets by reference."""
     env: dict[str, str | SecretRef] = {**source.env, **source.secrets}
     if source.ignore_patterns is not None:
         env["IGNORE_PATTERNS"] = ",".join(source.ignore_patterns)
-    for key in request.literal_secrets:
-        of, _, name = key.partition(".")
-        if of == role:
-            env[name] = SecretRef(secret_name(request.require_name()), key)
-    return variables(env)
+    return variables({**env, **_literals(role, request)})
 
 
 def claimed(role: str, uri: str) -> dict[str, Any]:
@@ -191,3 +197,9 @@ def _entry(name: str, value: str | SecretRef) -> dict[str, Any]:
 def literal(text: str) -> str:
     """Kubernetes reads ``$(NAME)`` and ``$$`` in the values of variables and in arguments; here nobody meant them."""
     return text.replace("$", "$$") if "$(" in text or "$$" in text else text
+
+
+def _literals(role: str, request: TrainJobRequest) -> dict[str, SecretRef]:
+    """Where that lies which a part of a request was given as literal text, by the names of its variables."""
+    given = (key.partition(".") for key in request.literal_secrets)
+    return {name: SecretRef(secret_name(request.require_name()), f"{of}.{name}") for of, _, name in given if of == role}
