@@ -173,6 +173,13 @@ def test_an_object_that_changes_after_it_was_listed_is_refused_and_worth_a_retry
     assert contents(fetch(data, proxy.url)) == {"a": b"new"}
 
 
+def test_an_object_that_is_gone_after_it_was_listed_is_worth_a_retry(data, proxy, fetch):
+    proxy.faults.append(Fault(trouble.says(404, "NoSuchKey"), "data/a", 1))
+    with pytest.raises(FetchError, match="it is gone since the bucket was listed") as failed:
+        fetch(data, proxy.url)
+    assert failed.value.retryable
+
+
 @pytest.mark.parametrize("key", ["data/../../x", "data/./x", "data//x", "data/a\nb"])
 def test_a_listing_with_names_that_lead_elsewhere_is_refused_in_one_line(proxy, fetch, tmp_path, key):
     proxy.faults.append(Fault(lists(key)))

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
 from trainer_core.fetching.s3 import errors
@@ -88,7 +89,10 @@ def connect(settings: Settings, bucket: str, retries: int) -> Access:
     if endpoint:
         how["endpoint"] = endpoint.rstrip("/")
     http = _http(endpoint)
-    store = S3Store(bucket, region=region, client_options=http, retry_config={"max_retries": retries}, **how)
+    try:
+        store = S3Store(bucket, region=region, client_options=http, retry_config={"max_retries": retries}, **how)
+    except BaseError as error:
+        raise errors.explained(error, f"s3://{bucket}") from error
     signer: Signer = "nobody" if found is None else "given" if isinstance(found, _Given) else "found"
     return Access(store, signer, lambda: _client("s3", endpoint, region, found))
 

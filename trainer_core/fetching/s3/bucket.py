@@ -13,8 +13,8 @@ import obstore
 from obstore.exceptions import BaseError
 
 from trainer_core.fetching import parallel
-from trainer_core.fetching.s3 import access, errors
-from trainer_core.fetching.s3.access import Access
+from trainer_core.fetching.s3 import errors
+from trainer_core.fetching.s3.access import Access, connect
 from trainer_core.fetching.s3.download import LARGE, SCRATCH, WORKERS, Download
 from trainer_core.fetching.settings import Settings
 from trainer_core.fetching.source import FetchError, File, Report, Snapshot, Source, is_ignored, remaining
@@ -53,16 +53,16 @@ class S3Source(Source):
 
     def look(self) -> Snapshot:
         """List the objects; where there is none below the prefix, it may be an object itself."""
-        place = f"s3://{self._bucket}/{self._prefix}"
+        place, access = f"s3://{self._bucket}/{self._prefix}", self._access
         try:
-            found = self._listed()
+            found = [meta for page in obstore.list(access.store, self._prefix or None) for meta in page]
             single = not found and self._prefix
             if single:
-                found = [obstore.head(self._access.store, self._prefix)]
+                found = [obstore.head(access.store, self._prefix)]
         except FileNotFoundError:
             raise FetchError(f"{place}: there is nothing; check bucket and prefix in storage_uri") from None
         except BaseError as error:
-            raise errors.explained(error, place, self._access.signer) from error
+            raise errors.explained(error, place, access.signer) from error
         root = self._prefix.rpartition("/")[0] if single else self._prefix
         files = tuple(self._wanted(found, f"{root}/" if root else ""))
         if not files:
@@ -87,10 +87,7 @@ class S3Source(Source):
 
     @cached_property
     def _access(self) -> Access:
-        return access.connect(self._settings, self._bucket, self._retries)
-
-    def _listed(self) -> list[Any]:
-        return [meta for page in obstore.list(self._access.store, self._prefix or None) for meta in page]
+        return connect(self._settings, self._bucket, self._retries)
 
     def _wanted(self, found: Sequence[Any], root: str) -> Iterator[File]:
         """The files among the objects: without those that only stand for a folder, as consoles make them."""

@@ -166,9 +166,7 @@ class Download:
     def _explained(self, key: str) -> Iterator[None]:
         try:
             yield
-        except FetchError:
-            raise
-        except BaseError as error:
+        except (BaseError, FileNotFoundError) as error:
             raise errors.explained(error, self._name(key), self._access.signer) from error
 
 
