@@ -126,14 +126,17 @@ class Carrier:
         needed = {step["image"]: step["name"] for step in reversed(job.plan["steps"]) if "image" in step}
         for image, name in needed.items():
             self._have(image, job.plan["pull_policy"], name)
-        for each in action.replacing:
-            # Not by force: one that has been started meanwhile is left alone.
-            self._engine.remove(each.key, force=False)
+        try:
+            for each in action.replacing:
+                self._engine.remove(each.key, force=False)
+        except RefusedError:
+            # Not by force: it has been started meanwhile, and the next look shows it.
+            return
         self._make_volumes(job, steps)
         made = [(step, key) for step in steps if (key := self._create(job, step)) is not None]
-        self._check_is_there(job, made)
-        for step, key in made:
-            self._run(step, key)
+        if self._is_wanted(job, [key for _, key in made]):
+            for step, key in made:
+                self._run(step, key)
 
     def _whole(self, job: Job, steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         wanted = {step["name"] for step in steps}
@@ -220,16 +223,22 @@ class Carrier:
         found = {each.partition(".")[2]: self._secrets[each] for each in wanted}
         self._engine.write(key, body.SECRETS, json.dumps(found).encode())
 
-    def _check_is_there(self, job: Job, made: Sequence[tuple[Mapping[str, Any], str]]) -> None:
-        """Somebody may have deleted the job while its containers were made: then they go, too."""
+    def _is_wanted(self, job: Job, made: Sequence[str]) -> bool:
+        """Look once more: a pull takes its time, in which the job may have been ended, suspended or deleted."""
         try:
-            self._store.of(self._ref)
+            wanted = len(self._store.of(self._ref).entries) == len(job.entries)
         except JobNotFoundError:
-            for _, key in made:
-                self._engine.remove(key)
+            self._remove(made)
             self._engine.remove_volume(_data_volume(job))
             self._engine.remove_network(names.network(job.uid))
             raise
+        if not wanted:
+            self._remove(made)
+        return wanted
+
+    def _remove(self, made: Sequence[str]) -> None:
+        for key in made:
+            self._engine.remove(key)
 
     def _run(self, step: Mapping[str, Any], key: str) -> None:
         try:
