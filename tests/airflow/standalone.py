@@ -16,13 +16,19 @@ import urllib.error
 import urllib.request
 from contextlib import contextmanager
 
+import pytest
 import tenacity
+from airflow.triggers.base import BaseTrigger
 
 from trainer_core import LocalProcessBackendConfig, TrainerClient, TrainJobRef
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "dags"
 
 
+#: For tests of what only some versions of Airflow can do.
+tells_triggers = pytest.mark.skipif(
+    not hasattr(BaseTrigger, "on_kill"), reason="before 3.3 Airflow tells a trigger nothing when somebody ends its task"
+)
 _ENDED = {"success", "failed", "skipped", "upstream_failed", "removed"}
 
 

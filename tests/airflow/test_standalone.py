@@ -7,7 +7,7 @@ import urllib.parse
 
 import psutil
 import pytest
-from standalone import EXAMPLES, Task, a_running_airflow, until
+from standalone import EXAMPLES, Task, a_running_airflow, tells_triggers, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -40,6 +40,7 @@ def test_a_deferred_task_returns_the_result_and_shows_the_log_of_the_training(ai
     assert task.xcom("metrics") == {"accuracy": 0.97}
 
 
+@tells_triggers
 @pytest.mark.parametrize("state", ["failed", "success"])
 def test_marking_a_deferred_task_ends_its_job(airflow, gate, state):
     task = airflow.start("deferred", gate)
@@ -55,6 +56,7 @@ def test_marking_a_running_task_ends_its_job(airflow, gate):
     assert ended(airflow, ref).diagnosis.reason == "it was cancelled"
 
 
+@tells_triggers
 def test_a_dag_run_that_times_out_ends_the_job_of_a_deferred_task(airflow, gate):
     task = airflow.start("run_out_of_time", gate)
     assert ended(airflow, task.submitted()).diagnosis.reason == "it was cancelled"

@@ -10,7 +10,7 @@ import sys
 
 import psutil
 import pytest
-from standalone import a_running_airflow, settings, until
+from standalone import a_running_airflow, settings, tells_triggers, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(540)]
 
@@ -83,7 +83,7 @@ def goes_on(airflow, ref):
 
 
 @pytest.mark.parametrize("state", ["failed", "success"])
-@pytest.mark.parametrize("dag", ["deferred", "waiting"])
+@pytest.mark.parametrize("dag", [pytest.param("deferred", marks=tells_triggers), "waiting"])
 def test_ending_the_run_of_a_task_ends_its_job(airflow, gate, dag, state):
     task = airflow.start(dag, gate)
     ref = task.training_while_deferred() if dag == "deferred" else task.training()
@@ -98,6 +98,7 @@ def test_marking_a_running_task_as_successful_ends_its_job(airflow, gate):
     assert until(lambda: airflow.client.observe(ref).outcome).diagnosis.reason == "it was cancelled"
 
 
+@tells_triggers
 def test_a_task_that_moves_between_triggerers_keeps_its_job(airflow, gate, second_triggerer):
     task = airflow.start("deferred", gate)
     until(lambda: is_deferred(task))
