@@ -137,8 +137,8 @@ def test_what_drift_started_trains_a_candidate(dags, run_trainjob_dag, trainjob_
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    """A cluster behind the connection that the examples name."""
-    with Cluster(kueue=True) as found:
+    """A cluster behind the connections that the examples name."""
+    with Cluster(kueue=True, namespaces=["runai-team-a"]) as found:
         found.load_stock_runtimes()
         config = {
             "backend": "kubernetes",
@@ -146,6 +146,10 @@ def cluster(tmp_path, monkeypatch):
             "namespace": "default",
         }
         monkeypatch.setenv("AIRFLOW_CONN_TRAINJOB_CLUSTER", json.dumps({"conn_type": "trainjob", "extra": config}))
+        operator = {**config, "backend": "training-operator"}
+        monkeypatch.setenv("AIRFLOW_CONN_TRAINJOB_OPERATOR", json.dumps({"conn_type": "trainjob", "extra": operator}))
+        runai = {**config, "backend": "runai", "namespace": "runai-team-a"}
+        monkeypatch.setenv("AIRFLOW_CONN_TRAINJOB_RUNAI", json.dumps({"conn_type": "trainjob", "extra": runai}))
         yield found
 
 
