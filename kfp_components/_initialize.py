@@ -39,7 +39,7 @@ def initialize(
     ref = client.submit(owned(request, job_name, artifact.uri, slug=role))
     with _follow.ended_with(client, ref, on_kill):
         if not job_name:
-            _ownership.tie_to_run(ref, backend_config)
+            _ownership.tie_to_run(client, ref, backend_config)
         outcome, _ = _follow.follow(client, ref, timeout)
     task.write("job", ref.to_dict())
     task.write("status", outcome.status)

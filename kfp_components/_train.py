@@ -56,7 +56,7 @@ def train(
         task.write("job", ref.to_dict())
         print(f"TrainJob {ref.name} on {ref.backend} (logs: trainjob logs {ref.name})", flush=True)
         if not is_named:
-            _ownership.tie_to_run(ref, backend_config)
+            _ownership.tie_to_run(client, ref, backend_config)
         if wait:
             _finish(task, client, ref, metric_name, timeout)
         else:
