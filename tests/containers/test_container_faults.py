@@ -151,18 +151,43 @@ def test_a_deleted_job_is_not_made_anew_by_its_supervisor(here):
 class OwnEngine:
     """An engine of this test only. Its image has nothing: its runtime shows it this machine's Python."""
 
-    IMAGE = "localhost/trainjob-empty:test"
+    IMAGE = "localhost/trainjob-empty:latest"
 
     def __init__(self, home: Path) -> None:
-        self._env = {**os.environ, "CONTAINER_ENGINE_HOME": str(home / "engine")}
+        self._home = home / "engine"
+        self._env = {**os.environ, "CONTAINER_ENGINE_HOME": str(self._home)}
         self._runtimes = home / "runtimes"
+        self._processes: list[subprocess.Popen] = []
         self.config = ContainerBackendConfig(
-            container_host=f"unix://{home}/engine/podman.sock",
+            container_host=f"unix://{self._home}/podman.sock",
             runtime_source=TrainingRuntimeSource(sources=[str(self._runtimes)]),
         )
+        self._tool("up")
+        # Holds what the containers' networks hang on, as the machine does where the engine is a service of it.
+        inside = ["nsenter", "-m", "-t", (self._home / "pid").read_text().strip()]
+        self._holder = subprocess.Popen([*inside, "sleep", "600"])
+        self._processes.append(self._holder)
 
-    def tool(self, word: str) -> None:
+    def _tool(self, word: str) -> None:
         subprocess.run([str(TOOL), word], env=self._env, check=True, capture_output=True)
+
+    def stop(self) -> None:
+        self._tool("down")
+
+    def start_again(self) -> None:
+        folders = ["--root", str(self._home / "storage"), "--runroot", str(self._home / "run")]
+        address = f"unix://{self._home}/podman.sock"
+        service = ["podman", *folders, "system", "service", "--time=0", address]
+        env = {**os.environ, "CONTAINERS_CONF": str(self._home / "containers.conf")}
+        command = ["nsenter", "-m", "-t", str(self._holder.pid), *service]
+        self._processes.append(subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL))
+        until((self._home / "podman.sock").exists, "the engine")
+
+    def end(self) -> None:
+        self._tool("down")
+        for process in self._processes:
+            process.terminate()
+            process.wait()
 
     def prepare(self, engine) -> None:
         archive = io.BytesIO()
@@ -171,7 +196,7 @@ class OwnEngine:
                 made = tarfile.TarInfo(folder)
                 made.type, made.mode = tarfile.DIRTYPE, 0o1777
                 writer.addfile(made)
-        engine._api.import_image(archive.getvalue(), repository=self.IMAGE.partition(":")[0], tag="test")
+        engine._api.import_image(archive.getvalue(), repository=self.IMAGE.partition(":")[0])
         text = (container_engine.RUNTIMES / "python.yaml").read_text().replace(container_engine.IMAGE, self.IMAGE)
         folders = ("usr", "lib", "lib64", "bin")
         mounts = "".join(f"\n{' ' * 24}- {{name: {each}, mountPath: /{each}, readOnly: true}}" for each in folders)
@@ -188,13 +213,11 @@ def own_engine(here):
     # The path of a socket is short.
     home = Path(tempfile.mkdtemp(prefix="trainjob-"))
     own = OwnEngine(home)
-    own.tool("up")
     yield own
-    own.tool("up")
     client = TrainerClient(own.config)
     for job in client.list_jobs():
         client.delete_job(job.name)
-    own.tool("down")
+    own.end()
     shutil.rmtree(home, ignore_errors=True)
 
 
@@ -206,11 +229,11 @@ def test_an_engine_that_is_stopped_and_started_again_loses_no_job(own_engine):
     own_engine.prepare(client.backend._engine)
     ref = client.ref(client.train(runtime="python", trainer=CustomTrainer(func=sleeps), options=[Name("job")]))
     until(lambda: client.observe(ref).status == "Running", "the job")
-    own_engine.tool("down")
+    own_engine.stop()
     with pytest.raises(BackendUnavailableError, match="does not answer") as away:
         client.observe(ref)
     assert away.value.transient
-    own_engine.tool("up")
+    own_engine.start_again()
     assert client.wait(ref, timeout=PATIENCE).result == 7
 
 

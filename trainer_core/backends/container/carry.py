@@ -115,7 +115,7 @@ class Carrier:
         except _CannotStartError as error:
             self._end(job, ending.failed(job, error.facts, self._engine.now()))
         except RefusedError as error:
-            facts = Facts(infrastructure_error=f"the engine at {self._engine.address} refuses: {error}")
+            facts = Facts(infrastructure_error=str(error))
             self._end(job, ending.failed(job, facts, self._engine.now()))
 
     def _start(self, job: Job, action: Start) -> None:
@@ -155,7 +155,7 @@ class Carrier:
                 raise _CannotStartError(_image_facts(step, f"{image} is not there, and pull_policy is Never"))
             self._engine.pull(image)
         except RefusedError as error:
-            raise _CannotStartError(_image_facts(step, f"{image} cannot be pulled: {error}")) from error
+            raise _CannotStartError(_image_facts(step, f"{image} cannot be pulled: {error.said}")) from error
 
     def _make_volumes(self, job: Job, steps: Sequence[Mapping[str, Any]]) -> None:
         kinds = {mount["type"] for step in steps for mount in step.get("mounts") or ()}
@@ -174,9 +174,9 @@ class Carrier:
             self._check_own(job, name, error)
             return None
         except NotThereError as error:
-            raise _CannotStartError(_image_facts(step["name"], str(error))) from error
+            raise _CannotStartError(_image_facts(step["name"], error.said)) from error
         except RefusedError as error:
-            if "already in use" in str(error):
+            if "already in use" in error.said:
                 self._check_own(job, name, error)
                 return None
             raise _CannotStartError(_refused(step, error)) from error
@@ -284,7 +284,7 @@ def _may_pass(why: str) -> bool:
 
 def _refused(step: Mapping[str, Any], error: RefusedError) -> Facts:
     """What an engine says when it cannot create a container, or start it."""
-    said = str(error)
+    said = error.said
     lowered = said.lower()
     if "no space left" in lowered:
         return Facts(steps=[StepFacts(step["name"])], infrastructure_error=said)

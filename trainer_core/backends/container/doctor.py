@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from trainer_core.backends.container.detect import PODMAN, Tried, look_for
-from trainer_core.backends.container.engine import Engine, RefusedError
+from trainer_core.backends.container.engine import Engine
 from trainer_core.backends.container.runtimes import Runtimes
 from trainer_core.cluster.checkup import LIMITED, MISSING, OK, UNKNOWN, Check, Report
 from trainer_core.configs import ContainerBackendConfig
@@ -34,7 +34,7 @@ def examine(config: ContainerBackendConfig) -> Report:
         return Report((*places, Check("engine", MISSING, "none answers", "start Docker or Podman, or set DOCKER_HOST")))
     try:
         return Report((*places, *_engine(engine), *_images(engine, config), *_runtimes(engine, config)))
-    except (BackendUnavailableError, RefusedError) as error:
+    except BackendUnavailableError as error:
         return Report((*places, Check("engine", MISSING, str(error))))
     finally:
         engine.close()

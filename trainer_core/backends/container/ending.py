@@ -107,7 +107,7 @@ def _tail(engine: Engine, each: Container) -> list[str]:
 
 def _left_by(engine: Engine, each: Container) -> dict[str, Any]:
     """Return the termination message of a step; empty when it left none, or none that can be read."""
-    with suppress(RefusedError):
+    with suppress(RefusedError, ValueError):
         return parse_record(engine.read(each.key, TERMINATION) or b"") or {}
     return {}
 

@@ -35,8 +35,16 @@ _OLDEST = "1.41"
 Frame: TypeAlias = tuple[int, bytes]
 
 
-class RefusedError(Exception):
-    """The engine will not do it; the message is its own, on one line."""
+class RefusedError(BackendUnavailableError):
+    """The engine will not do it.
+
+    Attributes:
+        said: What it says of it, on one line.
+    """
+
+    def __init__(self, said: str, address: str) -> None:
+        super().__init__(f"the container engine at {address} refuses: {said}")
+        self.said = said
 
 
 class NotThereError(RefusedError):
@@ -171,7 +179,7 @@ class Engine:
             tag = None if "@" in image or ":" in image.rpartition("/")[2] else "latest"
             for line in api.pull(image, tag=tag, stream=True, decode=True):
                 if line.get("error"):
-                    raise RefusedError(_one_line(line["error"]))
+                    raise RefusedError(_one_line(line["error"]), self.address)
 
     def _connected(self, seconds: int, version: str | None = None) -> Any:
         import docker  # 300 ms, and everybody else names this backend without it
@@ -244,7 +252,7 @@ class Engine:
         with self._errors(), self._api.get(url, params=asked, stream=True, timeout=_SECONDS) as answer:
             if not answer.ok:
                 refusal = NotThereError if answer.status_code == _NOT_FOUND else RefusedError
-                raise refusal(_one_line(answer.text))
+                raise refusal(_one_line(answer.text), self.address)
             yield from _payloads(answer.iter_content(_BLOCK_BYTES))
 
     def read(self, key: str, path: str) -> bytes | None:
@@ -317,7 +325,7 @@ def _errors(address: str) -> Iterator[None]:
         yield
     except APIError as error:
         kind = {_NOT_FOUND: NotThereError, _CONFLICT: TakenError}.get(error.status_code or 0, RefusedError)
-        raise kind(_one_line(error.explanation or str(error))) from error
+        raise kind(_one_line(error.explanation or str(error)), address) from error
     except (requests.RequestException, urllib3.exceptions.HTTPError, DockerException, OSError) as error:
         raise BackendUnavailableError(
             f"the container engine at {address} does not answer ({_one_line(error)}); see whether it runs"
@@ -332,5 +340,5 @@ def _at_most(stream: Iterator[bytes], size: int) -> Iterator[bytes]:
     for chunk in stream:
         size -= len(chunk)
         if size < 0:
-            raise RefusedError("the file is too large")
+            raise ValueError("the file is too large")
         yield chunk

@@ -11,7 +11,7 @@ from typing import Any
 from trainer_core.backends.base import NameTakenError
 from trainer_core.backends.container import book, names, times
 from trainer_core.backends.container.book import Job
-from trainer_core.backends.container.engine import Engine, NotThereError, RefusedError
+from trainer_core.backends.container.engine import Engine, NotThereError
 from trainer_core.errors import ConflictError, JobNotFoundError
 from trainer_core.ref import TrainJobRef
 from trainer_core.request import TrainJobRequest
@@ -79,7 +79,7 @@ class Store:
         """
         try:
             labels = self.engine.volume(names.claim(self.namespace, name)).get("Labels") or {}
-        except RefusedError:
+        except NotThereError:
             labels = {}
         if labels.get(names.KIND) != names.JOB:
             raise JobNotFoundError(
