@@ -173,7 +173,7 @@ def test_a_token_in_the_environment_is_used(hub, fetch, monkeypatch):
         ("hf://org/gated", None, "it is gated; accept its terms on its page there, and give a token of that account"),
         ("hf://org/gated", "hf_stranger", "it is gated and the account of the token has no access; ask for it"),
         ("hf://org/disabled", None, "has disabled it; take another one"),
-        ("hf://org/open@v9", None, "model org/open@v9: there is no such revision; name a branch, a tag or a whole"),
+        ("hf://org/open@v9", None, "hf://org/open@v9: there is no such revision; name a branch, a tag or a whole"),
         ("hf://org/open/nothing", None, "none of its 4 files is wanted; see ignore_patterns, or name a file or folder"),
         ("hf://org/weights", None, "of a model only *.json, *.safetensors, *.model, *.txt are taken"),
         ("hf://datasets/org/open", None, "hf://datasets/org/open names no model; write hf://owner/name"),

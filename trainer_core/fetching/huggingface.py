@@ -108,7 +108,7 @@ class HuggingFaceSource(RememberedSource):
     @property
     def key(self) -> str:
         """The repository, its revision, and what is taken of it."""
-        return repr((self._endpoint, self._place, self._ignore))
+        return repr((self._place, self._ignore))
 
     @property
     def is_offline(self) -> bool:
@@ -151,7 +151,7 @@ class HuggingFaceSource(RememberedSource):
     @property
     def _name(self) -> str:
         at = "" if self._place.revision == constants.DEFAULT_REVISION else f"@{self._place.revision}"
-        return f"{self._place.kind} {self._place.repo}{at}"
+        return f"hf://{self._place.repo}{at}"
 
     @property
     def _takes_some(self) -> bool:

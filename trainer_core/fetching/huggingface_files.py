@@ -91,7 +91,7 @@ class Repository:
 
     @property
     def _what(self) -> str:
-        return f"{self.kind} {self.name}"
+        return f"hf://{self.name}"
 
     def _download(self, folder: Path, file: File, report: Report, stop: threading.Event) -> None:
         if _is_large(file) and self._is_xet(file):
