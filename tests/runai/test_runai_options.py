@@ -77,5 +77,5 @@ def test_a_field_that_cannot_be_right_is_refused_at_once_beside_one_to_be_filled
 
 
 def test_a_backend_that_is_not_of_runai_refuses_it():
-    with pytest.raises(ValueError, match="RunaiMasterSpec option is not compatible with DebugBackend"):
+    with pytest.raises(ValueError, match=r"not compatible with DebugBackend\. Supported backends: RunaiBackend"):
         plain(RunaiMasterSpec(gpu=0), backend=DebugBackend)

@@ -68,6 +68,7 @@ class Looks:
         self._api = api
         self._dialect = dialect
         self._next_asking = 0.0
+        self._said: set[str] = set()
         self._listing = threading.Lock()
         self._listed: dict[str, _Listed] = {}
 
@@ -200,8 +201,13 @@ class Looks:
         try:
             return self._pods(job)
         except ForbiddenError as error:
-            _log.debug("left out: %s", error)
+            self._say_once(f"steps, results, logs and most reasons of failures are left out: {error}")
             return []
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            _log.warning("%s", text)
 
     def _pods(self, job: JobFacts) -> list[PodFacts]:
         raws = self._api.list(kinds.PODS, labels=self._dialect.selector(job), namespace=job.namespace, whole=True)

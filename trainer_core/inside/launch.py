@@ -17,7 +17,7 @@ from typing import Any
 
 from . import contract, packages, result
 
-__all__ = ["PACKAGES", "PAYLOAD", "LaunchError", "main"]
+__all__ = ["PACKAGES", "PAYLOAD", "LaunchError", "main", "meeting"]
 
 #: Files beside the package in the folder that was unpacked.
 PAYLOAD = "payload.json"
@@ -66,6 +66,7 @@ def _command(launch: str, wanted: Mapping[str, Any], bootstrap: str) -> list[str
             os.environ.setdefault("WORLD_SIZE", os.environ[contract.NODES])
         return [python, bootstrap]
     if subprocess.run([python, "-c", _HAS_TORCH], check=False).returncode == 0:
+        os.environ.update(meeting(os.environ))
         return [python, "-m", "torch.distributed.run", bootstrap]
     # Not what the controller makes of it, which is a process for each cpu of a container that has no gpu.
     processes = wanted.get("processes") or 1
@@ -79,6 +80,18 @@ def _command(launch: str, wanted: Mapping[str, Any], bootstrap: str) -> list[str
         if os.environ.get(place, "").isdecimal():
             os.environ.setdefault(name, os.environ[place])
     return [python, bootstrap]
+
+
+def meeting(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what torchrun has to hear of the other nodes, where it is told to the training alone.
+
+    Training Operators before 1.7, which Run:ai may still bring, say RANK and MASTER_ADDR, and nothing to torchrun.
+    """
+    nodes = environ.get(contract.NODES, "1")
+    if nodes == "1" or "PET_NNODES" in environ or "MASTER_ADDR" not in environ:
+        return {}
+    told = {"PET_NODE_RANK": "RANK", "PET_MASTER_ADDR": "MASTER_ADDR", "PET_MASTER_PORT": "MASTER_PORT"}
+    return {"PET_NNODES": nodes, **{name: environ[place] for name, place in told.items() if place in environ}}
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 if TYPE_CHECKING:
     from trainer_core.backends.base import Backend
@@ -25,6 +25,9 @@ class BaseOption(ABC):
 
     Any callable of the same arguments can serve as an option; this one asks the backend first.
     """
+
+    #: A backend that accepts it.
+    _home: ClassVar[str] = "KubernetesBackend"
 
     def __call__(self, job_spec: dict[str, Any], trainer: AnyTrainer, backend: type[Backend] | Backend) -> None:
         """Write this option into a job.
@@ -51,6 +54,6 @@ class BaseOption(ABC):
             option = type(self).__name__
             name = (backend if isinstance(backend, type) else type(backend)).__name__
             raise ValueError(
-                f"{option} option is not compatible with {name}. Supported backends: KubernetesBackend and every other "
+                f"{option} option is not compatible with {name}. Supported backends: {self._home} and every other "
                 f"that accepts {option}; {name} accepts {', '.join(sorted(accepted)) or 'no options'}"
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainer_core import checks
 from trainer_core.options.base import BaseOption, section
@@ -39,6 +39,8 @@ class PyTorchJobSpec(BaseOption):
     Raises:
         ValueError: A value cannot be right, a key is not known, or the backend does not accept it.
     """
+
+    _home: ClassVar[str] = "TrainingOperatorBackend"
 
     elastic_policy: dict[str, Any] | None = None
     restart_policy: str | None = None

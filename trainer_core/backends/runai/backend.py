@@ -11,10 +11,12 @@ from trainer_core.backends.clustered import ClusterBackend
 from trainer_core.backends.runai import admission, blueprints, manifest
 from trainer_core.backends.runai.blueprints import BUILT_IN, GLOBAL_NAMESPACE, Blueprint
 from trainer_core.backends.runai.dialect import dialect_of
-from trainer_core.cluster import kinds
+from trainer_core.cluster import kinds, objects
 from trainer_core.cluster.answers import ForbiddenError, NotInstalledError, NotThereError, TakenError
+from trainer_core.cluster.raw import Raw
 from trainer_core.configs import RunaiBackendConfig
 from trainer_core.errors import ConflictError, RuntimeNotFoundError
+from trainer_core.ref import TrainJobRef
 from trainer_core.request import TrainJobRequest
 from trainer_core.runai.spec import TrainingWorkloadSpec
 from trainer_core.runtimes import Runtime, RuntimeKind
@@ -75,10 +77,16 @@ class RunaiBackend(ClusterBackend):
         return blueprints.of_template(created).runtime
 
     def _rendered(self, request: TrainJobRequest, attempt: int) -> list[dict[str, Any]]:
-        asked = request.runtime
-        blueprint = self._blueprint(asked.name if asked else self.default_runtime, asked.kind if asked else None)
+        blueprint = self._asked(request)
         admission.check(request, blueprint)
         return [manifest.workload(request, blueprint, self._config, self.namespace, attempt)]
+
+    def _beside(self, request: TrainJobRequest, ref: TrainJobRef) -> Raw | None:
+        if not request.literal_secrets:
+            return None
+        distributed = manifest.is_distributed(request, self._asked(request))
+        owner = kinds.DISTRIBUTED_WORKLOADS if distributed else kinds.TRAINING_WORKLOADS
+        return objects.secret(request, ref.name, ref.namespace, ref.uid, owner)
 
     def list_runtimes(self) -> list[Runtime]:
         # One of the project hides one for all, and both hide what is built in: as where a name is looked up.
@@ -87,6 +95,10 @@ class RunaiBackend(ClusterBackend):
 
     def get_runtime(self, name: str) -> Runtime:
         return self._blueprint(name, None).runtime
+
+    def _asked(self, request: TrainJobRequest) -> Blueprint:
+        asked = request.runtime
+        return self._blueprint(asked.name if asked else self.default_runtime, asked.kind if asked else None)
 
     def _blueprint(self, name: str, kind: str | None) -> Blueprint:
         for namespace in (self.namespace, GLOBAL_NAMESPACE):

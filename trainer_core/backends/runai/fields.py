@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from trainer_core import resources, shipping, torchtune
@@ -16,7 +16,7 @@ from trainer_core.runai.parts import Claim
 from trainer_core.runai.spec import TrainingWorkloadSpec
 from trainer_core.secrets import SecretRef
 
-__all__ = ["MIG", "WORKSPACE", "amounts", "claims", "command", "environment", "gpus", "num_nodes"]
+__all__ = ["MIG", "WORKSPACE", "amounts", "claims", "command", "environment", "num_nodes", "processes"]
 
 MIG = "nvidia.com/mig-"
 #: Where claims are mounted that hold a folder for each thing that was fetched.
@@ -46,23 +46,24 @@ def amounts(trainer: TrainerRequest) -> dict[str, Any]:
     return {**found, "extended_resources": others} if others else found
 
 
-def gpus(trainer: TrainerRequest, direct: Mapping[str, Any]) -> int:
-    """Return how many processes the GPUs of a node are for; a part of one GPU is for one, and so is none."""
-    asked = resources.parse_quantity(direct.get("gpu", amounts(trainer).get("gpu", 1)))
-    return max(1, int(asked))
+def processes(request: TrainJobRequest, trainer: TrainerRequest, blueprint: Blueprint) -> int:
+    """Return how many processes a node is to run: as many as GPUs; one for a part of a GPU, and for none."""
+    if trainer.num_proc_per_node:
+        return trainer.num_proc_per_node
+    of_template = blueprint.template.gpu if blueprint.template else None
+    direct = request.runai.spec if request.runai else {}
+    asked = direct.get("gpu") or amounts(trainer).get("gpu") or of_template or 1
+    return max(1, int(resources.parse_quantity(asked)))
 
 
 def environment(request: TrainJobRequest, trainer: TrainerRequest, blueprint: Blueprint) -> dict[str, Any]:
     """Return the environment variables of every node; secrets by reference."""
-    env: dict[str, str | SecretRef] = {**trainer.env, contract.NAME: request.require_name()}
-    if trainer.result_uri:
-        env[contract.RESULT_URI] = trainer.result_uri
+    env = objects.trainer_env(request)
     if trainer.code is not None:
         env[contract.NODES] = str(num_nodes(request))
         if blueprint.policy == "torch":
-            direct = request.runai.spec if request.runai else {}
-            env[_PROCESSES] = str(trainer.num_proc_per_node or gpus(trainer, direct))
-    return {name: value if isinstance(value, SecretRef) else objects.literal(value) for name, value in env.items()}
+            env[_PROCESSES] = str(processes(request, trainer, blueprint))
+    return {name: env[name] if isinstance(env[name], SecretRef) else objects.literal(env[name]) for name in sorted(env)}
 
 
 def command(request: TrainJobRequest, trainer: TrainerRequest, blueprint: Blueprint) -> dict[str, str]:
@@ -88,8 +89,8 @@ def _argv(request: TrainJobRequest, trainer: TrainerRequest, blueprint: Blueprin
         return []
     launch = {"torch": "torchrun", "mpi": "mpirun"}.get(blueprint.policy or "", "python")
     exported = sorted(environment(request, trainer, blueprint))
-    packages, indexes, processes = trainer.packages, trainer.pip_index_urls, trainer.num_proc_per_node
-    return shipping.argv(trainer.code, packages, indexes, launch, exported=exported, processes=processes)  # type: ignore[arg-type]
+    packages, indexes, wanted = trainer.packages, trainer.pip_index_urls, trainer.num_proc_per_node
+    return shipping.argv(trainer.code, packages, indexes, launch, exported=exported, processes=wanted)  # type: ignore[arg-type]
 
 
 def _recipe(request: TrainJobRequest, trainer: TrainerRequest, blueprint: Blueprint) -> tuple[list[str], list[str]]:
@@ -97,12 +98,12 @@ def _recipe(request: TrainJobRequest, trainer: TrainerRequest, blueprint: Bluepr
     model, *always = blueprint.recipe
     dataset = getattr(request.initializer, "dataset", None)
     args = torchtune.arguments(trainer.config or {}, dataset.storage_uri if dataset else None)
-    processes = trainer.num_proc_per_node or gpus(trainer, request.runai.spec if request.runai else {})
+    count = processes(request, trainer, blueprint)
     tuned = _tuned(args)
-    where = "single_device" if processes == 1 else "distributed"
+    where = "single_device" if count == 1 else "distributed"
     recipe = f"{'lora' if tuned else 'full'}_finetune_{where}"
-    suffix = f"_{tuned or 'full'}_single_device" if processes == 1 else f"_{tuned or 'full'}"
-    launch = [] if processes == 1 else ["--nproc_per_node", str(processes)]
+    suffix = f"_{tuned or 'full'}_single_device" if count == 1 else f"_{tuned or 'full'}"
+    launch = [] if count == 1 else ["--nproc_per_node", str(count)]
     words = ["tune", "run", *launch, recipe, "--config", f"{model}{suffix}"]
     return words, [objects.literal(word) for word in (*always, *args)]
 

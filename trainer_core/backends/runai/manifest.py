@@ -124,7 +124,7 @@ def _distributed(request: TrainJobRequest, blueprint: Blueprint, spec: TrainingW
         # The workers wait for the launcher, as their operator has them do.
         workers = _without(workers, "command", "arguments")
         master = _without(spec, "gpu", "gpu_memory", "mig_profile", "extended_resources")
-        workers = _with_slots(request, workers)
+        workers = _with_slots(request, blueprint, workers)
     master = TrainingWorkloadSpec(labels={ROLE: "launcher" if mpi else "master"}).over(master)
     direct = TrainingWorkloadSpec(**(request.runai.master if request.runai else {}))
     return {
@@ -137,11 +137,10 @@ def _distributed(request: TrainJobRequest, blueprint: Blueprint, spec: TrainingW
     }
 
 
-def _with_slots(request: TrainJobRequest, workers: TrainingWorkloadSpec) -> TrainingWorkloadSpec:
+def _with_slots(request: TrainJobRequest, blueprint: Blueprint, workers: TrainingWorkloadSpec) -> TrainingWorkloadSpec:
     if workers.slots_per_worker is not None or request.trainer is None:
         return workers
-    direct = request.runai.spec if request.runai else {}
-    slots = request.trainer.num_proc_per_node or fields.gpus(request.trainer, direct)
+    slots = fields.processes(request, request.trainer, blueprint)
     return TrainingWorkloadSpec(slots_per_worker=slots).over(workers)
 
 

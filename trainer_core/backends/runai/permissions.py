@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from trainer_core.cluster import kinds
-from trainer_core.cluster.permissions import ALL, Permission
+from trainer_core.cluster.permissions import ALL, ONLY_AIRFLOW, Permission
 
 __all__ = ["PERMISSIONS"]
 
@@ -18,4 +18,5 @@ PERMISSIONS = (
     Permission(("list", "watch"), kinds.PODS, "no steps, no results, no reason why a workload does not start or fails"),
     Permission(("get",), kinds.PODS, "no logs, no progress, no traceback of a failure", part="log"),
     Permission(("list",), kinds.EVENTS, "no reason why a pod finds no machine or an image is not pulled"),
+    Permission(("create",), kinds.SECRETS, "tokens given as text are refused; refer to a Secret", users=ONLY_AIRFLOW),
 )
