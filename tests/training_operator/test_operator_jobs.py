@@ -8,6 +8,7 @@ import logging
 import pytest
 from fake_cluster import Cluster
 from operator_scene import a_client, a_request, a_stage
+from pydantic import SecretStr
 
 from trainer_core import CustomTrainer, Initializer, Name, RuntimeNotFoundError
 from trainer_core.initializers import HuggingFaceDatasetInitializer
@@ -188,3 +189,15 @@ def test_an_initializer_is_a_step_of_the_job():
 def test_an_unknown_runtime_is_answered_with_the_known_ones():
     with Cluster(controllers=False) as cluster, pytest.raises(RuntimeNotFoundError, match="there are python, torch"):
         a_client(cluster).submit(a_request(runtime="absent"))
+
+
+def test_a_secret_of_training_given_as_text_is_a_secret_of_the_job():
+    with Cluster() as cluster:
+        client = a_client(cluster)
+        asked = a_request(trainer={"command": ["python3", "-c", "import os; print(os.environ['KEY'])"]})
+        client.submit(asked.model_copy(update={"literal_secrets": {"trainer.KEY": SecretStr("s3cret")}}))
+        client.wait("job", timeout=60)
+        assert list(client.get_job_logs("job")) == ["s3cret"]
+        assert "s3cret" not in str(cluster.get("PyTorchJob", "job"))
+        client.delete_job("job")
+        cluster.until(lambda: cluster.get("secrets", "job-initializer") is None)
