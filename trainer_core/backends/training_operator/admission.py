@@ -72,7 +72,7 @@ def _check_trainer(trainer: TrainerRequest | None, runtime: Mapping[str, Any]) -
 
 def _check_env(request: TrainJobRequest) -> None:
     given = {
-        "trainer.env": request.trainer.env if request.trainer else (),
+        "trainer.env": objects.trainer_env(request),
         "distributed.env": [entry.get("name", "") for entry in request.distributed.env] if request.distributed else (),
     }
     for place, names in given.items():
