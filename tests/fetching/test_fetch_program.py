@@ -68,6 +68,19 @@ def test_what_lies_in_a_workspace_can_be_read_by_everybody(on_a_cluster, source,
     assert modes == {0o444}
 
 
+def test_a_cache_of_containers_can_be_read_by_everybody(on_a_cluster, source, workspace):
+    on_a_cluster("model", STORAGE_URI=source.as_uri(), TRAINJOB_INITIALIZE_CACHE=str(workspace / "cache"))
+    folder = (workspace / "model").readlink()
+    assert {path.stat().st_mode & 0o444 for path in [folder.parent, folder, *folder.rglob("*")]} == {0o444}
+
+
+def test_a_private_cache_is_for_this_user_only(on_a_cluster, source, workspace):
+    private = {"TRAINJOB_INITIALIZE_CACHE": str(workspace / "cache"), "TRAINJOB_INITIALIZE_PRIVATE": "1"}
+    on_a_cluster("model", STORAGE_URI=source.as_uri(), **private)
+    folder = (workspace / "model").readlink()
+    assert {path.stat().st_mode & 0o077 for path in [folder.parent, folder, *folder.rglob("*")]} == {0}
+
+
 def test_a_step_that_is_run_again_finds_what_is_there(on_a_cluster, source):
     on_a_cluster("model", STORAGE_URI=source.as_uri())
     again = on_a_cluster("model", STORAGE_URI=source.as_uri())

@@ -2,8 +2,8 @@
 
 The role is the argument, or `TRAINJOB_INITIALIZE_ROLE`. What to fetch is in `settings.Settings`. Where to:
 
-* ``TRAINJOB_INITIALIZE_CACHE`` and ``TRAINJOB_INITIALIZE_TARGET``: fetched into the cache, for this user only, and the
-  target becomes a link to it. Jobs share the cache.
+* ``TRAINJOB_INITIALIZE_CACHE`` and ``TRAINJOB_INITIALIZE_TARGET``: fetched into the cache, which jobs share, and the
+  target becomes a link to it. Everybody can read it, unless ``TRAINJOB_INITIALIZE_PRIVATE`` is set.
 * Without a cache the target itself becomes a folder with the data that everybody can read; by default
   ``/workspace/dataset`` or ``/workspace/model``, as with Trainer's initializers.
 """
@@ -58,9 +58,11 @@ def _fetch(settings: Settings) -> str:
         place = Path(target or contract.DEFAULTS[getattr(contract, f"{settings.role.upper()}_PATH")])
         fetched = store.fetch_into(source, place, report)
         return f"{settings.uri} {'fetched into' if fetched else 'found in'} {place}"
-    # Whatever is made here is for this user only, also the folders in between.
-    os.umask(0o077)
-    where, fetched = store.fetch(source, Path(cache), report)
+    private = bool(os.environ.get(PREFIX + "PRIVATE"))
+    if private:
+        # Whatever is made here is for this user only, also the folders in between.
+        os.umask(0o077)
+    where, fetched = store.fetch(source, Path(cache), report, private)
     if target:
         store.point(Path(target), where)
     return f"{settings.uri} {'fetched into' if fetched else 'found in'} {where}"

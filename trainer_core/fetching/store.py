@@ -22,13 +22,14 @@ _FORGOTTEN_SECONDS = 7 * 24 * 3600
 _READABLE = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
 
 
-def fetch(source: Source, cache: Path, report: Report) -> tuple[Path, bool]:
+def fetch(source: Source, cache: Path, report: Report, private: bool = True) -> tuple[Path, bool]:
     """Bring a source into a cache, unless it is there. Whoever asks for the same at that moment waits for the first.
 
     Args:
         source: What to fetch.
-        cache: The cache folder, for this user only; made where there is none.
+        cache: The cache folder; made where there is none.
         report: Hears how far it is.
+        private: For this user only.
 
     Returns:
         Where it lies, and whether it had to be fetched.
@@ -40,7 +41,8 @@ def fetch(source: Source, cache: Path, report: Report) -> tuple[Path, bool]:
     entry = cache / snapshot.digest
     if _holds(entry, snapshot):
         return entry, False
-    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    mode = 0o700 if private else 0o777
+    cache.mkdir(mode=mode, parents=True, exist_ok=True)
     with _alone(cache / f".{snapshot.digest}.lock"):
         if _holds(entry, snapshot):
             return entry, False
@@ -48,7 +50,7 @@ def fetch(source: Source, cache: Path, report: Report) -> tuple[Path, bool]:
         if entry.exists():
             # Somebody took a file away: what is left of it need not be fetched again.
             entry.rename(part)
-        _bring(source, snapshot, part, report, mode=0o700)
+        _bring(source, snapshot, part, report, mode)
         part.rename(entry)
     _sweep(cache)
     return entry, True

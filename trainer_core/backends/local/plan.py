@@ -81,7 +81,7 @@ def _initializer(role: str, source: InitializerSource, folder: JobFolder, home: 
     fetching_here.check_supported(role, source)
     name = f"{role}-initializer"
     told = fetching_here.variables(role, source)
-    told.update(CACHE=str(home.cache / role), TARGET=str(folder.workspace / role))
+    told.update(CACHE=str(home.cache / role), TARGET=str(folder.workspace / role), PRIVATE="1")
     env = {PREFIX + key: value for key, value in told.items()}
     env[contract.TERMINATION_LOG] = str(folder.termination(name))
     return {"name": name, "kind": "initializer", "command": [_PYTHON, "-m", "trainer_core.fetching"], "env": env}
