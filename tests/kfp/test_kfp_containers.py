@@ -1,14 +1,12 @@
 """The components in their own image: KFP's own runner, and the entry point as a cluster's launcher starts it."""
 
-import gc
 import io
 import json
 import tarfile
 from typing import NamedTuple
 
-import docker
+import built_image
 import kfp_definitions as definitions
-import kfp_image
 import pytest
 from kfp import compiler, components, dsl
 from kfp_driver import container, request_for
@@ -26,28 +24,15 @@ pytestmark = [
 ]
 
 
-def connected():
-    """A client of the engine, or why there is none."""
-    try:
-        return docker.from_env(timeout=600)
-    except docker.errors.DockerException as error:
-        return str(error)
-
-
 @pytest.fixture(scope="module")
 def engine():
-    client = connected()
-    if isinstance(client, str):
-        gc.collect()
-        pytest.skip(f"no container engine answers (DOCKER_HOST): {client}")
-    yield client
-    client.close()
-    gc.collect()
+    with built_image.engine() as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
 def image(engine):
-    return kfp_image.built(engine)
+    return built_image.built(engine, "trainjob-kfp", "kfp_components/Dockerfile")
 
 
 class Outputs(NamedTuple):
