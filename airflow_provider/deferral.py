@@ -32,10 +32,13 @@ def deadline(ti: Any, limit: timedelta | None) -> float | None:
     return float(begin + limit.total_seconds())
 
 
-def trigger(
-    hook: TrainJobHook, ref: TrainJobRef, *, deadline: float | None, on_kill: str, fail_fast: bool
-) -> TrainJobTrigger:
+def trigger(hook: TrainJobHook, ref: TrainJobRef, **how: Any) -> TrainJobTrigger:
     """Return the trigger that waits for a TrainJob.
+
+    Args:
+        hook: The way to its backend.
+        ref: The TrainJob.
+        **how: Further arguments of `TrainJobTrigger`.
 
     Raises:
         ValueError: What reaches the backend cannot leave this process.
@@ -43,7 +46,7 @@ def trigger(
     # The triggers of Airflow are loaded by those who defer; a DAG file need not pay for them.
     from airflow_provider.triggers.trainjob import TrainJobTrigger
 
-    return TrainJobTrigger(ref.to_dict(), **hook.portable(), deadline=deadline, on_kill=on_kill, fail_fast=fail_fast)
+    return TrainJobTrigger(ref.to_dict(), **hook.portable(), **how)
 
 
 def backstop(deadline: float | None) -> timedelta | None:

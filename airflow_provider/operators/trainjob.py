@@ -60,7 +60,9 @@ class TrainJobOperator(ReportsLineage, BaseOperator):
         options: Such as ``[Labels({"team": "vision"})]``, as objects, plain data (``[{"QueueName": "nightly"}]``) or
             YAML of that; each must be accepted by the backend.
         secrets: Connections with which initializers fetch, by ``dataset`` and ``model``: ``{"model": "hf_default"}``.
-            For ``hf://`` the password is the token; for ``s3://`` login and password are the keys.
+            For ``hf://`` the password is the token; for ``s3://`` login and password are the keys. Under ``env`` those
+            whose password (with ``:login`` behind the id: whose login) training finds in an environment variable:
+            ``{"env": {"HF_TOKEN": "hf_default"}}``.
         backend: Name of the backend; None for the connection's. The DAG is then checked against ``local``.
         backend_config: A configuration of `trainer_core.configs`, or a dict of settings that win over the connection's.
         trainjob_conn_id: The connection. The default one need not exist: jobs then run on the worker's machine.
@@ -89,7 +91,7 @@ class TrainJobOperator(ReportsLineage, BaseOperator):
         func_args: Mapping[str, Any] | None = None,
         initializer: Initializer | Mapping[str, Any] | None = None,
         options: Sequence[Option] | str | None = None,
-        secrets: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str | Mapping[str, str]] | None = None,
         backend: str | None = None,
         backend_config: BackendConfig | Mapping[str, Any] | None = None,
         trainjob_conn_id: str | None = TrainJobHook.default_conn_name,
@@ -111,7 +113,7 @@ class TrainJobOperator(ReportsLineage, BaseOperator):
         )
         self.spec, self.code_text = definition.split(data)
         self.func_args = func_args
-        self.secrets = connected.check(secrets, data.get("initializer", {}))
+        self.secrets = connected.check(secrets, data)
         self.backend = backend
         self.backend_config = backend_config
         self.trainjob_conn_id = trainjob_conn_id
@@ -143,6 +145,8 @@ class TrainJobOperator(ReportsLineage, BaseOperator):
         """Finish from the trigger's event alone."""
         ti = context["ti"]
         self._store = context.get("task_state_store")
+        # This is another process than the one that submitted, and shows the rest of the log.
+        connected.mask(connected.fields(self.secrets, self.spec))
         ref = deferral.ref_of(event)
         self._ref = self._known_ref(ti) or ref
         if ref != self._ref:
@@ -190,7 +194,7 @@ class TrainJobOperator(ReportsLineage, BaseOperator):
 
     def _request(self, ti: Any) -> TrainJobRequest:
         asked = definition.joined(self.spec, self.code_text, self._arguments())
-        literals = connected.literals(self.secrets, asked.get("initializer", {}))
+        literals = connected.literals(self.secrets, asked)
         return TrainJobRequest.parse({**asked, "owner": identity.owner(ti), "literal_secrets": literals})
 
     def _arguments(self) -> Mapping[str, Any]:
@@ -222,7 +226,9 @@ class TrainJobOperator(ReportsLineage, BaseOperator):
 
     def _defer(self, ti: Any, ref: TrainJobRef) -> None:
         end = deferral.deadline(ti, self.execution_timeout)
-        trigger = deferral.trigger(self.hook, ref, deadline=end, on_kill=self.on_kill_policy, fail_fast=self.fail_fast)
+        masked = connected.fields(self.secrets, self.spec)
+        how = {"deadline": end, "on_kill": self.on_kill_policy, "fail_fast": self.fail_fast, "masked": masked}
+        trigger = deferral.trigger(self.hook, ref, **how)
         self.defer(trigger=trigger, method_name="execute_complete", timeout=deferral.backstop(end))
 
     def _wait(self, ref: TrainJobRef) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import itertools
 import json
@@ -13,16 +14,20 @@ from airflow.sdk._shared.secrets_masker import redact
 from fake_cluster import Cluster
 
 from airflow_provider import get_provider_info
-from airflow_provider.exceptions import TrainJobRejectedError
+from airflow_provider.compat import TaskDeferred
+from airflow_provider.exceptions import TrainJobRejectedError, TrainJobTimeoutError
 from airflow_provider.hooks.trainjob import TrainJobHook
-from airflow_provider.operators.trainjob import InitializeOperator
+from airflow_provider.operators.trainjob import InitializeOperator, TrainJobOperator
 from airflow_provider.testing.serialized import DagSerialization
 from airflow_provider.testing.tasks import StandInTaskInstance
-from trainer_core import LocalProcessBackendConfig
+from airflow_provider.triggers.trainjob import TrainJobTrigger
+from trainer_core import CustomTrainerContainer, LocalProcessBackendConfig, SecretRef, TrainJobRef
 from trainer_core.configs import KubernetesBackendConfig
 
 _ids = itertools.count()
 TOKEN = "hf_veryTopSecretToken"
+#: A TrainJob that nobody made.
+ABSENT = TrainJobRef("kubernetes", "team", "absent", "uid").to_dict()
 
 
 @pytest.fixture
@@ -175,6 +180,127 @@ def _rendered(run):
         return fields.rendered_fields
 
 
+def train(**arguments):
+    given = {"task_id": "fetch", "trainjob_conn_id": "cluster", "backend": "kubernetes", "wait_for_completion": False}
+    return TrainJobOperator(**{**given, "runtime": "python", "trainer": {"image": "a"}, **arguments})
+
+
+def variables_of(cluster, ref):
+    """The environment of the trainer by name, but for what every job has."""
+    env = cluster.get("TrainJob", ref["name"], "team")["spec"]["trainer"]["env"]
+    return {entry["name"]: entry for entry in env if not entry["name"].startswith("TRAINJOB")}
+
+
+def test_training_finds_a_connection_in_its_environment_and_nobody_else_sees_it(
+    cluster, connection, run_dag, xcom, task_log, capfd
+):
+    connection("hf_team", "generic", password=TOKEN)
+    start = datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc)
+    with DAG(f"secret_{next(_ids)}", schedule=None, start_date=start) as dag:
+        train(secrets={"env": {"HF_TOKEN": "hf_team"}})
+    run = run_dag(dag)
+
+    ref = xcom(run, "fetch", "ref")
+    secret = {"name": f"{ref['name']}-initializer", "key": "trainer.HF_TOKEN"}
+    assert secret_of(cluster, ref) == {"trainer.HF_TOKEN": TOKEN}
+    assert variables_of(cluster, ref) == {"HF_TOKEN": {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": secret}}}
+    told = [json.dumps(DagSerialization.to_dict(dag)), task_log(), *capfd.readouterr(), str(_rendered(run)), str(ref)]
+    told += [json.dumps(raw) for raw in cluster.objects("TrainJob", "team")]
+    assert [text for text in told if TOKEN in text] == []
+    assert redact(f"it is {TOKEN}") == "it is ***"
+
+
+def test_a_variable_may_be_the_login_of_a_connection(cluster, connection):
+    connection("aws_team", "aws", login="AKIAEXAMPLE", password="verySecretKey")
+    ti = StandInTaskInstance("fetch")
+    named = {"AWS_ACCESS_KEY_ID": "aws_team:login", "AWS_SECRET_ACCESS_KEY": "aws_team:password"}
+    train(secrets={"env": named}).execute({"ti": ti})
+    expected = {"trainer.AWS_ACCESS_KEY_ID": "AKIAEXAMPLE", "trainer.AWS_SECRET_ACCESS_KEY": "verySecretKey"}
+    assert secret_of(cluster, ti.xcoms["ref"]) == expected
+    assert redact("AKIAEXAMPLE verySecretKey") == "*** ***"
+
+
+def test_a_reference_in_the_environment_stays_one(cluster):
+    ti = StandInTaskInstance("fetch")
+    train(trainer=CustomTrainerContainer("a", env={"HF_TOKEN": SecretRef("hub", "token")})).execute({"ti": ti})
+    expected = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
+    assert variables_of(cluster, ti.xcoms["ref"]) == {"HF_TOKEN": expected}
+    assert secret_of(cluster, ti.xcoms["ref"]) == {}
+
+
+def test_a_connection_without_a_password_is_refused(cluster, connection):
+    connection("given", "generic", login="a")
+    with pytest.raises(TrainJobRejectedError, match=r"connection 'given' has no password for trainer\.HF_TOKEN"):
+        train(secrets={"env": {"HF_TOKEN": "given"}}).execute({"ti": StandInTaskInstance("fetch")})
+
+
+def test_a_secret_variable_is_refused_where_there_is_no_cluster(connection, tmp_path):
+    connection("hf_team", "generic", password=TOKEN)
+    operator = train(
+        backend="local",
+        backend_config=LocalProcessBackendConfig(home=tmp_path),
+        trainjob_conn_id=None,
+        trainer={"func": "json:dumps"},
+        secrets={"env": {"HF_TOKEN": "hf_team"}},
+    )
+    with pytest.raises(
+        TrainJobRejectedError, match=r"trainer\.HF_TOKEN \(a secret\): only a cluster has that"
+    ) as refused:
+        operator.execute({"ti": StandInTaskInstance("fetch")})
+    assert TOKEN not in str(refused.value)
+
+
+def test_the_triggerer_hides_the_secret_too(cluster, connection):
+    connection("hf_team", "generic", password="theTriggererMustHideThis")
+    trigger = TrainJobTrigger(ABSENT, trainjob_conn_id="cluster", masked=[["hf_team", "password"], ["gone", "login"]])
+
+    async def fired():
+        return [event.payload async for event in trigger.run()]
+
+    assert "outcome" in asyncio.run(fired())[0]
+    assert redact("theTriggererMustHideThis") == "***"
+
+
+def test_a_trigger_is_told_which_connections_to_hide_and_nothing_of_what_they_hold(cluster, connection):
+    connection("hf_team", "generic", password=TOKEN)
+    with pytest.raises(TaskDeferred) as deferred:
+        train(secrets={"env": {"HF_TOKEN": "hf_team"}}, deferrable=True, wait_for_completion=True).execute(
+            {"ti": StandInTaskInstance("fetch")}
+        )
+    _, stored = deferred.value.trigger.serialize()
+    assert stored["masked"] == [["hf_team", "password"]]
+    assert TOKEN not in json.dumps(stored)
+
+
+def test_whoever_finishes_a_deferred_task_hides_the_secret_too(cluster, connection):
+    connection("hf_team", "generic", password="anotherProcessMustHideThis")
+    operator = train(secrets={"env": {"HF_TOKEN": "hf_team"}}, deferrable=True)
+    with pytest.raises(TrainJobTimeoutError):
+        operator.execute_complete({"ti": StandInTaskInstance("fetch")}, {"ref": ABSENT, "timeout": "over"})
+    assert redact("anotherProcessMustHideThis") == "***"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"secrets": {"env": "hf_team"}}, "env must be a dict of connections by variable"),
+        ({"secrets": {"env": {"HF_TOKEN": ""}}}, "env must be a dict of connections by variable"),
+        ({"secrets": {"env": {"a b": "hf_team"}}}, "secrets: env name 'a b' is not a variable name"),
+        (
+            {"secrets": {"env": {"A": "hf_team"}}, "trainer": {"image": "a", "env": {"A": "b"}}},
+            "A is in the trainer's env already",
+        ),
+        (
+            {"secrets": {"env": {"A": "hf_team"}}, "trainer": None, "initializer": {"model": "hf://a/b"}},
+            "env is for training, and there is no trainer",
+        ),
+    ],
+)
+def test_secret_variables_that_cannot_be_right_are_refused_where_the_dag_is_written(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        train(**arguments)
+
+
 def test_login_and_password_are_the_keys_of_s3(cluster, connection):
     connection("aws_team", "aws", login="AKIAEXAMPLE", password="verySecretKey")
     ti = StandInTaskInstance("fetch")
@@ -187,8 +313,8 @@ def test_login_and_password_are_the_keys_of_s3(cluster, connection):
 @pytest.mark.parametrize(
     ("uri", "fields", "message"),
     [
-        ("hf://a/b", {}, r"connection 'given' has no password \(its access_token\) for hf://"),
-        ("s3://a/b", {"password": TOKEN}, r"connection 'given' has no login \(its access_key_id\) for s3://"),
+        ("hf://a/b", {}, "connection 'given' has no password for dataset.ACCESS_TOKEN"),
+        ("s3://a/b", {"password": TOKEN}, "connection 'given' has no login for dataset.ACCESS_KEY_ID"),
         (
             "s3://a/b",
             {"login": "key", "password": TOKEN, "extra": {"aws_session_token": TOKEN}},

@@ -16,7 +16,6 @@ from trainer_core.inside import contract
 from trainer_core.options import RuntimePatch
 from trainer_core.options.patches import merged
 from trainer_core.request import TrainerRequest, TrainJobRequest
-from trainer_core.secrets import SecretRef
 
 __all__ = ["CACHE", "INITIALIZER_VOLUME", "patches", "trainjob"]
 
@@ -93,9 +92,7 @@ def _trainer(request: TrainJobRequest, runtime: Mapping[str, Any]) -> dict[str, 
     trainer, given = request.trainer, distributed.variables(request)
     if trainer is None:
         return _set(env=given, resourcesPerNode=distributed.resources(request))
-    env: dict[str, str | SecretRef] = {**trainer.env, contract.NAME: request.require_name()}
-    if trainer.result_uri:
-        env[contract.RESULT_URI] = trainer.result_uri
+    env = objects.trainer_env(request)
     if trainer.code is not None and runtimes.policy(runtime) is None:
         env[contract.NODES] = str(trainer.num_nodes or runtimes.num_nodes(runtime))
     names = sorted({*env, *(entry["name"] for entry in given)})

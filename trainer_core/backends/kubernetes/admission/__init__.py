@@ -14,7 +14,7 @@ from trainer_core.backends.kubernetes.admission import patching, recipes
 from trainer_core.backends.kubernetes.manifest import CACHE, INITIALIZER_VOLUME, patches
 from trainer_core.backends.kubernetes.versions import Server
 from trainer_core.cluster import runtimes
-from trainer_core.cluster.objects import PVC, check_claim, check_metadata, sources
+from trainer_core.cluster.objects import PVC, check_claim, check_metadata, sources, trainer_env
 from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequest
 
@@ -149,7 +149,7 @@ def _check_places(request: TrainJobRequest, runtime: Mapping[str, Any], server: 
 
 def _check_env(request: TrainJobRequest, runtime: Mapping[str, Any]) -> None:
     policy = runtimes.policy(runtime)
-    given = {*(request.trainer.env if request.trainer else ())}
+    given = set(trainer_env(request))
     given.update(entry["name"] for entry in distributed.variables(request))
     reserved = sorted(given & set(_RESERVED.get(policy or "", ())))
     if reserved:
