@@ -169,6 +169,8 @@ class AirflowHere:
             # All processes write into one file: each waits for the others.
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{database}?timeout=60",
             "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "True",
+            # The api-server loads what answers tasks when the first one asks, for half a minute on a busy machine.
+            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "120",
             "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
             "AIRFLOW__API__WORKERS": "1",
