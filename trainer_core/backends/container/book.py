@@ -19,10 +19,10 @@ from trainer_core.backends.container.times import when
 from trainer_core.outcome import Outcome
 from trainer_core.ref import TrainJobRef
 
-__all__ = ["COPIED", "END", "RESUME", "SUSPEND", "Container", "Entry", "Job", "jobs", "read"]
+__all__ = ["COPIED", "END", "NOTE", "RESUME", "SUSPEND", "Container", "Entry", "Job", "jobs", "read"]
 
-#: Kinds of entries. `COPIED` is how a step ended that needs no container.
-SUSPEND, RESUME, COPIED, END = "suspend", "resume", "copied", "end"
+#: Kinds of entries. `COPIED` is how a step ended that needs no container; a `NOTE` changes nothing.
+SUSPEND, RESUME, COPIED, END, NOTE = "suspend", "resume", "copied", "end", "note"
 _SIGNALS = 128
 _MOST_SIGNALS = 64
 
@@ -133,6 +133,11 @@ class Job:
     def _last_turn(self) -> Entry | None:
         return next((entry for entry in reversed(self.entries) if entry.kind in (SUSPEND, RESUME)), None)
 
+    @property
+    def turns(self) -> list[str]:
+        """What has been decided of it so far; where this is the same, what was to be done still is."""
+        return [entry.kind for entry in self.entries if entry.kind != NOTE]
+
     def copied(self, step: str) -> Mapping[str, Any] | None:
         """Return how a step ended that needs no container, None before that."""
         return next((e.data for e in self.entries if e.kind == COPIED and e.data["step"] == step), None)
@@ -177,7 +182,7 @@ def jobs(volumes: Iterable[Mapping[str, Any]]) -> list[Job]:
         uid, kind = labels.get(names.UID, ""), labels.get(names.KIND)
         if kind == names.JOB:
             claims[uid] = labels
-        elif kind in (SUSPEND, RESUME, COPIED, END):
+        elif kind in (SUSPEND, RESUME, COPIED, END, NOTE):
             entries.setdefault(uid, []).append(_entry(volume["Name"], labels))
     return [_job(labels, entries.get(uid, [])) for uid, labels in claims.items()]
 

@@ -81,7 +81,8 @@ class Carrier:
 
     def _end(self, job: Job, entry: Mapping[str, Any]) -> None:
         # Where somebody else has written the next entry, the next look shows what.
-        self._store.append(job, book.END, entry)
+        if job.outcome is None:
+            self._store.append(job, book.END, entry)
 
     def _fail(self, job: Job, why: Fail) -> None:
         if why.containers:
@@ -112,20 +113,23 @@ class Carrier:
     def _try_to_start(self, job: Job, action: Start) -> None:
         try:
             self._start(job, action)
+            return
         except _CannotStartError as error:
-            self._end(job, ending.failed(job, error.facts, self._engine.now()))
+            facts = error.facts
         except RefusedError as error:
             facts = Facts(infrastructure_error=str(error))
-            self._end(job, ending.failed(job, facts, self._engine.now()))
+        now = self._store.of(self._ref)
+        self._end(now, ending.failed(now, facts, self._engine.now()))
 
     def _start(self, job: Job, action: Start) -> None:
         steps = self._whole(job, action.steps)
         # Says that somebody is at it, before a pull that may take its time.
         self._engine.make_network(names.network(job.uid), self._labels(job))
-        # All of them, before hours are spent on fetching data for an image that is not there.
-        needed = {step["image"]: step["name"] for step in reversed(job.plan["steps"]) if "image" in step}
-        for image, name in needed.items():
-            self._have(image, job.plan["pull_policy"], name)
+        self._have_images(job)
+        job, asked = self._store.of(self._ref), job
+        if job.turns != asked.turns:
+            # A pull takes its time, in which somebody may have ended or suspended it.
+            return
         try:
             for each in action.replacing:
                 self._engine.remove(each.key, force=False)
@@ -146,16 +150,24 @@ class Carrier:
             raise _CannotStartError(Facts(rejected=str(error))) from error
         return [step for step in plan["steps"] if step["name"] in wanted]
 
-    def _have(self, image: str, policy: str, step: str) -> None:
-        try:
-            there = self._engine.has_image(image)
-            if there and policy != "Always":
-                return
-            if policy == "Never":
-                raise _CannotStartError(_image_facts(step, f"{image} is not there, and pull_policy is Never"))
-            self._engine.pull(image)
-        except RefusedError as error:
-            raise _CannotStartError(_image_facts(step, f"{image} cannot be pulled: {error.said}")) from error
+    def _have_images(self, job: Job) -> None:
+        """All of them, before hours are spent on fetching data for an image that is not there."""
+        needed = {step["image"]: step["name"] for step in reversed(job.plan["steps"]) if "image" in step}
+        for image, step in needed.items():
+            try:
+                self._have(job, image, step)
+            except RefusedError as error:
+                raise _CannotStartError(_image_facts(step, f"{image} cannot be pulled: {error.said}")) from error
+
+    def _have(self, job: Job, image: str, step: str) -> None:
+        there, policy = self._engine.has_image(image), job.plan["pull_policy"]
+        if there and policy != "Always":
+            return
+        if policy == "Never":
+            raise _CannotStartError(_image_facts(step, f"{image} is not there, and pull_policy is Never"))
+        note = {"reason": "Pulling", "message": f"{image} is pulled for {step}"}
+        self._store.append(self._store.of(self._ref), book.NOTE, note)
+        self._engine.pull(image)
 
     def _make_volumes(self, job: Job, steps: Sequence[Mapping[str, Any]]) -> None:
         kinds = {mount["type"] for step in steps for mount in step.get("mounts") or ()}
@@ -224,9 +236,9 @@ class Carrier:
         self._engine.write(key, body.SECRETS, json.dumps(found).encode())
 
     def _is_wanted(self, job: Job, made: Sequence[str]) -> bool:
-        """Look once more: a pull takes its time, in which the job may have been ended, suspended or deleted."""
+        """Look once more: the job may have been ended, suspended or deleted while they were made."""
         try:
-            wanted = len(self._store.of(self._ref).entries) == len(job.entries)
+            wanted = self._store.of(self._ref).turns == job.turns
         except JobNotFoundError:
             self._remove(made)
             self._engine.remove_volume(_data_volume(job))

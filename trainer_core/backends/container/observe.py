@@ -126,6 +126,8 @@ def _of_entry(job: Job, entry: Entry) -> Event:
         error = entry.data.get("error")
         said = error or (lines[-1] if lines else "it is there")
         return _step_event(entry.data["step"], entry.at, "Ended", said, "Warning" if error else "Normal")
+    if entry.kind == book.NOTE:
+        return _event(job, entry.at, entry.data["reason"], entry.data["message"])
     reason, said = _SAID[entry.kind]
     return _event(job, entry.at, reason, said)
 
