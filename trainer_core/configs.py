@@ -297,7 +297,7 @@ class TrainingOperatorBackendConfig(FetchingClusterConfig):
         dataset_initializer_image: Image with which pods fetch datasets.
         model_initializer_image: Image with which pods fetch models.
         runtimes: Folder of further runtimes: YAML files in the shape of a ClusterTrainingRuntime, since the operator
-            has none. None for those that come with this backend.
+            has none. None for the environment variable ``TRAINJOB_RUNTIMES``, else those that come with this backend.
 
     Raises:
         ValueError: An unknown setting, or a value that cannot be right.
@@ -313,6 +313,12 @@ class TrainingOperatorBackendConfig(FetchingClusterConfig):
         if isinstance(value, str) and (not value.strip() or "\0" in value):
             raise ValueError("must be the path of a folder; leave it out for the packaged runtimes")
         return value
+
+    @property
+    def runtimes_folder(self) -> Path | None:
+        """Where further runtimes lie; the environment is asked each time."""
+        folder = self.runtimes or os.environ.get("TRAINJOB_RUNTIMES")
+        return Path(folder).expanduser() if folder else None
 
 
 class DebugBackendConfig(BackendConfig):

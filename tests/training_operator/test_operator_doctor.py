@@ -60,6 +60,12 @@ def test_what_is_not_permitted_comes_with_the_role_that_grants_it(cluster):
     assert role["rules"] == [{"apiGroups": ["kubeflow.org"], "resources": ["pytorchjobs"], "verbs": ["create"]}]
 
 
+def test_the_environment_may_name_the_folder_of_runtimes(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRAINJOB_RUNTIMES", str(tmp_path))
+    assert TrainingOperatorBackendConfig().runtimes_folder == tmp_path
+    assert TrainingOperatorBackendConfig(runtimes="/mine").runtimes_folder == Path("/mine")
+
+
 def test_a_folder_of_runtimes_that_is_not_there_is_missing(cluster, tmp_path):
     found = report(cluster, runtimes=tmp_path / "absent")
     assert check(found, "runtimes").state == "missing"

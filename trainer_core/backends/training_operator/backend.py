@@ -51,7 +51,7 @@ class TrainingOperatorBackend(ClusterBackend):
             return initialize.manifests(request, self._config, self.namespace, attempt)
         asked = request.runtime
         name, kind = (asked.name, asked.kind) if asked else (self.default_runtime, None)
-        runtime = blueprints.get(self._config.runtimes, name, kind)
+        runtime = blueprints.get(self._config.runtimes_folder, name, kind)
         admission.check(request, runtime)
         return [manifest.pytorch_job(request, runtime, self._config, self.namespace, attempt)]
 
@@ -81,7 +81,7 @@ class TrainingOperatorBackend(ClusterBackend):
                     self._api.patch(kinds.PYTORCH_JOBS, ref.name, change, namespace=ref.namespace)
 
     def list_runtimes(self) -> list[Runtime]:
-        return [runtimes.runtime(raw) for raw in blueprints.list_all(self._config.runtimes)]
+        return [runtimes.runtime(raw) for raw in blueprints.list_all(self._config.runtimes_folder)]
 
     def get_runtime(self, name: str) -> Runtime:
-        return runtimes.runtime(blueprints.get(self._config.runtimes, name))
+        return runtimes.runtime(blueprints.get(self._config.runtimes_folder, name))

@@ -36,10 +36,10 @@ def get(folder: Path | None, name: str, kind: str | None = None) -> dict[str, An
     for raw in known:
         if runtimes.name(raw) == name and kind in (None, raw["kind"]):
             return raw
-    names = ", ".join(f"{runtimes.name(raw)}" for raw in known)
-    more = f"{folder}/{name}.yaml" if folder else "the setting runtimes with a folder of YAML files"
+    names = ", ".join(runtimes.name(raw) for raw in known)
+    more = f"add {folder}/{name}.yaml" if folder else "name a folder of YAML files in the setting runtimes"
     raise RuntimeNotFoundError(
-        f"no {kind or 'runtime'} {name!r} on the training-operator backend; there are {names}, or add {more}"
+        f"no {kind or 'runtime'} {name!r} on the training-operator backend; there are {names}; {more}"
     )
 
 
@@ -49,11 +49,11 @@ def list_all(folder: Path | None) -> list[dict[str, Any]]:
     Raises:
         BackendUnavailableError: The folder is not there.
     """
-    if folder is not None and not folder.expanduser().is_dir():
+    if folder is not None and not folder.is_dir():
         raise BackendUnavailableError(f"runtimes: {folder} is no folder; make it, or leave the setting out")
     found: dict[str, dict[str, Any]] = {}
     for place in filter(None, (folder, _PACKAGED)):
-        for path in sorted(place.expanduser().glob("*.yaml")):
+        for path in sorted(place.glob("*.yaml")):
             for raw in _read(path):
                 found.setdefault(runtimes.name(raw), raw)
     return [raw for _, raw in sorted(found.items())]

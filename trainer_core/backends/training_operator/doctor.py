@@ -30,7 +30,7 @@ def examine(config: TrainingOperatorBackendConfig) -> Report:
     Args:
         config: Which cluster, and where in it.
     """
-    return checkup.examine(config, kinds.PYTORCH_JOBS, partial(_parts, config.runtimes), PERMISSIONS)
+    return checkup.examine(config, kinds.PYTORCH_JOBS, partial(_parts, config.runtimes_folder), PERMISSIONS)
 
 
 def _parts(folder: Path | None, api: Api) -> Iterator[Check]:
