@@ -58,7 +58,7 @@ def test_a_retry_finds_the_job_of_the_first_try_and_replaces_the_artifact(task, 
     [
         ("file:///nowhere/at/all", "/nowhere/at/all does not exist"),
         ("no uri", "initializer.dataset.storage_uri"),
-        ("hf://owner/name", "hf://"),
+        ("cache://schema/table", "cache://"),
     ],
 )
 def test_a_source_that_cannot_be_fetched_is_refused_in_one_line(task, client, uri, reason):

@@ -1,0 +1,63 @@
+"""`trainjob initialize` and `wait`: what a person sees of a fetch."""
+
+from __future__ import annotations
+
+import pytest
+from fake_hub import Hub, held
+
+from trainer_core import HuggingFaceDatasetInitializer, Initializer, LocalProcessBackendConfig, Name, TrainerClient
+
+#: The library hands on what it reads in pieces of ten megabytes.
+PIECE = 10 * 2**20
+LARGE = bytes(2 * PIECE)
+TOKEN = "hf_reader"
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "huggingface"))
+    with Hub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        hub.tokens.add(TOKEN)
+        hub.publish("org/data", {"train.bin": LARGE}, kind="dataset", private=True, readers={TOKEN})
+        yield hub
+
+
+@pytest.fixture
+def client(trainjob):
+    return TrainerClient(LocalProcessBackendConfig(home=trainjob.folder / "home"))
+
+
+def test_wait_shows_how_far_a_fetch_is(trainjob, hub, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    pause = held("train.bin", after=PIECE + 1000)
+    hub.faults.append(pause)
+    trainjob("initialize", "--dataset", "hf://org/data", "--name", "fetch")
+
+    with trainjob.start("wait", "fetch") as waiting:
+        shown = next(line for line in waiting.stderr if "50%" in line)
+        pause.gate.set()
+        waiting.communicate()
+
+    assert shown.startswith("fetch Running 50% files=0")
+    assert waiting.returncode == 0
+
+
+def test_a_token_is_in_no_file_of_the_job(trainjob, hub, client):
+    source = HuggingFaceDatasetInitializer("hf://org/data", access_token=TOKEN)
+
+    done = client.wait(client.ref(client.initialize(Initializer(dataset=source), [Name("fetch")])), timeout=60)
+
+    assert done.succeeded, done.diagnosis
+    files = [path for path in (trainjob.folder / "home").rglob("*") if path.is_file()]
+    assert [path for path in files if TOKEN.encode() in path.read_bytes()] == []
+
+
+def test_what_a_retry_may_mend_is_said_to_be_so(trainjob, hub, client, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+
+    done = trainjob("initialize", "--dataset", "hf://org/data", "--name", "fetch", "--wait")
+
+    assert done.returncode == 1
+    assert "http://127.0.0.1:9 could not be read" in done.stderr
+    assert "a retry can help" in done.stderr

@@ -1,0 +1,42 @@
+"""initialize_dataset and initialize_model on the local backend, from the stand-in of the HuggingFace Hub."""
+
+from __future__ import annotations
+
+import pytest
+from fake_hub import Hub
+
+TOKEN = "hf_reader"
+FILES = {"config.json": b"{}", "deep/notes.txt": b"text"}
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "huggingface"))
+    with Hub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        hub.tokens.add(TOKEN)
+        for kind in ("dataset", "model"):
+            hub.publish("team/digits", FILES, kind=kind, private=True, readers={TOKEN})
+        yield hub
+
+
+@pytest.mark.parametrize("role", ["dataset", "model"])
+def test_a_private_repository_becomes_the_artifact(task, hub, monkeypatch, role):
+    # As kubernetes.use_secret_as_env puts it into the step.
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    fetching = task(f"initialize_{role}", storage_uri="hf://team/digits", ignore_patterns=["*.txt"])
+
+    finished = fetching.run()
+
+    assert finished.returncode == 0, finished.stderr
+    found = fetching.artifact(role)
+    assert [str(path.relative_to(found)) for path in found.rglob("*.*")] == ["config.json"]
+    assert f"[{role}-initializer] {role}: hf://team/digits fetched into" in finished.stdout
+    assert TOKEN not in finished.stderr + finished.stdout
+
+
+def test_a_repository_that_cannot_be_had_fails_the_step_in_one_line(task, hub):
+    finished = task("initialize_dataset", storage_uri="hf://team/digits").run()
+
+    assert finished.returncode != 0
+    assert "it is private: then give an access_token" in finished.stderr.splitlines()[-1]
