@@ -118,7 +118,7 @@ class ContainerBackend(Backend):
 
     def complete(self, ref: TrainJobRef, request: TrainJobRequest) -> None:
         with suppress(JobNotFoundError):
-            if self._store.of(ref).outcome is None:
+            if self._store.of(ref).outcome is None and not supervising.lives(ref.uid):
                 self._have_carried_out(ref, request)
 
     def request(self, ref: TrainJobRef) -> TrainJobRequest:
