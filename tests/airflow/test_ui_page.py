@@ -13,6 +13,8 @@ import shutil
 import pytest
 from standalone import a_running_airflow, until
 
+from trainer_core import LocalProcessBackendConfig, TrainerClient
+
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs `pip install playwright`")
 expect = sync_api.expect
 _CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -35,7 +37,7 @@ expect.set_options(timeout=90_000)
 @pytest.fixture(scope="module")
 def airflow(tmp_path_factory):
     dags = pathlib.Path(__file__).with_name("ui_dags.py")
-    with a_running_airflow(tmp_path_factory.mktemp("ui"), [dags], dags=2) as running:
+    with a_running_airflow(tmp_path_factory.mktemp("ui"), [dags], dags=3) as running:
         yield running
 
 
@@ -51,10 +53,19 @@ def is_elsewhere(url, airflow):
     return not url.startswith((airflow.url, "data:", "blob:", "about:"))
 
 
+def of_a_user(browser, airflow, scheme):
+    """A browser whose user has logged in. (Airflow 3.1 forgets at a login which page was asked for.)"""
+    context = browser.new_context(base_url=airflow.url, viewport={"width": 1280, "height": 900}, color_scheme=scheme)
+    token = airflow.ask("GET", "/auth/token")["access_token"]
+    context.set_default_timeout(90_000)
+    context.add_cookies([{"name": "_token", "value": token, "url": airflow.url}])
+    return context
+
+
 @pytest.fixture
 def page(browser, airflow):
-    """A page of a browser that is not logged in. What goes wrong in its scripts fails it, as does any other host."""
-    context = browser.new_context(base_url=airflow.url, viewport={"width": 1280, "height": 900}, color_scheme="light")
+    """A page of a browser. What goes wrong in its scripts fails the test, as does any request to another host."""
+    context = of_a_user(browser, airflow, "light")
     opened = context.new_page()
     problems = []
     opened.on("pageerror", lambda error: problems.append(str(error)))
@@ -213,44 +224,49 @@ def test_a_failed_job_says_why(page, airflow, tmp_path):
     keep(page, "job-failed")
 
 
-def out_of_reach(airflow):
-    """Let the newest job seem to be on a cluster that the API server has no connection to; its own ref, and its run."""
-    run = airflow.runs("train_digits", "manual")[-1]["dag_run_id"]
-    xcoms = f"/api/v2/dags/train_digits/dagRuns/{run}/taskInstances/train/xcomEntries"
-    ref = airflow.ask("GET", f"{xcoms}/ref?deserialize=true")["value"]
-    airflow.ask("PATCH", f"{xcoms}/ref", {"value": {**ref, "backend": "kubernetes", "namespace": "team-vision"}})
-    return ref, run
+@pytest.fixture
+def elsewhere(airflow, tmp_path):
+    """A task that trains, and the client of its jobs, which lie in a folder that the API server does not look at."""
+    client = TrainerClient(LocalProcessBackendConfig(home=airflow.home / "elsewhere"))
+    task = airflow.start("train_elsewhere", tmp_path / "gate")
+    task.submitted()
+    yield task, client
+    for job in client.list_jobs():
+        client.delete_job(job.name)
 
 
-def test_a_job_that_the_server_cannot_ask_about_shows_what_its_task_wrote(page, airflow, trains):
-    ref, _ = out_of_reach(airflow)
+def test_a_job_that_the_server_cannot_reach_shows_what_its_task_wrote(page, elsewhere):
+    name = elsewhere[0].ref()["name"]
     page.goto("/trainjobs/")
-    page.get_by_role("link", name=ref["name"]).click()
+    page.get_by_role("link", name=name).click()
     expect(page.locator("#notices")).to_contain_text("the API server cannot ask the backend")
     expect(page.get_by_role("button", name="Delete")).to_have_count(0)
     expect(page.get_by_role("button", name="End")).to_be_visible()
+    expect(page.get_by_role("progressbar", name="Progress of the training")).to_be_visible()
     expect(page.get_by_role("img", name=re.compile("^loss from"))).to_be_visible()
     expect(page.get_by_role("region", name="Log")).to_have_count(0)
     keep(page, "job-unreachable")
 
 
-def test_a_job_that_the_server_cannot_reach_is_ended_and_run_again_by_its_task(page, airflow, trains):
-    ref, run = out_of_reach(airflow)
+def test_a_job_that_the_server_cannot_reach_is_ended_and_run_again_by_its_task(page, elsewhere):
+    task, client = elsewhere
+    first = task.ref()["name"]
+    task.is_now("deferred")
     page.goto("/trainjobs/")
-    page.get_by_role("link", name=ref["name"]).click()
+    page.get_by_role("link", name=first).click()
     page.get_by_role("button", name="End").click()
     page.get_by_role("dialog").get_by_role("button", name="End").click()
-    until(lambda: airflow.client.observe(ref["name"]).outcome)
-    keep(page, "job-ended-by-its-task")
+    expect(page.get_by_text("Task state", exact=True).locator("..")).to_contain_text("failed")
     page.get_by_role("button", name="Run again").click()
     page.get_by_role("dialog").get_by_role("button", name="Run again").click()
-    expect(page.get_by_role("heading", level=1)).not_to_have_text(ref["name"])
-    expect(page.get_by_role("status")).to_have_text("Running")
-    airflow.end({"dag_id": "train_digits", "dag_run_id": run})
+    expect(page.get_by_role("heading", level=1)).not_to_have_text(first)
+    expect(page.get_by_role("button", name="End")).to_be_visible()
+    assert until(lambda: client.observe(first).outcome).diagnosis.reason == "it was cancelled"
+    assert len(client.list_jobs()) == 2
 
 
 def test_the_page_is_dark_where_the_browser_is(browser, airflow, trains):
-    context = browser.new_context(base_url=airflow.url, viewport={"width": 1280, "height": 900}, color_scheme="dark")
+    context = of_a_user(browser, airflow, "dark")
     page = context.new_page()
     page.goto("/trainjobs/")
     page.get_by_role("link", name=trains[0]).click()
@@ -278,5 +294,6 @@ def test_in_airflows_frame_the_page_takes_its_theme_and_leads_to_its_task(page, 
 def test_the_button_of_a_task_leads_to_its_job(page, airflow, trains):
     run = airflow.runs("train_digits", "manual")[-1]["dag_run_id"]
     page.goto(f"/dags/train_digits/runs/{run}/tasks/train/details")
-    page.get_by_role("link", name="TrainJob", exact=True).click()
+    # Some versions of Airflow open it in a window of its own.
+    page.goto(page.get_by_role("link", name="TrainJob", exact=True).get_attribute("href"))
     expect(page.get_by_role("heading", level=1)).to_have_text(re.compile("^train-"))

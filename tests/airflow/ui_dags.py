@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 
 from airflow.sdk import DAG
 
@@ -50,3 +51,5 @@ def a_dag(name: str, func, **arguments) -> DAG:
 
 train_digits = a_dag("train_digits", train)
 train_broken = a_dag("train_broken", fail)
+#: Its jobs lie where only its tasks look.
+train_elsewhere = a_dag("train_elsewhere", train, backend_config={"home": f"{os.environ['AIRFLOW_HOME']}/elsewhere"})
