@@ -1,6 +1,6 @@
 """The TrainJobs page in a real browser, against a running Airflow whose tasks really train.
 
-Needs Chromium and the package playwright: `apt-get install chromium` and `.venv/bin/pip install playwright`. What the
+Needs Chromium (`apt-get install chromium`); Playwright comes with `make install`. What the
 browser shows is kept as build/screenshots/*.png.
 """
 
