@@ -181,7 +181,6 @@ def test_render_prints_what_would_be_created_and_creates_nothing(trainjob):
         (("submit", "train:train", "-a", "x=1", *RUN, "--timeout", "5"), 2, "--timeout goes with --wait"),
         (("wait", "nobody", "--timeout", "-1"), 2, "--timeout"),
         (("--backend", "moon", "list"), 2, "unknown backend 'moon'; known are"),
-        (("--backend", "container", "list"), 6, "container backend"),
         (("launch",), 2, "launch"),
         (("list", "--wrong"), 2, "--wrong"),
     ],

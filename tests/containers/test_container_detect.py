@@ -145,3 +145,10 @@ def test_the_doctor_lists_where_no_engine_answered(doctor, tmp_path):
     assert code == 6
     assert checks["DOCKER_HOST"]["found"].endswith("nobody.sock: no such socket")
     assert checks["engine"]["state"] == "missing"
+
+
+def test_the_command_says_in_one_line_that_no_engine_answers(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
+    assert main(["--backend", "container", "list"]) == 6
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("trainjob: no container engine answers; tried DOCKER_HOST")
