@@ -63,7 +63,8 @@ def environment(request: TrainJobRequest, trainer: TrainerRequest, blueprint: Bl
         env[contract.NODES] = str(num_nodes(request))
         if blueprint.policy == "torch":
             env[_PROCESSES] = str(processes(request, trainer, blueprint))
-    return {name: env[name] if isinstance(env[name], SecretRef) else objects.literal(env[name]) for name in sorted(env)}
+    given = sorted(env.items())
+    return {name: value if isinstance(value, SecretRef) else objects.literal(value) for name, value in given}
 
 
 def command(request: TrainJobRequest, trainer: TrainerRequest, blueprint: Blueprint) -> dict[str, str]:
