@@ -87,6 +87,17 @@ def test_it_fetches_into_the_volume_what_everybody_may_read(start, volume):
     assert "dataset: 0.0 MB in 2 files" in log
 
 
+@pytest.mark.parametrize("prefix", ["", "AWS_"], ids=["given keys", "keys that AWS's libraries find"])
+def test_it_fetches_from_s3(start, moto, bucket, volume, prefix):
+    bucket("data/deep/a.csv", b"1,2")
+    keys = {f"{prefix}ACCESS_KEY_ID": "a", f"{prefix}SECRET_ACCESS_KEY": "b"}
+
+    code, log = ended(start(f"s3://{bucket.name}/data", ENDPOINT=moto[0], **keys))
+
+    assert code == 0, log
+    assert (volume / "dataset" / "deep" / "a.csv").read_bytes() == b"1,2"
+
+
 def test_it_is_not_root(start, volume):
     ended(start())
 
