@@ -106,6 +106,25 @@ def test_a_name_that_grows_too_long_is_refused():
         made_of(request)
 
 
+def test_fields_of_the_master_that_contradict_the_request_are_told():
+    fields = {"num_nodes": 2, "resources_per_node": {"gpu": 1}}
+    request = a_request(trainer={**CONTAINER, **fields}, runai={"master": {"gpu_memory": "8G"}})
+    with pytest.raises(InvalidRequestError, match="gpu and gpu_memory exclude each other"):
+        made_of(request)
+
+
+def test_several_nodes_of_a_template_have_its_fields_themselves():
+    workload = made_of(a_request(trainer={**CONTAINER, "num_nodes": 2}), "blueprint")
+    assert "baseWorkload" not in workload["spec"]
+    assert [workload[part]["nodePools"] for part in ("spec", "masterSpec")] == [{"value": "a100"}] * 2
+
+
+def test_the_label_by_which_pods_are_found_stays():
+    request = a_request(runai={"spec": {"labels": {"trainjob-workflows/job": "other", "team": "vision"}}})
+    items = made_of(request)["spec"]["labels"]["items"]
+    assert items == {"trainjob-workflows/job": {"value": "job"}, "team": {"value": "vision"}}
+
+
 def test_a_template_runs_as_it_is():
     assert made_of(a_request(trainer=None), "blueprint")["spec"]["baseWorkload"] == "blueprint"
 

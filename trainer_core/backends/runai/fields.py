@@ -146,8 +146,17 @@ def claims(request: TrainJobRequest) -> dict[str, Claim]:
     return found
 
 
-def base(blueprint: Blueprint) -> TrainingWorkloadSpec:
-    """Return what a blueprint says of every workload."""
-    if blueprint.template is not None:
+def base(blueprint: Blueprint, inherits: bool) -> TrainingWorkloadSpec:
+    """Return what a blueprint says of every workload.
+
+    Args:
+        blueprint: The blueprint.
+        inherits: The workload can inherit from a template; a template is a TrainingWorkload, and what a workload of
+            another kind would make of it is not known, so that its fields are said by us.
+    """
+    if blueprint.template is not None and inherits:
         return TrainingWorkloadSpec(base_workload=blueprint.name)
+    if blueprint.template is not None:
+        own = dict.fromkeys(("name", "name_prefix", "usage", "user_id", "ingress_url"))
+        return blueprint.template.model_copy(update=own)
     return TrainingWorkloadSpec(image=blueprint.image)

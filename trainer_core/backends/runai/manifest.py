@@ -13,7 +13,7 @@ from trainer_core.backends.runai.facts import JOB, ROLE
 from trainer_core.cluster import kinds, marks, objects, runtimes
 from trainer_core.cluster.kinds import Kind
 from trainer_core.configs import RunaiBackendConfig
-from trainer_core.errors import InvalidRequestError
+from trainer_core.errors import InvalidRequestError, TrainerError
 from trainer_core.request import TrainJobRequest
 from trainer_core.runai.spec import TrainingWorkloadSpec
 
@@ -47,11 +47,16 @@ def workload(
         UnsupportedError: A workload cannot express it, or it is too large.
         InvalidRequestError: The request has no name, or fields that are set directly contradict it.
     """
-    spec = _spec(request, blueprint, config)
     metadata = objects.metadata(request, namespace, attempt, {marks.RUNTIME: runtimes.written(blueprint.runtime)})
-    if is_distributed(request, blueprint):
-        return _object(kinds.DISTRIBUTED_WORKLOADS, metadata, config, _distributed(request, blueprint, spec))
-    return _object(kinds.TRAINING_WORKLOADS, metadata, config, {"spec": _active(request, spec).to_wire()})
+    distributed = is_distributed(request, blueprint)
+    try:
+        spec = _spec(request, blueprint, config)
+        parts = _distributed(request, blueprint, spec) if distributed else {"spec": _active(request, spec).to_wire()}
+    except TrainerError:
+        raise
+    except ValueError as error:
+        raise InvalidRequestError(f"RunaiSpec and the request together: {error}") from error
+    return _object(kinds.DISTRIBUTED_WORKLOADS if distributed else kinds.TRAINING_WORKLOADS, metadata, config, parts)
 
 
 def template(name: str, spec: TrainingWorkloadSpec, namespace: str, framework: str | None = None) -> dict[str, Any]:
@@ -102,12 +107,11 @@ def _spec(request: TrainJobRequest, blueprint: Blueprint, config: RunaiBackendCo
         said |= fields.amounts(trainer) | fields.command(request, trainer, blueprint)
         said["environment"] = fields.environment(request, trainer, blueprint)
         said |= {"image": trainer.image} if trainer.image else {}
-    direct = request.runai.spec if request.runai else {}
-    try:
-        spec = TrainingWorkloadSpec(**{name: value for name, value in said.items() if value is not None})
-        return TrainingWorkloadSpec(**direct).over(spec.over(fields.base(blueprint)))
-    except ValueError as error:
-        raise InvalidRequestError(f"RunaiSpec and the request together: {error}") from error
+    base = fields.base(blueprint, inherits=not is_distributed(request, blueprint))
+    direct = TrainingWorkloadSpec(**(request.runai.spec if request.runai else {}))
+    spec = TrainingWorkloadSpec(**{name: value for name, value in said.items() if value is not None})
+    # By this label we find the pods, whatever labels were set directly.
+    return TrainingWorkloadSpec(labels=said["labels"]).over(direct.over(spec.over(base)))
 
 
 def _active(request: TrainJobRequest, spec: TrainingWorkloadSpec) -> TrainingWorkloadSpec:
