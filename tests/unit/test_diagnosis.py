@@ -113,6 +113,19 @@ def test_what_keeps_a_step_from_running_names_the_step():
     assert (diagnosis.step, diagnosis.node, diagnosis.reason) == ("node-3", "gpu-7", "no machine")
 
 
+@pytest.mark.parametrize(
+    ("step", "code", "helps"), [("dataset-initializer", 75, True), ("dataset-initializer", 1, False)]
+)
+def test_an_initializer_says_by_its_exit_code_whether_a_retry_helps(step, code, helps):
+    diagnosis = diagnose(Facts(steps=[StepFacts(step, code, log_tail=["dataset: the storage wants fewer requests"])]))
+
+    assert (diagnosis.category, diagnosis.retryable) == (Category.INITIALIZER, helps)
+
+
+def test_the_exit_code_of_an_initializer_means_nothing_at_a_node():
+    assert not diagnose(Facts(steps=[StepFacts("node-0", 75)])).retryable
+
+
 def test_an_initializer_gives_its_last_line_as_reason():
     step = StepFacts("dataset-initializer", 1, log_tail=["fetching", "dataset: /x does not exist", ""])
     diagnosis = diagnose(Facts(steps=[step]))
