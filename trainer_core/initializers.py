@@ -86,8 +86,7 @@ class HuggingFaceDatasetInitializer(_HuggingFaceInitializer):
     """Fetch a dataset from the Hugging Face Hub.
 
     Args:
-        storage_uri: ``hf://<owner>/<dataset>``; with ``@<revision>`` of that branch, tag or commit, with ``/<path>`` of
-            it only that file or folder. (Trainer's own images know neither.)
+        storage_uri: ``hf://<owner>/<dataset>[@<revision>][/<path>]``; Trainer's own images take no more than the name.
         ignore_patterns: Glob patterns of files to leave out.
         access_token: For private or gated datasets; better a `SecretRef` than the token itself.
 
@@ -101,7 +100,7 @@ class HuggingFaceModelInitializer(_HuggingFaceInitializer):
     """Fetch a pre-trained model from the Hugging Face Hub.
 
     Args:
-        storage_uri: ``hf://<owner>/<model>``; revision and path as for datasets.
+        storage_uri: ``hf://<owner>/<model>[@<revision>][/<path>]``; Trainer's own images take no more than the name.
         ignore_patterns: Glob patterns of files to leave out; by default weights that are not safetensors.
         access_token: For private or gated models; better a `SecretRef` than the token itself.
 
