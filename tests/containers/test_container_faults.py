@@ -19,7 +19,7 @@ import pytest
 from container_submitter import ONCE, request_of
 
 from trainer_core import ContainerBackendConfig, CustomTrainer, Name, TrainerClient
-from trainer_core.backends.container import names, supervising
+from trainer_core.backends.container import book, names, supervising
 from trainer_core.configs import TrainingRuntimeSource
 from trainer_core.errors import BackendUnavailableError, JobNotFoundError
 from trainer_core.outcome import Category
@@ -135,6 +135,17 @@ def test_a_job_without_a_supervisor_is_cancelled_and_deleted_all_the_same(here):
     assert client.outcome("job").diagnosis.category is Category.DELETED
     assert [step.status for step in client.get_job("job").steps] == ["Failed"]
     client.delete_job("job")
+    until(lambda: here.everything() == [], "an empty engine")
+
+
+def test_what_is_written_into_the_book_of_a_deleted_job_is_gone_with_it(here):
+    client = here.client()
+    client.train(runtime="python", trainer=CustomTrainer(func=goes_on), options=[Name("job")])
+    store = client.backend._store
+    job = store.named("job")
+    client.delete_job("job")
+    with pytest.raises(JobNotFoundError):
+        store.append(job, book.END, {})
     until(lambda: here.everything() == [], "an empty engine")
 
 

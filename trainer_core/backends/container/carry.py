@@ -114,6 +114,12 @@ class Carrier:
         try:
             self._start(job, action)
             return
+        except JobNotFoundError:
+            # Deleted while it was about to be started.
+            with suppress(RefusedError):
+                self._engine.remove_volume(names.data_volume(job.uid))
+                self._engine.remove_network(names.network(job.uid))
+            raise
         except _CannotStartError as error:
             facts = error.facts
         except RefusedError as error:
@@ -241,8 +247,6 @@ class Carrier:
             wanted = self._store.of(self._ref).turns == job.turns
         except JobNotFoundError:
             self._remove(made)
-            self._engine.remove_volume(_data_volume(job))
-            self._engine.remove_network(names.network(job.uid))
             raise
         if not wanted:
             self._remove(made)

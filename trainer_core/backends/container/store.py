@@ -64,12 +64,22 @@ class Store:
         raise NameTakenError(name)
 
     def append(self, job: Job, kind: str, data: Mapping[str, Any]) -> bool:
-        """Write the next entry into a job's book; False where somebody else has written it first."""
+        """Write the next entry into a job's book; False where somebody else has written it first.
+
+        Raises:
+            JobNotFoundError: The job is gone; nothing is left of what was written.
+        """
         token = uuid.uuid4().hex
         text = json.dumps({"at": times.text(self.engine.now()), "data": data})
         labels = {**self._labels(job.name, job.uid), names.KIND: kind, names.TEXT: text, names.TOKEN: token}
         volume = self.engine.make_volume(names.entry(job.uid, len(job.entries)), labels)
-        return bool((volume.get("Labels") or {}).get(names.TOKEN) == token)
+        if (volume.get("Labels") or {}).get(names.TOKEN) != token:
+            return False
+        if self._claimed(job.name).get(names.UID) != job.uid:
+            # Deleted meanwhile, with the book as it was then.
+            self.engine.remove_volume(volume["Name"])
+            raise self._gone(job.uid, job.name)
+        return True
 
     def named(self, name: str) -> Job:
         """Return the job that has this name now.
@@ -77,10 +87,7 @@ class Store:
         Raises:
             JobNotFoundError: There is none.
         """
-        try:
-            labels = self.engine.volume(names.claim(self.namespace, name)).get("Labels") or {}
-        except NotThereError:
-            labels = {}
+        labels = self._claimed(name)
         if labels.get(names.KIND) != names.JOB:
             raise JobNotFoundError(
                 f"no TrainJob {name!r} in namespace {self.namespace!r} of the engine at {self.engine.address}; "
@@ -107,8 +114,18 @@ class Store:
         containers = self._inspected(self.engine.containers(label))
         job = book.read(self.engine.volumes(label), containers)
         if job is None:
-            raise JobNotFoundError(f"TrainJob {name!r} ({uid[:8]}) is gone from the engine at {self.engine.address}")
+            raise self._gone(uid, name)
         return job
+
+    def _claimed(self, name: str) -> dict[str, str]:
+        """The labels of the volume that is the job of a name."""
+        try:
+            return dict(self.engine.volume(names.claim(self.namespace, name)).get("Labels") or {})
+        except NotThereError:
+            return {}
+
+    def _gone(self, uid: str, name: str) -> JobNotFoundError:
+        return JobNotFoundError(f"TrainJob {name!r} ({uid[:8]}) is gone from the engine at {self.engine.address}")
 
     def all(self) -> list[Job]:
         """Return every job of the namespace."""
