@@ -60,3 +60,10 @@ def test_a_file_without_a_pytorchjob_is_one_line_of_error(tmp_path, capsys):
     path.write_text("{kind: Pod}", encoding="utf-8")
     assert run(["migrate", str(path)]) == 2
     assert capsys.readouterr().err == f"trainjob: {path} has no PyTorchJob (kubeflow.org/v1)\n"
+
+
+def test_a_job_that_no_operator_takes_is_one_line_of_error(tmp_path, capsys):
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB.replace("{zone: a}", "1").replace("[{name: pytorch, image: train:1", "[1, {name: pytorch"))
+    assert run(["migrate", str(path)]) == 2
+    assert "PyTorchJob 'job' is not in the shape that the operator takes" in capsys.readouterr().err

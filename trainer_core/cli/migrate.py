@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,13 +33,26 @@ def print_migrated(
     jobs = [job for document in read_yaml(file) for job in pytorch_jobs(document)]
     if not jobs:
         raise InvalidRequestError(f"{file} has no PyTorchJob (kubeflow.org/v1)")
-    migrations = [migrate(job) for job in jobs]
+    migrations = [_migrated(job) for job in jobs]
     for migration in migrations:
         _print(migration)
     lost = sum(len(migration.lost) for migration in migrations)
     if lost:
         print(f"trainjob: {lost} settings could not be carried over; comments name them", file=sys.stderr)
     return exits.BAD_INPUT if strict and lost else exits.OK
+
+
+def _migrated(job: dict[str, Any]) -> Migration:
+    try:
+        return migrate(job)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, InvalidRequestError):
+            raise
+        name = (job.get("metadata") or {}).get("name")
+        raise InvalidRequestError(
+            f"PyTorchJob {name!r} is not in the shape that the operator takes ({type(error).__name__}: {error}); "
+            "check it with kubectl apply --dry-run=server"
+        ) from error
 
 
 def _print(migration: Migration) -> None:
