@@ -136,7 +136,7 @@ def main() -> None:
             path = folder / "served" / "small" / f"{number // 1000:03}" / f"{number:06}.bin"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(os.urandom(SMALL))
-        (folder / "served" / "large").mkdir()
+        (folder / "served" / "large").mkdir(parents=True)
         with (folder / "served" / "large" / "one.bin").open("wb") as file:
             for _ in range(asked.large):
                 file.write(os.urandom(MB))
