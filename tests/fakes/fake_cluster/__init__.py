@@ -9,6 +9,7 @@
   creates becomes pods, and pods become real processes of this machine: of a Python of their own, in folders of their
   own. TRAINJOB_TERMINATION_LOG names the file of the termination message; TRAINJOB_{DATASET,MODEL,OUTPUT}_PATH are
   folders of the pod, or of the claims that it mounts; hosts of a JobSet lead to this machine.
+  A PyTorchJob becomes pods likewise, as by the Training Operator 1.9: conditions, run policies, replaced pods, webhook.
   ``controllers=False`` is a bare server: nothing changes but by requests and by what the test does.
   A pod that nobody owns is never run: the test that made it says how it does.
 * Bodies are validated by the CRDs of ``trainer=`` ("2.0" … "2.3"), refused in the server's words, if the CRDs lie at
