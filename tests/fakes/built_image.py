@@ -30,7 +30,7 @@ WITH_WHEELS = b"ARG BASE_IMAGE\nFROM ${BASE_IMAGE}\nCOPY wheels /wheels\nCOPY pi
 PIP_CONF = b"[global]\nno-index = true\nfind-links = /wheels\n"
 EXTRAS = "cli,kubernetes,s3,huggingface"
 #: What builds a wheel, and what the initializer image adds to its extras.
-BESIDES = ("hatchling>=1.27", "botocore", "tenacity")
+BESIDES = ("hatchling>=1.27",)
 
 
 @contextmanager
