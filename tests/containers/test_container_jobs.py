@@ -56,7 +56,8 @@ print('fetching', env['STORAGE_URI'], 'without', env.get('IGNORE_PATTERNS'), flu
 if 'fail' in env['STORAGE_URI']:
     sys.exit('no such repository')
 if 'hang' in env['STORAGE_URI']:
-    import time
+    import signal, time
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     time.sleep(600)
 place = pathlib.Path('/workspace', role)
 if 'cached' in env['STORAGE_URI']:
@@ -73,7 +74,7 @@ token = env.get('ACCESS_TOKEN')
 
 def image_that_fetches(engine, role):
     """An image on the test image, made once."""
-    name = f"localhost/trainjob-test-{role}-initializer:3"
+    name = f"localhost/trainjob-test-{role}-initializer:4"
     if not engine.has_image(name):
         lines = [f"FROM {container_engine.IMAGE}", f"ENTRYPOINT {json.dumps(['python3', '-c', FETCHES, role])}"]
         data = "\n".join(lines).encode()
