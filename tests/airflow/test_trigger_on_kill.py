@@ -10,6 +10,7 @@ from airflow.jobs.triggerer_job_runner import TriggerRunner
 from airflow.sdk.execution_time.comms import TaskStatesResult
 from airflow.sdk.execution_time.supervisor import set_supervisor_comms
 from airflow_fakes import double
+from standalone import tells_triggers
 
 from airflow_provider.testing.tasks import StandInTaskInstance
 from airflow_provider.triggers.trainjob import TrainJobTrigger
@@ -139,6 +140,7 @@ class Triggerer:
         await self._runner.cancel_triggers()
 
 
+@tells_triggers
 async def test_a_job_is_ended_by_a_triggerer_that_repeats_itself_before_airflow_has_answered(running, client):
     supervisor = SlowSupervisor({"run": {"train": "failed"}})
     triggerer = Triggerer(trigger_for(running))
@@ -163,6 +165,7 @@ class SlowTrigger(TrainJobTrigger):
         return await super()._client()
 
 
+@tells_triggers
 async def test_a_trigger_that_is_still_starting_ends_its_job(running, client):
     trigger = SlowTrigger(running.to_dict())
     trigger.begun, trigger.may_go_on = threading.Event(), threading.Event()
