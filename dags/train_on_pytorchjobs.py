@@ -32,7 +32,6 @@ def train_on_pytorchjobs() -> None:
             PyTorchJobSpec(restart_policy="ExitCode", backoff_limit=3),
             DistributedConfig(
                 node_selector={"pool": "spot"},
-                tolerations=[{"key": "spot", "operator": "Exists"}],
                 annotations={"sidecar.istio.io/inject": "false"},
             ),
         ],
