@@ -36,18 +36,23 @@ BESIDES = ("hatchling>=1.27",)
 @contextmanager
 def engine() -> Iterator[Any]:
     """A client of the container engine; whoever asks for it is skipped where none answers."""
-    import docker
-
-    try:
-        client = docker.from_env(timeout=600)
-    except docker.errors.DockerException as error:
-        reason = f"no container engine answers (DOCKER_HOST): {error}"
-        del error
-        gc.collect()  # The library leaves the sockets of what failed to the garbage collector.
+    client, reason = _connected()
+    # The library leaves the sockets of what failed to the garbage collector.
+    gc.collect()
+    if client is None:
         pytest.skip(reason)
     yield client
     client.close()
     gc.collect()
+
+
+def _connected() -> tuple[Any, str]:
+    import docker
+
+    try:
+        return docker.from_env(timeout=600), ""
+    except docker.errors.DockerException as error:
+        return None, f"no container engine answers (DOCKER_HOST): {error}"
 
 
 def built(client: Any, name: str, dockerfile: str, target: str | None = None) -> str:
