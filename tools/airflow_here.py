@@ -167,7 +167,7 @@ class AirflowHere:
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self._passwords),
             "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
             # All processes write into one file: each waits for the others.
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{database}?timeout=60",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{database}",
             "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "True",
             # The api-server loads what answers tasks when the first one asks, for half a minute on a busy machine.
             "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "120",

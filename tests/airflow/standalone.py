@@ -44,7 +44,8 @@ def _is_passing(error):
     return isinstance(error, urllib.error.HTTPError) and error.code >= http.HTTPStatus.INTERNAL_SERVER_ERROR
 
 
-# One SQLite serves all of a test's Airflow. While another process writes, the api-server answers 500 or 503 at once.
+# One SQLite serves all of a test's Airflow: while another process writes, the api-server answers 500 or 503. It does not
+# help to let it wait longer than the usual five seconds, since it may be waiting for a request of its own.
 @tenacity.retry(
     retry=tenacity.retry_if_exception(_is_passing),
     stop=tenacity.stop_after_delay(60),
@@ -52,8 +53,12 @@ def _is_passing(error):
     reraise=True,
 )
 def _answer(request):
-    with urllib.request.urlopen(request, timeout=120) as answer:  # noqa: S310
-        return answer.read().decode()
+    try:
+        with urllib.request.urlopen(request, timeout=120) as answer:  # noqa: S310
+            return answer.read().decode()
+    except urllib.error.HTTPError as error:
+        error.close()  # Its socket would be left to the garbage collector, in the middle of another test.
+        raise
 
 
 class Airflow:
@@ -180,7 +185,7 @@ def settings(home, port):
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout=60",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
         "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
         "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
         # The api-server loads what answers tasks when the first one asks, for half a minute on a busy machine.

@@ -232,7 +232,7 @@ def test_a_distributed_config_is_refused_where_the_dag_is_written():
         ({"trainer": CustomTrainer(double), "func_args": {"number": {1}}}, "is a set, which JSON cannot hold"),
         ({"secrets": {"model": "hf"}}, "there is no model to fetch with connection 'hf'"),
         ({"secrets": "hf"}, "secrets must be a dict such as"),
-        ({"secrets": {"weights": "hf"}}, "by dataset or model, got 'weights'"),
+        ({"secrets": {"weights": "hf"}}, "by dataset or model, or env; got 'weights'"),
         (
             {"secrets": {"dataset": "hf"}, "initializer": {"dataset": "pvc://a/b"}},
             "the dataset is pvc://…, which takes no secret; those that do are hf://, s3://",

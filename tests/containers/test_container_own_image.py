@@ -1,0 +1,57 @@
+"""A container job whose data our own initializer image fetches, from storage that is reached over the network."""
+
+from __future__ import annotations
+
+import boto3
+import built_image
+import pytest
+from moto.server import ThreadedMotoServer
+
+from trainer_core import CustomTrainer, Initializer, Name, S3DatasetInitializer
+
+pytestmark = [
+    pytest.mark.timeout(600),  # Whoever comes first builds the image.
+    # The docker library leaves the sockets of streams to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+KEYS = {"access_key_id": "a", "secret_access_key": "a-secret-key"}
+
+
+@pytest.fixture(scope="module")
+def image():
+    with built_image.engine() as engine:
+        yield built_image.built(engine, "trainjob-dataset-initializer", "deploy/initializer/Dockerfile", "dataset")
+
+
+@pytest.fixture
+def storage():
+    """The URL by which containers reach a bucket ``digits`` of this machine."""
+    server = ThreadedMotoServer(ip_address="0.0.0.0", port=0, verbose=False)  # noqa: S104 -- from another network
+    server.start()
+    _, port = server.get_host_and_port()
+    names = {f"aws_{name}": value for name, value in KEYS.items()}
+    client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", region_name="us-east-1", **names)
+    client.create_bucket(Bucket="digits")
+    client.put_object(Bucket="digits", Key="train/digits.csv", Body=b"1,2")
+    yield f"http://host.containers.internal:{port}"
+    client.close()
+    server.stop()
+
+
+def reads():
+    from trainer_core import dataset_path
+
+    return (dataset_path() / "digits.csv").read_text()
+
+
+def test_what_our_own_image_fetches_is_there_when_training_starts(here, image, storage):
+    client = here.client(dataset_initializer_image=image)
+    data = S3DatasetInitializer("s3://digits/train", endpoint=storage, **KEYS)
+    client.train(
+        runtime="python",
+        trainer=CustomTrainer(func=reads),
+        initializer=Initializer(dataset=data),
+        options=[Name("job")],
+    )
+    outcome = client.wait("job")
+    assert outcome.result == "1,2", outcome.diagnosis
