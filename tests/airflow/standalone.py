@@ -44,8 +44,8 @@ def _is_passing(error):
     return isinstance(error, urllib.error.HTTPError) and error.code >= http.HTTPStatus.INTERNAL_SERVER_ERROR
 
 
-# One SQLite serves all of a test's Airflow: while another process writes, the api-server answers 500 or 503. It does not
-# help to let it wait longer than the usual five seconds, since it may be waiting for a request of its own.
+# One SQLite serves all of a test's Airflow: while another process writes, the api-server answers 500 or 503. A longer
+# wait for the lock than the usual five seconds is no help: the api-server may be waiting for a request of its own.
 @tenacity.retry(
     retry=tenacity.retry_if_exception(_is_passing),
     stop=tenacity.stop_after_delay(60),

@@ -66,11 +66,14 @@ def asked(airflow):
     """Start the DAG that needs approval; return what the person is asked, and the promotion."""
     run = airflow.ask("POST", "/api/v2/dags/approve_forecast/dagRuns", {"logical_date": None})["dag_run_id"]
     path = f"/api/v2/dags/approve_forecast/dagRuns/{run}/taskInstances/approve/-1/hitlDetails"
+    noted = f"TaskInstance Finished: dag_id=approve_forecast, task_id=approve, run_id={run}"
 
     def question():
         train = Task(airflow, "approve_forecast", run).instance()["state"]
         waits = Task(airflow, "approve_forecast", run, "approve").instance()["state"]
-        return train == "success" and waits in ("awaiting_input", "deferred") and airflow.ask("GET", path)
+        # To an answer that comes before its scheduler has noted the question, Airflow 3.3.2 asks once more.
+        known = train == "success" and noted in (airflow.home / "output.log").read_text()
+        return known and waits in ("awaiting_input", "deferred") and airflow.ask("GET", path)
 
     return until(question), path, Task(airflow, "approve_forecast", run, "promote")
 
@@ -78,13 +81,8 @@ def asked(airflow):
 @pytest.mark.parametrize(("answer", "became"), [("Approve", "success"), ("Reject", "skipped")])
 def test_a_person_decides_by_the_numbers(airflow, answer, became):
     question, path, promote = asked(airflow)
+    airflow.ask("PATCH", path, {"chosen_options": [answer], "params_input": {}})
+    promote.is_now(became)
 
-    def decided():
-        # Airflow 3.3.2 asks once more where the answer comes before its executor has heard that the question is asked.
-        if not airflow.ask("GET", path)["response_received"]:
-            airflow.ask("PATCH", path, {"chosen_options": [answer], "params_input": {}})
-        return promote.instance()["state"] == became
-
-    until(decided)
     assert question["body"].startswith("Error: **0.")
     assert "forecast.json" in question["body"]

@@ -239,7 +239,16 @@ class Carrier:
                 )
             )
         found = {each.partition(".")[2]: self._secrets[each] for each in wanted}
-        self._engine.write(key, body.SECRETS, json.dumps(found).encode())
+        self._engine.write(key, body.SECRETS, json.dumps(found).encode(), owner=self._user(step, key))
+
+    def _user(self, step: Mapping[str, Any], key: str) -> int:
+        """The number of the user that an initializer's image runs as: nobody else can read its credentials."""
+        name = str(self._engine.image(step["image"]).get("User") or "root").partition(":")[0]
+        if name.isdecimal():
+            return int(name)
+        lines = (self._engine.read(key, "/etc/passwd") or b"").decode(errors="replace").splitlines()
+        users = dict(line.split(":")[:3:2] for line in lines if line.count(":") > 2)
+        return int(users.get(name, "0"))
 
     def _is_wanted(self, job: Job, made: Sequence[str]) -> bool:
         """Look once more: the job may have been ended, suspended or deleted while they were made."""
