@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from container_jobs import at, ended, exited, fresh, job, request, running, with_containers, written
 
-from trainer_core.backends.container import book
+from trainer_core.backends.container import book, ending
 from trainer_core.backends.container.advance import Complete, Copy, Done, Fail, Start, Stop, Wait, decide
+from trainer_core.diagnosis import Category, diagnose
 
 
 def names(action):
@@ -71,6 +72,12 @@ def test_one_failed_node_fails_the_job():
 
 def test_a_node_that_somebody_removed_fails_the_job():
     assert decide(with_containers(two_nodes(), running("node-0")), at(2)) == Fail(gone=["node-1"])
+
+
+def test_a_removed_node_is_named():
+    found = diagnose(ending.facts_of(two_nodes(), engine=None, why=Fail(gone=["node-1"])))
+    assert (found.category, found.step) == (Category.INFRASTRUCTURE, "node-1")
+    assert found.reason == "node-1: somebody has removed the container"
 
 
 def test_what_somebody_is_about_to_start_is_left_to_him_for_a_while():

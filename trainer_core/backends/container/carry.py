@@ -89,7 +89,8 @@ class Carrier:
             time.sleep(_PEERS_SECONDS)
             job = self._store.of(self._ref)
             again = advance.decide(job, self._engine.now())
-            why = again if isinstance(again, Fail) and again.containers else why
+            # Whoever removes a container by force kills it first.
+            why = again if isinstance(again, Fail) and (again.containers or again.gone) else why
         self._end(job, ending.failed(job, ending.facts_of(job, self._engine, why), self._engine.now()))
 
     def _scrub(self, job: Job) -> None:

@@ -71,7 +71,8 @@ def facts_of(job: Job, engine: Engine, why: Fail) -> Facts:
         copied = job.copied(why.copied) or {}
         return Facts(steps=[StepFacts(why.copied, exit_code=1, message=copied["error"], log_tail=copied["log"])])
     if why.gone:
-        return Facts(infrastructure_error=f"{', '.join(why.gone)}: somebody has removed the container")
+        said = f"{', '.join(why.gone)}: somebody has removed the container"
+        return Facts(steps=[StepFacts(step) for step in why.gone], infrastructure_error=said)
     if why.timed_out is not None:
         seconds = job.plan["initializer_timeout"]
         late = job.now_of(why.timed_out)
