@@ -42,6 +42,8 @@ _MAX_ANNOTATIONS_BYTES = 256 * 1024
 _INDEX_URL = re.compile(r"(https?|file)://\S+")
 _ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+#: Whose values are not shown: they may be secrets, or were meant to be one by reference.
+_UNSHOWN = frozenset({"env", "environment", "secrets"})
 _SUBDOMAIN = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
@@ -241,7 +243,9 @@ def each_problem(error: ValidationError) -> list[tuple[tuple[str, ...], str]]:
         path = tuple(str(part) for part in item["loc"])
         message = item["msg"].removeprefix("Value error, ")
         shown = repr(item["input"]) if isinstance(item["input"], (str, int, float, bool)) else ""
-        got = f", got {shown}" if shown and shown not in message else ""
+        # Nor is what stands in a field that there is not: a misspelt one may be that of a secret.
+        hidden = item["type"] == "extra_forbidden" or not _UNSHOWN.isdisjoint(path)
+        got = f", got {shown}" if shown and not hidden and shown not in message else ""
         found.append((path, f"{'.'.join(path)}: {message}{got}" if path else message))
     return found
 

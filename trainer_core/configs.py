@@ -57,7 +57,7 @@ _Seconds = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]
 class _Settings(BaseModel):
     """Settings whose every mistake is one line, and whose unknown names are refused."""
 
-    model_config = ConfigDict(extra="forbid", validate_assignment=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", validate_assignment=True, defer_build=True, hide_input_in_errors=True)
 
     # Hidden from type checkers, which go on seeing each field as a keyword.
     if not TYPE_CHECKING:

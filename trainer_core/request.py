@@ -66,7 +66,8 @@ EnvValue = Annotated[str | SecretRef, BeforeValidator(_env_value)]
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Pydantic's own report, which tracebacks show, would quote environments with what is secret in them.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class Owner(_Part):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -127,6 +129,27 @@ def test_a_mistake_is_one_line_with_its_path(fields, message):
         a_request(**fields)
 
     assert "\n" not in str(raised.value)
+
+
+CONTAINER = {"kind": "container", "image": "x"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"trainer": {**CONTAINER, "env": {"TOKEN": 20261122}}},
+        {"trainer": {**CONTAINER, "env": {"TOKEN": "20261122"}, "packages": ["-r x"]}},
+        {"trainer": {"kind": "container", "env": {"TOKEN": "20261122"}}},
+        {"initializer": {"dataset": {"storage_uri": "s3://data", "secrets": {"ACCESS_TOKEN": "20261122"}}}},
+        {"initializer": {"dataset": {"storage_uri": "s3://data", "acess_token": "20261122"}}},
+        {"runai": {"spec": {"environment": {"TOKEN": "20261122"}, "gpu": 1, "gpu_memory": "8G"}}},
+    ],
+)
+def test_a_value_that_may_be_secret_is_in_no_message_and_no_traceback_of_a_mistake(fields):
+    with pytest.raises(InvalidRequestError) as raised:
+        a_request(**fields)
+
+    assert "20261122" not in "".join(traceback.format_exception(raised.value))
 
 
 def test_a_literal_secret_is_in_no_text_of_the_request():

@@ -141,7 +141,12 @@ class TrainingWorkloadSpec(BaseModel):
     """
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True, defer_build=True
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        populate_by_name=True,
+        defer_build=True,
+        hide_input_in_errors=True,
     )
 
     active: StrictBool | None = None
