@@ -335,6 +335,8 @@ class TrainerClient:
         try:
             self.backend.cancel(state.ref, because=state.outcome.diagnosis)
             return self.backend.observe(state.ref).outcome or state.outcome
+        except JobNotFoundError:
+            return state.outcome  # Where a job that is ended does not stay, or by somebody else.
         except TrainerError as error:
             _log.warning("TrainJob %r cannot get well and could not be ended: %s", state.ref.name, error)
             return state.outcome

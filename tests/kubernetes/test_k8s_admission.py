@@ -241,7 +241,13 @@ def test_a_workspace_is_for_initialize():
 
 @pytest.mark.parametrize(
     ("what", "key"),
-    [("labels", marks.MANAGED_BY), ("labels", marks.OWNER), ("annotations", marks.REQUEST)],
+    [
+        ("labels", marks.MANAGED_BY),
+        ("labels", marks.OWNER),
+        ("annotations", marks.REQUEST),
+        ("annotations", marks.OUTCOME),
+        ("annotations", marks.DIAGNOSIS),
+    ],
 )
 def test_marks_of_ours_are_refused(what, key):
     with pytest.raises(InvalidRequestError, match=f"metadata.{what}: {key}"):

@@ -161,6 +161,16 @@ def test_whoever_waits_for_a_queued_job_hears_that_it_was_deleted(queued):
     assert done[0].diagnosis.category is Category.DELETED
 
 
+def test_a_queued_job_that_cannot_get_well_is_ended_and_nothing_is_said_to_have_failed_in_that(caplog):
+    with a_stage("image-pull-error", kueue=True) as (cluster, client):
+        ref = client.submit(a_request(**QUEUED))
+        cluster.admit("job")
+        outcome = finished(client, ref)
+        assert cluster.get("TrainJob", "job") is None
+    assert outcome.diagnosis.category is Category.IMAGE
+    assert "could not be ended" not in caplog.text
+
+
 # Cancel.
 
 
@@ -210,7 +220,7 @@ def test_waiting_for_a_status_that_a_cancelled_job_never_has_is_an_error(stage):
     _, client = stage
     client.cancel(client.submit(a_request()))
     with pytest.raises(JobFailedError, match="it was cancelled"):
-        client.wait_for_job_status("job", timeout=10)
+        client.wait_for_job_status("job", timeout=60)
 
 
 # Delete.
@@ -296,7 +306,7 @@ def old():
             client.submit(a_request(name, **({} if name == "kept" else keep)))
         for name in ("job", "kept"):
             until_ended(cluster, name)
-        cluster.until(lambda: (cluster.get("Job", "fetch")["status"] or {}).get("conditions"))
+        cluster.until(lambda: (cluster.get("Job", "fetch").get("status") or {}).get("conditions"))
         for kind, name in (("TrainJob", "job"), ("TrainJob", "kept"), ("Job", "fetch")):
             cluster.update(kind, name, a_minute_ago)
         yield cluster, client
@@ -311,6 +321,12 @@ def test_a_job_whose_time_is_over_is_reaped_and_no_other(old):
     cluster, client = old
     assert sorted(client.backend.reap()) == ["fetch", "job"]
     cluster.until(lambda: {job["metadata"]["name"] for job in cluster.objects("TrainJob")} == {"kept", "runs"})
+
+
+def test_whoever_has_no_role_for_jobs_reaps_trainjobs(old):
+    cluster, client = old
+    cluster.forbid("list", "jobs")
+    assert client.backend.reap() == ["job"]
 
 
 def test_whoever_submits_next_sweeps(old):

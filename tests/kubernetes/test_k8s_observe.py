@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from k8s_objects import (
@@ -21,7 +22,7 @@ from k8s_objects import (
     waits,
 )
 
-from trainer_core import Category
+from trainer_core import Category, Outcome
 from trainer_core.backends.kubernetes import facts
 from trainer_core.cluster import events, marks, observe
 from trainer_core.options.scheduling import KUEUE_QUEUE
@@ -167,6 +168,13 @@ def test_a_cancelled_job_has_the_same_outcome_whatever_is_left_of_its_pods():
     assert (outcome.diagnosis.category, outcome.diagnosis.reason) == (Category.DELETED, "it was cancelled")
     assert outcome.finished_at == "2026-11-20T10:00:07.250+00:00"
     assert outcome == _seen(job).outcome
+
+
+def test_an_outcome_that_came_with_the_manifest_of_another_job_is_not_its_own():
+    ref = replace(observe.ref_of(_job()), uid="of-another")
+    note = {marks.OUTCOME: Outcome(ref=ref.to_dict(), status="Complete", result=1).to_json()}
+
+    assert observe.noted(_job(COMPLETE, annotations=note)) is None
 
 
 # --- diagnosis

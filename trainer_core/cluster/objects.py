@@ -39,7 +39,10 @@ _MAX_ANNOTATIONS = 262_144
 _CONTROLLER = "trainer.kubeflow.org/trainjob-controller"
 _CLAIM = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _OUR_LABELS = (marks.MANAGED_BY, marks.OWNER, marks.DELETE_AFTER)
-_OUR_ANNOTATIONS = (marks.REQUEST, marks.FINGERPRINT, marks.ATTEMPT, marks.CANCELLED, marks.RUNTIME)
+_OUR_ANNOTATIONS = (
+    *(marks.REQUEST, marks.FINGERPRINT, marks.ATTEMPT, marks.RUNTIME),
+    *(marks.CANCELLED, marks.DIAGNOSIS, marks.OUTCOME),
+)
 
 
 def check_metadata(request: TrainJobRequest) -> None:

@@ -11,6 +11,7 @@ from trainer_core.attempts import Found
 from trainer_core.cluster import marks, trouble
 from trainer_core.cluster import pods as podfacts
 from trainer_core.cluster.events import EventFacts
+from trainer_core.cluster.history import ended_at
 from trainer_core.cluster.jobfacts import DEADLINE_EXCEEDED, PREEMPTED, STOPPED, JobFacts
 from trainer_core.cluster.pods import DATASET_INITIALIZER, MODEL_INITIALIZER, NODE, PodFacts
 from trainer_core.cluster.raw import Raw
@@ -93,9 +94,11 @@ def observation(
 def noted(job: JobFacts) -> Outcome | None:
     """Return what a job left as whoever waited for it wrote it down; None where nobody has."""
     try:
-        return Outcome.from_json(job.annotations.get(marks.OUTCOME, ""))
+        found = Outcome.from_json(job.annotations.get(marks.OUTCOME, ""))
     except ValueError:
         return None
+    # A job that was made from the manifest of another has that one's annotations.
+    return found if found.ref.get("uid") == job.uid else None
 
 
 def needs_events(job: JobFacts, pods: Sequence[PodFacts] = ()) -> bool:
@@ -137,7 +140,7 @@ def train_job(
         annotations={key: text for key, text in job.annotations.items() if not key.startswith(marks.PREFIX)},
         reason=_reason(job, seen),
         started=_started(pods),
-        finished=_finished(job),
+        finished=ended_at(job),
         progress=seen.progress,
     )
 
@@ -232,7 +235,7 @@ def _complete(job: JobFacts, pods: Sequence[PodFacts], ref: TrainJobRef, progres
         ref,
         _left(pods),
         started_at=_text(_started(pods)),
-        finished_at=_text(_finished(job)),
+        finished_at=_text(ended_at(job)),
         last_progress=progress.metrics if progress else None,
         fetched=dict(job.fetched),
     )
@@ -252,7 +255,7 @@ def _failed(
         status="Failed",
         diagnosis=diagnose(_facts(job, pods, events, tails)),
         started_at=_text(started),
-        finished_at=_text(_finished(job)),
+        finished_at=_text(ended_at(job)),
     )
 
 
@@ -353,11 +356,6 @@ def _reason(job: JobFacts, seen: Observation) -> str | None:
 
 def _started(pods: Sequence[PodFacts]) -> datetime | None:
     return min((pod.started for pod in pods if pod.started), default=None)
-
-
-def _finished(job: JobFacts) -> datetime | None:
-    ended = job.condition(COMPLETE) or job.condition(FAILED)
-    return ended.time if ended else job.cancelled
 
 
 def _text(time: datetime | None) -> str | None:
