@@ -74,6 +74,25 @@ def test_a_node_that_somebody_removed_fails_the_job():
     assert decide(with_containers(two_nodes(), running("node-0")), at(2)) == Fail(gone=["node-1"])
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_nodes_that_somebody_removed_are_not_started_again(nodes):
+    made = written(job(request(trainer={"num_nodes": nodes})), book.LAUNCH, run=0)
+    assert decide(made, at(2)) == Fail(gone=[f"node-{rank}" for rank in range(nodes)])
+
+
+def test_an_initializer_that_somebody_removed_is_started_again_unless_the_nodes_were():
+    made = job(fetching())
+    assert names(decide(made, at(2))) == ["dataset-initializer"]
+    made = with_containers(written(made, book.LAUNCH, run=0), running("node-0"))
+    assert decide(made, at(2)) == Wait()
+
+
+def test_a_resumed_job_starts_its_nodes_although_those_of_its_last_run_are_gone():
+    made = written(job(), book.LAUNCH, run=0)
+    made = written(written(made, book.SUSPEND), book.RESUME)
+    assert names(decide(made, at(2))) == ["node-0"]
+
+
 def test_a_removed_node_is_named():
     found = diagnose(ending.facts_of(two_nodes(), engine=None, why=Fail(gone=["node-1"])))
     assert (found.category, found.step) == (Category.INFRASTRUCTURE, "node-1")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer_core.backends.container.logs import Place, read_on
+from trainer_core.backends.container.logs import Place, near_the_end, read_on
 
 OUT, ERR = 1, 2
 
@@ -51,6 +51,17 @@ def test_a_place_is_late_so_that_little_is_read_again():
     base = Place().since
     assert place.since - base > 0
     assert place.pieces == 2
+
+
+def test_a_place_near_the_end_has_as_many_lines_behind_it_as_are_wanted():
+    place = near_the_end(as_docker(LINES)[-3:], 3)
+    later = [each for each in as_podman(LINES) if each[1] >= frame(30, "")[1]]
+    assert read_on(later, place, whole=True, most=100).lines == ["d", "d", "e"]
+
+
+def test_of_a_log_with_fewer_lines_than_wanted_all_is_read():
+    # As Podman tells of one line that was written in two pieces: all but its end is lost.
+    assert near_the_end([frame(30, "\n")], 50) == Place()
 
 
 def test_lines_of_the_same_second_that_come_later_are_not_lost():

@@ -90,7 +90,8 @@ def decide(job: Job, now: datetime) -> Action:
     left = _seconds_left(job, now)
     if left is not None and left <= 0:
         return Fail(deadline_seconds=job.plan["active_deadline_seconds"])
-    action = _initialize(job, now) or _train(job, now)
+    # What was fetched stays where it is, also when somebody has tidied up the containers that fetched it.
+    action = (None if job.ever_launched else _initialize(job, now)) or _train(job, now)
     if isinstance(action, Wait) and left is not None:
         return Wait(left if action.seconds is None else min(left, action.seconds))
     return action
@@ -129,8 +130,8 @@ def _train(job: Job, now: datetime) -> Action:
         return Fail(containers=failed)
     if len(there) == len(nodes) and all(each.succeeded for each in there):
         return Complete()
-    if any(each.started for each in there) and len(there) < len(nodes):
-        # All are created before the first is started: somebody has removed one.
+    if (job.launched or any(each.started for each in there)) and len(there) < len(nodes):
+        # All are created before the first is started: somebody has removed one, and nothing runs twice.
         return Fail(gone=sorted({step["name"] for step in nodes} - {each.step for each in there}))
     return _missing(job, nodes, now) or Wait()
 

@@ -19,10 +19,11 @@ from trainer_core.backends.container.times import when
 from trainer_core.outcome import Outcome
 from trainer_core.ref import TrainJobRef
 
-__all__ = ["COPIED", "END", "NOTE", "RESUME", "SUSPEND", "Container", "Entry", "Job", "jobs", "read"]
+__all__ = ["COPIED", "END", "LAUNCH", "NOTE", "RESUME", "SUSPEND", "Container", "Entry", "Job", "jobs", "read"]
 
-#: Kinds of entries. `COPIED` is how a step ended that needs no container; a `NOTE` changes nothing.
-SUSPEND, RESUME, COPIED, END, NOTE = "suspend", "resume", "copied", "end", "note"
+#: Kinds of entries. `COPIED` is how a step ended that needs no container; a `LAUNCH` that the nodes of a run are
+#: made and about to be started; a `NOTE` changes nothing.
+SUSPEND, RESUME, COPIED, LAUNCH, END, NOTE = "suspend", "resume", "copied", "launch", "end", "note"
 _SIGNALS = 128
 _MOST_SIGNALS = 64
 
@@ -124,6 +125,20 @@ class Job:
         return sum(entry.kind == RESUME for entry in self.entries)
 
     @property
+    def launched(self) -> bool:
+        """Whether its nodes were started in this run: none of them may be made again."""
+        return any(entry.data["run"] == self.run for entry in self._launches)
+
+    @property
+    def ever_launched(self) -> bool:
+        """Whether its nodes were started in this run or an earlier one: what they need is there."""
+        return bool(self._launches)
+
+    @property
+    def _launches(self) -> list[Entry]:
+        return [entry for entry in self.entries if entry.kind == LAUNCH]
+
+    @property
     def run_began(self) -> datetime:
         """When this run of it began; time that it was suspended counts for nothing."""
         last = self._last_turn
@@ -136,7 +151,7 @@ class Job:
     @property
     def turns(self) -> list[str]:
         """What has been decided of it so far; where this is the same, what was to be done still is."""
-        return [entry.kind for entry in self.entries if entry.kind != NOTE]
+        return [entry.kind for entry in self.entries if entry.kind not in (LAUNCH, NOTE)]
 
     def copied(self, step: str) -> Mapping[str, Any] | None:
         """Return how a step ended that needs no container, None before that."""
@@ -182,7 +197,7 @@ def jobs(volumes: Iterable[Mapping[str, Any]]) -> list[Job]:
         uid, kind = labels.get(names.UID, ""), labels.get(names.KIND)
         if kind == names.JOB:
             claims[uid] = labels
-        elif kind in (SUSPEND, RESUME, COPIED, END, NOTE):
+        elif kind in (SUSPEND, RESUME, COPIED, LAUNCH, END, NOTE):
             entries.setdefault(uid, []).append(_entry(volume["Name"], labels))
     return [_job(labels, entries.get(uid, [])) for uid, labels in claims.items()]
 

@@ -145,7 +145,7 @@ class Carrier:
             return
         self._make_volumes(job, steps)
         made = [(step, key) for step in steps if (key := self._create(job, step)) is not None]
-        if self._is_wanted(job, [key for _, key in made]):
+        if self._is_launched(job, steps, [key for _, key in made]):
             for step, key in made:
                 self._run(step, key)
 
@@ -217,16 +217,8 @@ class Carrier:
             if each["kind"] == spec.COPY
         }
         image = self._engine.image(step["image"]) if step.get("secrets") else {}
-        cache = names.cache_volume(job.namespace) if self._shares(job) else None
+        cache = names.cache_volume(job.namespace) if _shares(job) else None
         return Places(_data_volume(job), copied, image, cache)
-
-    def _shares(self, job: Job) -> bool:
-        """Whether what is fetched lies in the cache: only the user who fetches can read it there, which is root."""
-        if not any(step["kind"] == spec.FETCH for step in job.plan["steps"]):
-            return False
-        nodes = [step for step in job.plan["steps"] if step["kind"] == spec.NODE]
-        users = [step.get("user") or self._engine.image(step["image"]).get("User") or "root" for step in nodes]
-        return bool(users) and all(user.partition(":")[0] in ("root", "0") for user in users)
 
     def _hand_over(self, step: Mapping[str, Any], key: str) -> None:
         wanted = step["secrets"]
@@ -251,16 +243,21 @@ class Carrier:
         users = dict(line.split(":")[:3:2] for line in lines if line.count(":") > 2)
         return int(users.get(name, "0"))
 
-    def _is_wanted(self, job: Job, made: Sequence[str]) -> bool:
+    def _is_launched(self, job: Job, steps: Sequence[Mapping[str, Any]], made: Sequence[str]) -> bool:
         """Look once more: the job may have been ended, suspended or deleted while they were made."""
         try:
-            wanted = self._store.of(self._ref).turns == job.turns
+            now = self._store.of(self._ref)
+            # Written down before they run: whatever becomes of their containers then, no node runs twice.
+            launched = now.turns == job.turns and (not _are_nodes(steps) or now.launched or self._launch(now))
         except JobNotFoundError:
             self._remove(made)
             raise
-        if not wanted:
+        if not launched:
             self._remove(made)
-        return wanted
+        return launched
+
+    def _launch(self, job: Job) -> bool:
+        return self._store.append(job, book.LAUNCH, {"run": job.run})
 
     def _remove(self, made: Sequence[str]) -> None:
         for key in made:
@@ -292,9 +289,18 @@ def _stop(engine: Engine, container: Container) -> None:
         engine.stop(container.key, _STOP_SECONDS)
 
 
+def _are_nodes(steps: Sequence[Mapping[str, Any]]) -> bool:
+    return any(step["kind"] == spec.NODE for step in steps)
+
+
+def _shares(job: Job) -> bool:
+    """Whether what is fetched lies in the cache: not where it is to outlive the job, in a volume of its own."""
+    return _are_nodes(job.plan["steps"]) and any(step["kind"] == spec.FETCH for step in job.plan["steps"])
+
+
 def _data_volume(job: Job) -> str:
     """A job that only initializes fills a volume that outlives it."""
-    if any(step["kind"] == spec.NODE for step in job.plan["steps"]):
+    if _are_nodes(job.plan["steps"]):
         return names.data_volume(job.uid)
     return names.fetched_volume(job.namespace, job.name)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -15,6 +16,7 @@ from trainer_core.backends.container import book, names, observe, times
 from trainer_core.backends.container.advance import Fail
 from trainer_core.backends.container.book import Container, Job
 from trainer_core.backends.container.engine import Engine, RefusedError
+from trainer_core.backends.container.logs import near_the_end, read_on
 from trainer_core.backends.container.progress import Reports
 from trainer_core.backends.container.spec import COPY, FETCH, NODE, RESULT, TERMINATION
 from trainer_core.diagnosis import Facts, StepFacts
@@ -101,9 +103,12 @@ def _step_facts(engine: Engine, each: Container) -> StepFacts:
 
 def _tail(engine: Engine, each: Container) -> list[str]:
     try:
-        return engine.last_lines(each.key, _TAIL_LINES)
+        place = near_the_end(engine.frames(each.key, 0, _TAIL_LINES), _TAIL_LINES)
+        lines = read_on(engine.frames(each.key, place.since), place, whole=True, most=sys.maxsize).lines
     except RefusedError:
         return []
+    # What a progress bar has drawn over itself are lines, too.
+    return "\n".join(lines).splitlines()[-_TAIL_LINES:]
 
 
 def _left_by(engine: Engine, each: Container) -> dict[str, Any]:

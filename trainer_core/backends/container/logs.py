@@ -14,7 +14,7 @@ from typing import Any
 
 from trainer_core.backends.container.times import parsed
 
-__all__ = ["Place", "Read", "read_on"]
+__all__ = ["Place", "Read", "near_the_end", "read_on"]
 
 #: A clock that is set back by less than this loses nothing.
 _MARGIN_SECONDS = 5
@@ -51,6 +51,17 @@ class Read:
     lines: list[str]
     place: Place
     complete: bool
+
+
+def near_the_end(frames: Iterable[tuple[int, bytes]], lines: int) -> Place:
+    """Return a place with so many lines behind it, or a few more; the beginning of a log that has fewer.
+
+    Args:
+        frames: What the engine says of so many last lines.
+        lines: How many.
+    """
+    seconds = [second for _, second, _ in _pieces(frames, 0)]
+    return Place(min(seconds) if len(seconds) >= lines else 0)
 
 
 def read_on(frames: Iterable[tuple[int, bytes]], place: Place, whole: bool, most: int) -> Read:

@@ -31,7 +31,7 @@ def status(job: Job) -> str:
         return job.outcome.status
     if job.suspended:
         return SUSPENDED
-    ran = any(each.started for each in job.containers if each.run == job.run)
+    ran = job.launched or any(each.started for each in job.containers if each.run == job.run)
     return RUNNING if ran else CREATED
 
 
@@ -110,7 +110,7 @@ def events(job: Job) -> list[Event]:
     """Return what happened to a job, oldest first."""
     happened = [_event(job, job.created, "Created", f"TrainJob {job.name} is created")]
     happened += [event for each in job.containers for event in _of_container(each)]
-    happened += [_of_entry(job, entry) for entry in job.entries if entry.kind != book.END]
+    happened += [_of_entry(job, entry) for entry in job.entries if entry.kind not in (book.LAUNCH, book.END)]
     happened.sort(key=lambda event: event.event_time)
     if job.outcome is not None:
         said = str(job.outcome.diagnosis) if job.outcome.diagnosis else f"TrainJob {job.name} is complete"

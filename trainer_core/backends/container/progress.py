@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 from trainer_core.backends.container.book import Container
 from trainer_core.backends.container.engine import Engine, RefusedError
-from trainer_core.backends.container.logs import Place, read_on
+from trainer_core.backends.container.logs import Place, near_the_end, read_on
 from trainer_core.inside.progress import parse_progress
 from trainer_core.observation import Progress
 
@@ -33,10 +34,11 @@ class Reports:
     def of(self, container: Container) -> Progress | None:
         """Return what was last reported; None if nothing."""
         known = self._known.get(container.key)
-        place = known.place if known else Place()
+        # What has ended is not looked at again.
+        most = sys.maxsize if container.ended else _LOOK_LINES
         try:
-            frames = self._engine.frames(container.key, place.since, None if known else _LAST_LINES)
-            read = read_on(frames, place, container.ended, _LOOK_LINES)
+            place = known.place if known else self._near_the_end(container)
+            read = read_on(self._engine.frames(container.key, place.since), place, container.ended, most)
         except RefusedError:
             # Its log is gone, with it.
             return known.progress if known else None
@@ -46,3 +48,6 @@ class Reports:
             progress = Progress(found.get("step"), found.get("total"), found.get("metrics") or {})
         self._known[container.key] = _Known(read.place, progress)
         return progress
+
+    def _near_the_end(self, container: Container) -> Place:
+        return near_the_end(self._engine.frames(container.key, 0, _LAST_LINES), _LAST_LINES)
