@@ -6,8 +6,10 @@ from types import SimpleNamespace
 
 import container_engine
 import pytest
+import tenacity
 
 from trainer_core.backends.container import names
+from trainer_core.backends.container.engine import RefusedError
 
 
 @pytest.fixture
@@ -30,6 +32,17 @@ def here(tmp_path, monkeypatch):
         return container_engine.client(tmp_path, **settings)
 
     yield SimpleNamespace(client=client, engine=engine, everything=everything, label=label, folder=tmp_path)
+    # Again, where a supervisor that still lives has made another one meanwhile.
+    clear = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(RefusedError),
+        wait=tenacity.wait_fixed(0.2),
+        stop=tenacity.stop_after_delay(60),
+        reraise=True,
+    )
+    clear(remove_all, engine, label)
+
+
+def remove_all(engine, label):
     for each in engine.containers(label):
         engine.remove(each["Id"])
     for each in engine.networks(label):

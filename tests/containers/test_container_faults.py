@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import container_engine
+import psutil
 import pytest
 from container_submitter import ONCE, request_of
 
@@ -159,6 +160,13 @@ def test_a_deleted_job_is_not_made_anew_by_its_supervisor(here):
     assert here.everything() == []
 
 
+def has_ended(process):
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 class OwnEngine:
     """An engine of this test only. Its image has nothing: its runtime shows it this machine's Python."""
 
@@ -183,7 +191,10 @@ class OwnEngine:
         subprocess.run([str(TOOL), word], env=self._env, check=True, capture_output=True)
 
     def stop(self) -> None:
+        service = psutil.Process(int((self._home / "pid").read_text()))
         self._tool("down")
+        # It takes its socket away when it ends: not that of the next one.
+        until(lambda: has_ended(service), "the end of the engine")
 
     def start_again(self) -> None:
         folders = ["--root", str(self._home / "storage"), "--runroot", str(self._home / "run")]

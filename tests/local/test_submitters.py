@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from local_jobs import PATIENCE, supervisor_of
 from local_submitter import request_of, submit
@@ -66,7 +67,8 @@ def test_submitters_racing_on_one_name_get_one_job(processes, client, home, book
             racer.start()
         refs = {answer.recv() for answer, _ in ends}
         # Who got the job is known; running it to its end would show no more.
-        supervisor_of(home, name).kill()
+        with suppress(psutil.NoSuchProcess):
+            supervisor_of(home, name).kill()
         for racer in racers:
             racer.join(PATIENCE)
         return refs
