@@ -8,21 +8,17 @@ from pathlib import Path
 
 import pytest
 from airflow.sdk import DAG
-from fake_hub import Hub
+from fake_hub import TOKEN, in_place_of_the_hub
 
 from airflow_provider.operators.trainjob import InitializeOperator
 from trainer_core import HuggingFaceDatasetInitializer, Initializer
 
-TOKEN = "hf_reader"
 FILES = {"train.csv": b"1,2\n", "deep/test.csv": b"3,4\n"}
 
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "huggingface"))
-    with Hub() as hub:
-        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
-        hub.tokens.add(TOKEN)
+    with in_place_of_the_hub(monkeypatch, tmp_path) as hub:
         hub.publish("team/digits", FILES, kind="dataset", private=True, readers={TOKEN})
         yield hub
 

@@ -256,7 +256,7 @@ def test_a_reader_that_has_seen_enough_is_no_failure(trainjob):
     with trainjob.start("logs", "job") as reading:
         assert reading.stdout.readline() == "line\n"
         reading.stdout.close()
-        assert (reading.wait(30), reading.stderr.read()) == (0, "")
+        assert (reading.wait(100), reading.stderr.read()) == (0, "")
 
 
 def test_output_that_cannot_be_written_is_one_line(trainjob):

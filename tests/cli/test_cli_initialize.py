@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from fake_hub import Hub, held
+from fake_hub import TOKEN, held, in_place_of_the_hub
 
 from trainer_core import HuggingFaceDatasetInitializer, Initializer, LocalProcessBackendConfig, Name, TrainerClient
 
 #: The library hands on what it reads in pieces of ten megabytes.
 PIECE = 10 * 2**20
 LARGE = bytes(2 * PIECE)
-TOKEN = "hf_reader"
 
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "huggingface"))
-    with Hub() as hub:
-        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
-        hub.tokens.add(TOKEN)
+    with in_place_of_the_hub(monkeypatch, tmp_path) as hub:
         hub.publish("org/data", {"train.bin": LARGE}, kind="dataset", private=True, readers={TOKEN})
         yield hub
 

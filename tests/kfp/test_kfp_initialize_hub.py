@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from fake_hub import Hub
+from fake_hub import TOKEN, in_place_of_the_hub
 
-TOKEN = "hf_reader"
 FILES = {"config.json": b"{}", "deep/notes.txt": b"text"}
 
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "huggingface"))
-    with Hub() as hub:
-        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
-        hub.tokens.add(TOKEN)
+    with in_place_of_the_hub(monkeypatch, tmp_path) as hub:
         for kind in ("dataset", "model"):
             hub.publish("team/digits", FILES, kind=kind, private=True, readers={TOKEN})
         yield hub

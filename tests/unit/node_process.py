@@ -52,8 +52,10 @@ class Node:
 
     def start(self, code: dict[str, Any] | str, python: tuple[str, ...] = BARE, **env: str) -> subprocess.Popen[str]:
         """Start one process of the node."""
-        payload = self.folder / "payload.json"
-        payload.write_text(code if isinstance(code, str) else packaging.payload(code), encoding="utf-8")
+        # Replaced, never written over: another process of the node may be reading it.
+        payload, new = self.folder / "payload.json", self.folder / "payload.new"
+        new.write_text(code if isinstance(code, str) else packaging.payload(code), encoding="utf-8")
+        new.replace(payload)
         settings = {
             "PATH": os.environ["PATH"],
             "TRAINJOB_PAYLOAD": str(payload),

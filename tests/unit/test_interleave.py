@@ -9,17 +9,20 @@ import pytest
 from trainer_core.interleave import interleaved
 
 
+@pytest.fixture
 def readers():
-    return [thread for thread in threading.enumerate() if thread.name.startswith("lines of ")]
+    """The threads that read lines for this test."""
+    before = set(threading.enumerate())
+    return lambda: [t for t in threading.enumerate() if t.name.startswith("lines of ") and t not in before]
 
 
 def end_of(threads):
     for thread in threads:
-        thread.join(timeout=10)
+        thread.join(timeout=60)
     return [thread for thread in threads if thread.is_alive()]
 
 
-def test_all_lines_come_each_with_its_source_and_in_the_order_of_its_source():
+def test_all_lines_come_each_with_its_source_and_in_the_order_of_its_source(readers):
     sources = {name: iter([f"{name} {number}" for number in range(5000)]) for name in ("a", "b", "c")}
     found = list(interleaved(sources))
     assert [line for name, line in found if name == "b"] == [f"b {number}" for number in range(5000)]
@@ -36,7 +39,7 @@ def test_a_source_that_is_silent_does_not_keep_back_another():
     go_on = threading.Event()
 
     def silent():
-        go_on.wait(10)
+        go_on.wait(60)
         yield "late"
 
     lines = interleaved({"silent": silent(), "loud": iter(["early"])})
@@ -56,7 +59,7 @@ def test_what_a_source_raises_is_raised():
         next(lines)
 
 
-def test_no_thread_is_left_when_it_is_closed_early():
+def test_no_thread_is_left_when_it_is_closed_early(readers):
     closed = threading.Semaphore(0)
 
     def endless():
@@ -71,4 +74,4 @@ def test_no_thread_is_left_when_it_is_closed_early():
     threads = readers()
     lines.close()
     assert end_of(threads) == []
-    assert all(closed.acquire(timeout=10) for _ in range(8))
+    assert all(closed.acquire(timeout=60) for _ in range(8))

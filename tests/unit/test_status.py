@@ -60,6 +60,9 @@ def endpoint(monkeypatch, tmp_path):
 @pytest.fixture(autouse=True)
 def nothing_sent_yet(monkeypatch):
     monkeypatch.setattr(status, "_last_sent", float("-inf"))
+    # However slow the machine is.
+    monkeypatch.setattr(status, "_INTERVAL", 3600.0)
+    monkeypatch.setattr(status, "_TIMEOUT", 60.0)
     monkeypatch.delenv("RANK", raising=False)
     yield
     progress.flush()

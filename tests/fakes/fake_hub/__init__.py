@@ -3,5 +3,17 @@
 from fake_hub.faults import Fault, cut, held, refused, spoiled
 from fake_hub.repositories import Repository
 from fake_hub.server import Hub, Seen
+from fake_hub.taking_its_place import TOKEN, in_place_of_the_hub
 
-__all__ = ["Fault", "Hub", "Repository", "Seen", "cut", "held", "refused", "spoiled"]
+__all__ = [
+    "TOKEN",
+    "Fault",
+    "Hub",
+    "Repository",
+    "Seen",
+    "cut",
+    "held",
+    "in_place_of_the_hub",
+    "refused",
+    "spoiled",
+]
