@@ -8,7 +8,10 @@ import ssl
 import subprocess
 import sys
 import threading
+import traceback
+from base64 import b64decode
 from contextlib import aclosing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import yaml
@@ -297,6 +300,41 @@ def test_the_proxy_of_a_kubeconfig_counts_more_than_the_environments(cluster, ac
     assert ask(connected(account, config_file=path, namespace="default")) == []
 
 
+class _Gate(BaseHTTPRequestHandler):
+    """A proxy that lets nobody through and keeps who asked."""
+
+    def do_CONNECT(self):
+        self.server.asked.append(self.headers["Proxy-Authorization"])
+        self.send_error(403)
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+
+@pytest.fixture
+def gate():
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Gate) as server:
+        server.asked = []
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@BOTH
+def test_a_proxy_hears_who_asks_and_a_traceback_does_not_say_it(cluster, gate, account, monkeypatch, ask):
+    monkeypatch.setenv("HTTPS_PROXY", f"http://me:{SECRET}@127.0.0.1:{gate.server_port}")
+    configuration = cluster.configuration()
+    configuration.host = "https://cluster.invalid"
+
+    with pytest.raises(BackendUnavailableError) as refused:
+        ask(connected(account, client_configuration=configuration))
+
+    assert b64decode(gate.asked[0].removeprefix("Basic ")) == f"me:{SECRET}".encode()
+    assert SECRET not in "".join(traceback.format_exception(refused.value))
+
+
 class Away:
     """Settings and files that lead to no cluster, and what the error says of each."""
 
@@ -408,7 +446,7 @@ def test_a_connection_can_be_used_in_a_forked_child(cluster, account):
     child = context.Process(target=_list_in_child, args=(connection, results))
     child.start()
 
-    assert results.get(timeout=20) == []
+    assert results.get(timeout=60) == []
     child.join()
 
 
@@ -470,7 +508,7 @@ def tls_url(certificates):
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
-    assert started.wait(20)
+    assert started.wait(60)
     yield f"https://127.0.0.1:{ports[0]}"
     stopped.set()
     thread.join()

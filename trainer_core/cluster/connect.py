@@ -182,7 +182,7 @@ def _pool(configuration: Any) -> urllib3.PoolManager:
 
         settings: dict[str, Any] = {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": configuration.ssl_ca_cert, "maxsize": 4}
         if configuration.proxy:
-            return urllib3.ProxyManager(configuration.proxy, **settings)
+            return urllib3.ProxyManager(configuration.proxy, proxy_headers=configuration.proxy_headers, **settings)
         return urllib3.PoolManager(**settings)
     from kubernetes.client import ApiClient
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 from trainer_core.cluster.account import PodAccount
 from trainer_core.cluster.raw import one_line
@@ -70,6 +71,7 @@ def find(config: ClusterConfig, account: Path = ACCOUNT) -> Found:
         with _library():
             found = _find(config)
             _add_environment(found.configuration)
+    _take_login(found.configuration)
     pods_own = _text(account / "namespace")
     return Found(found.configuration, found.namespace or pods_own, found.origin, found.again)
 
@@ -186,6 +188,18 @@ def _add_environment(configuration: Any) -> None:
         )
 
         configuration.proxy = utils.select_proxy(configuration.host, utils.get_environ_proxies(configuration.host))
+
+
+def _take_login(configuration: Any) -> None:
+    """Put the login for a proxy into a header: messages show addresses, and urllib3 would leave it out."""
+    parts = urlsplit(configuration.proxy or "")
+    if parts.username is None:
+        return
+    import urllib3
+
+    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    configuration.proxy_headers = configuration.proxy_headers or urllib3.make_headers(proxy_basic_auth=login)
+    configuration.proxy = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def _text(path: Path) -> str | None:
