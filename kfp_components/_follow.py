@@ -14,18 +14,26 @@ from trainer_core.client import TrainerClient
 from trainer_core.errors import InvalidRequestError, TrainerError
 from trainer_core.outcome import Outcome
 from trainer_core.ref import TrainJobRef
+from trainer_core.request import TrainJobRequest
 
-__all__ = ["ON_KILL", "Terminated", "check_on_kill", "ended_with", "follow", "terminable"]
+__all__ = ["ON_KILL", "Terminated", "check_on_kill", "ended_with", "follow", "submitted", "terminable"]
 
 ON_KILL = ("cancel", "keep")
 #: Steps whose log is shown; those of further nodes say the same, and `trainjob logs` shows them.
 _SHOWN = ("dataset-initializer", "model-initializer", "node-0")
-#: Seconds for the last lines to come after the job has ended.
-_LAST_LINES_SECONDS = 5.0
+#: Seconds without a line after which the rest of a log is given up, once the job has ended.
+_SILENCE_SECONDS = 30.0
 
 
 class Terminated(BaseException):
     """The task was asked to end (SIGTERM): somebody terminated the run, or its pod must go."""
+
+
+class _Termination:
+    """Whether SIGTERM has to wait, because the task does not know its job yet; and whether it came meanwhile."""
+
+    waits = False
+    came = False
 
 
 @contextmanager
@@ -39,6 +47,9 @@ def terminable() -> Iterator[None]:
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:
+    if _Termination.waits and not _Termination.came:
+        _Termination.came = True
+        return
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     raise Terminated
 
@@ -65,6 +76,25 @@ def ended_with(client: TrainerClient, ref: TrainJobRef, on_kill: str) -> Iterato
         raise
 
 
+@contextmanager
+def submitted(client: TrainerClient, request: TrainJobRequest, on_kill: str) -> Iterator[TrainJobRef]:
+    """Submit a request, and end its TrainJob as `ended_with` does, also if the task is terminated while it submits.
+
+    Raises:
+        TrainerError: It was refused; nothing was created.
+    """
+    _Termination.waits = True
+    try:
+        ref = client.submit(request)
+        with ended_with(client, ref, on_kill):
+            _Termination.waits = False
+            if _Termination.came:
+                _terminate(signal.SIGTERM, None)
+            yield ref
+    finally:
+        _Termination.waits = _Termination.came = False
+
+
 def follow(client: TrainerClient, ref: TrainJobRef, timeout: int) -> tuple[Outcome, History]:
     """Wait for a TrainJob and print its log meanwhile; return what it left and how its metrics came to be.
 
@@ -83,28 +113,47 @@ def follow(client: TrainerClient, ref: TrainJobRef, timeout: int) -> tuple[Outco
     printers = _print_logs(client, ref, history)
     outcome = client.wait(ref, timeout=timeout or None)
     for printer in printers:
-        printer.join(_LAST_LINES_SECONDS)
+        printer.finish()
     return outcome, history
 
 
-def _print_logs(client: TrainerClient, ref: TrainJobRef, history: History) -> list[threading.Thread]:
+class _Printer(threading.Thread):
+    """Prints the log of one step, and adds to the history of metrics what it says of them."""
+
+    def __init__(self, client: TrainerClient, ref: TrainJobRef, step: str, history: History) -> None:
+        super().__init__(name=f"log of {step}", daemon=True)
+        self._client = client
+        self._ref = ref
+        self._step = step
+        self._history = history
+        self._lines = 0
+
+    def run(self) -> None:
+        try:
+            for line in self._client.get_job_logs(self._ref.name, self._step, follow=True):
+                sys.stdout.write(f"[{self._step}] {line}\n")
+                sys.stdout.flush()
+                self._history.add(line)
+                self._lines += 1
+        except TrainerError as error:
+            print(f"the log of {self._step} ends here: {error}", file=sys.stderr, flush=True)
+
+    def finish(self) -> None:
+        """Wait until all is printed of a job that has ended; a log that goes silent before its end is given up."""
+        lines = -1
+        while self.is_alive() and lines != self._lines:
+            lines = self._lines
+            self.join(_SILENCE_SECONDS)
+
+
+def _print_logs(client: TrainerClient, ref: TrainJobRef, history: History) -> list[_Printer]:
     try:
         steps = [step.name for step in client.get_job(ref.name).steps if step.name in _SHOWN]
     except TrainerError as error:
         # Without its log a job can still be waited for.
         print(f"no log of TrainJob {ref.name}: {error}", file=sys.stderr, flush=True)
         return []
-    threads = [threading.Thread(target=_print_log, args=(client, ref, step, history), daemon=True) for step in steps]
-    for thread in threads:
-        thread.start()
-    return threads
-
-
-def _print_log(client: TrainerClient, ref: TrainJobRef, step: str, history: History) -> None:
-    try:
-        for line in client.get_job_logs(ref.name, step, follow=True):
-            sys.stdout.write(f"[{step}] {line}\n")
-            sys.stdout.flush()
-            history.add(line)
-    except TrainerError as error:
-        print(f"the log of {step} ends here: {error}", file=sys.stderr, flush=True)
+    printers = [_Printer(client, ref, step, history) for step in steps]
+    for printer in printers:
+        printer.start()
+    return printers

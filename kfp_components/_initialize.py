@@ -36,8 +36,7 @@ def initialize(
     given = {key: value for key, value in source.items() if value}
     client = client_for(backend, backend_config)
     request = {"initializer": {role: given}, **({"workspace": workspace} if workspace else {})}
-    ref = client.submit(owned(request, job_name, artifact.uri, slug=role))
-    with _follow.ended_with(client, ref, on_kill):
+    with _follow.submitted(client, owned(request, job_name, artifact.uri, slug=role), on_kill) as ref:
         if not job_name:
             _ownership.tie_to_run(client, ref, backend_config)
         outcome, _ = _follow.follow(client, ref, timeout)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import math
 import re
 import uuid
 from collections.abc import Iterator
@@ -40,6 +41,8 @@ def promote(
     folder = local_path(registry) if registry.startswith(("/", "file://")) else None
     if folder is None:
         raise InvalidRequestError(f"registry must be an absolute path or file:// URI, got {registry!r}")
+    if not math.isfinite(metric):
+        raise InvalidRequestError(f"metric is {metric}, which nothing could ever beat; give a finite number")
     source = model.require_path()
     if not source.exists():
         raise InvalidRequestError(
@@ -48,7 +51,9 @@ def promote(
     version = _version(model)
     with _locked(folder):
         last = _current(folder)
-        promoted = last.get("version") == version or _beats(metric, last.get("metric"), higher_is_better)
+        # A retry, not another job that took the name.
+        is_last = (last.get("version"), last.get("metric")) == (version, metric)
+        promoted = is_last or _beats(metric, last.get("metric"), higher_is_better)
         if promoted:
             _promote(folder, version, source, metric)
         current = _current(folder)
@@ -83,7 +88,9 @@ def _current(folder: Path) -> dict[str, Any]:
         data = json.loads((folder / "current.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    if not isinstance(data, dict):
+    except ValueError:
+        data = None
+    if not isinstance(data, dict) or not data.keys() >= {"version", "metric", "path"}:
         raise InvalidRequestError(f"{folder / 'current.json'} is not a registry's; give promote a folder of its own")
     return data
 

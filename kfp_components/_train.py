@@ -51,8 +51,8 @@ def train(
     is_named = bool(job_name or data.get("name"))
     # A job with a name of its own may serve several runs.
     _request.of_run(data, None if is_named else run_id)
-    ref = client.submit(_request.owned(data, job_name, task.artifact("report").uri, slug=_slug(data)))
-    with _follow.ended_with(client, ref, on_kill if wait else "keep"):
+    owned = _request.owned(data, job_name, task.artifact("report").uri, slug=_slug(data))
+    with _follow.submitted(client, owned, on_kill if wait else "keep") as ref:
         task.write("job", ref.to_dict())
         print(f"TrainJob {ref.name} on {ref.backend} (logs: trainjob logs {ref.name})", flush=True)
         if not is_named:

@@ -19,10 +19,13 @@ def registry(tmp_path):
 def promote(task, tmp_path, registry):
     """Promote a model of some content; returns the finished task."""
 
-    def _promote(content, metric, **parameters):
+    def _promote(content, metric, job=None, **parameters):
         model = tmp_path / f"model-{content}"
         model.write_text(content)
-        promoting = task("promote", content, {"model": model}, metric=metric, registry=str(registry), **parameters)
+        facts = {"model": {"job": job}}
+        promoting = task(
+            "promote", content, {"model": model}, facts, metric=metric, registry=str(registry), **parameters
+        )
         finished = promoting.run()
         assert finished.returncode == 0, finished.stderr
         return promoting
@@ -69,6 +72,25 @@ def test_a_retry_promotes_the_same_model(promote):
     assert promote("first", 0.5).output("promoted") is True
 
 
+def test_a_worse_model_of_another_job_by_the_same_name_is_not_promoted(promote):
+    promote("first", 0.5, job="nightly")
+
+    promoted = promote("second", 0.4, job="nightly")
+
+    assert (promoted.output("promoted"), current(promoted)) == (False, "first")
+
+
+def test_a_metric_that_nothing_could_beat_is_refused(task, tmp_path, registry):
+    (tmp_path / "model").write_text("m")
+    promoting = task("promote", artifacts={"model": tmp_path / "model"}, metric=float("nan"), registry=str(registry))
+
+    finished = promoting.run()
+
+    assert finished.returncode == 1
+    assert "metric is nan" in finished.stderr
+    assert not registry.exists()
+
+
 def test_a_model_that_was_replaced_is_still_there(promote, registry):
     promote("first", 0.5)
     promote("second", 0.6)
@@ -97,13 +119,14 @@ def test_a_model_that_is_not_there_is_refused(task, tmp_path, registry):
     assert "there is no model at" in finished.stderr
 
 
-def test_a_broken_registry_is_not_overwritten(task, tmp_path, registry):
+@pytest.mark.parametrize("text", [json.dumps(["something else"]), json.dumps({"metric": 0.5}), "{half"])
+def test_a_broken_registry_is_not_overwritten(task, tmp_path, registry, text):
     registry.mkdir()
-    (registry / "current.json").write_text(json.dumps(["something else"]))
+    (registry / "current.json").write_text(text)
     (tmp_path / "model").write_text("m")
 
     finished = task("promote", artifacts={"model": tmp_path / "model"}, metric=1, registry=str(registry)).run()
 
     assert finished.returncode == 1
     assert "give promote a folder of its own" in finished.stderr
-    assert (registry / "current.json").read_text() == '["something else"]'
+    assert (registry / "current.json").read_text() == text

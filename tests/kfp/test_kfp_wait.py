@@ -8,7 +8,8 @@ import kfp_definitions as definitions
 import pytest
 from kfp_driver import component_spec, request_for
 
-from trainer_core import TrainJobRequest
+from kfp_components import _follow
+from trainer_core import LocalProcessBackendConfig, TrainerClient, TrainJobRequest
 
 
 @pytest.fixture
@@ -153,3 +154,23 @@ def test_a_terminated_task_that_submitted_its_job_ends_it(task, client):
 
     assert code == 143
     assert client.outcome(training.output("job")["name"]).status == "Failed"
+
+
+class Terminated(TrainerClient):
+    """Its task is told to end when the job is created and nobody knows it yet."""
+
+    def submit(self, request):
+        ref = super().submit(request)
+        signal.raise_signal(signal.SIGTERM)
+        return ref
+
+
+@pytest.mark.parametrize(("on_kill", "ended"), [("cancel", True), ("keep", False)])
+def test_a_task_that_is_terminated_while_it_submits_ends_its_job(client, on_kill, ended):
+    request = TrainJobRequest.parse({**request_for(definitions.run_for_ever), "name": "just-submitted"})
+    submitted = _follow.submitted(Terminated(LocalProcessBackendConfig()), request, on_kill)
+
+    with pytest.raises(_follow.Terminated), _follow.terminable(), submitted:
+        pytest.fail("it goes on although it was terminated")
+
+    assert (client.observe("just-submitted").outcome is not None) is ended
