@@ -42,5 +42,5 @@ def plain(value: Any) -> Any:
         pass
     try:
         return ast.literal_eval(value.strip())
-    except SyntaxError as error:
+    except (SyntaxError, TypeError, ValueError) as error:
         raise ValueError(f"{value[:60]!r} is no ref") from error

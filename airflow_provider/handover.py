@@ -26,7 +26,7 @@ def push_outcome(ti: Any, outcome: Outcome) -> None:
     if outcome.diagnosis is not None:
         # Without what training printed: that belongs into logs, not into the database.
         why = outcome.diagnosis.model_dump(mode="json", exclude={"log_tail", "traceback"}, exclude_none=True)
-        ti.xcom_push(key="diagnosis", value=why)
+        ti.xcom_push(key="diagnosis", value={**why, "reason": _masked(why["reason"])})
 
 
 def report(log: Any, outcome: Outcome) -> None:
@@ -51,6 +51,13 @@ def failure(outcome: Outcome, *, retry_can_help: bool = True) -> TrainJobFailedE
     """
     retryable = retry_can_help and outcome.diagnosis is not None and outcome.diagnosis.retryable
     return exceptions.failed(waiting.failure_message(outcome), outcome, for_good=not retryable)
+
+
+def _masked(text: str) -> str:
+    """What a training function raised may quote a secret that it was given."""
+    from airflow.sdk._shared.secrets_masker import redact  # the worker has it loaded already, as `secrets` says
+
+    return str(redact(text))
 
 
 def _report_missing_result(log: Any, outcome: Outcome) -> None:

@@ -152,7 +152,10 @@ def _manifest(given: Any) -> Any:
         try:
             found = yaml.safe_load(given)
         except yaml.YAMLError as error:
-            raise ValueError(f"runtime is not YAML: {' '.join(str(error).split())}") from error
+            problem = " ".join(str(error).split())
+            raise ValueError(
+                f"runtime is not YAML: {problem}; put templates such as '{{{{ ds }}}}' in quotes"
+            ) from error
     named = isinstance(found, Mapping) and isinstance(found.get("metadata"), Mapping) and found["metadata"].get("name")
     if not named or found.get("kind") not in _KINDS:
         raise ValueError(f"runtime must be the manifest of a {' or '.join(_KINDS)} with metadata.name")

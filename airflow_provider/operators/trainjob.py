@@ -209,7 +209,7 @@ class TrainJobOperator(ReportsLineage, BaseOperator):
         if outcome is None and self.deferrable:
             self._defer(ti, ref)
         if outcome is None:
-            outcome = self._wait(ref)
+            outcome = self._wait(ti, ref)
         else:
             logs.of_task(self.hook.client, ref, self.log, self._store).look(ended=True)
         return self._finish(ti, outcome)
@@ -231,7 +231,7 @@ class TrainJobOperator(ReportsLineage, BaseOperator):
         trigger = deferral.trigger(self.hook, ref, **how)
         self.defer(trigger=trigger, method_name="execute_complete", timeout=deferral.backstop(end))
 
-    def _wait(self, ref: TrainJobRef) -> Outcome:
+    def _wait(self, ti: Any, ref: TrainJobRef) -> Outcome:
         client = self.hook.client
         tail = logs.of_task(client, ref, self.log, self._store)
 
@@ -243,6 +243,7 @@ class TrainJobOperator(ReportsLineage, BaseOperator):
         try:
             return client.wait(ref, on_observation=seen, fail_fast=self.fail_fast)
         except TrainerError as error:
+            self._cancel_unless_retried(ti)
             raise TrainJobUnreachableError(f"TrainJob {ref.name!r} could not be followed: {error}") from error
 
     def _finish(self, ti: Any, outcome: Outcome) -> Any:

@@ -104,7 +104,8 @@ class TrainJobSensor(ReportsLineage, BaseSensorOperator):
         """Wait in the way that was chosen, and return the result."""
         handover.push_ref(context["ti"], self.ref)
         if self.deferrable:
-            return self._defer_unless_ended(context)
+            # As after the deferral, where Airflow sees to soft_fail and never_fail.
+            return self.resume_execution(self._defer_unless_ended.__name__, {}, context)
         if self.reschedule:
             self._store = context.get("task_state_store")
         try:
@@ -146,9 +147,11 @@ class TrainJobSensor(ReportsLineage, BaseSensorOperator):
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume from deferral; where Airflow gave up by itself, the trigger could not see to the job."""
-        if next_method == "__fail__":
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except (AirflowSensorTimeout, AirflowSkipException):
             self._cancel()
-        return super().resume_execution(next_method, next_kwargs, context)
+            raise
 
     def on_kill(self) -> None:
         """Cancel the job if that was asked for. Nothing here speaks with Airflow: its locks may be held."""

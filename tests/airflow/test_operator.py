@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 
 import pytest
+from airflow.sdk.log import mask_secret
 from airflow_fakes import die, double, fail, wait_for_file
 
 from airflow_provider.compat import AirflowFailException, TaskDeferralError, TaskDeferred
@@ -19,7 +20,8 @@ from airflow_provider.exceptions import (
 )
 from airflow_provider.operators.trainjob import InitializeOperator, TrainJobOperator
 from airflow_provider.testing.tasks import StandInTaskInstance
-from trainer_core import CustomTrainer, FileDatasetInitializer, Initializer, Outcome, TrainJobRef
+from trainer_core import CustomTrainer, FileDatasetInitializer, Initializer, Outcome, TrainerClient, TrainJobRef
+from trainer_core.errors import BackendUnavailableError
 
 
 def an_operator(func=double, args=None, **arguments):
@@ -194,6 +196,15 @@ def test_why_a_job_failed_is_an_xcom_without_what_it_printed(home):
     }
 
 
+def test_a_secret_that_the_training_function_raised_is_in_no_xcom(home):
+    mask_secret("quoted-by-the-training")
+    ti = StandInTaskInstance()
+    why = {"category": "UserCode", "reason": "ValueError: no such token: quoted-by-the-training"}
+    with pytest.raises(TrainJobFailedForGoodError):
+        an_operator(deferrable=True).execute_complete({"ti": ti}, ended(REF, status="Failed", diagnosis=why))
+    assert ti.xcoms["diagnosis"]["reason"] == "ValueError: no such token: ***"
+
+
 def test_an_event_of_a_timeout_fails_the_task_and_leaves_its_retries(home):
     with pytest.raises(TrainJobTimeoutError, match="time is over"):
         an_operator().execute_complete({"ti": StandInTaskInstance()}, {"ref": REF, "timeout": "time is over"})
@@ -243,6 +254,25 @@ def test_a_job_that_cannot_be_followed_in_the_last_try_is_ended(waiting, client)
     with pytest.raises(TrainJobUnreachableError, match="no answer"):
         waiting(deferrable=True).execute_complete({"ti": ti}, {"ref": ref.to_dict(), "error": "no answer"})
     assert client.outcome(ref).status == "Failed"
+
+
+class LosesSight(TrainerClient):
+    """Reaches its backend, but not for long enough to follow a job."""
+
+    def wait(self, job, timeout=None, **arguments):
+        if timeout is None:
+            raise BackendUnavailableError("no answer")
+        return super().wait(job, timeout, **arguments)
+
+
+@pytest.mark.parametrize(("max_tries", "ended"), [(0, True), (1, False)])
+def test_a_job_that_a_worker_loses_sight_of_is_ended_in_the_last_try_only(waiting, client, max_tries, ended):
+    ti = StandInTaskInstance(max_tries=max_tries)
+    operator = waiting()
+    operator.hook.client = LosesSight(operator.hook.config)
+    with pytest.raises(TrainJobUnreachableError, match="no answer"):
+        operator.execute({"ti": ti})
+    assert (client.observe(TrainJobRef.from_dict(ti.xcoms["ref"])).outcome is not None) is ended
 
 
 def test_nothing_ends_a_job_that_is_to_be_kept(waiting, client):

@@ -7,7 +7,13 @@ import datetime
 import pytest
 from airflow_fakes import die, double, wait_for_file
 
-from airflow_provider.compat import AirflowFailException, AirflowSensorTimeout, AirflowSkipException, TaskDeferred
+from airflow_provider.compat import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    TaskDeferralError,
+    TaskDeferred,
+)
 from airflow_provider.exceptions import TrainJobFailedForGoodError, TrainJobRejectedError, TrainJobUnreachableError
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.testing.tasks import StandInTaskInstance
@@ -42,7 +48,7 @@ def test_a_ref_is_taken_in_every_form_a_template_gives_it(submit, written):
     assert execute(a_sensor(written(submit(double, number=3))))["doubled"] == 6
 
 
-@pytest.mark.parametrize("job", ["not a ref", "", None, 3, {"name": "a"}, "[1]"])
+@pytest.mark.parametrize("job", ["not a ref", "a-name", "", None, 3, {"name": "a"}, "[1]", "{[1]: 2}"])
 def test_what_is_no_ref_is_refused_in_one_line(job):
     with pytest.raises(TrainJobRejectedError, match="job must be the ref of a TrainJob") as caught:
         execute(a_sensor(job))
@@ -101,6 +107,13 @@ def test_a_job_that_has_ended_is_not_waited_for_in_the_triggerer(submit, client)
     assert execute(a_sensor(ref, deferrable=True))["doubled"] == 6
 
 
+def test_a_job_that_failed_before_the_deferral_skips_where_failing_softly(submit, client):
+    ref = submit(die)
+    client.wait(ref)
+    with pytest.raises(AirflowSkipException):
+        execute(a_sensor(ref, deferrable=True, soft_fail=True))
+
+
 def resumed(sensor, event):
     return sensor.resume_execution("execute_complete", {"event": event}, {"ti": StandInTaskInstance("wait")})
 
@@ -126,6 +139,13 @@ def test_a_deferral_that_airflow_timed_out_ends_the_job_if_the_sensor_was_told_s
     with pytest.raises(AirflowSensorTimeout):
         sensor.resume_execution("__fail__", {"error": "Trigger timeout"}, {"ti": StandInTaskInstance("wait")})
     assert client.outcome(running).status == "Failed"
+
+
+def test_a_trigger_that_failed_leaves_the_job_to_the_next_try(running, client):
+    sensor = a_sensor(running, on_kill="cancel")
+    with pytest.raises(TaskDeferralError):
+        sensor.resume_execution("__fail__", {"error": "Trigger failure"}, {"ti": StandInTaskInstance("wait")})
+    assert client.observe(running).outcome is None
 
 
 def test_an_event_that_an_earlier_try_left_behind_is_not_taken_for_ours(running):
