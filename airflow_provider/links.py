@@ -17,7 +17,19 @@ if TYPE_CHECKING:
     from airflow_provider.hooks.trainjob import TrainJobHook
     from trainer_core.ref import TrainJobRef
 
-__all__ = ["CONN_ID", "LINKS", "PREFIX", "TEMPLATES", "DashboardLink", "JobLink", "LogsLink", "base_path", "push"]
+__all__ = [
+    "CONN_ID",
+    "LINKS",
+    "PREFIX",
+    "TEMPLATES",
+    "DashboardLink",
+    "JobLink",
+    "LogsLink",
+    "address",
+    "base_path",
+    "push",
+    "safe",
+]
 
 #: Where the API server serves the page.
 PREFIX = "/trainjobs"
@@ -75,14 +87,21 @@ LINKS = (JobLink(), DashboardLink(), LogsLink())
 
 
 def address(template: str, ref: TrainJobRef) -> str:
-    """Fill in ``${name}``, ``${namespace}``, ``${uid}`` and ``${backend}``; anything else stays as it is.
-
-    Only http and https: Airflow makes it a link, and whoever edits connections must not run scripts in the browsers
-    of those who look at tasks.
-    """
+    """Fill in ``${name}``, ``${namespace}``, ``${uid}`` and ``${backend}``; anything else stays as it is."""
     fields = {name: quote(getattr(ref, name), safe="") for name in ("name", "namespace", "uid", "backend")}
-    url = Template(template).safe_substitute(fields)
-    return url if urlsplit(url).scheme in ("http", "https") else ""
+    return safe(Template(str(template)).safe_substitute(fields))
+
+
+def safe(url: Any) -> str:
+    """Return an address that may become a link; empty for any other.
+
+    Only http and https: whoever edits connections, or writes XComs, must not run scripts in the browsers of those who
+    look at tasks.
+    """
+    try:
+        return url if urlsplit(url).scheme in ("http", "https") else ""
+    except (ValueError, TypeError, AttributeError):
+        return ""
 
 
 def push(ti: Any, operator: Any, hook: TrainJobHook) -> None:

@@ -7,7 +7,6 @@ stands in the path, because before Airflow 3.2 that is the only place where the 
 
 from __future__ import annotations
 
-from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +20,7 @@ from airflow.api_fastapi.logging.decorators import action_logging
 from airflow.sdk._shared.secrets_masker import redact
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import FileResponse, JSONResponse, RedirectResponse
+from pydantic import AwareDatetime
 
 from airflow_provider.ui import live, store, view
 from airflow_provider.ui.store import Pushed, Task
@@ -116,7 +116,7 @@ def list_jobs(
     dag: Annotated[str | None, Query(max_length=250)] = None,
     status: Annotated[str | None, Query(max_length=20)] = None,
     text: Annotated[str, Query(max_length=250)] = "",
-    before: datetime | None = None,
+    before: AwareDatetime | None = None,
 ) -> dict[str, Any]:
     """The jobs of the DAGs that the user may read, newest first."""
     readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")

@@ -123,7 +123,11 @@ def log(client: TrainerClient, ref: TrainJobRef, step: str, after: int) -> Log:
     lines: deque[str] = deque(maxlen=_LINES)
     points: deque[dict[str, Any]] = deque(maxlen=_POINTS)
     count = texts = 0
-    for line in islice(client.backend.logs(ref, step), after, None):
+    read = client.backend.logs(ref, step)
+    if sum(1 for _ in islice(read, after)) < after:
+        # It began anew: a resumed job has other pods, and a kubelet keeps only the newest part of a long log.
+        after, read = 0, client.backend.logs(ref, step)
+    for line in read:
         count += 1
         point = parse_progress(line)
         if point:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.links import DashboardLink, LogsLink
+from airflow_provider import links
 from trainer_core.observation import COMPLETE, CREATED, FAILED, RUNNING, SUSPENDED, Progress
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ def job(pushed: Pushed, look: Look | None, unreachable: str | None) -> dict[str,
             "created": _time(look.job.creation_timestamp if look else pushed.at),
             "unreachable": unreachable,
             "deleted": pushed.deletion,
-            "dashboard": pushed.left.get(DashboardLink.xcom_key),
-            "logs": pushed.left.get(LogsLink.xcom_key),
+            "dashboard": links.safe(pushed.left.get(links.DashboardLink.xcom_key)),
+            "logs": links.safe(pushed.left.get(links.LogsLink.xcom_key)),
             **said,
         }
     )
@@ -218,12 +218,12 @@ def _shown(node: Any, name: str | None, mask: Callable[[str, str | None], str]) 
 
 
 def _name_of(node: Mapping[str, Any], key: str, outer: str | None) -> str:
-    """The name that says what the value is: that of a variable of the environment stands beside it."""
+    """The name that says what the value is: that of a variable of the environment stands beside or above it."""
     if key in ("data", "stringData") and node.get("kind") == "Secret":
         return "secret"
     if outer == "secret":
         return outer
-    return str(node.get("name", key)) if key == "value" else str(key)
+    return str(node.get("name", outer or key)) if key == "value" else str(key)
 
 
 def _text(text: str, name: str | None, mask: Callable[[str, str | None], str]) -> str:

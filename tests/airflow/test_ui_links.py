@@ -24,6 +24,8 @@ _REF = TrainJobRef("kubernetes", "team", "train-1", "u/1")
         ('http://g.example/?q={job="${name}"}&from=${__from}', 'http://g.example/?q={job="train-1"}&from=${__from}'),
         ("javascript:alert(1)//${name}", ""),
         ("//dash.example/${name}", ""),
+        ("https://[${name}/", ""),
+        (17, ""),
     ],
 )
 def test_a_template_becomes_an_address_that_is_safe_to_click(template, url):

@@ -11,6 +11,7 @@ import pytest
 from fake_cluster import Cluster
 from ui_scene import EDITOR, OUTSIDER, VIEWER, Browser, a_dag, push, ref_of, task_of, training
 
+from airflow_provider.sensors.trainjob import TrainJobSensor
 from trainer_core import CustomTrainerContainer
 
 _PAGES = [
@@ -250,6 +251,35 @@ def test_the_list_says_status_and_progress(browse, trains):
     assert (row["status"], row["progress"]["percentage"], row["task_id"]) == ("Running", 100, "train")
 
 
+def test_a_task_that_only_waits_for_a_job_has_no_line_of_its_own(browse, run_dag, gate):
+    gate.touch()
+    dag = a_dag("open_sensor", training(gate))
+    with dag:
+        TrainJobSensor(task_id="wait", job=dag.get_task("train").output, poke_interval=0.1)
+    task = task_of(run_dag(dag))
+    rows = browse(VIEWER).get("api/jobs", dag="open_sensor").json()["jobs"]
+    assert [row["task_id"] for row in rows] == ["train"]
+    assert browse(VIEWER, {**task, "task_id": "wait"}).get("api/job").status_code == 404
+
+
+def test_what_a_task_says_of_its_job_is_data_whatever_it_claims_to_be(browse, submitted):
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import update
+
+    claim = json.dumps({"__classname__": "os.path", "__version__": 1, "__data__": {}})
+    submitted("open_object")
+    with create_session() as session:
+        ours = (XComModel.dag_id == "open_object", XComModel.key == "status")
+        session.execute(update(XComModel).where(*ours).values(value=claim))
+    (row,) = browse(VIEWER).get("api/jobs", dag="open_object").json()["jobs"]
+    assert row["task_id"] == "train"
+
+
+def test_a_time_without_a_zone_is_refused(browse):
+    assert browse(VIEWER).get("api/jobs", before="2020-01-01T00:00:00").status_code == 422
+
+
 @pytest.mark.parametrize(
     ("filters", "count"),
     [
@@ -274,6 +304,12 @@ def test_a_log_comes_in_parts_and_progress_apart_from_it(browse, trains):
     assert first["points"][-1] == {"step": 4, "total": 4, "metrics": {"loss": 0.5}}
     second = viewer.get("api/log", after=first["next"]).json()
     assert (second["lines"], second["next"]) == ([], first["next"])
+
+
+def test_a_log_that_began_anew_is_read_from_its_beginning(browse, trains):
+    viewer = browse(VIEWER, trains("open_log_anew"))
+    whole = viewer.get("api/log").json()
+    assert viewer.get("api/log", after=whole["next"] + 1).json() == whole
 
 
 @pytest.mark.parametrize("step", ["../../etc/passwd", "node-0/..", "", "NODE"])

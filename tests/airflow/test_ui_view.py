@@ -25,6 +25,13 @@ def test_the_same_holds_where_the_variables_are_a_dict():
     assert shown({"env": {"HF_TOKEN": "hf_1", "X": "1"}}) == {"env": {"HF_TOKEN": "***", "X": "1"}}
 
 
+def test_the_same_holds_where_a_variable_has_its_value_below_it():
+    items = {"HF_TOKEN": {"value": "hf_1"}, "X": {"value": "1"}}
+    assert shown({"environment": {"items": items}}) == {
+        "environment": {"items": {"HF_TOKEN": {"value": "***"}, "X": {"value": "1"}}}
+    }
+
+
 def test_a_secret_has_entries_but_no_values():
     secret = {"kind": "Secret", "metadata": {"name": "one"}, "stringData": {"model": "hf_literal"}}
     assert shown(secret)["stringData"] == {"model": "***"}
@@ -42,6 +49,13 @@ def test_code_and_data_for_programs_are_only_counted():
     }
 
 
+def pushed(state, left):
+    """What the task of a job on a cluster wrote down."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    ref = TrainJobRef("kubernetes", "team", "train-1", "uid")
+    return Pushed(Task("a_dag", "run", "train"), ref, now, state, left)
+
+
 @pytest.mark.parametrize(
     ("state", "left", "actions"),
     [
@@ -54,6 +68,11 @@ def test_code_and_data_for_programs_are_only_counted():
     ],
 )
 def test_a_job_that_cannot_be_reached_is_ended_or_run_again_by_its_task(state, left, actions):
-    now = datetime.datetime.now(datetime.timezone.utc)
-    ref = TrainJobRef("kubernetes", "team", "train-1", "uid")
-    assert view.task_actions(Pushed(Task("a_dag", "run", "train"), ref, now, state, left)) == actions
+    assert view.task_actions(pushed(state, left)) == actions
+
+
+@pytest.mark.parametrize("address", ["javascript:alert(1)", "https://[", {"a": "dict"}])
+def test_an_address_that_a_task_wrote_is_a_link_only_if_it_is_safe_to_click(address):
+    left = {"trainjob_dashboard_link": address, "trainjob_logs_link": "https://logs.example/train-1"}
+    job = view.job(pushed("running", left), None, "there is no connection")
+    assert ("dashboard" in job, job["logs"]) == (False, "https://logs.example/train-1")
