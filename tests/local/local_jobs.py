@@ -44,6 +44,20 @@ def leaves_a_child():
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
 
 
+def leaves_a_child_and_no_log():
+    """Fails with a folder where its log was, which no supervisor can read."""
+    import os
+    import subprocess
+    import sys
+    from pathlib import Path
+
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    log = Path(os.environ["TRAINJOB_TERMINATION_LOG"]).parents[1] / "logs" / "node-0.log"
+    log.unlink()
+    log.mkdir()
+    raise RuntimeError("no luck")
+
+
 def ignores_being_told_to_stop(gate: str):
     import signal
     from pathlib import Path

@@ -114,3 +114,16 @@ def test_what_was_left_half_made_is_removed_after_an_hour(client, ask, home):
             os.utime(home / place / name, (time.time() - age,) * 2)
     collect.sweep(Home(home), keep=1000, keep_days=30)
     assert [path.name for place in ("staging", "trash") for path in (home / place).iterdir()] == ["young", "young"]
+
+
+def test_what_another_sweeper_has_just_removed_stops_no_sweep(client, ask, home):
+    client.wait(client.submit(ask()))
+    assert left(home, "job")
+    # A link to nowhere is what a folder looks like that went between the list and the look.
+    (home / "trash" / "gone").symlink_to(home / "nowhere")
+    old = home / "staging" / "old"
+    old.mkdir()
+    os.utime(old, (time.time() - 2 * HOUR,) * 2)
+    os.utime(home / "jobs/job/status.json", (time.time() - 40 * DAY,) * 2)
+    assert collect.sweep(Home(home), keep=1000, keep_days=30) == ["job"]
+    assert not old.exists()

@@ -14,6 +14,8 @@ from local_jobs import (
     keeps_children,
     kill,
     leaves_a_child,
+    leaves_a_child_and_no_log,
+    left,
     processes_of,
     supervisor_of,
     waits_at,
@@ -73,6 +75,13 @@ def test_a_node_that_fails_ends_the_others(client, ask, gate):
     diagnosis = client.wait(ref).diagnosis
     assert (diagnosis.category, diagnosis.step) == (Category.USER_CODE, "node-1")
     assert diagnosis.reason == "ValueError: rank 1 has enough"
+    assert processes_of(ref.uid) == []
+
+
+def test_a_job_whose_supervisor_cannot_go_on_leaves_no_process_behind(client, ask, home):
+    ref = client.submit(ask(leaves_a_child_and_no_log))
+    assert left(home, "job")
+    assert "its supervisor could not go on" in client.outcome(ref).diagnosis.reason
     assert processes_of(ref.uid) == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,5 +75,6 @@ def _sweep_half_made(home: Home) -> None:
     """A submitter or deleter that was killed left a folder nobody will ever finish."""
     for place in (home.staging, home.trash):
         for path in place.glob("*"):
-            if not JobFolder(path).supervised() and time.time() - path.stat().st_mtime > _HALF_MADE_SECONDS:
-                shutil.rmtree(path, ignore_errors=True)
+            with suppress(FileNotFoundError):  # Supervisors of other jobs sweep, too.
+                if not JobFolder(path).supervised() and time.time() - path.stat().st_mtime > _HALF_MADE_SECONDS:
+                    shutil.rmtree(path, ignore_errors=True)

@@ -16,6 +16,7 @@ import sysconfig
 import time
 import venv
 from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
@@ -82,8 +83,11 @@ def remove_unused(environments: Path, needed: Set[str], older_than: float) -> No
     """
     for marker in environments.glob(f"*/{_MARKER}"):
         folder = marker.parent
-        with FileLock(environments / f"{folder.name}.lock", mode=0o600):
-            if folder.name not in needed and time.time() - marker.stat().st_mtime > older_than:
+        if folder.name in needed:
+            continue
+        with FileLock(environments / f"{folder.name}.lock", mode=0o600), suppress(FileNotFoundError):
+            # Gone already where another one has removed it in the meantime.
+            if time.time() - marker.stat().st_mtime > older_than:
                 marker.unlink()
                 shutil.rmtree(folder, ignore_errors=True)
 

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -116,8 +116,8 @@ class Run:
             await self._until_done_or_wish(work)
         finally:
             work.cancel()
-            with suppress(asyncio.CancelledError, _FailedError):
-                await work
+            # Whatever it ended of, its processes end with it.
+            await asyncio.gather(work, return_exceptions=True)
             await self._end_processes()
 
     async def _until_done_or_wish(self, work: asyncio.Task[None]) -> None:
