@@ -1,7 +1,8 @@
-"""The command as a user starts it: a process of its own in a folder with training code."""
+"""The command in a folder with training code: in this process, or as a user starts it in one of its own."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from trainer_core.cli import main
 
 TRAINING = """
 import time
@@ -49,30 +52,29 @@ class Command:
     """Runs `trainjob` in a folder."""
 
     folder: Path
+    capsys: pytest.CaptureFixture[str]
 
-    @property
-    def env(self) -> dict[str, str]:
-        """Its own home, no terminal, no other backend."""
-        env = {key: value for key, value in os.environ.items() if key != "TRAINJOB_BACKEND"}
-        return {**env, "TRAINJOB_HOME": str(self.folder / "home"), "COLUMNS": "80"}
-
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start it and return at once."""
+    def start(self, *arguments: str, **settings: Any) -> subprocess.Popen[str]:
+        """Start it in a process of its own and return at once."""
         return subprocess.Popen(
             [sys.executable, "-c", "import sys; from trainer_core.cli import main; sys.exit(main())", *arguments],
-            cwd=self.folder,
-            env=self.env,
             text=True,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **settings},
         )
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run it to its end."""
-        process = self.start(*arguments)
-        out, err = process.communicate()
-        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+        """Run it to its end, in this process: to start another one takes most of a second."""
+        importlib.invalidate_caches()
+        self.capsys.readouterr()
+        code = main(arguments)
+        self._forget_modules()
+        return subprocess.CompletedProcess(arguments, code, *self.capsys.readouterr())
+
+    def _forget_modules(self) -> None:
+        """Those of this folder: the next test has others of the same names."""
+        for name, module in list(sys.modules.items()):
+            if str(getattr(module, "__file__", None)).startswith(f"{self.folder}/"):
+                del sys.modules[name]
 
     def json(self, *arguments: str) -> Any:
         """Run it and read what it prints."""
@@ -87,9 +89,14 @@ class Command:
 
 
 @pytest.fixture
-def trainjob(tmp_path):
+def trainjob(tmp_path, monkeypatch, capsys):
+    """The command with a home of its own, no terminal, no other backend."""
     (tmp_path / "train.py").write_text(TRAINING)
-    command = Command(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRAINJOB_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("TRAINJOB_BACKEND", raising=False)
+    command = Command(tmp_path, capsys)
     yield command
     for name in command.jobs:
         command("delete", name)

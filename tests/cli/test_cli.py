@@ -223,8 +223,9 @@ def test_a_module_that_fails_when_it_is_imported_is_bad_input(trainjob, module, 
 def test_a_module_may_change_directory_and_search_path(trainjob):
     module = "import os, sys\nos.chdir('/')\nsys.path.pop(0)\ndef main():\n    return 'it ran'\n"
     (trainjob.folder / "wanders.py").write_text(module)
+    out, err = trainjob.start("submit", "wanders:main", *RUN, "--name", "job", "--wait").communicate()
 
-    assert trainjob("submit", "wanders:main", *RUN, "--name", "job", "--wait").stdout == "job Complete it ran\n"
+    assert out == "job Complete it ran\n", err
 
 
 @pytest.mark.parametrize(
@@ -260,11 +261,10 @@ def test_a_reader_that_has_seen_enough_is_no_failure(trainjob):
 
 
 def test_output_that_cannot_be_written_is_one_line(trainjob):
-    with Path("/dev/full").open("w") as full:
-        command = [sys.executable, "-c", "import sys; from trainer_core.cli import main; sys.exit(main())", "runtimes"]
-        done = subprocess.run(command, env=trainjob.env, stdout=full, stderr=subprocess.PIPE, text=True)
+    with Path("/dev/full").open("w") as full, trainjob.start("runtimes", stdout=full) as running:
+        said = running.stderr.read()
 
-    assert (done.returncode, done.stderr) == (6, "trainjob: [Errno 28] No space left on device\n")
+    assert (running.returncode, said) == (6, "trainjob: [Errno 28] No space left on device\n")
 
 
 def test_help_names_the_exit_codes(trainjob):

@@ -237,9 +237,11 @@ def test_a_server_that_does_not_speak_tls_is_a_matter_of_tls(doctor, cluster, tm
     assert (code, report.state("TLS")) == (6, "missing")
 
 
-def test_a_server_that_is_not_there_is_no_matter_of_tls(doctor, tmp_path, monkeypatch):
-    with Cluster() as gone:
-        monkeypatch.setenv("KUBECONFIG", str(gone.kubeconfig(tmp_path / "config")))
+def test_a_server_that_is_not_there_is_no_matter_of_tls(doctor, cluster, tmp_path, monkeypatch):
+    config = yaml.safe_load(cluster.kubeconfig(tmp_path / "gone").read_text())
+    config["clusters"][0]["cluster"]["server"] = "http://127.0.0.1:9"
+    (tmp_path / "gone").write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "gone"))
     code, report = doctor()
 
     assert (code, report.state("server")) == (6, "missing")
