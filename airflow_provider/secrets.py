@@ -78,7 +78,7 @@ def literals(secrets: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, 
     found = {name: _looked_up(*place) for name, place in used.items()}
     missing = [f"connection {used[name][0]!r} has no {used[name][1]} for {name}" for name in used if not found[name]]
     if missing:
-        raise ValueError("; ".join(missing))
+        raise ValueError(f"{'; '.join(missing)}; fill it in there, or name another connection")
     for role in secrets.keys() & _ROLES:
         _check_lasts(secrets[role])
     return {name: value for name, value in found.items() if value}
