@@ -62,6 +62,13 @@ def test_a_file_without_a_pytorchjob_is_one_line_of_error(tmp_path, capsys):
     assert capsys.readouterr().err == f"trainjob: {path} has no PyTorchJob (kubeflow.org/v1)\n"
 
 
+def test_a_file_that_is_not_there_is_one_line_that_says_what_to_give(tmp_path, capsys):
+    path = tmp_path / "nowhere.yaml"
+    assert run(["migrate", str(path)]) == 2
+    said = f"trainjob: {path} cannot be read: there is no file {path}; give the path of a YAML file, or - for standard "
+    assert capsys.readouterr().err == f"{said}input\n"
+
+
 def test_a_job_that_no_operator_takes_is_one_line_of_error(tmp_path, capsys):
     path = tmp_path / "job.yaml"
     path.write_text(JOB.replace("{zone: a}", "1").replace("[{name: pytorch, image: train:1", "[1, {name: pytorch"))

@@ -7,14 +7,14 @@ Two spellings: a friendly one with the fields of the trainer and the initializer
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from trainer_core.cli.files import documents
 from trainer_core.client import TrainerClient
 from trainer_core.errors import InvalidRequestError
 from trainer_core.initializers import initializer_from_dict
@@ -40,13 +40,11 @@ def read(path: str) -> dict[str, Any]:
     Raises:
         InvalidRequestError: It cannot be read, or is no mapping.
     """
-    try:
-        data = yaml.safe_load(sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InvalidRequestError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
-    if not isinstance(data, dict):
-        raise InvalidRequestError(f"{path} must hold a mapping with trainer: and runtime:, got {type(data).__name__}")
-    return data
+    found = documents(path)
+    if len(found) != 1 or not isinstance(found[0], dict):
+        got = f"{len(found)} documents" if len(found) != 1 else type(found[0]).__name__
+        raise InvalidRequestError(f"{path} must hold a mapping with trainer: and runtime:, got {got}")
+    return found[0]
 
 
 def request(client: TrainerClient, data: Mapping[str, Any]) -> TrainJobRequest:
@@ -91,14 +89,27 @@ def function(reference: str) -> Any:
     module_name, _, path = reference.partition(":")
     if not module_name or module_name.startswith(".") or not path:
         raise InvalidRequestError(f"{reference!r} must be module:function, such as train:main for main() in train.py")
+    found = _imported(module_name, reference)
+    for name in path.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError as error:
+            functions = [each for each, _ in inspect.getmembers(found, inspect.isfunction)]
+            raise InvalidRequestError(
+                f"{reference!r} cannot be imported: {error}; it has the functions {', '.join(functions) or '(none)'}"
+            ) from error
+    return found
+
+
+def _imported(module: str, reference: str) -> Any:
     folder = str(Path.cwd())
     sys.path.insert(0, folder)
     try:
-        found: Any = importlib.import_module(module_name)
-        for name in path.split("."):
-            found = getattr(found, name)
-    except (ImportError, AttributeError) as error:
-        raise InvalidRequestError(f"{reference!r} cannot be imported from {folder}: {error}") from error
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise InvalidRequestError(
+            f"{reference!r} cannot be imported from {folder}: {error}; {_remedy(module, error.name or '')}"
+        ) from error
     except (Exception, SystemExit) as error:
         raise InvalidRequestError(
             f"{reference!r} cannot be imported from {folder}: {type(error).__name__}: {error}"
@@ -106,7 +117,12 @@ def function(reference: str) -> Any:
     finally:
         with suppress(ValueError):  # The module may have changed the search path.
             sys.path.remove(folder)
-    return found
+
+
+def _remedy(wanted: str, missing: str) -> str:
+    if wanted == missing or wanted.startswith(f"{missing}."):
+        return f"go to the folder where {missing} lies, or install it"
+    return f"install {missing}, or import it inside the function"
 
 
 def _trainer(data: Any) -> Any:

@@ -9,7 +9,7 @@ import typer
 
 from trainer_core.admin.migrate import Migration, Note, migrate, pytorch_jobs
 from trainer_core.cli import exits
-from trainer_core.cli.runtimes import print_yaml, read_yaml
+from trainer_core.cli.runtimes import manifests_of, print_yaml
 from trainer_core.errors import InvalidRequestError
 
 __all__ = ["register"]
@@ -30,7 +30,7 @@ def print_migrated(
 
     No cluster is asked: `trainjob migrate job.yaml | kubectl apply --dry-run=server -f -` is the last check.
     """
-    jobs = [job for document in read_yaml(file) for job in pytorch_jobs(document)]
+    jobs = [job for document in manifests_of(file) for job in pytorch_jobs(document)]
     if not jobs:
         raise InvalidRequestError(f"{file} has no PyTorchJob (kubeflow.org/v1)")
     migrations = [_migrated(job) for job in jobs]

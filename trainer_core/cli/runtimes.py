@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from enum import Enum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +17,7 @@ from trainer_core.admin.findings import ERROR, Finding
 from trainer_core.admin.listed import Listed, listed
 from trainer_core.admin.validate import findings
 from trainer_core.cli import exits
+from trainer_core.cli.files import documents
 from trainer_core.cli.output import Format, Output, print_data, print_table
 from trainer_core.cli.settings import Settings
 from trainer_core.cluster.kinds import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES
@@ -25,7 +25,7 @@ from trainer_core.configs import KubernetesBackendConfig
 from trainer_core.errors import InvalidRequestError
 from trainer_core.runtimes import Runtime
 
-__all__ = ["administrator", "group", "print_yaml", "read_yaml"]
+__all__ = ["administrator", "group", "manifests_of", "print_yaml"]
 
 File = Annotated[str, typer.Argument(help="Runtimes in YAML, one or several documents; - for standard input.")]
 Name = Annotated[str, typer.Argument(help="Name of the runtime.")]
@@ -110,7 +110,7 @@ def validate(
     output: Output = Format.TABLE,
 ) -> int:
     """Say what is wrong with runtimes; exit code 2 if that is an error. Needs no cluster."""
-    manifests = read_yaml(file)
+    manifests = manifests_of(file)
     found = [(_name(manifest), findings(manifest)) for manifest in manifests]
     if output is Format.JSON:
         print_data([{"name": name, "findings": [each.to_dict() for each in all_of_it]} for name, all_of_it in found])
@@ -128,7 +128,7 @@ def validate(
 def diff(context: typer.Context, file: File, output: Output = Format.TABLE) -> int:
     """Show what apply would change; exit code 1 if that is anything."""
     admin = administrator(context.obj)
-    found = [(_name(manifest), admin.diff(manifest)) for manifest in read_yaml(file)]
+    found = [(_name(manifest), admin.diff(manifest)) for manifest in manifests_of(file)]
     if output is Format.JSON:
         print_data([{"name": name, "changes": [each.to_dict() for each in changes]} for name, changes in found])
     else:
@@ -149,7 +149,7 @@ def apply(
 ) -> None:
     """Create runtimes, or make those there are like them. TrainJobs that run are not touched."""
     admin = administrator(context.obj)
-    manifests = read_yaml(file)
+    manifests = manifests_of(file)
     _refuse_errors(manifests)
     done = []
     for manifest in manifests:
@@ -200,13 +200,13 @@ def _is_cluster(settings: Settings) -> bool:
     return isinstance(settings.config, KubernetesBackendConfig)
 
 
-def read_yaml(path: str) -> list[dict[str, Any]]:
-    """Return the documents of a file or, for ``-``, of standard input; one that is no mapping is for others to find."""
-    try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
-        found = [document for document in yaml.safe_load_all(text) if document is not None]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InvalidRequestError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+def manifests_of(path: str) -> list[Any]:
+    """Return the documents of a file or, for ``-``, of standard input; one that is no mapping is for others to find.
+
+    Raises:
+        InvalidRequestError: There is none.
+    """
+    found = documents(path)
     if not found:
         raise InvalidRequestError(f"{path} holds nothing")
     return found

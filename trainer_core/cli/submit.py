@@ -17,7 +17,7 @@ from trainer_core.errors import InvalidRequestError
 from trainer_core.initializers import initializer_from_dict
 from trainer_core.ref import TrainJobRef
 from trainer_core.request import TrainJobRequest
-from trainer_core.trainers import CustomTrainer
+from trainer_core.trainers import CustomTrainer, CustomTrainerContainer
 from trainer_core.waiting import failure_message
 
 __all__ = ["finish", "register"]
@@ -30,6 +30,9 @@ Arg = Annotated[
 Runtime = Annotated[str | None, typer.Option(help="The blueprint; torch-distributed if not given.")]
 Nodes = Annotated[int | None, typer.Option(help="Nodes to train on.")]
 Processes = Annotated[int | None, typer.Option("--procs-per-node", help="Processes on each node.")]
+Image = Annotated[
+    str | None, typer.Option(help="Container image: without a function it is run as it is, else the function in it.")
+]
 Package = Annotated[list[str] | None, typer.Option("--package", "-p", help="What pip installs first.")]
 Env = Annotated[list[str] | None, typer.Option("--env", "-e", help="NAME=VALUE for the training processes.")]
 Packaging = Annotated[str, typer.Option(help="How the function travels: source, reference or cloudpickle.")]
@@ -56,6 +59,7 @@ def submit(
     runtime: Runtime = None,
     nodes: Nodes = None,
     procs_per_node: Processes = None,
+    image: Image = None,
     package: Package = None,
     env: Env = None,
     packaging: Packaging = "source",
@@ -66,10 +70,10 @@ def submit(
     timeout: Timeout = None,
     output: Output = Format.TABLE,
 ) -> int:
-    """Submit a training function, or a definition from a file, and print the job's name."""
+    """Submit a training function, a container image or a definition from a file, and print the job's name."""
     client: TrainerClient = context.obj.client
     flags = {"nodes": nodes, "procs_per_node": procs_per_node, "package": package, "env": env, "packaging": packaging}
-    where = {"runtime": runtime, "dataset": dataset, "model": model, "name": name}
+    where = {"runtime": runtime, "image": image, "dataset": dataset, "model": model, "name": name}
     asked = _request(client, function, file, arg, {**flags, **where})
     return _submitted(client, asked, wait, timeout, output)
 
@@ -100,6 +104,7 @@ def render(
     runtime: Runtime = None,
     nodes: Nodes = None,
     procs_per_node: Processes = None,
+    image: Image = None,
     package: Package = None,
     env: Env = None,
     packaging: Packaging = "source",
@@ -111,7 +116,7 @@ def render(
     """Print what submitting would create; create nothing."""
     settings: Settings = context.obj
     flags = {"nodes": nodes, "procs_per_node": procs_per_node, "package": package, "env": env, "packaging": packaging}
-    where = {"runtime": runtime, "dataset": dataset, "model": model, "name": name}
+    where = {"runtime": runtime, "image": image, "dataset": dataset, "model": model, "name": name}
     asked = _request(settings.client, function, file, arg, {**flags, **where})
     rendered = settings.client.render(asked)
     if output is Format.JSON:
@@ -154,18 +159,20 @@ def _submitted(client: TrainerClient, asked: TrainJobRequest, wait: bool, timeou
 def _request(
     client: TrainerClient, function: str | None, file: str | None, arg: list[str] | None, flags: dict[str, Any]
 ) -> TrainJobRequest:
-    if (function is None) == (file is None):
-        raise InvalidRequestError(
-            "give the training function as module:function, or --file with a definition: one of the two"
-        )
+    if file is not None and function is not None:
+        raise InvalidRequestError(f"give either {function} or --file; a definition names its function itself")
     if file is not None:
-        _refuse_flags(arg, flags)
+        _refuse_flags(arg, flags, "goes with module:function; in a definition write it into the file")
         data = {**definition.read(file), **({"name": flags["name"]} if flags["name"] else {})}
         return definition.request(client, data)
+    if function is None and flags["image"] is None:
+        raise InvalidRequestError(
+            "give the training function as module:function, or --file with a definition, or --image to run as it is"
+        )
     sources = {role: flags[role] for role in ("dataset", "model") if flags[role]}
     return client.request(
         runtime=flags["runtime"],
-        trainer=_trainer(function or "", arg, flags),
+        trainer=_container(arg, flags) if function is None else _trainer(function, arg, flags),
         initializer=initializer_from_dict(sources) if sources else None,
         options=definition.options({"name": flags["name"]}),
     )
@@ -176,6 +183,7 @@ def _trainer(function: str, arg: list[str] | None, flags: dict[str, Any]) -> Cus
     return CustomTrainer(
         func=load(function),
         func_args=_pairs("--arg", arg) or None,
+        image=flags["image"],
         num_nodes=flags["nodes"],
         num_proc_per_node=flags["procs_per_node"],
         packages_to_install=flags["package"] or None,
@@ -184,13 +192,24 @@ def _trainer(function: str, arg: list[str] | None, flags: dict[str, Any]) -> Cus
     )
 
 
-def _refuse_flags(arg: list[str] | None, flags: dict[str, Any]) -> None:
+def _container(arg: list[str] | None, flags: dict[str, Any]) -> CustomTrainerContainer:
+    of_functions = {key: flags[key] for key in ("package", "packaging")}
+    _refuse_flags(arg, of_functions, "goes with module:function; TrainerArgs of a definition are for an image")
+    return CustomTrainerContainer(
+        image=flags["image"],
+        num_nodes=flags["nodes"],
+        num_proc_per_node=flags["procs_per_node"],
+        env=_pairs("--env", flags["env"]) or None,
+    )
+
+
+def _refuse_flags(arg: list[str] | None, flags: dict[str, Any], why: str) -> None:
     given = [
         name for name, value in flags.items() if value and name != "name" and (name, value) != ("packaging", "source")
     ]
     if arg or given:
         named = ", ".join(f"--{name.replace('_', '-')}" for name in (["arg"] if arg else []) + given)
-        raise InvalidRequestError(f"{named} goes with module:function; in a definition write it into the file")
+        raise InvalidRequestError(f"{named} {why}")
 
 
 def _pairs(option: str, texts: list[str] | None) -> dict[str, str]:
