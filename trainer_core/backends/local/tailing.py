@@ -17,30 +17,38 @@ __all__ = ["lines", "some"]
 
 _LOOK_SECONDS = 0.1
 _BLOCK = 65_536
+#: Bytes of a line from which on it comes in pieces.
+_LONGEST = 262_144
 #: Bytes that one look reads at most; a longer line comes in pieces.
 _LOOK_BYTES = 1_048_576
 
 
 def lines(folder: JobFolder, ref: TrainJobRef, step: str, follow: bool) -> Iterator[str]:
-    """Yield each line once, without its end. A last line without an end is yielded when nothing can follow it."""
+    """Yield each line once, without its end. A last line without an end is yielded when nothing can follow it.
+
+    A long line, such as a progress bar that never ends its own, comes in pieces: memory does not grow with it.
+    """
     rest = b""
+    ended = not follow
     with ExitStack() as stack:
         file: IO[bytes] | None = None
         while True:
-            # Asked before reading: what is written before the end is read after it was seen.
-            ended = not follow or _has_ended(folder, ref)
             if file is None and (file := _opened(folder, ref, step)) is not None:
                 # Kept open: it stays this job's, also when the job is deleted and its name used again.
                 stack.enter_context(file)
             block = file.read(_BLOCK) if file is not None else b""
             *whole, rest = (rest + block).split(b"\n")
-            for line in whole:
-                yield line.decode("utf-8", "replace").rstrip("\r")
+            if len(rest) >= _LONGEST:
+                whole, rest = [*whole, rest[: _end(rest)]], rest[_end(rest) :]
+            yield from map(_text, whole)
             if block:
                 continue
             if ended:
                 break
-            time.sleep(_LOOK_SECONDS)
+            # What is written before the end is read after it was seen.
+            ended = _has_ended(folder, ref)
+            if not ended:
+                time.sleep(_LOOK_SECONDS)
     if rest:
         yield rest.decode("utf-8", "replace")
 
@@ -69,9 +77,19 @@ def some(
     *found, rest = data.split(b"\n", most)
     full = len(data) == _LOOK_BYTES
     if rest and len(found) < most and (not found if full else whole):
-        found, rest = [*found, rest], b""
-    lines_ = [line.decode("utf-8", "replace").rstrip("\r") for line in found]
-    return lines_, start + len(data) - len(rest), not full and len(found) < most
+        end = _end(rest) if full else len(rest)
+        found, rest = [*found, rest[:end]], rest[end:]
+    return [*map(_text, found)], start + len(data) - len(rest), not full and len(found) < most
+
+
+def _end(data: bytes) -> int:
+    """Where to cut a line that goes on: within no character, and not where it would seem to end with a return."""
+    last = range(len(data) - 1, max(0, len(data) - 8), -1)
+    return next((at for at in last if data[at] & 0xC0 != 0x80 and data[at - 1 : at] != b"\r"), len(data))
+
+
+def _text(line: bytes) -> str:
+    return line.decode("utf-8", "replace").rstrip("\r")
 
 
 def _opened(folder: JobFolder, ref: TrainJobRef, step: str) -> IO[bytes] | None:
@@ -89,6 +107,6 @@ def _opened(folder: JobFolder, ref: TrainJobRef, step: str) -> IO[bytes] | None:
 
 def _has_ended(folder: JobFolder, ref: TrainJobRef) -> bool:
     try:
-        return observe.observe(folder, ref).outcome is not None
+        return observe.check_is(folder, ref).ended or not folder.supervised()
     except JobNotFoundError:
         return True
