@@ -59,15 +59,36 @@ def test_the_same_state_again_is_no_news():
 def test_that_a_job_is_not_there_is_news_once():
     found = known("a")
 
-    assert found.end_list(JOBS, {}, 5, ["a"]) == ["a"]
-    assert found.end_list(JOBS, {}, 6, ["a"]) == []
+    assert found.end_list(JOBS, {}, 5, dict(found.entries)) == ["a"]
+    assert found.end_list(JOBS, {}, 6, dict(found.entries)) == []
 
 
 def test_a_job_that_is_newer_than_a_list_is_not_gone_for_being_missing_there():
     found = known("a")
     found.take(JOBS, "ADDED", job(7))
 
-    assert found.end_list(JOBS, {}, 6, ["a"]) == []
+    assert found.end_list(JOBS, {}, 6, dict(found.entries)) == []
+
+
+def test_a_list_that_began_before_a_job_was_kept_says_nothing_of_its_pods():
+    found = known("b")
+    begun = dict(found.entries)
+    found.take(PODS, "ADDED", pod(3))
+    found.entries["a"] = Entry()
+
+    assert found.end_list(PODS, {"a": {"p"}}, 5, begun) == []
+    assert found.take(PODS, "ADDED", pod(3)) == "a"
+
+
+def test_a_list_that_began_before_a_job_was_forgotten_and_kept_again_says_nothing_of_its_pods():
+    found = known("a")
+    begun = dict(found.entries)
+    found.take(PODS, "ADDED", pod(3))
+    found.forget("a")
+    found.entries["a"] = Entry()
+
+    assert found.end_list(PODS, {"a": {"p"}}, 5, begun) == []
+    assert found.take(PODS, "ADDED", pod(3)) == "a"
 
 
 def test_a_deleted_job_does_not_come_back_from_an_older_list():
@@ -132,7 +153,8 @@ class World:
         for raw in pods:
             self.known.take(PODS, "ADDED", raw)
         if self.listing:
-            self.known.end_list(PODS, {"a": {raw["metadata"]["name"] for raw in pods}}, version, ["a"])
+            seen = {"a": {raw["metadata"]["name"] for raw in pods}}
+            self.known.end_list(PODS, seen, version, self.known.entries)
         self.listing = None
 
     def truth(self):

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import contextmanager
 
 import pytest
 from fake_cluster import Fault
@@ -19,7 +20,7 @@ from trainer_core.configs import KubernetesBackendConfig
 from trainer_core.errors import BackendUnavailableError
 
 JOBSET = "jobset.sigs.k8s.io/jobset-name"
-PATIENCE = 20.0
+PATIENCE = 60.0
 PACE = watch.Pace(linger=0.2, patience=0.5, quiet=30.0, forbidden=0.3)
 
 
@@ -75,6 +76,15 @@ def until(subscription, met):
         subscription.wait(end - time.monotonic())
         snapshot = subscription.snapshot()
     return snapshot
+
+
+@contextmanager
+def silence(cluster):
+    """The server answers nobody."""
+    over = threading.Event()
+    cluster._loop.call_soon_threadsafe(over.wait, PATIENCE)
+    yield
+    over.set()
 
 
 def bookmark_every(cluster, seconds):
@@ -207,6 +217,23 @@ def test_who_joins_a_running_watch_sees_at_least_what_was_then(cluster, subscrib
     assert joined.snapshot().job == "done"
 
 
+def test_who_joins_while_a_long_list_arrives_sees_the_pods_that_it_showed_before(cluster, subscribe):
+    for name in ("a", "b", "c"):
+        add_job(cluster, name)
+    for number in range(21):
+        add_pod(cluster, f"c-node-{number}", "c")
+    add_pod(cluster, "b-node-0", "b")
+    # The second page of the pods of all jobs takes a second or two.
+    cluster.faults.next(drip=0.002, path="pods.*continue")
+    for name in ("a", "c"):
+        subscribe(name)
+    cluster.until(lambda: cluster.faults.counts["drip"])
+
+    joined = subscribe("b")
+
+    assert until(joined, bool).pods == (("b-node-0", "Pending"),)
+
+
 def test_a_single_job_is_watched_alone(cluster, subscribe):
     until(subscribe("a", add_job(cluster)), bool)
 
@@ -221,7 +248,9 @@ def test_many_jobs_cost_one_watch_of_jobs_and_one_of_pods(cluster, subscribe):
     names = [f"job-{number}" for number in range(30)]
     uids = {name: add_job(cluster, name) for name in names}
 
-    for subscription in [subscribe(name, uid) for name, uid in uids.items()]:
+    with silence(cluster):
+        subscriptions = [subscribe(name, uid) for name, uid in uids.items()]
+    for subscription in subscriptions:
         until(subscription, bool)
 
     poll(lambda: cluster.watches == 2)

@@ -127,6 +127,8 @@ def test_several_nodes_are_watched_as_one_is():
         with client.backend.follow(ref) as follower:
             while follower.look(60).status != "Running":
                 pass
+            # The job may have been asked for while the watch of its kind was only beginning.
+            cluster.until(lambda: cluster.counts["watch distributedworkloads"])
             cluster.forget_requests()
             client.backend.suspend(ref)
             while follower.look(60).status != "Suspended":

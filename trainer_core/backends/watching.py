@@ -128,7 +128,8 @@ class Watching(Follower):
         kind = self._dialect.kind(self._dialect.read(raw))
         if kind != self._kind and kind not in self._dialect.shared:
             self._subscription.close()
-            self._kind, self._subscription = kind, self._subscribed()
+            self._kind = kind
+            self._subscription = self._subscribed()
         return self._looks.seen(raw, self._ref)
 
     async def _asked_early(self) -> Observation:

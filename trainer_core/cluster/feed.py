@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ import tenacity
 from trainer_core.cluster import aio, kinds
 from trainer_core.cluster.answers import BrokenOffError, ForbiddenError, GoneError
 from trainer_core.cluster.connect import Connection
-from trainer_core.cluster.known import JOBS, PODS, Watched, number
+from trainer_core.cluster.known import JOBS, PODS, Entry, Watched, number
 from trainer_core.cluster.raw import Raw
 from trainer_core.errors import BackendUnavailableError, TrainerError
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from trainer_core.cluster.subscription import Subscription
 
-__all__ = ["Feed", "Pace"]
+__all__ = ["Feed", "Listing", "Pace"]
 
 #: More newcomers than this are served by one list of all jobs instead of one each.
 _FEW = 10
@@ -57,32 +57,41 @@ class Pace:
     forbidden: float = 60.0
 
 
+@dataclass(frozen=True)
+class Listing:
+    """A list as it begins: what it will have shown whole, and who will have heard of it, when it is complete.
+
+    Attributes:
+        part: `JOBS` or `PODS`.
+        entries: The jobs that it is a list of, as they are kept now.
+        waiting: Who waits for these, and for nothing else.
+    """
+
+    part: int
+    entries: Mapping[str, Entry]
+    waiting: Sequence[Subscription]
+
+
 class Board(Protocol):
     """Where a feed hands on what it sees; see `JobWatcher`."""
 
     @property
     def sees_no_pods(self) -> bool: ...
     def scope(self) -> str | None: ...
-    def newcomers(self, part: int) -> tuple[list[Subscription], set[str] | None]: ...
-    def take(self, part: int, event: str, raw: Raw, watching: bool = False) -> None: ...
-    def listed(
-        self,
-        part: int,
-        seen: Mapping[str, Collection[str]],
-        version: int,
-        names: Collection[str] | None,
-        waiting: Iterable[Subscription],
-    ) -> None: ...
+    def newcomers(self, part: int) -> set[str] | None: ...
+    def take(self, part: int, event: str, raw: Raw) -> None: ...
+    def begin_list(self, part: int, name: str | None) -> Listing: ...
+    def end_list(self, listing: Listing, seen: Mapping[str, Collection[str]], version: int) -> None: ...
     def works(self, part: int) -> None: ...
     def fails(self, part: int, error: BaseException | None) -> None: ...
 
 
 class _Part:
-    """Jobs, or pods: what to watch, and how far it is known; None for not at all."""
+    """Jobs, or pods: of which job to watch them, None for all, and how far they are known; None for not at all."""
 
-    def __init__(self, bit: int, collection: aio.Collection) -> None:
+    def __init__(self, bit: int, name: str | None) -> None:
         self.bit = bit
-        self.collection = collection
+        self.name = name
         self.version: str | None = None
         self.listed = asyncio.Event()
 
@@ -108,7 +117,7 @@ class Feed:
         """
         while True:
             scope = self._board.scope()
-            jobs, pods = _Part(JOBS, self._jobs(scope)), _Part(PODS, self._pods(scope))
+            jobs, pods = _Part(JOBS, scope or None), _Part(PODS, scope or None)
             tasks = [
                 asyncio.ensure_future(each)
                 for each in (self._follow(jobs), self._follow(pods, jobs), self._welcome(scope, jobs, pods))
@@ -133,7 +142,7 @@ class Feed:
         """Return when the watch has worked for a while; what ends sooner is an error."""
         async with self._connection.session() as session:
             if part.version is None:
-                part.version = await self._list(part.bit, part.collection, session, None)
+                part.version = await self._list(part.bit, part.name, session)
                 self._board.works(part.bit)
                 part.listed.set()
                 self.newcomers.set()
@@ -150,10 +159,11 @@ class Feed:
 
     async def _watch(self, part: _Part, session: aiohttp.ClientSession, version: str) -> None:
         began = time.monotonic()
+        collection = self._collection(part.bit, part.name)
         events = aio.watch(
             self._connection,
             session,
-            part.collection,
+            collection,
             version,
             quiet=self._pace.quiet,
             opened=lambda: self._board.works(part.bit),
@@ -162,24 +172,23 @@ class Feed:
             async for event in events:
                 raw = event.get("object") or {}
                 if event.get("type") != "BOOKMARK":
-                    self._board.take(part.bit, str(event.get("type")), raw, watching=True)
+                    self._board.take(part.bit, str(event.get("type")), raw)
                 part.version = (raw.get("metadata") or {}).get("resourceVersion") or part.version
         if time.monotonic() - began < _ALIVE:
-            raise BrokenOffError(f"the server ends at once whatever is to {part.collection.task('watch')}")
+            raise BrokenOffError(f"the server ends at once whatever is to {collection.task('watch')}")
 
-    async def _list(
-        self, bit: int, collection: aio.Collection, session: aiohttp.ClientSession, names: Collection[str] | None
-    ) -> str:
-        waiting, _ = self._board.newcomers(bit)
+    async def _list(self, bit: int, name: str | None, session: aiohttp.ClientSession) -> str:
+        """List a part of one job, or of all; return the version of the list."""
+        listing = self._board.begin_list(bit, name)
         seen: dict[str, set[str]] = defaultdict(set)
         version = "0"
-        pages = aio.list_pages(self._connection, session, collection)
+        pages = aio.list_pages(self._connection, session, self._collection(bit, name))
         async with aclosing(pages):
             async for page in pages:
                 version = str(page["metadata"]["resourceVersion"])
                 for raw in page.get("items") or ():
                     self._see(bit, raw, seen)
-        self._board.listed(bit, seen, number(version), names, waiting)
+        self._board.end_list(listing, seen, number(version))
         return version
 
     def _see(self, bit: int, raw: Raw, seen: dict[str, set[str]]) -> None:
@@ -204,30 +213,27 @@ class Feed:
 
     async def _list_for_newcomers(self) -> None:
         async with self._connection.session() as session:
-            await self._list_of(JOBS, self._jobs, session)
+            await self._list_of_newcomers(JOBS, session)
             try:
-                await self._list_of(PODS, self._pods, session)
+                await self._list_of_newcomers(PODS, session)
             except ForbiddenError as error:
                 self._board.fails(PODS, error)
 
-    async def _list_of(
-        self, bit: int, collection: Callable[[str | None], aio.Collection], session: aiohttp.ClientSession
-    ) -> None:
+    async def _list_of_newcomers(self, bit: int, session: aiohttp.ClientSession) -> None:
         """List a part for who waits for it: each job alone where they are few."""
-        _, names = self._board.newcomers(bit)
+        names = self._board.newcomers(bit)
         if names is None or len(names) > _FEW:
-            await self._list(bit, collection(None), session, None)
-        else:
-            for name in sorted(names):
-                await self._list(bit, collection(name), session, {name})
+            await self._list(bit, None, session)
+            return
+        for name in sorted(names):
+            await self._list(bit, name, session)
 
-    def _jobs(self, name: str | None) -> aio.Collection:
-        fields = f"metadata.name={name}" if name else ""
-        return aio.Collection(self._watched.kind, self._connection.namespace, fields=fields)
-
-    def _pods(self, name: str | None) -> aio.Collection:
-        label = self._watched.pod_label
-        return aio.Collection(kinds.PODS, self._connection.namespace, labels=f"{label}={name}" if name else label)
+    def _collection(self, bit: int, name: str | None) -> aio.Collection:
+        """What there is of a part: of one job, or of all."""
+        namespace, label = self._connection.namespace, self._watched.pod_label
+        if bit == JOBS:
+            return aio.Collection(self._watched.kind, namespace, fields=f"metadata.name={name}" if name else "")
+        return aio.Collection(kinds.PODS, namespace, labels=f"{label}={name}" if name else label)
 
     async def _until_it_works(self, part: int, action: Callable[[], Awaitable[None]]) -> None:
         attempts = tenacity.AsyncRetrying(

@@ -7,7 +7,7 @@ no deletion is missed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,19 +94,22 @@ class Known:
         metadata = raw.get("metadata") or {}
         return self._take_job(event, raw, metadata) if part == JOBS else self._take_pod(event, raw, metadata)
 
-    def end_list(self, part: int, seen: Mapping[str, Collection[str]], version: int, names: Iterable[str]) -> list[str]:
+    def end_list(
+        self, part: int, seen: Mapping[str, Collection[str]], version: int, entries: Mapping[str, Entry]
+    ) -> list[str]:
         """Take in that a list is complete: what it did not show is gone.
 
         Args:
             part: `JOBS` or `PODS`.
             seen: Names of the jobs that it showed, each with the names of its pods.
             version: The list's own version.
-            names: The jobs that it was a list of.
+            entries: The jobs that it was a list of, as they were kept when it began. One that is kept only since then
+                may have been shown before, and was not taken in.
 
         Returns:
             The names of the jobs of which something new is known.
         """
-        found = [(name, self.entries[name]) for name in names if name in self.entries]
+        found = [(name, entry) for name, entry in entries.items() if self.entries.get(name) is entry]
         if part == JOBS:
             return [name for name, entry in found if name not in seen and _no_job(entry, version)]
         return [name for name, entry in found if _only_pods(entry, seen.get(name, ()), version)]

@@ -19,7 +19,7 @@ from trainer_core.cluster.known import Watched
 from trainer_core.cluster.subscription import GroupSubscription, JobSubscription, Snapshot, Subscription
 from trainer_core.cluster.watcher import JobWatcher
 
-__all__ = ["GroupSubscription", "JobSubscription", "Pace", "Snapshot", "Watched", "subscribe", "subscribe_all"]
+__all__ = ["GroupSubscription", "JobSubscription", "Pace", "Snapshot", "Watched", "stop", "subscribe", "subscribe_all"]
 
 _USUAL = Pace()
 _EXIT_SECONDS = 1.0
@@ -49,6 +49,15 @@ def subscribe_all(
     return _registry.subscribe(connection, watched, pace, lambda watcher: GroupSubscription(watcher, labels))
 
 
+def stop(url: str = "") -> None:
+    """End what watches a server, or all servers: it is gone, or this program is about to be.
+
+    Args:
+        url: The server's address; empty for all.
+    """
+    _registry.stop(url)
+
+
 class _Registry:
     """The watchers of this process."""
 
@@ -69,9 +78,12 @@ class _Registry:
                 watcher.start()
         return subscription
 
-    def stop(self) -> None:
-        """End all, so that no thread is caught by the end of the interpreter in the middle of something."""
-        for watcher in list(self._watchers.values()):
+    def stop(self, url: str) -> None:
+        """End some, or all, so that no thread is caught by the end of the interpreter in the middle of something."""
+        with self._lock:
+            ended = [each for each in self._watchers.values() if url in ("", each.url)]
+            self._watchers = {key: each for key, each in self._watchers.items() if each not in ended}
+        for watcher in ended:
             watcher.stop(_EXIT_SECONDS)
 
     def after_fork(self) -> None:
@@ -89,6 +101,6 @@ class _Registry:
 
 
 _registry = _Registry()
-atexit.register(_registry.stop)
+atexit.register(stop)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_registry.after_fork)

@@ -13,7 +13,7 @@ from itertools import chain
 
 from trainer_core.cluster.answers import ForbiddenError
 from trainer_core.cluster.connect import Connection
-from trainer_core.cluster.feed import Feed, Pace
+from trainer_core.cluster.feed import Feed, Listing, Pace
 from trainer_core.cluster.known import JOBS, PODS, Entry, Known, Watched
 from trainer_core.cluster.raw import Raw, one_line
 from trainer_core.cluster.subscription import GroupSubscription, JobSubscription, Subscription
@@ -29,6 +29,7 @@ class JobWatcher:
 
     Attributes:
         lock: Held by whoever reads or changes anything here.
+        url: The server's address.
         known: The state of each job that is waited for.
         error: Why nothing newer may be known; None while the watch works.
         sees_no_pods: The user may not see pods: only jobs are watched.
@@ -47,6 +48,7 @@ class JobWatcher:
                 returns False where somebody has joined meanwhile.
         """
         self.lock = threading.Lock()
+        self.url = connection.url
         self.known = Known(watched)
         self.error: TrainerError | None = None
         self.sees_no_pods = False
@@ -126,44 +128,50 @@ class JobWatcher:
                 return None
             return next(iter(self._by_name), "")
 
-    def newcomers(self, part: int) -> tuple[list[Subscription], set[str] | None]:
-        """Return who has not heard of this part yet, and the jobs to list it for; None for all jobs."""
+    def newcomers(self, part: int) -> set[str] | None:
+        """Return the jobs of which somebody has not heard this part yet; None where that may be any job."""
         with self.lock:
             waiting = [each for each in self._everybody() if each.missing & part]
-            names = {each.name for each in waiting if isinstance(each, JobSubscription)}
-            names |= self._adopted if part == PODS else set()
-            return waiting, names if all(isinstance(each, JobSubscription) for each in waiting) else None
+            if not all(isinstance(each, JobSubscription) for each in waiting):
+                return None
+            return {each.name for each in waiting if isinstance(each, JobSubscription)} | self._adopted_of(part)
 
-    def take(self, part: int, event: str, raw: Raw, watching: bool = False) -> None:
+    def take(self, part: int, event: str, raw: Raw) -> None:
         """Take in an object; from a watch, or from a list."""
         with self.lock:
             before = len(self.known.entries)
             name = self.known.take(part, event, raw)
             if name is None:
                 return
-            if watching and len(self.known.entries) > before:
+            if len(self.known.entries) > before:
                 self._adopted.add(name)
                 self._feed.newcomers.set()
             self._tell_of(name)
 
-    def listed(
-        self,
-        part: int,
-        seen: Mapping[str, Collection[str]],
-        version: int,
-        names: Collection[str] | None,
-        waiting: Iterable[Subscription],
-    ) -> None:
-        """Take in that a list is complete, which began when these had subscribed."""
+    def begin_list(self, part: int, name: str | None) -> Listing:
+        """Say what a list of one job, or of all, is of. What comes to be kept while it arrives, it may show in part."""
         with self.lock:
-            for name in self.known.end_list(part, seen, version, list(names or self.known.entries)):
+            kept = self.known.entries
+            names = list(kept) if name is None else [name]
+            waiting = [each for each in self._everybody() if each.missing & part]
+            return Listing(
+                part,
+                {each: kept[each] for each in names if each in kept},
+                [each for each in waiting if name is None or _is_for(each, name)],
+            )
+
+    def end_list(self, listing: Listing, seen: Mapping[str, Collection[str]], version: int) -> None:
+        """Take in that a list is complete."""
+        part = listing.part
+        with self.lock:
+            for name in self.known.end_list(part, seen, version, listing.entries):
                 self._tell_of(name)
             if part == PODS and self.sees_no_pods:
                 self.sees_no_pods = False
                 self._tell_all()
             if part == PODS:
-                self._adopted.difference_update(list(names or self._adopted))
-            self._has_heard(part, [each for each in waiting if names is None or _is_for(each, names)])
+                self._adopted = self._adopted.intersection(self.known.entries).difference(listing.entries)
+            self._has_heard(part, listing.waiting)
             if self._groups:
                 self._forget(list(self.known.entries))
 
@@ -198,6 +206,9 @@ class JobWatcher:
             _log.warning("Watching %s does not work: %s", self._what, error)
             self.error = error
             self._tell_all()
+
+    def _adopted_of(self, part: int) -> set[str]:
+        return self._adopted if part == PODS else set()
 
     def _everybody(self) -> Iterator[Subscription]:
         return chain(self._groups, *self._by_name.values())
@@ -256,5 +267,5 @@ class JobWatcher:
             self._task.cancel()
 
 
-def _is_for(subscription: Subscription, names: Collection[str]) -> bool:
-    return isinstance(subscription, JobSubscription) and subscription.name in names
+def _is_for(subscription: Subscription, name: str) -> bool:
+    return isinstance(subscription, JobSubscription) and subscription.name == name

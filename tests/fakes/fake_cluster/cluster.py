@@ -35,6 +35,7 @@ from fake_cluster.schema import Schemas
 from fake_cluster.server import Request, Server
 from fake_cluster.store import Store
 from fake_cluster.trainer import Trainer
+from trainer_core.cluster import watch
 from trainer_core.cluster.kinds import (
     CLUSTER_TRAINING_RUNTIMES,
     CRDS,
@@ -92,7 +93,7 @@ class Cluster:
         self._store = Store(self._registry, keep)
         self._server = Server(self._store, self._gate, self.faults, self._logs)
         self._store.listeners.append(self._logs.on_change)
-        self._folder = tempfile.TemporaryDirectory(prefix="fake-cluster-")
+        self._folder = tempfile.TemporaryDirectory(prefix="fake-cluster-", ignore_cleanup_errors=True)
         self._plays = controllers
         recorder = Recorder(self._store)
         self._kubelet = Kubelet(self._store, recorder, self._logs, Path(self._folder.name), backoff, grace)
@@ -144,11 +145,14 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End everything that runs."""
+        # Whoever waited here would go on asking for a while: the next cluster, if that gets the same port.
+        watch.stop(self.url)
         try:
             asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
+            self._loop.run_until_complete(self._server.let_nobody_wait())
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
             self._folder.cleanup()
@@ -272,11 +276,11 @@ class Cluster:
         place = namespace if asked.namespaced else None
         self.call(lambda: self._store.change(asked, place, name, edit, "status"))
 
-    def delete(self, kind: Kind | str, name: str, namespace: str | None = "default", **options: Any) -> None:
-        """Delete an object at once; ``propagation="Foreground"`` to do it as a client would."""
+    def delete(self, kind: Kind | str, name: str, namespace: str | None = "default", **options: Any) -> dict[str, Any]:
+        """Delete an object at once, ``propagation="Foreground"`` as a client would; return it as it was last."""
         asked = self._kind(kind)
         place = namespace if asked.namespaced else None
-        self.call(lambda: self._store.delete(asked, place, name, **{"grace": 0, **options}))
+        return copy.deepcopy(self.call(lambda: self._store.delete(asked, place, name, **{"grace": 0, **options})).raw)
 
     def _kind(self, kind: Kind | str) -> Kind:
         return self._registry.named(kind) if isinstance(kind, str) else kind

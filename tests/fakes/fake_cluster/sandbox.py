@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import shutil
 import socket
@@ -17,7 +18,8 @@ from trainer_core.inside import contract
 __all__ = ["Network", "Sandbox"]
 
 _MOUNTED = (contract.DATASET_PATH, contract.MODEL_PATH, contract.OUTPUT_PATH)
-
+#: Ports that no connection is given by chance before a job binds its own.
+_PORTS = range(10_000, 20_000)
 
 #: Labels that name the job of a pod; what its pods are called by each other, and the port at which they meet.
 _MEETINGS = {
@@ -54,10 +56,14 @@ class Network:
 
     def _port(self, job: tuple[str, str]) -> int:
         if job not in self._ports:
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                self._ports[job] = free.getsockname()[1]
+            tried = random.sample(_PORTS, len(_PORTS))
+            self._ports[job] = next(port for port in tried if port not in self._ports.values() and _is_free(port))
         return self._ports[job]
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 class Sandbox:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
@@ -26,6 +27,8 @@ __all__ = ["Request", "Server"]
 
 _LARGEST_BODY = 3 * 1024 * 1024
 _REMEMBERED = 100_000
+#: Of the event loop, from a connection that the system has taken in to one that is closed.
+_ROUNDS = 10
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -71,6 +74,7 @@ class Server:
         self._faults = faults
         self._logs = logs
         self._runner: web.AppRunner | None = None
+        self._last: web.Server | None = None
 
     async def start(self, port: int = 0) -> str:
         """Listen on the loopback interface; return the URL."""
@@ -86,7 +90,15 @@ class Server:
         """Stop listening, and cut what is open."""
         self.watches.cut()
         if self._runner is not None:
+            self._last = self._runner.server
             await self._runner.cleanup()
+
+    async def let_nobody_wait(self) -> None:
+        """Hang up on who was let in while this stopped: a socket that nobody closes is a warning in a later test."""
+        for _ in range(_ROUNDS):
+            for connection in self._last.connections if self._last is not None else ():
+                connection.force_close()
+            await asyncio.sleep(0)
 
     @web.middleware
     async def _refusals(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
