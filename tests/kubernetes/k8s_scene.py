@@ -85,7 +85,7 @@ def until_the_next_second(cluster: Cluster) -> None:
     cluster.until(lambda: int(time.time()) > this)
 
 
-def seen(client: TrainerClient, ref: TrainJobRef, condition: Callable[[Observation], _T], patience: float = 20.0) -> _T:
+def seen(client: TrainerClient, ref: TrainJobRef, condition: Callable[[Observation], _T], patience: float = 60.0) -> _T:
     """What a condition says of a job as soon as it says anything; looked at again and again."""
     end = time.monotonic() + patience
     while not (found := condition(client.observe(ref))):
@@ -96,4 +96,4 @@ def seen(client: TrainerClient, ref: TrainJobRef, condition: Callable[[Observati
 
 def finished(client: TrainerClient, ref: TrainJobRef, **settings: Any) -> Outcome:
     """What a job left, which must end soon."""
-    return client.wait(ref, **{"timeout": 30, **settings})
+    return client.wait(ref, **{"timeout": 100, **settings})

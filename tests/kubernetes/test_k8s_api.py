@@ -216,9 +216,9 @@ def test_a_created_object_whose_answer_was_lost_is_found_to_be_there(cluster, ap
         api.create(CONFIG_MAPS, config_map())
 
 
-def test_a_server_that_is_away_cannot_be_reached(cluster, api, unused_tcp_port_factory):
+def test_a_server_that_is_away_cannot_be_reached(cluster, api):
     configuration = cluster.configuration()
-    configuration.host = f"http://user:hunter2@127.0.0.1:{unused_tcp_port_factory()}"
+    configuration.host = "http://user:hunter2@127.0.0.1:9"
     away = Api(connect.connect(KubernetesBackendConfig(client_configuration=configuration)))
 
     with pytest.raises(BackendUnavailableError, match="cannot be reached to list pods") as caught:

@@ -114,7 +114,7 @@ def test_a_job_that_others_made_can_be_looked_at_waited_for_and_deleted(stage):
     cluster, client = stage
     cluster.lives.set("*", "complete")
     cluster.add(FOREIGN)
-    assert client.wait("job", timeout=20).succeeded
+    assert client.wait("job", timeout=60).succeeded
     assert client.get_job("job").runtime.name == "python"
     client.delete_job("job")
     assert names(cluster) == []
@@ -220,7 +220,7 @@ def test_pods_that_an_earlier_job_of_that_name_left_are_not_its_own():
         until_the_next_second(cluster)
         ref = client.submit(a_request())
         with client.follow(ref) as follower:
-            follower.look(10)
+            follower.look(60)
             shown = [client.get_job("job"), *client.list_jobs(), follower.job()]
     assert [job.steps[0].pod_name for job in shown] == ["", "", ""]
 

@@ -47,7 +47,7 @@ def test_typed_objects_are_read(cluster, api):
 def test_a_sync_watch_goes_on_after_a_version_is_gone(cluster, api):
     core, watch = kubernetes.client.CoreV1Api(api), kubernetes.watch.Watch()
     cluster.add({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}})
-    stream = watch.stream(core.list_namespaced_config_map, "default", timeout_seconds=5)
+    stream = watch.stream(core.list_namespaced_config_map, "default", timeout_seconds=60)
     assert next(stream)["object"].metadata.name == "a"
     watch.stop()
     stream.close()
@@ -64,7 +64,7 @@ async def test_an_async_watch_sees_what_happens(cluster):
         custom = kubernetes_asyncio.client.CustomObjectsApi(api)
         cluster.add(JOB)
         async with kubernetes_asyncio.watch.Watch().stream(
-            custom.list_namespaced_custom_object, *PLACE, timeout_seconds=5
+            custom.list_namespaced_custom_object, *PLACE, timeout_seconds=60
         ) as events:
             event = await anext(events.__aiter__())
     assert (event["type"], event["object"]["metadata"]["name"]) == ("ADDED", "job")

@@ -237,8 +237,8 @@ def test_deleting_a_plain_job_in_the_foreground_ends_its_processes_first(cluster
     metadata = {"name": "gone", "namespace": "default"}
     cluster.add({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": {"spec": pod}}})
     cluster.until(lambda: [pod for pod in cluster.objects("pods") if pod["status"]["phase"] == "Running"])
-    cluster.delete("Job", "gone", propagation="Foreground")
-    assert cluster.get("Job", "gone")["metadata"]["deletionTimestamp"]
+    going = cluster.delete("Job", "gone", propagation="Foreground")
+    assert going["metadata"]["deletionTimestamp"]
     cluster.until(lambda: cluster.get("Job", "gone") is None)
     assert cluster.objects("pods") == []
 

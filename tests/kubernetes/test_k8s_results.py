@@ -162,11 +162,11 @@ def test_a_followed_log_ends_with_its_job_and_has_every_line_once():
         reader = threading.Thread(target=lambda: lines.extend(client.get_job_logs("job", follow=True)))
         reader.start()
         (pod,) = pods(cluster)
-        cluster.until(lambda: any(request.path.endswith("/log") for request in cluster.requests))
+        cluster.until(lambda: any(request.query.get("follow") for request in cluster.requests))
         for number in range(100):
             cluster.write_log(pod, f"line {number}")
         client.cancel(ref)
-        reader.join(30)
+        reader.join()
     assert lines == ["it runs", *(f"line {number}" for number in range(100))]
 
 
