@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import cached_property
@@ -32,6 +33,9 @@ COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 
 _PATIENCE = 180  # seconds; 15 are enough on two idle cores
 _FAREWELL = 20  # seconds that each process has to end by itself
+
+#: Ports that no system hands out by itself: between the choice and its use nothing takes one by accident.
+QUIET_PORTS = range(20_000, 32_000)
 
 Found = TypeVar("Found")
 
@@ -69,13 +73,23 @@ class AirflowHere:
         folder: For everything that it and the TrainJobs write.
         settings: Further environment variables.
         anew: Forget what it knew.
+        ports: Of the API server and of the logs of workers and triggerer, if they are free; another for each that is
+            not. These are Airflow's usual ones.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None, *, anew: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: Mapping[str, str] | None = None,
+        *,
+        anew: bool = False,
+        ports: Sequence[int] = (8080, 8793, 8794),
+    ) -> None:
         self.folder = folder
         self.jobs = folder / "trainjobs"
         self._settings = dict(settings or {})
         self._anew = anew
+        self._wanted_ports = ports
         self._lock = filelock.FileLock(folder.with_suffix(".lock"))
         self._leaders: dict[str, psutil.Popen] = {}
         self._record = folder / "processes.json"
@@ -107,16 +121,14 @@ class AirflowHere:
             self._lock.release()
 
     @cached_property
-    def port(self) -> int:
-        """Airflow's usual port where it is free, else another."""
-        return _free_port(8080)
+    def _ports(self) -> list[int]:
+        """Chosen late: an earlier Airflow of the same folder has ended by then."""
+        return [_free_port(wanted) for wanted in self._wanted_ports]
 
-    @cached_property
-    def _log_ports(self) -> dict[str, str]:
-        """Where processes hand out their logs: another Airflow of this machine has the usual ports."""
-        ports = (8793, 8794)
-        names = ("AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT", "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT")
-        return {name: str(_free_port(port)) for name, port in zip(names, ports, strict=True)}
+    @property
+    def port(self) -> int:
+        """Of the API server."""
+        return self._ports[0]
 
     @property
     def url(self) -> str:
@@ -142,6 +154,11 @@ class AirflowHere:
         started = datetime.now(timezone.utc)
         self._start(component)
         self._wait_for_health(started, [component])
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of its processes."""
+        return self._environment(self._database)
 
     @property
     def _passwords(self) -> Path:
@@ -182,7 +199,8 @@ class AirflowHere:
             "TRAINJOB_BACKEND": "local",
             "PYTHONWARNINGS": "ignore",
             "NO_COLOR": "1",
-            **self._log_ports,
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(self._ports[1]),
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(self._ports[2]),
             "NO_PROXY": "localhost,127.0.0.1",
             "no_proxy": "localhost,127.0.0.1",
             **self._settings,
@@ -213,7 +231,7 @@ class AirflowHere:
         with self.log_of(component).open("a") as log:
             self._leaders[component] = psutil.Popen(
                 [sys.executable, "-m", "airflow", component],
-                env=self._environment(self._database),
+                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -229,7 +247,7 @@ class AirflowHere:
             if ended := self.ended():
                 raise AirflowHereError(f"Airflow's {ended[0]} has ended; see {self.log_of(ended[0])}")
             try:
-                health = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=30).json()
+                health = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=30, trust_env=False).json()
             except (httpx.HTTPError, ValueError):
                 return False
             return all(_is_healthy(health[name], f"latest_{name}_heartbeat", since) for name in wanted)
@@ -259,10 +277,13 @@ class AirflowHere:
 
 def _free_port(wanted: int) -> int:
     """Return the wanted port of this machine, or any other if it is taken."""
-    for port in (wanted, 0):
+    for port in (wanted, *random.sample(QUIET_PORTS, 100)):
         with socket.socket() as probe, suppress(OSError):
+            # As servers do: connections that have ended a moment ago do not count.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))
-            return int(probe.getsockname()[1])
+            probe.listen()
+            return port
     raise AirflowHereError("no port is free on 127.0.0.1")
 
 

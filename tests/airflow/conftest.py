@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import pathlib
+import sys
 
 import pytest
 from airflow_fakes import wait_for_file
 
 from trainer_core import CustomTrainer
+
+# A whole Airflow is started by what people start it with.
+sys.path.append(str(pathlib.Path(__file__).parents[2] / "tools"))
 
 
 def pytest_configure(config) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from standalone import EXAMPLES, Task, a_running_airflow, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 _NAMES = ("nightly_forecast", "promote_forecast", "approve_forecast", "retrain_on_drift")
 
@@ -31,18 +31,26 @@ def started(airflow, dag, kind, number=1):
     return until(lambda: len(runs := airflow.runs(dag, kind)) >= number and runs)
 
 
+def promotion(airflow, candidate):
+    """Wait for the run of the gate that a DAG's candidate has started; return its last task."""
+    gates = partial(airflow.runs, "promote_forecast", "asset_triggered")
+    gated = until(
+        lambda: next((run for run in gates() if ("energy-candidate", candidate) in airflow.causes(run)), None)
+    )
+    return Task(airflow, "promote_forecast", gated["dag_run_id"], "promote")
+
+
 def test_a_report_of_drift_trains_a_candidate_which_goes_through_the_gate(airflow, drift):
     # Of two candidates at the same moment Airflow may show the gate only one; the nightly one comes by itself.
-    (nightly,) = started(airflow, "promote_forecast", "asset_triggered")
-    Task(airflow, "promote_forecast", nightly["dag_run_id"], "promote").is_now("success")
+    nightly, *_ = started(airflow, "nightly_forecast", "scheduled")
+    promotion(airflow, "nightly_forecast").is_now("success")
     drift.write_text("{}")
     (run,) = started(airflow, "retrain_on_drift", "asset_triggered")
-    train = Task(airflow, "retrain_on_drift", run["dag_run_id"])
-    train.is_now("success")
-    candidate = ("energy-candidate", "retrain_on_drift")
-    gates = partial(airflow.runs, "promote_forecast", "asset_triggered")
-    gated = until(lambda: next((gate for gate in gates() if candidate in airflow.causes(gate)), None))
-    Task(airflow, "promote_forecast", gated["dag_run_id"], "promote").is_now("success")
+    first, second = (Task(airflow, each["dag_id"], each["dag_run_id"]) for each in (nightly, run))
+    second.is_now("success")
+    # Each run trains on readings of its own: whose error is smaller is a matter of chance.
+    is_better = second.xcom("metrics")["error"] < first.xcom("metrics")["error"]
+    promotion(airflow, "retrain_on_drift").is_now({True: "success", False: "skipped"}[is_better])
 
     assert not drift.exists()
     assert airflow.causes(run) == [("energy-drift", None)]
@@ -64,7 +72,7 @@ def test_a_backfill_trains_each_past_day_once(airflow):
 
 def asked(airflow):
     """Start the DAG that needs approval; return what the person is asked, and the promotion."""
-    run = airflow.ask("POST", "/api/v2/dags/approve_forecast/dagRuns", {"logical_date": None})["dag_run_id"]
+    run = airflow.start("approve_forecast", "").run
     path = f"/api/v2/dags/approve_forecast/dagRuns/{run}/taskInstances/approve/-1/hitlDetails"
     noted = f"TaskInstance Finished: dag_id=approve_forecast, task_id=approve, run_id={run}"
 
@@ -72,7 +80,7 @@ def asked(airflow):
         train = Task(airflow, "approve_forecast", run).instance()["state"]
         waits = Task(airflow, "approve_forecast", run, "approve").instance()["state"]
         # To an answer that comes before its scheduler has noted the question, Airflow 3.3.2 asks once more.
-        known = train == "success" and noted in (airflow.home / "output.log").read_text()
+        known = train == "success" and noted in airflow.here.log_of("scheduler").read_text()
         return known and waits in ("awaiting_input", "deferred") and airflow.ask("GET", path)
 
     return until(question), path, Task(airflow, "approve_forecast", run, "promote")

@@ -12,14 +12,16 @@ from trainer_core import CustomTrainer
 
 
 def train(gate: str) -> dict:
+    import itertools
     import math
     import pathlib
     import time
 
     from trainer_core import progress
 
-    total = 2000
-    for step in range(1, total + 1):
+    total = 1500
+    # Again and again: however long a test takes, its job trains.
+    for step in itertools.cycle(range(1, total + 1)):
         loss = 2.3 * math.exp(-step / 60) + 0.08 + 0.02 * math.sin(step)
         accuracy = 1 - 0.9 * math.exp(-step / 50)
         progress(step=step, total=total, metrics={"loss": loss, "accuracy": accuracy, "lr": 1e-3 * 0.99**step})

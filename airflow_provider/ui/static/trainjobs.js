@@ -68,9 +68,13 @@
       { dry_run: false, only_failed: false, dag_run_id: run_id, task_ids: [map_index >= 0 ? [task_id, map_index] : task_id] }, "POST"),
   };
 
-  function trouble(text) {
-    $("#trouble").hidden = !text;
-    if ($("#trouble").textContent !== text) $("#trouble").textContent = text;
+  /** Say what went wrong, with a look or with what somebody did: of each, until it goes well. */
+  const wrong = {};
+  function trouble(what, text) {
+    wrong[what] = text;
+    const all = Object.values(wrong).filter(Boolean).join(" ");
+    $("#trouble").hidden = !all;
+    if ($("#trouble").textContent !== all) $("#trouble").textContent = all;
   }
 
   /** Do something now and then; less often where it takes long, and not while nobody looks. */
@@ -81,10 +85,10 @@
       const begin = performance.now();
       try {
         if (!document.hidden) await work();
-        trouble("");
+        trouble("look", "");
       } catch (error) {
         if (!(error instanceof Refusal)) throw error;
-        trouble(error.message);
+        trouble("look", error.message);
       }
       timer = setTimeout(turn, Math.max(1000 * seconds(), 5 * (performance.now() - begin)));
     };
@@ -216,7 +220,7 @@
     const act = async (action) => {
       $("#actions").querySelectorAll("button").forEach((button) => { button.disabled = true; });
       const done = byTask[action] ? byTask[action](job.task) : ask(action, task, "POST");
-      await done.then(() => trouble(""), (error) => trouble(error.message));
+      await done.then(() => trouble("act", ""), (error) => trouble("act", error.message));
       $("#actions").shown = undefined;
       again();
     };
