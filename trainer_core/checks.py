@@ -31,6 +31,8 @@ __all__ = [
     "check_text",
     "check_texts",
     "each_problem",
+    "is_namespace",
+    "is_object_name",
     "is_placeholder",
     "known_fields",
     "one_line",
@@ -44,7 +46,18 @@ _ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 #: Whose values are not shown: they may be secrets, or were meant to be one by reference.
 _UNSHOWN = frozenset({"env", "environment", "secrets"})
-_SUBDOMAIN = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_OBJECT_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
+
+def is_object_name(value: object) -> bool:
+    """Say whether a value can name an object of a cluster: 253 lower-case letters, digits, ``-`` and ``.`` at most."""
+    return isinstance(value, str) and _OBJECT_NAME.fullmatch(value) is not None
+
+
+def is_namespace(value: object) -> bool:
+    """Say whether a value can name a namespace: 63 lower-case letters, digits and ``-`` at most."""
+    return isinstance(value, str) and _NAMESPACE.fullmatch(value) is not None
 
 
 def is_placeholder(value: object) -> bool:
@@ -131,7 +144,7 @@ def check_object_name(what: str, value: object) -> None:
     Raises:
         ValueError: It cannot.
     """
-    if not isinstance(value, str) or not (_SUBDOMAIN.fullmatch(value) or is_placeholder(value)):
+    if not is_object_name(value) and not is_placeholder(value):
         raise ValueError(
             f"{what} must be a name of at most 253 lower-case letters, digits, '-' and '.', got {_shown(value)}"
         )
@@ -252,7 +265,7 @@ def each_problem(error: ValidationError) -> list[tuple[tuple[str, ...], str]]:
 
 def _check_label_key(what: str, key: str) -> None:
     prefix, slash, name = key.rpartition("/")
-    if not _LABEL_NAME.fullmatch(name) or (slash and not _SUBDOMAIN.fullmatch(prefix)):
+    if not _LABEL_NAME.fullmatch(name) or (slash and not is_object_name(prefix)):
         raise ValueError(
             f"{what} key {key!r} is not a label key: write name or domain.example/name, the name with at most 63 "
             "letters, digits, '-', '_' and '.'"

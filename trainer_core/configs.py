@@ -26,7 +26,6 @@ __all__ = [
     "config_from_dict",
 ]
 
-_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _PULL_POLICIES = ("IfNotPresent", "Always", "Never")
 _SOURCE = re.compile(r"(github://[^/\s]+/[^/\s]+(/\S*)?|https?://\S+|file://\S+|/.*)")
 
@@ -38,7 +37,7 @@ def _no_bool(value: Any) -> Any:
 
 
 def _namespace(value: Any) -> Any:
-    if isinstance(value, str) and not _NAMESPACE.fullmatch(value) and not checks.is_placeholder(value):
+    if isinstance(value, str) and not checks.is_namespace(value) and not checks.is_placeholder(value):
         raise ValueError("must be a namespace: at most 63 lower-case letters, digits and '-'")
     return value
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer_core import checks, client_objects, resources
 from trainer_core.options.base import BaseOption, section
+from trainer_core.pytorch_jobs import CLEAN_POD_POLICIES, check_keys, check_scheduling_policy
 
 if TYPE_CHECKING:
     from kubernetes.client import V1Affinity, V1EnvFromSource, V1EnvVar, V1Toleration
@@ -25,7 +26,6 @@ __all__ = ["DistributedConfig"]
 
 #: The fields that are lists of objects of Kubernetes, by their class.
 _LISTS = {"env": "V1EnvVar", "env_from": "V1EnvFromSource", "tolerations": "V1Toleration"}
-_SCHEDULING = ("minAvailable", "minResources", "priorityClass", "queue", "scheduleTimeoutSeconds")
 _POLICY = (
     *("activeDeadlineSeconds", "backoffLimit", "cleanPodPolicy", "managedBy"),
     *("schedulingPolicy", "suspend", "ttlSecondsAfterFinished"),
@@ -34,7 +34,6 @@ _POLICY = (
 _SAME_WORDS = ("activeDeadlineSeconds", "suspend", "ttlSecondsAfterFinished")
 #: The least that a number may be.
 _COUNTS = {"activeDeadlineSeconds": 1, "ttlSecondsAfterFinished": 1, "backoffLimit": 0}
-_CLEAN = ("None", "Running", "All")
 _OWN_CONTROLLER = "kubeflow.org/training-operator"
 _MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 
@@ -110,26 +109,20 @@ class DistributedConfig(BaseOption):
         policy = client_objects.plain(self.run_policy)
         if policy is None:
             return {}
-        _check_keys("run_policy", policy, _POLICY)
+        if not isinstance(policy, Mapping):
+            raise ValueError(f"run_policy must be a dict or an object such as V1RunPolicy, got {type(policy).__name__}")
+        check_keys("run_policy", policy, _POLICY)
         for name, least in _COUNTS.items():
             checks.check_count(f"run_policy.{name}", policy.get(name), least)
         if not isinstance(policy.get("suspend", False), (bool, str)):
             raise ValueError(f"run_policy.suspend must be true or false, got {policy['suspend']!r}")
-        for name, known in (("cleanPodPolicy", _CLEAN), ("managedBy", (_OWN_CONTROLLER, _MULTIKUEUE))):
+        for name, known in (("cleanPodPolicy", CLEAN_POD_POLICIES), ("managedBy", (_OWN_CONTROLLER, _MULTIKUEUE))):
             if name in policy and not checks.is_placeholder(policy[name]):
                 checks.check_one_of(f"run_policy.{name}", policy[name], known)
-        _check_keys("run_policy.schedulingPolicy", policy.get("schedulingPolicy", {}), _SCHEDULING)
+        check_scheduling_policy("run_policy.schedulingPolicy", policy.get("schedulingPolicy", {}))
         return dict(policy)
 
 
 def _check_dict(what: str, value: object) -> None:
     if not isinstance(value, dict):
         raise ValueError(f"{what} must be a dict, got {type(value).__name__}")
-
-
-def _check_keys(what: str, value: object, known: tuple[str, ...]) -> None:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{what} must be a dict or an object such as V1RunPolicy, got {type(value).__name__}")
-    unknown = [f"{what}.{key}" for key in value if key not in known]
-    if unknown:
-        raise ValueError(f"{', '.join(unknown)} is not known; {what} has {', '.join(known)}")

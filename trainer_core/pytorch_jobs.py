@@ -14,6 +14,7 @@ __all__ = [
     "RESTART_POLICIES",
     "PyTorchJob",
     "check_elastic_policy",
+    "check_keys",
     "check_scheduling_policy",
 ]
 
@@ -47,7 +48,7 @@ class PyTorchJob(BaseModel):
     def _the_operator_takes_it(self) -> PyTorchJob:
         check_elastic_policy("elastic_policy", self.elastic_policy)
         check_scheduling_policy("run_policy.schedulingPolicy", self.run_policy.get("schedulingPolicy") or {})
-        _check_keys("run_policy", self.run_policy, ("backoffLimit", "cleanPodPolicy", "schedulingPolicy"))
+        check_keys("run_policy", self.run_policy, ("backoffLimit", "cleanPodPolicy", "schedulingPolicy"))
         checks.check_count("run_policy.backoffLimit", self.run_policy.get("backoffLimit"), minimum=0)
         if "cleanPodPolicy" in self.run_policy:
             checks.check_one_of("run_policy.cleanPodPolicy", self.run_policy["cleanPodPolicy"], CLEAN_POD_POLICIES)
@@ -62,7 +63,7 @@ def check_elastic_policy(what: str, policy: Mapping[str, Any]) -> None:
     """
     if "nProcPerNode" in policy:
         raise ValueError(f"{what}.nProcPerNode is deprecated; give num_proc_per_node to the trainer")
-    _check_keys(what, policy, _ELASTIC)
+    check_keys(what, policy, _ELASTIC)
     for name, least in (("minReplicas", 1), ("maxReplicas", 1), ("maxRestarts", 0)):
         checks.check_count(f"{what}.{name}", policy.get(name), minimum=least)
     if ("minReplicas" in policy) != ("maxReplicas" in policy):
@@ -75,10 +76,15 @@ def check_scheduling_policy(what: str, policy: Mapping[str, Any]) -> None:
     Raises:
         ValueError: It is none.
     """
-    _check_keys(what, policy, _SCHEDULING)
+    check_keys(what, policy, _SCHEDULING)
 
 
-def _check_keys(what: str, given: object, known: tuple[str, ...]) -> None:
+def check_keys(what: str, given: object, known: tuple[str, ...]) -> None:
+    """Refuse what is no dict, and keys that are not known.
+
+    Raises:
+        ValueError: It is none, or has one.
+    """
     if not isinstance(given, Mapping):
         raise ValueError(f"{what} must be a dict in Kubernetes' spelling, got {type(given).__name__}")
     unknown = [f"{what}.{key}" for key in given if key not in known]

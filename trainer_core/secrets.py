@@ -11,7 +11,6 @@ from trainer_core import checks
 
 __all__ = ["SecretRef", "check_env", "secret_from"]
 
-_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _KEY = re.compile(r"(?!\.\.?\Z)[-._a-zA-Z0-9]{1,253}")
 
 
@@ -32,8 +31,14 @@ class SecretRef:
 
     def __post_init__(self) -> None:
         # What was given is not shown: somebody may have put the secret itself there.
-        _check("name", self.name, _NAME, "the name of a Secret: lower-case letters, digits, '-' and '.'")
-        _check("key", self.key, _KEY, "an entry of the Secret: letters, digits, '-', '_' and '.'")
+        if not checks.is_object_name(self.name):
+            raise ValueError(
+                "SecretRef name must be the name of a Secret: lower-case letters, digits, '-' and '.', 253 at most"
+            )
+        if not _is_entry(self.key):
+            raise ValueError(
+                "SecretRef key must be an entry of the Secret: letters, digits, '-', '_' and '.', 253 at most"
+            )
 
 
 def secret_from(value: Any) -> Any:
@@ -60,6 +65,5 @@ def check_env(what: str, env: object) -> None:
     checks.check_env(what, env)
 
 
-def _check(what: str, value: object, form: re.Pattern[str], described: str) -> None:
-    if not isinstance(value, str) or not form.fullmatch(value):
-        raise ValueError(f"SecretRef {what} must be {described}, 253 at most")
+def _is_entry(key: object) -> bool:
+    return isinstance(key, str) and _KEY.fullmatch(key) is not None

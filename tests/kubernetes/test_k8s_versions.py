@@ -53,8 +53,6 @@ def test_each_release_has_its_own_field_to_change_a_runtime(version, override):
     ("fact", "since"),
     [
         ("active_deadline", "2.2"),
-        ("trainer_status", "2.2"),
-        ("whole_proc_per_node", "2.2"),
         ("termination_grace_period", "2.3"),
         ("checks_initializer_mount", "2.3"),
     ],

@@ -156,7 +156,7 @@ def test_what_is_in_it_comes_out_in_the_spelling_of_kubernetes():
         ({"node_selector": {"gpu": 1}}, r"node_selector\['gpu'\] must be a text"),
         ({"run_policy": {"backofLimit": 1}}, "run_policy.backofLimit is not known; run_policy has "),
         ({"run_policy": {"schedulingPolicy": {"min": 1}}}, "run_policy.schedulingPolicy.min is not known"),
-        ({"run_policy": {"cleanPodPolicy": "Some"}}, "run_policy.cleanPodPolicy must be one of None, Running, All"),
+        ({"run_policy": {"cleanPodPolicy": "Some"}}, "run_policy.cleanPodPolicy must be one of Running, All, None"),
         ({"run_policy": {"ttlSecondsAfterFinished": 0}}, "run_policy.ttlSecondsAfterFinished must be .* at least 1"),
         ({"run_policy": {"suspend": 1}}, "run_policy.suspend must be true or false, got 1"),
         ({"run_policy": {"managedBy": "me"}}, "run_policy.managedBy must be one of kubeflow.org/training-operator, "),

@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer_core import checks, resources
+from trainer_core import checks, resources, secrets
 from trainer_core.secrets import SecretRef
 
 __all__ = ["Blueprint", "Coscheduling", "Gang", "Initializer", "Mpi", "Pod", "Storage", "Volcano"]
 
-_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
 _ACCESS_MODES = ("ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod", "ReadOnlyMany")
 
@@ -86,7 +84,7 @@ class Pod:
 
     def __post_init__(self) -> None:
         checks.check_labels("node_selector", self.node_selector)
-        if self.service_account is not None and not _NAME.fullmatch(self.service_account):
+        if self.service_account is not None and not checks.is_object_name(self.service_account):
             raise ValueError(f"service_account must be the name of one, got {self.service_account!r}")
         unknown = {mount.get("name") for mount in self.mounts} - {volume.get("name") for volume in self.volumes}
         if unknown:
@@ -127,9 +125,9 @@ class Blueprint:
     gang: Gang | None = None
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
+        if not checks.is_object_name(self.name):
             raise ValueError(f"runtime name {self.name!r} must be lower-case letters, digits, '-' and '.', 253 at most")
-        if self.namespace is not None and not _NAMESPACE.fullmatch(self.namespace):
+        if self.namespace is not None and not checks.is_namespace(self.namespace):
             raise ValueError(f"namespace {self.namespace!r} must be at most 63 lower-case letters, digits and '-'")
         if self.image is not None:
             checks.check_text("image", self.image, "pytorch/pytorch:2.13.0")
@@ -137,8 +135,7 @@ class Blueprint:
         checks.check_labels("labels", self.labels)
         checks.check_texts("command", self.command, "torchrun")
         checks.check_texts("args", self.args, "train.py")
-        texts = {name: "" if isinstance(value, SecretRef) else value for name, value in self.env.items()}
-        checks.check_env("env", texts)
+        secrets.check_env("env", self.env)
         resources.check_resources("resources", self.resources)
 
     @property
@@ -197,7 +194,7 @@ class Initializer:
             raise ValueError(f"uri must be a URI such as 'hf://tatsu-lab/alpaca', got {self.uri!r}")
         for what in ("secret", "service_account"):
             value = getattr(self, what)
-            if value is not None and not _NAME.fullmatch(value):
+            if value is not None and not checks.is_object_name(value):
                 raise ValueError(f"{what} must be the name of one, got {value!r}")
 
 
@@ -223,5 +220,5 @@ class Storage:
     def __post_init__(self) -> None:
         resources.parse_quantity(self.size)
         checks.check_one_of("access_mode", self.access_mode, _ACCESS_MODES)
-        if self.claim is not None and not _NAME.fullmatch(self.claim):
+        if self.claim is not None and not checks.is_object_name(self.claim):
             raise ValueError(f"claim must be the name of a PersistentVolumeClaim, got {self.claim!r}")

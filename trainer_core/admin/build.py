@@ -11,6 +11,7 @@ from trainer_core.admin.blueprint import Blueprint, Coscheduling, Gang, Initiali
 from trainer_core.admin.models import MODELS
 from trainer_core.admin.raw import API_VERSION, INITIALIZERS, VOLUME, replicated_jobs
 from trainer_core.cluster.runtimes import ANCESTOR, FRAMEWORK
+from trainer_core.options.scheduling import VOLCANO_QUEUE
 from trainer_core.secrets import SecretRef
 
 __all__ = ["KINDS", "deepspeed", "jax", "mlx", "mpi", "plain", "torch", "torchtune", "with_initializers", "xgboost"]
@@ -27,7 +28,6 @@ _STOCK = {
     "mlx": f"{_IMAGES}/mlx-runtime",
     "torchtune": f"{_IMAGES}/torchtune-trainer",
 }
-_QUEUE = "scheduling.volcano.sh/queue-name"
 _SSHD = {
     "command": ["/usr/sbin/sshd"],
     "args": ["-De", "-f", "/home/mpiuser/.sshd_config"],
@@ -191,7 +191,9 @@ def _runtime(blueprint: Blueprint, framework: str, policy: Manifest, jobs: list[
     labels = {FRAMEWORK: framework, **blueprint.labels}
     place = {"namespace": blueprint.namespace} if blueprint.namespace else {}
     gang = blueprint.gang
-    queue = {"metadata": {"annotations": {_QUEUE: gang.queue}}} if isinstance(gang, Volcano) and gang.queue else {}
+    queue = (
+        {"metadata": {"annotations": {VOLCANO_QUEUE: gang.queue}}} if isinstance(gang, Volcano) and gang.queue else {}
+    )
     return {
         "apiVersion": API_VERSION,
         "kind": "TrainingRuntime" if blueprint.namespace else "ClusterTrainingRuntime",

@@ -15,7 +15,7 @@ from trainer_core.admin import policies
 from trainer_core.admin.launching import launch
 from trainer_core.admin.raw import API_VERSION
 from trainer_core.cluster import kinds, marks
-from trainer_core.cluster.runtimes import ANCESTOR, FRAMEWORK, NODE, TRAINER
+from trainer_core.cluster.runtimes import ANCESTOR, FRAMEWORK, NODE, RESERVED, TRAINER
 from trainer_core.errors import InvalidRequestError
 
 __all__ = ["Migration", "Note", "migrate", "pytorch_jobs"]
@@ -29,7 +29,6 @@ _SPECS = "spec.pytorchReplicaSpecs"
 _KUBECTL = "kubectl.kubernetes.io/last-applied-configuration"
 #: What stands in the TrainJob, or was the operator's own.
 _OF_THE_TRAINER = ("name", "image", "command", "args", "env", "resources")
-_RESERVED = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
 _MAX_LABEL = 63
 
 
@@ -135,14 +134,14 @@ def _trainer(found: Migration, spec: Mapping[str, Any], main: Raw, nodes: int, p
     found.notes += [Note(f"{path}.command", text, lost=False) for text in started.changed]
     found.notes += [Note(f"{path}.command", text) for text in started.lost]
     for entry in main.get("env") or ():
-        if entry["name"] in _RESERVED:
+        if entry["name"] in RESERVED["torch"]:
             found.notes.append(Note(f"{path}.env[{entry['name']}]", "Trainer sets it and takes no other value"))
     processes = 1 if started.is_one_process else _processes(found, spec, main)
     said = {
         "image": main.get("image"),
         "command": started.command,
         "args": started.args,
-        "env": [entry for entry in main.get("env") or () if entry["name"] not in _RESERVED],
+        "env": [entry for entry in main.get("env") or () if entry["name"] not in RESERVED["torch"]],
         "numNodes": nodes,
         "numProcPerNode": processes,
         "resourcesPerNode": main.get("resources"),

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainer_core.options.scheduling import VOLCANO_QUEUE
+
 __all__ = ["Life", "of"]
 
-_QUEUE = "scheduling.volcano.sh/queue-name"
 _MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 #: Exit codes after which the operator starts a node again, where exit codes decide.
 _RETRYABLE = [130, 137, 138, 143]
@@ -91,7 +92,7 @@ def _scheduling(life: Life, policy: Mapping[str, Any], nodes: int) -> None:
     queue, timeout = policy.get("queue"), policy.get("scheduleTimeoutSeconds")
     if queue:
         life.runtime["podGroupPolicy"] = {"volcano": {}}
-        life.template["annotations"] = {_QUEUE: queue}
+        life.template["annotations"] = {VOLCANO_QUEUE: queue}
         life.notes.append((f"{_SCHEDULING}.queue", "is taken for a queue of Volcano; for Kueue use its label", False))
     elif timeout:
         life.runtime["podGroupPolicy"] = {"coscheduling": {"scheduleTimeoutSeconds": timeout}}

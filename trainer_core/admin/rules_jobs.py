@@ -9,7 +9,7 @@ from typing import Any
 
 from trainer_core.admin.findings import Findings, error, warning
 from trainer_core.admin.raw import INITIALIZERS, at, items, mapping, replicated_jobs
-from trainer_core.cluster.runtimes import ANCESTOR, CONTAINERS
+from trainer_core.cluster.runtimes import ANCESTOR, CONTAINERS, RESERVED
 
 __all__ = ["RULES"]
 
@@ -17,18 +17,6 @@ Raw = Mapping[str, Any]
 
 _DNS1035 = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _PATH = "spec.template.spec.replicatedJobs"
-#: What the controller sets by policy, over whatever the runtime says.
-_RESERVED = {
-    "torch": {"PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"},
-    "jax": {"JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_COORDINATOR_ADDRESS"},
-    "xgboost": {"DMLC_TRACKER_URI", "DMLC_TRACKER_PORT", "DMLC_TASK_ID", "DMLC_NUM_WORKER"},
-    "mpi": {
-        "OMPI_MCA_orte_default_hostfile",
-        "OMPI_MCA_plm_rsh_args",
-        "OMPI_MCA_orte_keep_fqdn_hostnames",
-        "OMPI_MCA_orte_set_default_slots",
-    },
-}
 
 
 def jobs(runtime: Raw) -> Findings:
@@ -102,7 +90,7 @@ def job_templates(runtime: Raw) -> Findings:
 def environment(runtime: Raw) -> Findings:
     """V13: the trainer's environment has nothing that the controller sets."""
     policies = mapping(runtime, "spec", "mlPolicy")
-    reserved: set[str] = set().union(*(_RESERVED.get(policy, set()) for policy in policies))
+    reserved: set[str] = set().union(*(RESERVED.get(policy, ()) for policy in policies))
     for job in replicated_jobs(runtime):
         container = job.container("node") if job.ancestor == "trainer" else None
         for entry in items(container, "env"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -16,8 +15,6 @@ __all__ = ["RULES"]
 
 Raw = Mapping[str, Any]
 
-_SUBDOMAIN = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _POLICY_KEYS = {
     "torch": ("envInjection",),
     "mpi": ("numProcPerNode", "mpiImplementation", "sshAuthMountPath", "runLauncherAsNode"),
@@ -40,13 +37,13 @@ def kind(runtime: Raw) -> Findings:
 def names(runtime: Raw) -> Findings:
     """Name and namespace are ones that Kubernetes takes."""
     name, namespace = at(runtime, "metadata", "name"), at(runtime, "metadata", "namespace")
-    if not name or not _SUBDOMAIN.fullmatch(name):
+    if not checks.is_object_name(name):
         message = f"must be lower-case letters, digits, '-' and '.', 253 at most, got {name!r}"
         yield error("name", "metadata.name", message)
     if namespace is not None and runtime.get("kind") == "ClusterTrainingRuntime":
         message = "a ClusterTrainingRuntime lives in no namespace; remove it, or make it a TrainingRuntime"
         yield error("name", "metadata.namespace", message)
-    elif namespace is not None and not _LABEL.fullmatch(namespace):
+    elif namespace is not None and not checks.is_namespace(namespace):
         message = f"must be at most 63 lower-case letters, digits and '-', got {namespace!r}"
         yield error("name", "metadata.namespace", message)
 

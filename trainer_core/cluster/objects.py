@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from trainer_core import checks
 from trainer_core.cluster import kinds, marks, runtimes
 from trainer_core.cluster.kinds import Kind
 from trainer_core.errors import InvalidRequestError, UnsupportedError
@@ -37,7 +37,6 @@ ROLES = {"dataset": DATASET_PATH, "model": MODEL_PATH}
 PVC = "pvc://"
 _MAX_ANNOTATIONS = 262_144
 _CONTROLLER = "trainer.kubeflow.org/trainjob-controller"
-_CLAIM = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _OUR_LABELS = (marks.MANAGED_BY, marks.OWNER, marks.DELETE_AFTER)
 _OUR_ANNOTATIONS = (
     *(marks.REQUEST, marks.FINGERPRINT, marks.ATTEMPT, marks.RUNTIME),
@@ -179,7 +178,7 @@ def check_claim(role: str, uri: str) -> None:
         InvalidRequestError: It is not the name of a claim and a path in it.
     """
     claim, _, path = uri.removeprefix(PVC).partition("/")
-    if not _CLAIM.fullmatch(claim) or ".." in path.split("/"):
+    if not checks.is_object_name(claim) or ".." in path.split("/"):
         raise InvalidRequestError(
             f"initializer.{role}: {uri!r} must be {PVC}<claim>/<path>, the name of a PersistentVolumeClaim and a path "
             "in it without '..'"

@@ -20,6 +20,7 @@ __all__ = [
     "MODEL_INITIALIZER",
     "NODE",
     "POLICIES",
+    "RESERVED",
     "TRAINER",
     "command",
     "container",
@@ -58,6 +59,18 @@ NODE = "node"
 CONTAINERS = {TRAINER: NODE, DATASET_INITIALIZER: DATASET_INITIALIZER, MODEL_INITIALIZER: MODEL_INITIALIZER}
 #: Ways in which nodes learn of each other; a runtime has one of them or none.
 POLICIES = ("torch", "mpi", "jax", "xgboost", "flux")
+#: Environment variables of the trainer that the controller sets by policy, over whatever is said elsewhere.
+RESERVED: Mapping[str, tuple[str, ...]] = {
+    "torch": ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"),
+    "mpi": (
+        "OMPI_MCA_orte_default_hostfile",
+        "OMPI_MCA_plm_rsh_args",
+        "OMPI_MCA_orte_keep_fqdn_hostnames",
+        "OMPI_MCA_orte_set_default_slots",
+    ),
+    "jax": ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_COORDINATOR_ADDRESS"),
+    "xgboost": ("DMLC_TRACKER_URI", "DMLC_TRACKER_PORT", "DMLC_TASK_ID", "DMLC_NUM_WORKER"),
+}
 
 _COMMANDS = {"torch": ("torchrun",), "torchtune": ("tune", "run")}
 _MPIRUN = ("mpirun", "--hostfile", "/etc/mpi/hostfile")

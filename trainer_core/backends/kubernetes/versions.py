@@ -70,16 +70,6 @@ class Server:
         return self.takes("spec.activeDeadlineSeconds")
 
     @property
-    def trainer_status(self) -> bool:
-        """Whether training can report its progress to it."""
-        return self.takes("status.trainerStatus")
-
-    @property
-    def whole_proc_per_node(self) -> bool:
-        """Whether ``numProcPerNode`` is a number only, and no ``auto``."""
-        return self.fields["spec.trainer.numProcPerNode"].integer
-
-    @property
     def termination_grace_period(self) -> bool:
         """Whether a patch can set ``terminationGracePeriodSeconds``, as from 2.3 on."""
         return self.takes(f"{_JOBS}.template.spec.template.spec.terminationGracePeriodSeconds")

@@ -16,7 +16,7 @@ from trainer_core.runai.parts import Claim
 from trainer_core.runai.spec import TrainingWorkloadSpec
 from trainer_core.secrets import SecretRef
 
-__all__ = ["MIG", "WORKSPACE", "amounts", "claims", "command", "environment", "num_nodes", "processes"]
+__all__ = ["MIG", "WORKSPACE", "amounts", "base", "claims", "command", "environment", "num_nodes", "processes"]
 
 MIG = "nvidia.com/mig-"
 #: Where claims are mounted that hold a folder for each thing that was fetched.

@@ -7,10 +7,9 @@ from typing import Any
 
 from trainer_core.cluster import runtimes
 from trainer_core.errors import UnsupportedError
+from trainer_core.options.scheduling import VOLCANO_QUEUE
 
 __all__ = ["pod_patches", "queue"]
-
-_VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
 
 
 def pod_patches(patches: Sequence[Mapping[str, Any]], runtime: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -31,7 +30,7 @@ def pod_patches(patches: Sequence[Mapping[str, Any]], runtime: Mapping[str, Any]
 
 def queue(patches: Sequence[Mapping[str, Any]]) -> str | None:
     """Return the queue of Volcano that patches name, None where they name none."""
-    named = [_annotations(patch)[_VOLCANO_QUEUE] for patch in patches if _VOLCANO_QUEUE in _annotations(patch)]
+    named = [_annotations(patch)[VOLCANO_QUEUE] for patch in patches if VOLCANO_QUEUE in _annotations(patch)]
     return named[-1] if named else None
 
 
@@ -39,7 +38,7 @@ def _of(patch: Mapping[str, Any], trainer: Mapping[str, Any], runtime: str) -> I
     template = _template(patch)
     place = f"runtimePatches[{patch.get('manager')}]"
     wrong = [f"metadata.{key}" for key in (template.get("metadata") or {}) if key != "annotations"]
-    wrong += [f"metadata.annotations[{key}]" for key in _annotations(patch) if key != _VOLCANO_QUEUE]
+    wrong += [f"metadata.annotations[{key}]" for key in _annotations(patch) if key != VOLCANO_QUEUE]
     if wrong:
         raise UnsupportedError(f"{place}: {wrong[0]} is of a JobSet, and a PyTorchJob has none; leave it out")
     for job in (template.get("spec") or {}).get("replicatedJobs") or ():

@@ -24,18 +24,6 @@ _MAX_LABEL = 63
 #: ``-xxxxx``, which the Job controller appends to the name of a pod.
 _RANDOM_SUFFIX = 6
 _TRAINERS = {"custom": "CustomTrainer", "container": "CustomTrainerContainer", "builtin": "BuiltinTrainer"}
-#: Set by the controller, by the runtime's policy.
-_RESERVED = {
-    "torch": ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"),
-    "mpi": (
-        "OMPI_MCA_orte_default_hostfile",
-        "OMPI_MCA_plm_rsh_args",
-        "OMPI_MCA_orte_keep_fqdn_hostnames",
-        "OMPI_MCA_orte_set_default_slots",
-    ),
-    "jax": ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_COORDINATOR_ADDRESS"),
-    "xgboost": ("DMLC_TRACKER_URI", "DMLC_TRACKER_PORT", "DMLC_TASK_ID", "DMLC_NUM_WORKER"),
-}
 #: Policies whose nodes meet at ``<job>-node-0-0.<job>``, whatever the runtime calls them.
 _MEETING = ("torch", "jax", "xgboost", "flux")
 #: What Trainer's initializers fetch.
@@ -151,7 +139,7 @@ def _check_env(request: TrainJobRequest, runtime: Mapping[str, Any]) -> None:
     policy = runtimes.policy(runtime)
     given = set(trainer_env(request))
     given.update(entry["name"] for entry in distributed.variables(request))
-    reserved = sorted(given & set(_RESERVED.get(policy or "", ())))
+    reserved = sorted(given & set(runtimes.RESERVED.get(policy or "", ())))
     if reserved:
         raise InvalidRequestError(
             f"trainer.env must not set {', '.join(reserved)}: the {policy} policy of the runtime sets it; leave it out"
