@@ -71,11 +71,15 @@ class _Podman(http.server.BaseHTTPRequestHandler):
     """Answers what an engine is asked first."""
 
     def do_GET(self):
-        said = json.dumps({"Version": "5.0", "ApiVersion": "1.41", "Components": [{"Name": "Podman Engine"}]}).encode()
         self.send_response(200)
-        self.send_header("Content-Length", str(len(said)))
+        self.send_header("Api-Version", "1.41")
+        self.send_header("Libpod-Api-Version", "5.0.0")
+        self.send_header("Content-Length", "2")
         self.end_headers()
-        self.wfile.write(said)
+        self.wfile.write(b"{}")
+
+    def version_string(self):
+        return "Libpod/5.0.0 (linux)"
 
     def log_message(self, *_):
         pass
@@ -100,7 +104,7 @@ def podman(tmp_path):
 
 def test_an_engine_says_what_it_is(podman):
     engine = detect.connect(ContainerBackendConfig(container_host=podman))
-    assert (engine.product, engine.local) == ("podman", True)
+    assert (engine.product, engine.version, engine.local) == ("podman", "5.0.0", True)
     engine.close()
 
 

@@ -98,7 +98,7 @@ def look_for(config: ContainerBackendConfig) -> tuple[Engine | None, list[Tried]
         try:
             engine = _connect(candidate)
             if config.container_runtime in (None, engine.product):
-                return engine, [*tried, Tried(candidate, f"{engine.product} {engine.version.get('Version', '?')}")]
+                return engine, [*tried, Tried(candidate, f"{engine.product} {engine.version}")]
             engine.close()
             tried.append(Tried(candidate, f"is {engine.product}, not {config.container_runtime}"))
         except BackendUnavailableError as error:

@@ -48,7 +48,7 @@ def _place(tried: Tried, taken: bool) -> Check:
 
 
 def _engine(engine: Engine) -> Iterator[Check]:
-    version = str(engine.version.get("ApiVersion", "0"))
+    version = engine.speaks or "0"
     if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST_API:
         yield Check("API", MISSING, version, f"needs {'.'.join(map(str, _OLDEST_API))}; use a newer engine")
     else:

@@ -69,11 +69,12 @@ class Engine:
     def __init__(self, address: str, tls: Any = False) -> None:
         self.address = address
         self._tls = tls
-        # Of any version of the API: which one to speak is what it is asked.
-        with closing(self._connected(_SECONDS, _OLDEST)) as api, self._errors():
-            #: What it says of itself, such as ``Version`` and ``Components``.
-            self.version: dict[str, Any] = dict(api.version(api_version=False))
-        self._api = self._connected(_SECONDS)
+        # Asked for its version Podman runs several programs for half a second; a ping says all that is needed.
+        with closing(self._connected(_OLDEST)) as api, self._errors():
+            answer = api.get(f"{api.base_url}/_ping", timeout=_SECONDS)
+            answer.raise_for_status()
+        self._said: Mapping[str, str] = answer.headers
+        self._api = self._connected(self.speaks or _OLDEST)
         weakref.finalize(self, self._api.close)
 
     def close(self) -> None:
@@ -88,8 +89,18 @@ class Engine:
     @property
     def product(self) -> str:
         """``podman`` or ``docker``."""
-        parts = [part.get("Name", "") for part in self.version.get("Components") or ()]
-        return "podman" if any("podman" in name.lower() for name in parts) else "docker"
+        return "podman" if "Libpod-Api-Version" in self._said else "docker"
+
+    @property
+    def version(self) -> str:
+        """Its own version."""
+        server = self._said.get("Server", "").partition(" ")[0]
+        return server.partition("/")[2] or "?"
+
+    @property
+    def speaks(self) -> str:
+        """The newest version of the API that it speaks; empty where it does not say."""
+        return self._said.get("Api-Version", "")
 
     def info(self) -> dict[str, Any]:
         """Return what it says of its machine."""
@@ -174,20 +185,19 @@ class Engine:
         Raises:
             RefusedError: It cannot be had.
         """
-        with self._errors(), closing(self._connected(_PULL_SECONDS)) as api:
+        with self._errors(), closing(self._connected(self.speaks or _OLDEST, _PULL_SECONDS)) as api:
             # Without a tag the library would fetch all there are.
             tag = None if "@" in image or ":" in image.rpartition("/")[2] else "latest"
             for line in api.pull(image, tag=tag, stream=True, decode=True):
                 if line.get("error"):
                     raise RefusedError(_one_line(line["error"]), self.address)
 
-    def _connected(self, seconds: int, version: str | None = None) -> Any:
+    def _connected(self, version: str, seconds: int = _SECONDS) -> Any:
         import docker  # 300 ms, and everybody else names this backend without it
 
         ssh = self.address.startswith("ssh://")
-        spoken = version or self.version.get("ApiVersion") or _OLDEST
         with self._errors():
-            return docker.APIClient(self.address, version=spoken, timeout=seconds, tls=self._tls, use_ssh_client=ssh)
+            return docker.APIClient(self.address, version=version, timeout=seconds, tls=self._tls, use_ssh_client=ssh)
 
     def containers(self, *labels: str) -> list[dict[str, Any]]:
         """Return all containers with all of these labels, also those that have ended; in few words."""
