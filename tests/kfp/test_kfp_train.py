@@ -333,7 +333,7 @@ def test_a_request_beside_the_executor_input_is_taken(task, request_):
     training = task("train", wait=True)
     command = [*training.command, json.dumps(request_)]
 
-    finished = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert finished.returncode == 0, finished.stderr
     assert training.output("status") == "Complete"

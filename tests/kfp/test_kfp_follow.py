@@ -1,0 +1,47 @@
+"""A job's log as the log of its step, at the end of the job."""
+
+from __future__ import annotations
+
+import threading
+
+import kfp_definitions as definitions
+import pytest
+
+from kfp_components import _follow
+from trainer_core import CustomTrainer, DebugBackendConfig, TrainerClient
+
+
+class GoesSilent(TrainerClient):
+    """A client whose connection says nothing more, and does not end, after the first lines of a log."""
+
+    def __init__(self):
+        super().__init__(DebugBackendConfig())
+        self.silent, self.gate = threading.Event(), threading.Event()
+
+    def get_job_logs(self, name, step="node-0", follow=False):
+        yield '[trainjob:progress] {"step": 1, "metrics": {"loss": 1}}'
+        yield '[trainjob:progress] {"step": 2, "metrics": {"loss": 0.5}}'
+        self.silent.set()
+        self.gate.wait()
+
+    def wait(self, *arguments, **more):
+        assert self.silent.wait(60)
+        return super().wait(*arguments, **more)
+
+
+@pytest.fixture
+def client():
+    client = GoesSilent()
+    yield client
+    client.gate.set()
+
+
+def test_a_log_that_goes_silent_before_its_end_does_not_hold_up_the_end_of_the_task(client, monkeypatch, capsys):
+    monkeypatch.setattr(_follow, "_SILENCE_SECONDS", 0.1)
+    trainer = CustomTrainer(definitions.score, {"rate": 0.5})
+    ref = client.ref(client.train(runtime="python", trainer=trainer))
+
+    outcome, history = _follow.follow(client, ref, timeout=0)
+
+    assert outcome.succeeded
+    assert history.curves()["loss"] == [(1.0, 1.0), (2.0, 0.5)]
