@@ -120,6 +120,7 @@ class TrainJobSensor(ReportsLineage, BaseSensorOperator):
             observation = self.hook.client.observe(self.ref)
         except TrainerError as error:
             self._state = self._failed(error)
+            self.log.warning("TrainJob %s could not be looked at; trying again: %s", self.ref.name, error)
         except ValueError as error:
             raise TrainJobRejectedError(str(error)) from error
         else:

@@ -17,7 +17,8 @@ from airflow_provider.compat import (
 from airflow_provider.exceptions import TrainJobFailedForGoodError, TrainJobRejectedError, TrainJobUnreachableError
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.testing.tasks import StandInTaskInstance
-from trainer_core import CustomTrainer
+from trainer_core import CustomTrainer, TrainerClient
+from trainer_core.errors import BackendUnavailableError
 
 
 @pytest.fixture
@@ -63,6 +64,20 @@ def test_a_failure_that_a_retry_could_mend_is_not_mended_by_reading_it_again(sub
 def test_the_log_of_the_training_is_the_log_of_the_sensor(submit, task_log):
     execute(a_sensor(submit(double, number=3)))
     assert task_log().count("doubling 3") == 1
+
+
+class Away(TrainerClient):
+    """Its backend does not answer."""
+
+    def observe(self, job):
+        raise BackendUnavailableError("no answer")
+
+
+def test_a_look_that_failed_is_in_the_log(running, task_log):
+    sensor = a_sensor(running)
+    sensor.hook.client = Away(sensor.hook.config)
+    assert not sensor.poke({"ti": StandInTaskInstance("wait")}).is_done
+    assert f"TrainJob {running.name} could not be looked at; trying again: no answer" in task_log()
 
 
 def test_a_sensor_that_times_out_leaves_the_job_alone(running, client):
