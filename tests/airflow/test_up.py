@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -39,9 +40,11 @@ def e2e(here):
 
 @pytest.fixture
 def program(tmp_path):
-    """The program in a folder of its own, where it keeps everything that it makes."""
-    for name in ("tools", "dags"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    """The program in a folder of its own, where it keeps everything that it makes; with one DAG to read."""
+    shutil.copytree(ROOT / "tools", tmp_path / "tools", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "dags").mkdir()
+    for name in ("approve_forecast", "energy"):
+        shutil.copy(ROOT / "dags" / f"{name}.py", tmp_path / "dags")
     yield tmp_path / "tools" / "airflow_up.py"
     for pid in left_in(tmp_path / ".airflow" / "up"):
         with suppress(ProcessLookupError):
@@ -62,31 +65,42 @@ class Up:
         self.said = ""
 
     def __enter__(self):
-        for line in self.process.stdout:
-            self.said += line
-            if "Ctrl-C" in line:
-                return self
-        raise AssertionError(self.said)
+        return self
 
     def __exit__(self, *_):
         self.process.kill()
         self.process.communicate()
 
+    def invites(self):
+        """Wait until it says that it is there."""
+        for line in self.process.stdout:
+            self.said += line
+            if "Ctrl-C" in line:
+                return
+        raise AssertionError(self.said)
+
+    @contextmanager
     def api(self):
         """A client that has logged in as the program says."""
         url = re.search(r"Airflow: +(\S+)", self.said)[1]
         username, password = re.search(r"user (\w+), password (\S+)", self.said).groups()
-        client = httpx.Client(base_url=url, trust_env=False, timeout=60)
-        token = client.post("/auth/token", json={"username": username, "password": password}).json()["access_token"]
-        client.headers["Authorization"] = f"Bearer {token}"
-        return client
+        with httpx.Client(base_url=url, trust_env=False, timeout=60) as client:
+            token = client.post("/auth/token", json={"username": username, "password": password}).json()["access_token"]
+            client.headers["Authorization"] = f"Bearer {token}"
+            yield client
+
+
+def started_in(folder):
+    """The sessions of the Airflow that the folder knows, by name; of a file that is being written, none yet."""
+    with suppress(FileNotFoundError, ValueError):
+        return {name: session for name, (session, _) in json.loads((folder / "processes.json").read_text()).items()}
+    return {}
 
 
 def left_in(folder):
     """The processes of the Airflow that the folder knows."""
-    with suppress(FileNotFoundError):
-        for session, _ in json.loads((folder / "processes.json").read_text()).values():
-            yield from (pid for pid in psutil.pids() if session_of(pid) == session)
+    for session in started_in(folder).values():
+        yield from (pid for pid in psutil.pids() if session_of(pid) == session)
 
 
 def session_of(pid):
@@ -95,21 +109,25 @@ def session_of(pid):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_it_runs_right_after_it_was_killed_and_ends_at_ctrl_c(program, tmp_path):
+@pytest.mark.timeout(600)
+def test_it_runs_right_after_it_was_killed_and_ends_at_ctrl_c(program, here, tmp_path):
+    folder = tmp_path / ".airflow" / "up"
     with Up(program) as killed:
+        here.until(lambda: len(started_in(folder)) == len(here.COMPONENTS), "all its processes have started")
         killed.process.kill()
     with Up(program) as up:
-        health = up.api().get("/api/v2/monitor/health").json()
+        up.invites()
+        with up.api() as api:
+            health = api.get("/api/v2/monitor/health").json()
         up.process.send_signal(signal.SIGINT)
-        rest, _ = up.process.communicate(timeout=120)
+        rest, _ = up.process.communicate(timeout=300)
 
     assert {part["status"] for part in health.values()} == {"healthy"}
     assert (up.process.returncode, rest.splitlines()[-1]) == (
         0,
         "airflow-up: ended; `make airflow-up` goes on where it was",
     )
-    assert list(left_in(tmp_path / ".airflow" / "up")) == []
+    assert list(left_in(folder)) == []
 
 
 def test_a_second_one_in_the_same_folder_is_refused(here, tmp_path):
@@ -120,10 +138,15 @@ def test_a_second_one_in_the_same_folder_is_refused(here, tmp_path):
 
 def test_a_port_that_is_taken_is_left_to_its_owner(here, tmp_path):
     with socket.socket() as owner:
-        with suppress(OSError):  # somebody has it in any case
-            owner.bind(("127.0.0.1", 8080))
-            owner.listen()
-        assert here.AirflowHere(tmp_path / "up").port != 8080
+        owner.bind(("127.0.0.1", 0))
+        owner.listen()
+        taken = owner.getsockname()[1]
+        assert here.AirflowHere(tmp_path / "up", ports=[taken]).port != taken
+
+
+def test_a_port_that_is_free_is_taken(here, tmp_path):
+    (free,) = random.sample(here.QUIET_PORTS, 1)
+    assert here.AirflowHere(tmp_path / "up", ports=[free]).port == free
 
 
 def test_what_does_not_become_true_is_named(here):
