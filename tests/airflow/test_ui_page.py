@@ -9,10 +9,12 @@ from __future__ import annotations
 import pathlib
 import re
 import shutil
+import urllib.parse
 
 import pytest
 from standalone import a_running_airflow, until
 
+from airflow_provider import ui
 from trainer_core import LocalProcessBackendConfig, TrainerClient
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs `pip install playwright`")
@@ -163,6 +165,48 @@ def test_the_log_grows_and_is_text_only(job_page):
     expect(log).not_to_have_text(before, use_inner_text=True)
     assert log.inner_text().startswith(before[:40])
     assert log.locator("img").count() == 0
+
+
+@pytest.fixture
+def growing_log(browser):
+    """The page of a job whose log has one line more each time somebody asks for it; there is no server."""
+    static = pathlib.Path(ui.__file__).with_name("static")
+    begin = "2026-01-01T00:00:00+00:00"
+    job = {"name": "train-1", "status": "Running", "created": begin, "started": begin, "actions": []}
+    job["task"] = {"dag_id": "a", "run_id": "b", "task_id": "train", "map_index": -1}
+    job["steps"] = [{"name": "node-0", "status": "Running", "started": begin}]
+    asked = []
+
+    def answer(route):
+        address = urllib.parse.urlsplit(route.request.url)
+        name = address.path.rpartition("/")[2]
+        if name == "log":
+            asked.append(name)
+            after = int(urllib.parse.parse_qs(address.query)["after"][0])
+            lines = [f"line {number}." for number in range(after, len(asked))]
+            route.fulfill(json={"lines": lines, "points": [], "next": len(asked), "left_out": 0})
+        elif "/api/" in address.path:
+            route.fulfill(json=job)
+        else:
+            route.fulfill(path=static / ("job.html" if name == "job" else name))
+
+    context = browser.new_context()
+    context.route("**/*", answer)
+    page = context.new_page()
+    page.goto("http://airflow.test/trainjobs/job?dag_id=a&run_id=b&task_id=train")
+    yield page
+    context.close()
+
+
+def test_no_line_of_the_log_is_shown_twice_although_two_questions_overlap(growing_log):
+    log = growing_log.get_by_role("log")
+    expect(log).to_contain_text("line 0.")
+    for _ in range(3):
+        shown = log.inner_text()
+        growing_log.evaluate("['1', '2'].forEach(() => document.dispatchEvent(new Event('visibilitychange')))")
+        expect(log).not_to_have_text(shown, use_inner_text=True)
+    lines = log.inner_text().splitlines()
+    assert len(lines) == len(set(lines))
 
 
 def test_the_log_stays_where_a_reader_scrolled_to(job_page):

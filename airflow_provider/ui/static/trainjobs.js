@@ -89,8 +89,10 @@
       } catch (error) {
         if (!(error instanceof Refusal)) throw error;
         trouble("look", error.message);
+      } finally {
+        clearTimeout(timer);
+        timer = setTimeout(turn, Math.max(1000 * seconds(), 5 * (performance.now() - begin)));
       }
-      timer = setTimeout(turn, Math.max(1000 * seconds(), 5 * (performance.now() - begin)));
     };
     document.addEventListener("visibilitychange", () => document.hidden || turn());
     turn();
@@ -241,20 +243,23 @@
       choice.parentElement.hidden = names.length === 1;
       const wanted = new Set([choice.value, ...(names.includes("node-0") ? ["node-0"] : [])]);
       for (const name of wanted) await read(name);
-      drawLog(tails.get(choice.value));
+      if (tails.has(choice.value)) drawLog(tails.get(choice.value));
       drawCurves(tails.get("node-0")?.points ?? []);
     };
 
     const read = async (step) => {
       const tail = tails.get(step) ?? { step, next: 0, lines: [], points: [], left: 0 };
-      const part = await ask("log", { ...task, step, after: tail.next });
+      tails.set(step, tail);
+      const after = tail.next;
+      const part = await ask("log", { ...task, step, after });
+      // Two turns can overlap; what the other has read already must not be shown twice.
+      if (tails.get(step) !== tail || tail.next !== after) return;
       tail.next = part.next;
       tail.left += part.left_out;
       tail.lines.push(...part.lines);
       tail.left += tail.lines.splice(0, Math.max(0, tail.lines.length - 2000)).length;
       tail.points.push(...part.points);
       if (tail.points.length > 2000) tail.points = tail.points.filter((_, at) => at % 2 === 0);
-      tails.set(step, tail);
     };
 
     $("#step").addEventListener("change", () => again());
