@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import textwrap
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -234,7 +233,7 @@ def test_a_marked_test_runs_inside_a_task(tmp_path):
     assert tmp_path.is_dir()
 
 
-A_PROJECT = """
+INSIDE_TASKS = """
 import pytest
 from airflow.sdk import get_current_context
 
@@ -251,112 +250,134 @@ def test_skips():
     pytest.skip("not today")
 """
 
+GIVEN_BACK = """
+import os
+from airflow import settings
 
-def pytest_in(folder, tests, *options, ini="", **environment):
-    """Run pytest with our plug-in and no other, in a project of its own."""
-    (folder / "test_project.py").write_text(textwrap.dedent(tests))
-    (folder / "pytest.ini").write_text(f"[pytest]\n{ini}\n")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "TRAINJOB"))}
-    plugins = ["--disable-plugin-autoload", "-p", "airflow_provider.testing", "-p", "no:cacheprovider"]
-    command = [sys.executable, "-m", "pytest", "-q", "-W", "ignore", *plugins, *options]
-    return subprocess.run(
-        command, cwd=folder, env=clean | environment, capture_output=True, text=True, check=False, timeout=100
-    )
+OWN = str(settings.engine.url), os.environ["AIRFLOW_HOME"]
+
+def test_one(trainjob_airflow):
+    assert str(trainjob_airflow) in str(settings.engine.url)
+    assert os.environ["AIRFLOW_HOME"] == str(trainjob_airflow)
+
+def test_two():
+    assert (str(settings.engine.url), os.environ["AIRFLOW_HOME"]) == OWN
+"""
+
+ISOLATED = """
+import airflow.sdk
+from airflow.configuration import AIRFLOW_HOME
+
+def test_one(trainjob_airflow):
+    assert AIRFLOW_HOME == str(trainjob_airflow)
+"""
+
+UNCONCERNED = """
+import os, sys
+
+def test_nothing_is_loaded():
+    assert {"airflow", "trainer_core", "pydantic"} & set(sys.modules) == set()
+    assert not any(name.startswith(("AIRFLOW", "TRAINJOB")) for name in os.environ)
+"""
 
 
-@pytest.fixture
-def own_airflow(tmp_path):
-    """The AIRFLOW_HOME of somebody who runs our plug-in."""
-    folder = tmp_path / "own-airflow"
-    folder.mkdir()
-    return folder
+class Project:
+    """Somebody else's tests, in a folder of their own, run with our plug-in and no other."""
+
+    def __init__(self, folder, ini="", **tests):
+        self.own_airflow, self.temporary = folder / "own-airflow", folder / "temporary"
+        for path in (self.own_airflow, self.temporary):
+            path.mkdir()
+        for name, text in tests.items():
+            (folder / f"test_{name}.py").write_text(text)
+        (folder / "pytest.ini").write_text(f"[pytest]\n{ini}\n")
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "TRAINJOB"))}
+        plugins = ["--disable-plugin-autoload", "-p", "airflow_provider.testing", "-p", "no:cacheprovider"]
+        options = ["-q", "-rA", "-W", "ignore", "--basetemp", str(folder / "base")]
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *options, *plugins],
+            cwd=folder,
+            env={**clean, "TMPDIR": str(self.temporary), **self.environment()},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        self.said = done.stdout
+
+    def environment(self):
+        return {"AIRFLOW_HOME": str(self.own_airflow)}
+
+    def ended(self, name):
+        """How each test of a file ended, by its name."""
+        return {test: how for how, test in re.findall(rf"^([A-Z]+) test_{name}\.py::(\w+)", self.said, re.M)}
+
+
+class WithoutAirflow(Project):
+    """One whose environment names no Airflow."""
+
+    def environment(self):
+        return {}
+
+
+@pytest.fixture(scope="module")
+def ordinary(tmp_path_factory):
+    """A project whose Airflow is given back after each test."""
+    return Project(tmp_path_factory.mktemp("ordinary"), inside=INSIDE_TASKS, back=GIVEN_BACK)
+
+
+def tests_of_the_guide():
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "airflow-testing.md").read_text()
+    return dict(re.findall(r"```python\n# test_(\w+)\.py\n(.*?)^```$", page, re.M | re.S))
+
+
+@pytest.fixture(scope="module")
+def isolated(tmp_path_factory):
+    """A project that has an Airflow of its own from the beginning."""
+    ini = "trainjob_isolate_airflow = true"
+    return Project(tmp_path_factory.mktemp("isolated"), ini, isolated=ISOLATED, **tests_of_the_guide())
 
 
 @pytest.mark.slow
-def test_a_test_inside_a_task_ends_as_any_other(tmp_path, own_airflow):
-    done = pytest_in(
-        tmp_path,
-        A_PROJECT,
-        AIRFLOW_HOME=str(own_airflow),
-    )
+@pytest.mark.timeout(300)
+def test_a_test_inside_a_task_ends_as_any_other(ordinary):
+    assert "1 failed" in ordinary.said, ordinary.said
+    assert "assert 1 == 2" in ordinary.said
+    assert {"test_passes": "PASSED", "test_fails": "FAILED"}.items() <= ordinary.ended("inside").items()
+    assert "1 skipped" in ordinary.said
 
-    assert "1 failed, 1 passed, 1 skipped" in done.stdout
-    assert "assert 1 == 2" in done.stdout
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_airflow_is_given_back_as_it_was(ordinary):
+    assert ordinary.ended("back") == {"test_one": "PASSED", "test_two": "PASSED"}, ordinary.said
+    assert not (ordinary.own_airflow / "airflow.db").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_airflow_can_be_isolated_before_it_is_imported(isolated):
+    assert isolated.ended("isolated") == {"test_one": "PASSED"}, isolated.said
+    assert list(isolated.own_airflow.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_tests_of_the_guide_pass(isolated):
+    ended = [how for name in tests_of_the_guide() for how in isolated.ended(name).values()]
+    assert ended == ["PASSED"] * 4, isolated.said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("project", ["ordinary", "isolated"])
+def test_nothing_is_left_behind(project, request):
+    assert list(request.getfixturevalue(project).temporary.glob("trainjob-*")) == []
 
 
 def test_a_project_that_does_not_use_the_plugin_loads_neither_airflow_nor_the_core(tmp_path):
-    done = pytest_in(
-        tmp_path,
-        """
-        import os, sys
+    project = WithoutAirflow(tmp_path, unconcerned=UNCONCERNED)
 
-        def test_nothing_is_loaded():
-            assert {"airflow", "trainer_core", "pydantic"} & set(sys.modules) == set()
-            assert not any(name.startswith(("AIRFLOW", "TRAINJOB")) for name in os.environ)
-        """,
-    )
-
-    assert done.returncode == 0, done.stdout
-
-
-@pytest.mark.slow
-def test_airflow_is_given_back_as_it_was(tmp_path, own_airflow):
-    done = pytest_in(
-        tmp_path,
-        """
-        import os
-        from airflow import settings
-
-        OWN = str(settings.engine.url), os.environ["AIRFLOW_HOME"]
-
-        def test_one(trainjob_airflow):
-            assert str(trainjob_airflow) in str(settings.engine.url)
-            assert os.environ["AIRFLOW_HOME"] == str(trainjob_airflow)
-
-        def test_two():
-            assert (str(settings.engine.url), os.environ["AIRFLOW_HOME"]) == OWN
-        """,
-        AIRFLOW_HOME=str(own_airflow),
-    )
-
-    assert "2 passed" in done.stdout, done.stdout
-    assert not (own_airflow / "airflow.db").exists()
-
-
-@pytest.mark.slow
-def test_airflow_can_be_isolated_before_it_is_imported(tmp_path, own_airflow):
-    done = pytest_in(
-        tmp_path,
-        """
-        import airflow.sdk
-        from airflow.configuration import AIRFLOW_HOME
-
-        def test_one(trainjob_airflow):
-            assert AIRFLOW_HOME == str(trainjob_airflow)
-        """,
-        ini="trainjob_isolate_airflow = true",
-        AIRFLOW_HOME=str(own_airflow),
-    )
-
-    assert "1 passed" in done.stdout, done.stdout
-    assert list(own_airflow.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_nothing_is_left_behind(tmp_path):
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    done = pytest_in(
-        tmp_path,
-        "def test_one(trainjob_airflow): pass",
-        "--basetemp",
-        str(tmp_path / "base"),
-        ini="trainjob_isolate_airflow = true",
-        TMPDIR=str(temporary),
-    )
-
-    assert "1 passed" in done.stdout, done.stdout
-    assert list(temporary.glob("trainjob-*")) == []
+    assert project.ended("unconcerned") == {"test_nothing_is_loaded": "PASSED"}, project.said
 
 
 def test_the_distribution_announces_the_plugin():
@@ -365,13 +386,3 @@ def test_the_distribution_announces_the_plugin():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 
     assert project["entry-points"]["pytest11"] == {"trainjob": "airflow_provider.testing"}
-
-
-@pytest.mark.slow
-def test_the_tests_of_the_guide_pass(tmp_path, own_airflow):
-    page = (Path(__file__).parents[2] / "docs" / "guides" / "airflow-testing.md").read_text()
-    for name, text in re.findall(r"```python\n# (test_\w+\.py)\n(.*?)^```$", page, re.M | re.S):
-        (tmp_path / name).write_text(text)
-    done = pytest_in(tmp_path, "", ini="trainjob_isolate_airflow = true", AIRFLOW_HOME=str(own_airflow))
-
-    assert "4 passed" in done.stdout, done.stdout
