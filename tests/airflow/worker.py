@@ -53,9 +53,9 @@ class Task(TrainJobOperator):
         die_at("after-submit", self.stop)
         return ref
 
-    def _wait(self, ref):
+    def _wait(self, ti, ref):
         die_at("before-waiting", self.stop)
-        return super()._wait(ref)
+        return super()._wait(ti, ref)
 
     def _defer(self, ti, ref):
         die_at("before-deferring", self.stop)
