@@ -156,24 +156,34 @@ class Connection:
     def _make_client(self) -> None:
         self._pool = _pool(self._found.configuration)
         self._process = os.getpid()
+        self._context: ssl.SSLContext | None = None
 
-    def _tls(self) -> ssl.SSLContext:
+    def _tls(self) -> ssl.SSLContext | bool:
+        """What async requests are encrypted with. Reading the CAs takes 30 ms, in which nobody hears of a job."""
         configuration = self._found.configuration
-        try:
-            context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
-            if configuration.cert_file:
-                context.load_cert_chain(configuration.cert_file, configuration.key_file)
-        except OSError as error:
-            raise NoClusterError(
-                f"the certificates for {self.host} cannot be read: {one_line(str(error), 300)}; correct the kubeconfig"
-            ) from error
-        if not configuration.verify_ssl or configuration.assert_hostname is False:
-            context.check_hostname = False
-        if not configuration.verify_ssl:
-            context.verify_mode = ssl.CERT_NONE
-        if getattr(configuration, "disable_strict_ssl_verification", False):
-            context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-        return context
+        if self.url.startswith("http://") and not str(configuration.proxy or "").startswith("https://"):
+            return True
+        if self._context is None:
+            self._context = _context(configuration, self.host)
+        return self._context
+
+
+def _context(configuration: Any, host: str) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+        if configuration.cert_file:
+            context.load_cert_chain(configuration.cert_file, configuration.key_file)
+    except OSError as error:
+        raise NoClusterError(
+            f"the certificates for {host} cannot be read: {one_line(str(error), 300)}; correct the kubeconfig"
+        ) from error
+    if not configuration.verify_ssl or configuration.assert_hostname is False:
+        context.check_hostname = False
+    if not configuration.verify_ssl:
+        context.verify_mode = ssl.CERT_NONE
+    if getattr(configuration, "disable_strict_ssl_verification", False):
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
 
 
 def _pool(configuration: Any) -> urllib3.PoolManager:
