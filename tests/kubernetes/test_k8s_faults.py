@@ -84,7 +84,7 @@ def test_of_two_hundred_jobs_each_is_made_once_and_ends_as_it_should():
 
 
 EACH = {
-    "429 with Retry-After": {"status": 429, "retry_after": 1},
+    "429 with Retry-After": {"status": 429, "retry_after": 0},
     "500": {"status": 500},
     "503": {"status": 503},
     "500 that took effect": {"status": 500, "after": True},

@@ -353,12 +353,12 @@ def one_line(number: int):
 def test_memory_does_not_grow_with_the_log(stream):
     world = happened("pod", "start")
     world.pods[0].runs[-1].ended = True
-    world.pod_log = lambda name, part: stream(50)
+    world.pod_log = lambda name, part: stream(20)
     tracemalloc.start()
     length = sum(len(line) for line in world.read(follow=False))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert length >= 35_000_000
+    assert length >= 14_000_000
     assert peak < 8_000_000
 
 
