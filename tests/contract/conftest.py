@@ -1,4 +1,4 @@
-"""The backends of the house; one joins by one line."""
+"""The backends of the house; one joins by one line here, and a file of its own of the same name."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from trainer_core import (
     TrainerClient,
     TrainingOperatorBackendConfig,
 )
+from trainer_core.cluster import watch
 from trainer_core.testing import BackendCase, on_each
 
 
@@ -61,12 +62,24 @@ CASES = (
 
 
 def pytest_generate_tests(metafunc):
-    on_each(CASES, metafunc)
+    name = metafunc.module.__name__.removeprefix("test_contract_").replace("_", "-")
+    on_each([case for case in CASES if case.name == name], metafunc)
+
+
+@pytest.fixture
+def cases():
+    return CASES
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_kept_at_home(tmp_path, monkeypatch):
     monkeypatch.setenv("TRAINJOB_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture(autouse=True)
+def _nobody_watches_the_cluster_for_longer():
+    yield
+    watch.stop()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -28,6 +28,7 @@ _PATIENCE = 180.0
 _LOOK, _MAX_LOOK = 0.02, 0.5
 
 _WHERE = "__trainjob_where__"
+_OTHERS = "about-other-backends"
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -80,10 +81,29 @@ def applies(test: Callable[..., Any], case: BackendCase) -> bool:
 
 
 def on_each(cases: Sequence[BackendCase], metafunc: pytest.Metafunc) -> None:
-    """Run a test on every backend that has the facts the test is about; call it in ``pytest_generate_tests``."""
-    if "case" in metafunc.fixturenames:
-        fitting = [case for case in cases if applies(metafunc.function, case)]
-        metafunc.parametrize("case", fitting, ids=[case.name for case in fitting])
+    """Run a test on every backend that has the facts the test is about; call it in ``pytest_generate_tests``.
+
+    A test that is about none of them is deselected.
+    """
+    if "case" not in metafunc.fixturenames:
+        return
+    fitting = [case for case in cases if applies(metafunc.function, case)]
+    metafunc.parametrize("case", fitting or [None], ids=[case.name for case in fitting] or [_OTHERS])
+    if not metafunc.config.pluginmanager.has_plugin(_OTHERS):
+        metafunc.config.pluginmanager.register(_Others(), _OTHERS)
+
+
+class _Others:
+    """Leaves out what is about none of the backends at hand: where tests are made, they cannot be left out."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        config.hook.pytest_deselected(items=[item for item in items if _is_about_others(item)])
+        items[:] = [item for item in items if not _is_about_others(item)]
+
+
+def _is_about_others(item: Any) -> bool:
+    return hasattr(item, "callspec") and item.callspec.params.get("case", item) is None
 
 
 def reached(client: TrainerClient, name: str, status: str) -> TrainJob:

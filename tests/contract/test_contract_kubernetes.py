@@ -1,0 +1,9 @@
+"""KubernetesBackend keeps the contract of DESIGN.md."""
+
+from __future__ import annotations
+
+from trainer_core.testing import BackendContract
+
+
+class TestContract(BackendContract):
+    pass
