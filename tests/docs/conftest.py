@@ -20,6 +20,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     work = tmp_path / "work"
     work.mkdir()
+    monkeypatch.chdir(work)
     yield work
     client = TrainerClient(LocalProcessBackendConfig(home=home))
     for job in client.list_jobs():

@@ -6,11 +6,10 @@ import importlib
 import re
 import shlex
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from blocks import PAGES, ROOT, blocks
+from trainjob_command import Command
 
 LINK = re.compile(r"\[[^\]]+\]\((?P<target>[^)#\s]*)(#[^)]*)?\)")
 RUN = [page for page in PAGES if any(block.language in ("python", "console") for block in blocks(page))]
@@ -20,23 +19,33 @@ def identity(page):
     return str(page.relative_to(ROOT))
 
 
-def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+@pytest.fixture
+def typed(folder, capsys):
+    """Run a command line that the reader of a page types."""
+    trainjob = Command(folder, capsys)
+
+    def run(line):
+        program, *arguments = shlex.split(line)
+        if program == "trainjob":
+            return trainjob(*arguments)
+        return subprocess.run([program, *arguments], cwd=folder, capture_output=True, text=True, check=False)
+
+    return run
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", RUN, ids=identity)
-def test_every_snippet_of_the_page_runs(page, folder):
+def test_every_snippet_of_the_page_runs(page, folder, typed):
     shown = [block for block in blocks(page) if block.reason is None]
     for block in shown:
         if block.file:
             (folder / block.file).write_text(block.text)
     scripts = [block.file for block in shown if block.language == "python" and block.file and not block.is_dag]
     for script in scripts:
-        done = run([sys.executable, "-W", "ignore", script], folder)
+        done = typed(f"python -W ignore {script}")
         assert done.returncode == 0, f"{script}: {done.stderr}"
     for command in (command for block in shown if block.language == "console" for command in block.commands):
-        done = run(shlex.split(command), folder)
+        done = typed(command)
         assert done.returncode == 0, f"{command}: {done.stderr}"
 
 

@@ -1,5 +1,6 @@
 """Whole pipelines on the host runner: the components' own commands, with KFP's own orchestration."""
 
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import kfp
@@ -13,7 +14,7 @@ from kfp_components.promote import promote
 from kfp_components.tasks import train_task
 from kfp_components.testing import host_runner
 from kfp_components.wait import wait
-from trainer_core import CustomTrainer
+from trainer_core import CustomTrainer, LocalProcessBackendConfig, TrainerClient
 
 TRAINER = CustomTrainer(func=definitions.train_a_little, func_args={"epochs": 1, "learning_rate": 0.1})
 
@@ -40,35 +41,37 @@ def runner(tmp_path, client):
         yield
 
 
-@pytest.mark.usefixtures("runner")
-def test_a_pipeline_trains_waits_and_promotes(tmp_path):
-    outputs = train_and_promote(registry=str(tmp_path / "registry"), threshold=0.9).outputs
+@pytest.fixture(scope="module")
+def two_runs(tmp_path_factory):
+    """Of one pipeline: a model that is good enough, then one that is not; folder, outputs and number of jobs."""
+    folder = tmp_path_factory.mktemp("two runs")
+    client = TrainerClient(LocalProcessBackendConfig(home=folder / "home"))
+    with pytest.MonkeyPatch.context() as patch, host_runner(folder / "runs"):
+        patch.setenv("TRAINJOB_HOME", str(folder / "home"))
+        good = train_and_promote(registry=str(folder / "good"), threshold=0.9).outputs
+        bad = train_and_promote(registry=str(folder / "bad"), threshold=0.91, epochs=3, learning_rate=1.0).outputs
+    jobs = client.list_jobs()
+    for job in jobs:
+        client.delete_job(job.name)
+    return SimpleNamespace(folder=folder, good=good, bad=bad, jobs=len(jobs))
 
-    assert outputs["metric"] == 0.9
-    assert [path.read_text() for path in tmp_path.glob("registry/versions/*/*")] == ["weights"]
+
+def test_a_pipeline_trains_waits_and_promotes(two_runs):
+    assert two_runs.good["metric"] == 0.9
+    assert [path.read_text() for path in two_runs.folder.glob("good/versions/*/*")] == ["weights"]
 
 
-@pytest.mark.usefixtures("runner")
-def test_a_model_below_the_threshold_is_not_promoted(tmp_path):
-    train_and_promote(registry=str(tmp_path / "registry"), threshold=0.91)
-
-    assert not (tmp_path / "registry").exists()
+def test_a_model_below_the_threshold_is_not_promoted(two_runs):
+    assert not (two_runs.folder / "bad").exists()
 
 
-@pytest.mark.usefixtures("runner")
-def test_pipeline_parameters_arrive_in_the_function_as_real_types(tmp_path):
-    outputs = train_and_promote(registry=str(tmp_path), threshold=1.0, epochs=3, learning_rate=1.0).outputs
-
+def test_pipeline_parameters_arrive_in_the_function_as_real_types(two_runs):
     expected = {"epochs": 3, "learning_rate": 1.0, "note": "", "tags": None}
-    assert outputs["result"]["given"] == repr(expected)
+    assert two_runs.bad["result"]["given"] == repr(expected)
 
 
-@pytest.mark.usefixtures("runner")
-def test_each_run_has_a_job_of_its_own(tmp_path, client):
-    for _ in range(2):
-        train_and_promote(registry=str(tmp_path / "registry"), threshold=1.0)
-
-    assert len(client.list_jobs()) == 2
+def test_each_run_has_a_job_of_its_own(two_runs):
+    assert two_runs.jobs == 2
 
 
 @pytest.mark.usefixtures("runner")
