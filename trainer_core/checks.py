@@ -28,6 +28,7 @@ __all__ = [
     "check_object_name",
     "check_one_of",
     "check_packages",
+    "check_result_uri",
     "check_text",
     "check_texts",
     "each_problem",
@@ -192,6 +193,23 @@ def check_index_urls(what: str, urls: object) -> None:
         if not _INDEX_URL.fullmatch(url) and not is_placeholder(url):
             # Not shown: an index URL may carry a password.
             raise ValueError(f"{what}[{index}] is not a URL; write one such as 'https://packages.example.com/simple'")
+
+
+def check_result_uri(what: str, value: object) -> None:
+    """Refuse a place that no training can write to by itself; one to be filled in passes; None passes.
+
+    Raises:
+        ValueError: It is neither a path nor a ``file://`` URI of one.
+    """
+    if value is None or is_placeholder(value):
+        return
+    check_text(what, value, "file:///data/result.json")
+    scheme, found, rest = str(value).partition("://")
+    if found and (scheme != "file" or not rest.startswith(("/", "localhost/"))):
+        raise ValueError(
+            f"{what} must be a path, or 'file://' and an absolute path, got {_shown(value)}; give a path on storage "
+            "that is mounted where the training runs"
+        )
 
 
 def check_labels(what: str, labels: object) -> None:

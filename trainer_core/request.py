@@ -125,7 +125,7 @@ class TrainerRequest(_Part):
         resources_per_node: Kubernetes quantities by resource name.
         env: Environment variables; values may be secrets, by reference.
         config: Fields of the recipe of a builtin trainer.
-        result_uri: Where the whole result is written as JSON, whatever its size.
+        result_uri: Path or ``file://`` URI where the whole result is written as JSON, whatever its size.
     """
 
     kind: Literal["custom", "container", "builtin"]
@@ -148,6 +148,7 @@ class TrainerRequest(_Part):
         secrets.check_env("env", self.env)
         checks.check_packages("packages", self.packages)
         checks.check_index_urls("pip_index_urls", self.pip_index_urls)
+        checks.check_result_uri("result_uri", self.result_uri)
         return self
 
     @model_validator(mode="after")

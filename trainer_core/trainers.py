@@ -88,8 +88,7 @@ class CustomTrainer:
         checks.check_index_urls("pip_index_urls", self.pip_index_urls)
         if self.image is not None:
             checks.check_text("image", self.image, "ghcr.io/team/train:1.0")
-        if self.result_uri is not None:
-            checks.check_text("result_uri", self.result_uri, "file:///data/result.json")
+        checks.check_result_uri("result_uri", self.result_uri)
         _check_nodes(self)
 
     def _check_function(self) -> None:

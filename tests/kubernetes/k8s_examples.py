@@ -165,7 +165,7 @@ EXAMPLES: dict[str, Example] = {
                 packages_to_install=["scikit-learn>=1.5"],
                 env={"LOG_LEVEL": "debug", "EPOCHS": "3"},
                 num_proc_per_node=1,
-                result_uri="s3://bucket/result.json",
+                result_uri="file:///mnt/result.json",
             )
         )
     ),

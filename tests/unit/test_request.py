@@ -121,6 +121,7 @@ def test_texts_from_templates_become_the_types_the_function_declares():
         ({"runtme": {"name": "x"}}, "runtme: "),
         ({"active_deadline_seconds": 0}, "active_deadline_seconds"),
         ({"initializer": {"dataset": {"storage_uri": "data"}}}, "initializer.dataset.storage_uri"),
+        ({"trainer": {**code({}, {}), "result_uri": "s3://bucket/r.json"}}, "trainer: result_uri must be a path"),
         ({"version": 2}, "version"),
     ],
 )

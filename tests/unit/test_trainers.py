@@ -47,6 +47,17 @@ def test_an_unknown_packaging_is_refused_with_the_known_ones():
         CustomTrainer(train, packaging="zip")
 
 
+@pytest.mark.parametrize("place", ["r.json", "/data/r.json", "file:///data/r.json", "{{ var.value.place }}", None])
+def test_a_result_goes_to_a_file(place):
+    assert CustomTrainer(train, result_uri=place).result_uri == place
+
+
+@pytest.mark.parametrize("place", ["s3://bucket/r.json", "file://host/r.json", "file://r.json", "", 3])
+def test_a_place_that_training_cannot_write_to_is_refused_before_it_trains(place):
+    with pytest.raises(ValueError, match="result_uri must be"):
+        CustomTrainer(train, result_uri=place)
+
+
 def test_arguments_of_the_function_may_be_anything_by_name():
     given = {"day": "{{ ds }}", "epochs": "{{ params.epochs }}", "deep": {"a": [1, None]}}
     assert CustomTrainer(train, given).func_args == given
