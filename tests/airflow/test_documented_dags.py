@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,19 +22,13 @@ FILE = re.compile(r"```python\n# (?P<name>[\w.]+)\n(?P<text>.*?)^```$", re.M | r
         ("readme", "nightly", "train", "status", "Complete"),
     ],
 )
-def test_a_documented_dag_runs(page, dag_id, task_id, key, value, airflow_db, run_dag, xcom, tmp_path, monkeypatch):
-    from airflow_provider.testing.serialized import DagBag
-
+def test_a_documented_dag_runs(page, dag_id, task_id, key, value, trainjob_dags, run_dag, xcom, tmp_path):
     folder = tmp_path / "dags"
     folder.mkdir()
     for block in FILE.finditer(PAGES[page].read_text(encoding="utf-8")):
         is_dag, is_training = "@dag" in block["text"], block["name"] == "train.py"
         (folder / block["name"]).write_text(block["text"]) if is_dag or is_training else None
-    monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.delitem(sys.modules, "train", raising=False)
-    bag = DagBag(dag_folder=str(folder))
 
-    assert bag.import_errors == {}
-    run = run_dag(bag.dags[dag_id])
+    run = run_dag(trainjob_dags(folder)[dag_id])
     assert run.state == "success"
     assert xcom(run, task_id, key) == value

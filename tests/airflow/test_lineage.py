@@ -54,7 +54,18 @@ print("airflow_provider.lineage_facets" in sys.modules)
 
 @pytest.fixture
 def facets():
-    return pytest.importorskip("airflow_provider.lineage_facets", exc_type=ImportError)
+    found = pytest.importorskip("airflow_provider.lineage_facets", exc_type=ImportError)
+    _forget_settings()
+    yield found
+    _forget_settings()
+
+
+def _forget_settings():
+    """The provider reads each of its settings once in a process."""
+    from airflow.providers.openlineage import conf
+
+    for setting in vars(conf).values():
+        getattr(setting, "cache_clear", int)()
 
 
 @pytest.fixture
@@ -180,6 +191,8 @@ def sent(facets, trainjob_airflow, monkeypatch, tmp_path):
     monkeypatch.setenv("AIRFLOW__OPENLINEAGE__TRANSPORT", json.dumps(transport))
     # A process of many threads, as that of these tests, is not to be forked.
     monkeypatch.setenv("AIRFLOW__OPENLINEAGE__EXECUTE_IN_THREAD", "True")
+    # For so long a task waits for the event to be sent.
+    monkeypatch.setenv("AIRFLOW__OPENLINEAGE__EXECUTION_TIMEOUT", "100")
     listener = OpenLineageListener()
     listeners().add_listener(listener)
     yield lambda: {event["eventType"]: event for event in map(json.loads, file.read_text().splitlines())}

@@ -68,7 +68,7 @@ def test_suspending_and_resuming_twice_changes_nothing_more(running, client):
         for _ in range(2):
             returned, ti = run(operator_class, running.name)
             assert returned == ti.xcoms["ref"] == running.to_dict()
-        client.wait_for_job_status(running.name, {status}, timeout=20, polling_interval=1)
+        client.wait_for_job_status(running.name, {status}, timeout=90, polling_interval=1)
 
 
 def test_what_is_not_there_cannot_be_suspended(home):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 
 import pytest
-from airflow_fakes import die, double, wait_for_file
+from airflow_fakes import die, double
 
 from airflow_provider.compat import (
     AirflowFailException,
@@ -17,21 +17,8 @@ from airflow_provider.compat import (
 from airflow_provider.exceptions import TrainJobFailedForGoodError, TrainJobRejectedError, TrainJobUnreachableError
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.testing.tasks import StandInTaskInstance
-from trainer_core import CustomTrainer, TrainerClient
+from trainer_core import TrainerClient
 from trainer_core.errors import BackendUnavailableError
-
-
-@pytest.fixture
-def submit(client):
-    def run(func, **arguments):
-        return client.ref(client.train(runtime="python", trainer=CustomTrainer(func, arguments)))
-
-    return run
-
-
-@pytest.fixture
-def running(submit, tmp_path):
-    return submit(wait_for_file, path=str(tmp_path / "never"))
 
 
 def a_sensor(job, **arguments):
@@ -93,10 +80,14 @@ def test_a_sensor_that_was_told_so_ends_the_job_when_it_times_out(running, clien
     assert client.outcome(running).status == "Failed"
 
 
-@pytest.mark.parametrize(("policy", "ended"), [("keep", False), ("cancel", True)])
-def test_killing_a_sensor_ends_the_job_only_if_it_was_told_so(running, client, policy, ended):
-    a_sensor(running, on_kill=policy).on_kill()
-    assert (client.observe(running).outcome is not None) is ended
+def test_killing_a_sensor_leaves_the_job_alone(running, client):
+    a_sensor(running).on_kill()
+    assert client.observe(running).outcome is None
+
+
+def test_killing_a_sensor_that_was_told_so_ends_the_job(running, client):
+    a_sensor(running, on_kill="cancel").on_kill()
+    assert client.wait(running).diagnosis.reason == "it was cancelled"
 
 
 def deferred(sensor):
