@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import faulthandler
 import signal
+import sys
 
 import pytest
 from hypothesis import settings
@@ -18,3 +20,8 @@ pytest.register_assert_rewrite("trainer_core.testing")
 # How long an example takes says how busy the machine is.
 settings.register_profile("house", deadline=None)
 settings.load_profile("house")
+
+
+def pytest_unconfigure():
+    """A process that does not end after its tests says where it hangs."""
+    faulthandler.dump_traceback_later(60, file=sys.__stderr__)

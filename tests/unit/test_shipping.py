@@ -151,9 +151,13 @@ def wheel_of(folder):
     return path
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+@pytest.fixture
+def port():
+    """A port that the system gives to nobody else; who may share an address, as a rendezvous does, listens at it."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 def news():
@@ -300,7 +304,7 @@ def ranks():
     return [os.environ.get("RANK"), os.environ.get("WORLD_SIZE"), os.getpid()]
 
 
-def test_torchrun_starts_the_processes_that_the_controller_asks_for(container_with_torch):
+def test_torchrun_starts_the_processes_that_the_controller_asks_for(container_with_torch, port):
     def train():
         import torch
         import torch.distributed as dist
@@ -312,7 +316,7 @@ def test_torchrun_starts_the_processes_that_the_controller_asks_for(container_wi
         return total.item()
 
     argv = shipping.argv(code_of(train), launch="torchrun")
-    place = {"PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    place = {"PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
     ended = container_with_torch.run(argv, PET_NNODES="1", PET_NPROC_PER_NODE="2", PET_NODE_RANK="0", **place)
 
     assert ended.result == 3.0
