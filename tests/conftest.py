@@ -22,6 +22,8 @@ settings.register_profile("house", deadline=None)
 settings.load_profile("house")
 
 
-def pytest_unconfigure():
+def pytest_unconfigure(config):
     """A process that does not end after its tests says where it hangs."""
-    faulthandler.dump_traceback_later(60, file=sys.__stderr__)
+    # A worker of xdist waits for the others.
+    if not hasattr(config, "workerinput"):
+        faulthandler.dump_traceback_later(60, file=sys.__stderr__)
