@@ -60,9 +60,10 @@ def plain(
             literal text: give a `SecretRef`.
     """
     data, literals = _flatten(backend, runtime, trainer, initializer, options)
-    if any(urlsplit(url).password for url in data.get("trainer", {}).get("pip_index_urls", ())):
+    # A user alone may be a token.
+    if any(urlsplit(url).username for url in data.get("trainer", {}).get("pip_index_urls", ())):
         raise ValueError(
-            "pip_index_urls: a URL with a password would be readable in the UI and the metadata database; "
+            "pip_index_urls: a URL with a user or password would be readable in the UI and the metadata database; "
             "put it into the configuration of pip where the job runs"
         )
     if literals:

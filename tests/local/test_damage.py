@@ -10,6 +10,7 @@ import pytest
 from local_jobs import PATIENCE, gone, keeps_children, kill, processes_of, returns, supervisor_of, waits_at
 
 from trainer_core import Category, ConflictError, Owner, TrainerError
+from trainer_core.backends.local import events
 
 DAMAGES = [b"", b'{"uid": "12', b"\xff\xfe\x00\x01", b"[1, 2]", b'{"steps": [], "unknown": 1}']
 FILES = ["status.json", "request.json", "plan.json", "events.jsonl", "lock"]
@@ -102,9 +103,15 @@ def test_a_name_whose_request_is_damaged_is_refused_in_one_line(client, ask, hom
 
 def test_a_damaged_event_is_left_out(client, ask, home):
     client.wait(client.submit(ask()))
-    with (home / "jobs/job/events.jsonl").open("a") as events:
-        events.write('{"time": "yester\n')
+    with (home / "jobs/job/events.jsonl").open("a") as file:
+        file.write('{"time": "yester\n')
     assert client.get_job_events("job")[-1].reason == "Complete"
+
+
+def test_an_event_is_whole_whatever_its_message_holds(client, ask, home):
+    client.wait(client.submit(ask()))
+    events.append(home / "jobs/job/events.jsonl", "Odd", "one\x85two\u2028three")
+    assert client.get_job_events("job")[-1].message == "one\x85two\u2028three"
 
 
 def test_a_damaged_message_of_a_node_does_not_hide_how_the_job_ended(client, running, home, gate):

@@ -207,12 +207,13 @@ def test_a_literal_secret_is_refused_where_it_would_be_readable():
     assert "top-secret" not in str(raised.value)
 
 
-def test_an_index_url_with_a_password_is_refused_where_it_would_be_readable():
+@pytest.mark.parametrize("login", ["me:top-secret", "top-secret"])
+def test_an_index_url_with_a_password_or_token_is_refused_where_it_would_be_readable(login):
     trainer = CustomTrainer(
         func=train,
         func_args={"epochs": 1},
         packages_to_install=["numpy"],
-        pip_index_urls=["https://me:top-secret@packages.example.com/simple"],
+        pip_index_urls=[f"https://{login}@packages.example.com/simple"],
     )
 
     with pytest.raises(ValueError, match=r"pip_index_urls.*password") as raised:

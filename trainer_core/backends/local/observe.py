@@ -127,7 +127,8 @@ def train_job(folder: JobFolder, ref: TrainJobRef) -> TrainJob:
 def events(path: Path, name: str) -> list[Event]:
     """Return the events of the job of that name, oldest first; a damaged line is left out."""
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        # Not splitlines(): a message may hold what Python alone takes for the end of a line.
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except FileNotFoundError:
         return []
     return [event for line in lines if (event := _event(line, name)) is not None]
