@@ -262,6 +262,12 @@ def test_a_task_that_only_waits_for_a_job_has_no_line_of_its_own(browse, run_dag
     assert browse(VIEWER, {**task, "task_id": "wait"}).get("api/job").status_code == 404
 
 
+def test_a_job_that_needs_no_connection_is_in_the_list(browse, run_dag, gate):
+    run_dag(a_dag("open_without", training(gate), trainjob_conn_id=None))
+    (row,) = browse(VIEWER).get("api/jobs", dag="open_without").json()["jobs"]
+    assert row["status"] in ("Created", "Running")
+
+
 def test_what_a_task_says_of_its_job_is_data_whatever_it_claims_to_be(browse, submitted):
     from airflow.models.xcom import XComModel
     from airflow.utils.session import create_session
