@@ -1,9 +1,0 @@
-"""Every backend of the house keeps the contract of DESIGN.md."""
-
-from __future__ import annotations
-
-from trainer_core.testing import BackendContract
-
-
-class TestContract(BackendContract):
-    pass
