@@ -51,6 +51,13 @@ def test_the_default_storage_class_is_left_to_the_cluster():
     assert "storageClassName" not in rendered(a_request())[0]["spec"]
 
 
+@pytest.mark.parametrize("slug", ["fetch", "fetch_the_whole_training_dataset"])
+def test_every_attempt_of_an_owner_fetches_into_the_same_volume_however_long_its_name_is(slug):
+    request = a_request(name=None, owner={"key": "dag/run/task", "slug": slug})
+    attempts = [rendered(request.named(request.attempt_name(attempt)), attempt) for attempt in (0, 1, 10)]
+    assert {claim["metadata"]["name"] for claim, _ in attempts} == {request.attempt_name(0)}
+
+
 def test_every_attempt_fetches_into_the_same_volume():
     again = rendered(a_request().named("fetch-2"), attempt=2)
     assert again[0]["metadata"]["name"] == "fetch"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from trainer_core import naming
 from trainer_core.cluster import jobfacts, kinds, marks, objects
 from trainer_core.cluster.jobfacts import JobFacts
 from trainer_core.cluster.pods import DATASET_INITIALIZER, MODEL_INITIALIZER
@@ -71,8 +72,11 @@ def _check(request: TrainJobRequest) -> None:
 def _claim_name(request: TrainJobRequest, attempt: int) -> str:
     if request.workspace and request.workspace.claim:
         return request.workspace.claim
-    # Attempts of one owner fetch into one volume.
-    return request.require_name().removesuffix(f"-{attempt}" if attempt else "")
+    # Attempts of one owner fetch into one volume. Its names are cut for their numbers, so that one is no part of another.
+    name, owner = request.require_name(), request.owner
+    if owner is not None and name == naming.job_name(owner.slug, owner.key, attempt):
+        return naming.job_name(owner.slug, owner.key)
+    return name.removesuffix(f"-{attempt}" if attempt else "")
 
 
 def _claim(request: TrainJobRequest, namespace: str, attempt: int) -> dict[str, Any]:
