@@ -72,7 +72,7 @@ def _check(request: TrainJobRequest) -> None:
 def _claim_name(request: TrainJobRequest, attempt: int) -> str:
     if request.workspace and request.workspace.claim:
         return request.workspace.claim
-    # Attempts of one owner fetch into one volume. Its names are cut for their numbers, so that one is no part of another.
+    # Attempts of one owner fetch into one volume. A long name of theirs is cut, for its number, to less than the first.
     name, owner = request.require_name(), request.owner
     if owner is not None and name == naming.job_name(owner.slug, owner.key, attempt):
         return naming.job_name(owner.slug, owner.key)
