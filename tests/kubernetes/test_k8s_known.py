@@ -18,8 +18,11 @@ def known(*names):
     return found
 
 
-def job(version, state="x", uid="u", name="a"):
-    return {"metadata": {"name": name, "uid": uid, "resourceVersion": str(version)}, "state": state}
+def job(version, state="x", uid="u", name="a", **labels):
+    return {
+        "metadata": {"name": name, "uid": uid, "resourceVersion": str(version), "labels": labels},
+        "state": state,
+    }
 
 
 def pod(version, state="x", name="p"):
@@ -28,6 +31,14 @@ def pod(version, state="x", name="p"):
 
 def test_only_jobs_that_are_kept_are_news():
     assert known("a").take(JOBS, "ADDED", job(1, name="b")) is None
+
+
+def test_a_selected_job_is_kept_without_being_asked_for():
+    found = known()
+    found.selectors.append({"team": "x"})
+
+    assert found.take(JOBS, "ADDED", job(1, team="x", other="y")) == "a"
+    assert found.take(JOBS, "ADDED", job(2, name="b", team="z")) is None
 
 
 def test_an_older_version_of_a_job_is_no_news():

@@ -388,6 +388,27 @@ def test_a_newcomer_hears_of_its_job_where_pods_may_not_be_seen(cluster, subscri
     assert until(subscribe("b", add_job(cluster, "b")), bool).pods is None
 
 
+def test_a_group_is_all_jobs_with_its_labels(cluster, connection):
+    add_job(cluster, "a", labels={"team": "x", "other": "y"})
+    add_job(cluster, "b", labels={"team": "z"})
+    add_pod(cluster, "a-node-0")
+
+    with watch.subscribe_all(connection, WATCHED, {"team": "x"}, PACE) as group:
+        assert group.wait(PATIENCE)
+        assert group.snapshots() == {"a": watch.Snapshot("new", (("a-node-0", "Pending"),), None)}
+
+
+def test_a_group_follows_jobs_that_come_and_go(cluster, connection):
+    with watch.subscribe_all(connection, WATCHED, {"team": "x"}, PACE) as group:
+        assert group.wait(PATIENCE)
+        assert group.snapshots() == {}
+        add_job(cluster, "a", labels={"team": "x"})
+        add_pod(cluster, "a-node-0")
+        poll(lambda: [now.pods for now in group.snapshots().values()] == [(("a-node-0", "Pending"),)])
+        cluster.delete("trainjobs", "a")
+        poll(lambda: group.snapshots() == {})
+
+
 async def test_many_can_wait_in_one_event_loop(cluster, subscribe):
     uids = {f"job-{number}": add_job(cluster, f"job-{number}") for number in range(20)}
 
@@ -521,4 +542,4 @@ def test_nothing_is_left_of_who_has_left(cluster, connection):
     gc.collect()
 
     # By type alone: `isinstance` asks objects of others, and some of them warn.
-    assert not [each for each in gc.get_objects() if type(each) is watch.Subscription]
+    assert not [each for each in gc.get_objects() if type(each) is watch.JobSubscription]

@@ -17,7 +17,7 @@ from trainer_core.cluster.dialect import Dialect
 from trainer_core.cluster.jobfacts import JobFacts
 from trainer_core.cluster.looks import Looks
 from trainer_core.cluster.pods import PodFacts
-from trainer_core.cluster.watch import Snapshot, Subscription, Watched
+from trainer_core.cluster.watch import JobSubscription, Snapshot, Watched
 from trainer_core.errors import BackendUnavailableError
 from trainer_core.jobs import TrainJob
 from trainer_core.observation import CREATED, FAILED, RUNNING, Observation, Tail
@@ -89,7 +89,7 @@ class Watching(Follower):
         """Wait no longer."""
         self._subscription.close()
 
-    def _subscribed(self) -> Subscription:
+    def _subscribed(self) -> JobSubscription:
         label = self._dialect.pod_labels[self._kind]
         watched = Watched(self._kind, label, self._dialect.read, self._dialect.read_pod)
         return watch.subscribe(self._connection, watched, self._ref.name, self._ref.uid)

@@ -45,16 +45,18 @@ class Entry:
     Attributes:
         job: What was distilled of it; None when there is no such job.
         uid: Its uid; empty when there is none.
+        labels: Its labels, where somebody selects by them.
         version: The version as of which this is known; 0 for not yet.
         pods: Version and what was distilled, by name; None for a pod that is deleted but may still turn up in a list.
         listed: The version of the last list of pods: what it did not show is no more.
     """
 
-    __slots__ = ("job", "listed", "pods", "uid", "version")
+    __slots__ = ("job", "labels", "listed", "pods", "uid", "version")
 
     def __init__(self) -> None:
         self.job: Any = None
         self.uid = ""
+        self.labels: Mapping[str, str] | None = None
         self.version = 0
         self.pods: dict[str, tuple[int, Any]] | None = None
         self.listed = 0
@@ -70,10 +72,12 @@ class Known:
 
     Attributes:
         entries: What is known of each.
+        selectors: Labels; a job that has all of one of these is kept without being asked for by name.
     """
 
     def __init__(self, watched: Watched) -> None:
         self.entries: dict[str, Entry] = {}
+        self.selectors: list[Mapping[str, str]] = []
         self._watched = watched
 
     def take(self, part: int, event: str, raw: Raw) -> str | None:
@@ -111,19 +115,27 @@ class Known:
         return [name for name, entry in found if _only_pods(entry, seen.get(name, ()), version)]
 
     def forget(self, name: str) -> None:
-        """Keep a job no longer."""
-        self.entries.pop(name, None)
+        """Keep a job no longer, unless its labels are selected."""
+        entry = self.entries.get(name)
+        if entry is not None and (entry.job is None or not self._selects(entry.labels or {})):
+            del self.entries[name]
 
     def _take_job(self, event: str, raw: Raw, metadata: Mapping[str, Any]) -> str | None:
         name = str(metadata.get("name"))
+        labels = metadata.get("labels") or {}
         entry = self.entries.get(name)
+        if entry is None:
+            if event == _DELETED or not self._selects(labels):
+                return None
+            entry = self.entries[name] = Entry()
         version = number(metadata.get("resourceVersion"))
-        if entry is None or version < entry.version:
+        if version < entry.version:
             return None
         job = None if event == _DELETED else self._watched.distill_job(raw)
         uid = "" if job is None else str(metadata.get("uid") or "")
-        changed = (job, uid) != (entry.job, entry.uid) or not entry.version
-        entry.job, entry.uid, entry.version = job, uid, version
+        kept_labels = dict(labels) if self.selectors and job is not None else None
+        changed = (job, uid, kept_labels) != (entry.job, entry.uid, entry.labels) or not entry.version
+        entry.job, entry.uid, entry.labels, entry.version = job, uid, kept_labels, version
         return name if changed else None
 
     def _take_pod(self, event: str, raw: Raw, metadata: Mapping[str, Any]) -> str | None:
@@ -142,6 +154,9 @@ class Known:
         entry.pods = pods
         return job if new != facts else None
 
+    def _selects(self, labels: Mapping[str, str]) -> bool:
+        return any(selector.items() <= labels.items() for selector in self.selectors)
+
 
 def number(version: Any) -> int:
     """Return a resourceVersion as a number: they grow, which Kubernetes promises since 1.35 and has always kept to."""
@@ -152,7 +167,7 @@ def _no_job(entry: Entry, version: int) -> bool:
     if entry.version > version:
         return False
     changed = entry.job is not None or not entry.version
-    entry.job, entry.uid, entry.version = None, "", version
+    entry.job, entry.uid, entry.labels, entry.version = None, "", None, version
     return changed
 
 

@@ -1,16 +1,16 @@
-"""What whoever waits for a job holds: its newest state, and a way to sleep."""
+"""What whoever waits holds: the newest state of one job, or of all jobs with some labels, and a way to sleep."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trainer_core.cluster.known import JOBS, PODS
+from trainer_core.cluster.known import JOBS, PODS, Entry
 from trainer_core.errors import TrainerError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from trainer_core.cluster.watcher import JobWatcher
 
-__all__ = ["Snapshot", "Subscription"]
+__all__ = ["GroupSubscription", "JobSubscription", "Snapshot", "Subscription"]
 
 
 @dataclass(frozen=True)
@@ -38,21 +38,15 @@ class Snapshot:
 
 
 class Subscription:
-    """Somebody who waits for one job. A context manager; from one thread or event loop at a time.
+    """Somebody who waits. A context manager; from one thread or event loop at a time.
 
     The first news come when the state is known that is at least as new as the subscription itself; from then on, no
     change is missed, though several may come as one.
-
-    Attributes:
-        name: Name of the job.
-        uid: Its uid; empty for whichever has the name.
     """
 
-    __slots__ = ("_news", "_wake", "_watcher", "missing", "name", "uid")
+    __slots__ = ("_news", "_wake", "_watcher", "missing")
 
-    def __init__(self, watcher: JobWatcher, name: str, uid: str) -> None:
-        self.name = name
-        self.uid = uid
+    def __init__(self, watcher: JobWatcher) -> None:
         self._watcher = watcher
         self._news = False
         self._wake: Callable[[], object] | None = None
@@ -98,18 +92,6 @@ class Subscription:
             news = self._has_news(None)
         return news
 
-    def snapshot(self) -> Snapshot | None:
-        """Return what is known of the job now; None as long as nothing is."""
-        watcher = self._watcher
-        with watcher.lock:
-            self._news = False
-            if self.missing and watcher.error is None:
-                return None
-            entry = watcher.known.entries.get(self.name)
-            is_gone = entry is None or not entry.uid or self.uid not in ("", entry.uid)
-            job, pods = (None, ()) if entry is None or is_gone else (entry.job, entry.facts())
-            return Snapshot(job, None if watcher.sees_no_pods else pods, watcher.error)
-
     def tell(self) -> None:
         """Say that there is something new. The watcher's own, with its lock held."""
         self._news = True
@@ -120,6 +102,62 @@ class Subscription:
         with self._watcher.lock:
             self._wake = wake
             return self._news
+
+    def _snapshot(self, entry: Entry | None, uid: str) -> Snapshot:
+        is_there = entry is not None and bool(entry.uid) and uid in ("", entry.uid)
+        pods = None if self._watcher.sees_no_pods else entry.facts() if entry is not None and is_there else ()
+        return Snapshot(entry.job if entry is not None and is_there else None, pods, self._watcher.error)
+
+
+class JobSubscription(Subscription):
+    """Somebody who waits for one job.
+
+    Attributes:
+        name: Its name.
+        uid: Its uid; empty for whichever has the name.
+    """
+
+    __slots__ = ("name", "uid")
+
+    def __init__(self, watcher: JobWatcher, name: str, uid: str) -> None:
+        super().__init__(watcher)
+        self.name = name
+        self.uid = uid
+
+    def snapshot(self) -> Snapshot | None:
+        """Return what is known of the job now; None as long as nothing is."""
+        with self._watcher.lock:
+            self._news = False
+            if self.missing and self._watcher.error is None:
+                return None
+            return self._snapshot(self._watcher.known.entries.get(self.name), self.uid)
+
+
+class GroupSubscription(Subscription):
+    """Somebody who waits for all jobs with some labels.
+
+    Attributes:
+        labels: What their labels have among them.
+    """
+
+    __slots__ = ("labels",)
+
+    def __init__(self, watcher: JobWatcher, labels: Mapping[str, str]) -> None:
+        super().__init__(watcher)
+        self.labels = dict(labels)
+
+    def snapshots(self) -> dict[str, Snapshot] | None:
+        """Return what is known of each of the jobs, by name; None as long as nothing is. Who is gone is missing."""
+        with self._watcher.lock:
+            self._news = False
+            if self.missing and self._watcher.error is None:
+                return None
+            entries = self._watcher.known.entries.items()
+            return {name: self._snapshot(entry, "") for name, entry in entries if self.wants(entry)}
+
+    def wants(self, entry: Entry) -> bool:
+        """Say whether a job is one of them."""
+        return entry.labels is not None and self.labels.items() <= entry.labels.items()
 
 
 def _wake_in(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:

@@ -10,21 +10,26 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Mapping
+from typing import TypeVar
 
 from trainer_core.cluster.connect import Connection
 from trainer_core.cluster.feed import Pace
 from trainer_core.cluster.known import Watched
-from trainer_core.cluster.subscription import Snapshot, Subscription
+from trainer_core.cluster.subscription import GroupSubscription, JobSubscription, Snapshot, Subscription
 from trainer_core.cluster.watcher import JobWatcher
 
-__all__ = ["Pace", "Snapshot", "Subscription", "Watched", "stop", "subscribe"]
+__all__ = ["GroupSubscription", "JobSubscription", "Pace", "Snapshot", "Watched", "stop", "subscribe", "subscribe_all"]
 
 _USUAL = Pace()
 _EXIT_SECONDS = 1.0
 
+_S = TypeVar("_S", bound=Subscription)
 
-def subscribe(connection: Connection, watched: Watched, name: str, uid: str = "", pace: Pace = _USUAL) -> Subscription:
+
+def subscribe(
+    connection: Connection, watched: Watched, name: str, uid: str = "", pace: Pace = _USUAL
+) -> JobSubscription:
     """Subscribe to one job. The server is asked by another thread: this returns at once.
 
     Args:
@@ -34,7 +39,14 @@ def subscribe(connection: Connection, watched: Watched, name: str, uid: str = ""
         uid: Only while it is this very one; empty for whichever has the name.
         pace: How patient to be.
     """
-    return _registry.subscribe(connection, watched, name, uid, pace)
+    return _registry.subscribe(connection, watched, pace, lambda watcher: JobSubscription(watcher, name, uid))
+
+
+def subscribe_all(
+    connection: Connection, watched: Watched, labels: Mapping[str, str], pace: Pace = _USUAL
+) -> GroupSubscription:
+    """Subscribe to all jobs that have some labels; see `subscribe`."""
+    return _registry.subscribe(connection, watched, pace, lambda watcher: GroupSubscription(watcher, labels))
 
 
 def stop(url: str = "") -> None:
@@ -53,14 +65,14 @@ class _Registry:
         self._lock = threading.Lock()
         self._watchers: dict[Hashable, JobWatcher] = {}
 
-    def subscribe(self, connection: Connection, watched: Watched, name: str, uid: str, pace: Pace) -> Subscription:
+    def subscribe(self, connection: Connection, watched: Watched, pace: Pace, make: Callable[[JobWatcher], _S]) -> _S:
         key = (connection.identity, connection.namespace, watched, pace)
         with self._lock:
             watcher = self._watchers.get(key)
             is_new = watcher is None
             if watcher is None:
                 watcher = self._watchers[key] = JobWatcher(connection, watched, pace, self._retire)
-            subscription = Subscription(watcher, name, uid)
+            subscription = make(watcher)
             watcher.join(subscription)
             if is_new:
                 watcher.start()

@@ -16,7 +16,7 @@ from trainer_core.cluster.connect import Connection
 from trainer_core.cluster.feed import Feed, Listing, Pace
 from trainer_core.cluster.known import JOBS, PODS, Entry, Known, Watched
 from trainer_core.cluster.raw import Raw, one_line
-from trainer_core.cluster.subscription import Subscription
+from trainer_core.cluster.subscription import GroupSubscription, JobSubscription, Subscription
 from trainer_core.errors import BackendUnavailableError, TrainerError
 
 __all__ = ["JobWatcher"]
@@ -55,7 +55,10 @@ class JobWatcher:
         self._pace = pace
         self._retire = retire
         self._what = f"{watched.kind.plural} in namespace {connection.namespace!r}"
-        self._by_name: dict[str, list[Subscription]] = defaultdict(list)
+        self._by_name: dict[str, list[JobSubscription]] = defaultdict(list)
+        self._groups: list[GroupSubscription] = []
+        #: Jobs kept for their labels, whose pods may have been shown before.
+        self._adopted: set[str] = set()
         self._broken_since: dict[int, float] = {}
         self._feed = Feed(connection, watched, pace, self)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -72,26 +75,34 @@ class JobWatcher:
     def join(self, subscription: Subscription) -> None:
         """Tell somebody of what happens from now on."""
         with self.lock:
-            self._by_name[subscription.name].append(subscription)
-            self.known.entries.setdefault(subscription.name, Entry())
+            if isinstance(subscription, JobSubscription):
+                self._by_name[subscription.name].append(subscription)
+                self.known.entries.setdefault(subscription.name, Entry())
+            elif isinstance(subscription, GroupSubscription):
+                self._groups.append(subscription)
+                self.known.selectors.append(subscription.labels)
             subscription.missing = JOBS if self.sees_no_pods else JOBS | PODS
             self._in_loop(self._feed.newcomers.set)
 
     def leave(self, subscription: Subscription) -> None:
         """Tell somebody nothing more. Left already: this succeeds."""
         with self.lock:
-            left = [each for each in self._by_name.pop(subscription.name, []) if each is not subscription]
-            if left:
-                self._by_name[subscription.name] = left
-            else:
-                self.known.forget(subscription.name)
+            if isinstance(subscription, JobSubscription):
+                left = [each for each in self._by_name.pop(subscription.name, []) if each is not subscription]
+                if left:
+                    self._by_name[subscription.name] = left
+                self._forget([subscription.name])
+            elif subscription in self._groups:
+                self._groups = [each for each in self._groups if each is not subscription]
+                self.known.selectors = [each.labels for each in self._groups]
+                self._forget(list(self.known.entries))
             if self.is_idle:
                 self._in_loop(self._end_soon)
 
     @property
     def is_idle(self) -> bool:
         """Whether nobody waits."""
-        return not self._by_name
+        return not self._by_name and not self._groups
 
     def stop(self, patience: float) -> None:
         """End, and wait so many seconds for it at most."""
@@ -113,19 +124,29 @@ class JobWatcher:
     def scope(self) -> str | None:
         """Return the name of the only job that is waited for; None if there are others, empty if there is none."""
         with self.lock:
-            return None if len(self._by_name) > 1 else next(iter(self._by_name), "")
+            if len(self._by_name) > 1 or self._groups:
+                return None
+            return next(iter(self._by_name), "")
 
-    def newcomers(self, part: int) -> set[str]:
-        """Return the jobs of which somebody has not heard this part yet."""
+    def newcomers(self, part: int) -> set[str] | None:
+        """Return the jobs of which somebody has not heard this part yet; None where that may be any job."""
         with self.lock:
-            return {each.name for each in self._everybody() if each.missing & part}
+            waiting = [each for each in self._everybody() if each.missing & part]
+            if not all(isinstance(each, JobSubscription) for each in waiting):
+                return None
+            return {each.name for each in waiting if isinstance(each, JobSubscription)} | self._adopted_of(part)
 
     def take(self, part: int, event: str, raw: Raw) -> None:
         """Take in an object; from a watch, or from a list."""
         with self.lock:
+            before = len(self.known.entries)
             name = self.known.take(part, event, raw)
-            if name is not None:
-                self._tell_of(name)
+            if name is None:
+                return
+            if len(self.known.entries) > before:
+                self._adopted.add(name)
+                self._feed.newcomers.set()
+            self._tell_of(name)
 
     def begin_list(self, part: int, name: str | None) -> Listing:
         """Say what a list of one job, or of all, is of. What comes to be kept while it arrives, it may show in part."""
@@ -136,7 +157,7 @@ class JobWatcher:
             return Listing(
                 part,
                 {each: kept[each] for each in names if each in kept},
-                [each for each in waiting if name in (None, each.name)],
+                [each for each in waiting if name is None or _is_for(each, name)],
             )
 
     def end_list(self, listing: Listing, seen: Mapping[str, Collection[str]], version: int) -> None:
@@ -148,7 +169,11 @@ class JobWatcher:
             if part == PODS and self.sees_no_pods:
                 self.sees_no_pods = False
                 self._tell_all()
+            if part == PODS:
+                self._adopted = self._adopted.intersection(self.known.entries).difference(listing.entries)
             self._has_heard(part, listing.waiting)
+            if self._groups:
+                self._forget(list(self.known.entries))
 
     def works(self, part: int) -> None:
         """Take in that a part is watched."""
@@ -163,6 +188,7 @@ class JobWatcher:
         with self.lock:
             if part == PODS and isinstance(error, ForbiddenError):
                 self.sees_no_pods = True
+                self._adopted.clear()
                 self._broken_since.pop(part, None)
                 self._has_heard(part, self._everybody())
                 self._tell_all()
@@ -181,15 +207,19 @@ class JobWatcher:
             self.error = error
             self._tell_all()
 
+    def _adopted_of(self, part: int) -> set[str]:
+        return self._adopted if part == PODS else set()
+
     def _everybody(self) -> Iterator[Subscription]:
-        return chain(*self._by_name.values())
+        return chain(self._groups, *self._by_name.values())
 
     def _tell_all(self) -> None:
         for subscription in self._everybody():
             subscription.tell()
 
     def _tell_of(self, name: str) -> None:
-        for subscription in self._by_name.get(name, ()):
+        # Whether the job was or is one of a group's is not worth finding out: a look costs little.
+        for subscription in chain(self._by_name.get(name, ()), self._groups):
             if not subscription.missing:
                 subscription.tell()
 
@@ -198,6 +228,11 @@ class JobWatcher:
             subscription.missing &= ~part
             if not subscription.missing:
                 subscription.tell()
+
+    def _forget(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name not in self._by_name:
+                self.known.forget(name)
 
     def _in_loop(self, function: Callable[[], object]) -> None:
         if self._loop is not None:
@@ -230,3 +265,7 @@ class JobWatcher:
     def _end_if_idle(self) -> None:
         if self.is_idle and self._task is not None and self._retire(self, False):
             self._task.cancel()
+
+
+def _is_for(subscription: Subscription, name: str) -> bool:
+    return isinstance(subscription, JobSubscription) and subscription.name == name
