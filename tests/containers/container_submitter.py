@@ -1,4 +1,4 @@
-"""Programs of submitters and supervisors that are killed at the n-th thing they ask an engine for."""
+"""Programs of submitters and supervisors that are killed before the n-th thing they say to an engine or start."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ONCE = ["line 0"]
 
 
 def die_at(number: int) -> None:
-    """Die before the n-th request from now on; 0 for never."""
+    """Die before something is sent for the n-th time from now on, or a program started; 0 for never."""
     count = 0
 
     def hook(event, _):
         nonlocal count
-        if event == "http.client.send":
+        if event in ("http.client.send", "subprocess.Popen"):
             count += 1
             if count == number:
                 os.kill(os.getpid(), signal.SIGKILL)
