@@ -386,6 +386,23 @@ class Away:
         return {"config_file": kubeconfig(tmp_path / "c", "http://127.0.0.1:9", user)}, "Expected key id-token"
 
     @staticmethod
+    def absent_token(tmp_path):
+        return {"config_file": kubeconfig(tmp_path / "c", "http://127.0.0.1:9", {"tokenFile": "/absent"})}, "/absent"
+
+    @staticmethod
+    def a_text_for_a_cluster(tmp_path):
+        path = kubeconfig(tmp_path / "c", "http://127.0.0.1:9", {"token": SECRET})
+        content = yaml.safe_load((tmp_path / "c").read_text())
+        content["clusters"][0]["cluster"] = "http://127.0.0.1:9"
+        (tmp_path / "c").write_text(yaml.safe_dump(content))
+        return {"config_file": path}, "a part of it is of the wrong kind"
+
+    @staticmethod
+    def no_proxy_at_all(tmp_path):
+        path = kubeconfig(tmp_path / "c", "http://127.0.0.1:9", {"token": SECRET}, **{"proxy-url": "http://[x"})
+        return {"config_file": path}, "a part of it is of the wrong kind"
+
+    @staticmethod
     def absent_plugin(tmp_path):
         user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "absent-plugin"}}
         path = kubeconfig(tmp_path / "c", "http://127.0.0.1:9", user)

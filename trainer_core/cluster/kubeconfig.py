@@ -67,11 +67,12 @@ def find(config: ClusterConfig, account: Path = ACCOUNT) -> Found:
     if _is_the_pods(config, account):
         found = Found(PodAccount(account), None, ("pod", str(account)))
         _add_environment(found.configuration)
+        _take_login(found.configuration)
     else:
         with _library():
             found = _find(config)
             _add_environment(found.configuration)
-    _take_login(found.configuration)
+            _take_login(found.configuration)
     pods_own = _text(account / "namespace")
     return Found(found.configuration, found.namespace or pods_own, found.origin, found.again)
 
@@ -92,6 +93,14 @@ def _library() -> Iterator[None]:
         # Behind the first brace it quotes the entry with its token.
         text = one_line(str(error).split("{")[0], 300)
         raise NoClusterError(f"the configuration of the cluster cannot be used: {text}; correct it") from None
+    except OSError as error:
+        text = one_line(str(error), 300)
+        raise NoClusterError(f"the configuration of the cluster cannot be used: {text}; correct it") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        # The library takes every part of it for what it should be.
+        raise NoClusterError(
+            f"the configuration of the cluster cannot be used: a part of it is of the wrong kind ({error}); correct it"
+        ) from error
 
 
 def _is_the_pods(config: ClusterConfig, account: Path) -> bool:
