@@ -167,7 +167,7 @@ def _request(
         return definition.request(client, data)
     if function is None and flags["image"] is None:
         raise InvalidRequestError(
-            "give the training function as module:function, or --file with a definition, or --image to run as it is"
+            "give the training function as module:function, or --file with a definition, or --image to be run as it is"
         )
     sources = {role: flags[role] for role in ("dataset", "model") if flags[role]}
     return client.request(
