@@ -40,6 +40,11 @@ def fill(cluster, count: int, nodes: int = 2) -> None:
             cluster.add({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
 
+def test_a_name_never_leads_to_another_kind_of_object():
+    path = kinds.TRAINJOBS.path("team", "../../../../../api/v1/namespaces/team/secrets/one")
+    assert path.rpartition("/")[0] == kinds.TRAINJOBS.path("team")
+
+
 def test_a_job_is_got_with_two_requests(stage):
     cluster, client = stage
     client.submit(a_request())

@@ -21,6 +21,7 @@ from trainer_core import (
     InvalidRequestError,
     LocalProcessBackendConfig,
     TrainerClient,
+    TrainJobRef,
 )
 
 ODD = "mit Leerzeichen, 'Zitat' & $HOME ü 日本 %20"
@@ -164,3 +165,12 @@ os.killpg(0, signal.SIGKILL)
     assert client.get_job("job").status in ("Created", "Running")
     Path(gate).write_text("go")
     assert client.wait("job").result == "go"
+
+
+def test_a_ref_never_leads_out_of_the_state_folder(client, home):
+    elsewhere = home.parent / "elsewhere"
+    for folder in (elsewhere, home / "jobs"):
+        folder.mkdir(parents=True)
+    (elsewhere / "status.json").write_text("not ours")
+    client.backend.delete(TrainJobRef("local", str(home), "../../elsewhere", "uid"))
+    assert (elsewhere / "status.json").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 __all__ = [
     "ACCESS_REVIEWS",
@@ -61,8 +62,8 @@ class Kind:
             part: A subresource of the object.
         """
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-        place = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
-        return "/".join([f"{root}{place}/{self.plural}", *[piece for piece in (name, part) if piece]])
+        place = f"/namespaces/{quote(namespace, safe='')}" if self.namespaced and namespace else ""
+        return "/".join([f"{root}{place}/{self.plural}", *[quote(piece, safe="") for piece in (name, part) if piece]])
 
 
 TRAINJOBS = Kind("trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob")

@@ -171,15 +171,10 @@ class LocalProcessBackend(Backend):
         return observe.request(self._folder(ref))
 
     def ref(self, name: str) -> TrainJobRef:
-        try:
-            naming.validate_name(name)
-        except ValueError:
-            # Never a path: a name such as '' or '../other' would lead out of the folder.
-            raise observe.no_such_job(name, self._home.jobs) from None
-        return self._ref(observe.read(self._home.job(name)))
+        return self._ref(observe.read(_named(self._home, name)))
 
     def observe(self, ref: TrainJobRef) -> Observation:
-        return observe.observe(self._home_of(ref).job(ref.name), ref)
+        return observe.observe(_named(self._home_of(ref), ref.name), ref)
 
     def logs(self, ref: TrainJobRef, step: str, follow: bool = False) -> Iterator[str]:
         folder = self._folder(ref)
@@ -273,7 +268,7 @@ class LocalProcessBackend(Backend):
         return Home(Path(ref.namespace))
 
     def _folder(self, ref: TrainJobRef) -> JobFolder:
-        folder = self._home_of(ref).job(ref.name)
+        folder = _named(self._home_of(ref), ref.name)
         observe.check_is(folder, ref)
         return folder
 
@@ -287,6 +282,14 @@ class LocalProcessBackend(Backend):
         if record.supervisor:
             with suppress(ProcessLookupError):
                 os.kill(record.supervisor, signal.SIGUSR1)
+
+
+def _named(home: Home, name: str) -> JobFolder:
+    """The folder of a job. Never a path: a name such as '' or '../other' would lead out of the home."""
+    try:
+        return home.job(naming.validate_name(name))
+    except ValueError:
+        raise observe.no_such_job(name, home.jobs) from None
 
 
 def _fill(staged: JobFolder, request: TrainJobRequest, plan_: dict[str, Any], record: Record) -> None:
