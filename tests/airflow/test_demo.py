@@ -37,12 +37,12 @@ def demo():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_demo_trains_a_good_model_right_after_it_was_killed(program, tmp_path):
     with subprocess.Popen(
         [sys.executable, program], stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as killed:
-        next(line for line in killed.stdout if line.strip() == "task wait")
+        next(line for line in killed.stdout if line.strip() == "task initialize")
         os.killpg(killed.pid, signal.SIGKILL)
 
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)

@@ -90,11 +90,12 @@ def test_one_deferrable_task_does_the_same(run_dag, xcom, bag, dags):
     from digits import write_dataset
 
     write_dataset(dags("registry").dataset_folder())
-    run = run_dag(bag.dags["retrain_digits_one_task"], run_conf={"epochs": 12})
+    run = run_dag(bag.dags["retrain_digits_one_task"], run_conf={"epochs": 1})
 
     assert run.state == "success"
     assert xcom(run, "retrain", "status") == "Complete"
-    assert xcom(run, "retrain", "metrics")["accuracy"] >= 0.95
+    assert xcom(run, "retrain", "metrics")["epochs"] == 1
+    assert xcom(run, "retrain", "metrics")["accuracy"] > 0.1
 
 
 def a_result(accuracy, tmp_path):
