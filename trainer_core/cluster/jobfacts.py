@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from sys import intern
 from typing import Any
@@ -70,7 +70,6 @@ class JobFacts:
         name: Its name.
         namespace: Where it is.
         uid: Its identity.
-        resource_version: Its state, as the server counts them.
         created: When it was created.
         suspend: It is told to be suspended.
         cancelled: When somebody cancelled it.
@@ -96,8 +95,6 @@ class JobFacts:
     name: str
     namespace: str
     uid: str
-    # Each little change of a job has another; who waits is woken by what the change says.
-    resource_version: str = field(compare=False)
     created: datetime
     suspend: bool
     cancelled: datetime | None
@@ -145,7 +142,6 @@ def of(raw: Raw, backend: str, kind: Kind, *, suspend: bool, **known: Any) -> Jo
         name=intern(metadata["name"]),
         namespace=intern(metadata.get("namespace") or ""),
         uid=metadata.get("uid") or "",
-        resource_version=metadata.get("resourceVersion") or "",
         created=time_of(metadata.get("creationTimestamp")) or _BEGINNING,
         suspend=suspend,
         cancelled=time_of(annotations.get(marks.CANCELLED)),

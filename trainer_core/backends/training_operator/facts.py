@@ -14,12 +14,11 @@ from trainer_core.cluster.pods import DATASET_INITIALIZER, MODEL_INITIALIZER, NO
 from trainer_core.cluster.raw import Raw
 from trainer_core.observation import COMPLETE, FAILED, SUSPENDED
 
-__all__ = ["JOB_NAME", "REPLICA_INDEX", "REPLICA_TYPE", "read", "read_pod"]
+__all__ = ["JOB_NAME", "read", "read_pod"]
 
-#: Labels of a pod: its PyTorchJob, ``master`` or ``worker``, and which of these it is.
+#: Labels of a pod: its PyTorchJob, and which of its masters or workers it is.
 JOB_NAME = "training.kubeflow.org/job-name"
-REPLICA_TYPE = "training.kubeflow.org/replica-type"
-REPLICA_INDEX = "training.kubeflow.org/replica-index"
+_REPLICA_INDEX = "training.kubeflow.org/replica-index"
 _BACKEND = "training-operator"
 #: What ends a job or halts it, in the words of all backends. Failed counts first: a job can be both for a moment.
 _CONDITIONS = {"Failed": FAILED, "Succeeded": COMPLETE, "Suspended": SUSPENDED}
@@ -62,7 +61,7 @@ def read_pod(raw: Raw) -> PodFacts:
 
 def _rank(raw: Raw, labels: Mapping[str, str]) -> int:
     told = {entry["name"]: str(entry.get("value")) for one in _mains(raw["spec"]) for entry in one.get("env") or ()}
-    found = (*(told.get(name, "") for name in _RANKS), str(labels.get(REPLICA_INDEX, "")))
+    found = (*(told.get(name, "") for name in _RANKS), str(labels.get(_REPLICA_INDEX, "")))
     return next((int(text) for text in found if text.isdecimal()), 0)
 
 
