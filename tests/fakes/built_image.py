@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 REPOSITORY = Path(__file__).parents[2]
 #: Debian with Python, pip and venv; made without a registry.
@@ -69,16 +70,22 @@ def built(client: Any, name: str, dockerfile: str, target: str | None = None) ->
     pins = {name: (REPOSITORY / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")}
     wanted = [*pins.items(), ("base", client.images.get(BASE).id.encode()), ("asked", repr((EXTRAS, BESIDES)).encode())]
     base = f"localhost/trainjob-wheels:{_digest(wanted)}"
-    if not _has(client, base):
-        with tempfile.TemporaryDirectory() as folder:
-            files = [(f"wheels/{wheel.name}", wheel.read_bytes()) for wheel in _wheels(client, Path(folder))]
-        files += [("Dockerfile", WITH_WHEELS), ("pip.conf", PIP_CONF)]
-        _build(client, files, "Dockerfile", BASE, base)
+    # Tests that run at the same time download them once.
+    with FileLock(Path(tempfile.gettempdir()) / f"{base.rpartition('/')[2]}.lock"):
+        if not _has(client, base):
+            _build_with_wheels(client, base)
     sources = list(_sources(dockerfile))
     image = f"localhost/{name}:{_digest([*sources, ('base', base.encode())])}"
     if not _has(client, image):
         _build(client, sources, dockerfile, base, image, target)
     return image
+
+
+def _build_with_wheels(client: Any, tag: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        files = [(f"wheels/{wheel.name}", wheel.read_bytes()) for wheel in _wheels(client, Path(folder))]
+    files += [("Dockerfile", WITH_WHEELS), ("pip.conf", PIP_CONF)]
+    _build(client, files, "Dockerfile", BASE, tag)
 
 
 def _has(client: Any, image: str) -> bool:
