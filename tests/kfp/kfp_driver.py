@@ -41,6 +41,14 @@ def request_for(func: Any, func_args: dict[str, Any] | None = None, **fields: An
     return build.plain(backend=backend_for("local"), runtime="python", trainer=trainer)
 
 
+def compiled(pipeline: Any, folder: Path) -> list[dict[str, Any]]:
+    """What a pipeline compiles to: itself, and what it asks of Kubernetes, if anything."""
+    from kfp import compiler
+
+    compiler.Compiler().compile(pipeline, str(folder / "pipeline.yaml"))
+    return list(yaml.safe_load_all((folder / "pipeline.yaml").read_text()))
+
+
 @dataclass
 class DrivenTask:
     """One task of a run: what its component is given, and where its outputs go.

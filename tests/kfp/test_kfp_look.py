@@ -2,10 +2,10 @@
 
 import kfp_definitions as definitions
 import pytest
-import yaml
 from fake_hub import Hub
-from kfp import compiler, dsl
+from kfp import dsl
 from kfp.local import config
+from kfp_driver import compiled
 
 from kfp_components.tasks import initialize_task, train_task
 from kfp_components.testing import host_runner
@@ -74,11 +74,6 @@ def test_a_source_that_cannot_be_looked_at_fails_in_one_line(task, inputs, reaso
 
     (line,) = finished.stderr.splitlines()
     assert (finished.returncode, reason in line) == (1, True)
-
-
-def compiled(pipeline, folder):
-    compiler.Compiler().compile(pipeline, str(folder / "pipeline.yaml"))
-    return list(yaml.safe_load_all((folder / "pipeline.yaml").read_text()))
 
 
 @dsl.pipeline

@@ -6,8 +6,8 @@ That it reaches the TrainJob is tested on a cluster's API, in test_kfp_cluster.
 import kfp_definitions as definitions
 import pytest
 import yaml
-from kfp import compiler, dsl, kubernetes
-from kfp_driver import request_for
+from kfp import dsl, kubernetes
+from kfp_driver import compiled, request_for
 
 from kfp_components.tasks import train_task
 from trainer_core import CustomTrainer
@@ -31,11 +31,6 @@ def everything(gpus: str = "2"):
 @dsl.pipeline
 def on_this_machine():
     train_task(trainer=TRAINER, backend="local").set_env_variable("MODE", "fast")
-
-
-def compiled(pipeline, folder):
-    compiler.Compiler().compile(pipeline, str(folder / "pipeline.yaml"))
-    return list(yaml.safe_load_all((folder / "pipeline.yaml").read_text()))
 
 
 @pytest.fixture

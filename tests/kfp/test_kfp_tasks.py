@@ -4,8 +4,8 @@ import json
 
 import kfp_definitions as definitions
 import pytest
-import yaml
-from kfp import compiler, dsl
+from kfp import dsl
+from kfp_driver import compiled
 
 from kfp_components.tasks import train_task, wait_task
 from trainer_core import (
@@ -24,9 +24,9 @@ from trainer_core import (
 TRAINER = CustomTrainer(func=definitions.train_a_little, func_args={"epochs": 1, "learning_rate": 0.1})
 
 
-def compiled(pipeline, folder):
-    compiler.Compiler().compile(pipeline, str(folder / "pipeline.yaml"))
-    return yaml.safe_load((folder / "pipeline.yaml").read_text())["root"]["dag"]["tasks"]["train"]
+def train_of(pipeline, folder):
+    """The task that trains."""
+    return compiled(pipeline, folder)[0]["root"]["dag"]["tasks"]["train"]
 
 
 def test_a_definition_becomes_the_request_of_the_task(tmp_path):
@@ -34,7 +34,7 @@ def test_a_definition_becomes_the_request_of_the_task(tmp_path):
     def pipeline():
         train_task(trainer=TRAINER, runtime="python", options=[Labels({"team": "vision"})])
 
-    request = compiled(pipeline, tmp_path)["inputs"]["parameters"]["request"]["runtimeValue"]["constant"]
+    request = train_of(pipeline, tmp_path)["inputs"]["parameters"]["request"]["runtimeValue"]["constant"]
 
     assert request["runtime"] == {"name": "python"}
     assert request["metadata"] == {"labels": {"team": "vision"}}
@@ -46,7 +46,7 @@ def test_the_task_is_never_cached(tmp_path):
     def pipeline():
         train_task(trainer=TRAINER)
 
-    assert compiled(pipeline, tmp_path)["cachingOptions"] == {}
+    assert train_of(pipeline, tmp_path)["cachingOptions"] == {}
 
 
 def test_pipeline_parameters_reach_the_task(tmp_path):
@@ -54,7 +54,7 @@ def test_pipeline_parameters_reach_the_task(tmp_path):
     def pipeline(epochs: int, nodes: int, backend: str):
         train_task(trainer=TRAINER, func_args={"epochs": epochs}, num_nodes=nodes, backend=backend)
 
-    parameters = compiled(pipeline, tmp_path)["inputs"]["parameters"]
+    parameters = train_of(pipeline, tmp_path)["inputs"]["parameters"]
 
     assert parameters["num_nodes"] == {"componentInputParameter": "nodes"}
     assert parameters["backend"] == {"componentInputParameter": "backend"}
@@ -66,7 +66,7 @@ def test_a_trainer_may_be_a_dict(tmp_path):
     def pipeline():
         train_task(trainer={"image": "registry/train:1.0"}, backend="local")
 
-    request = compiled(pipeline, tmp_path)["inputs"]["parameters"]["request"]["runtimeValue"]["constant"]
+    request = train_of(pipeline, tmp_path)["inputs"]["parameters"]["request"]["runtimeValue"]["constant"]
 
     assert request["trainer"] == {"kind": "container", "image": "registry/train:1.0"}
 
@@ -83,7 +83,7 @@ def test_options_need_a_backend_that_is_known_now(tmp_path):
             train_task(trainer=TRAINER, options=[Labels({"a": "b"})], backend=backend)
         train_task(trainer=TRAINER)
 
-    compiled(pipeline, tmp_path)
+    train_of(pipeline, tmp_path)
 
 
 @pytest.mark.parametrize("text", ["{{$}}", "{{$.inputs.parameters['x']}}", "{{channel:task=;name=x;}}"])
@@ -101,11 +101,6 @@ def test_more_than_an_argument_can_carry_is_refused():
         train_task(trainer=trainer)
 
 
-def compiled_document(pipeline, folder):
-    compiler.Compiler().compile(pipeline, str(folder / "pipeline.yaml"))
-    return yaml.safe_load((folder / "pipeline.yaml").read_text())
-
-
 def test_initializers_and_options_are_part_of_the_definition(tmp_path):
     initializer = Initializer(
         dataset=HuggingFaceDatasetInitializer(storage_uri="hf://a/b", access_token=SecretRef("hugging-face", "token")),
@@ -117,7 +112,7 @@ def test_initializers_and_options_are_part_of_the_definition(tmp_path):
         options = [Name("tune"), DeleteAfter(3600), RuntimePatch()]
         train_task(trainer=TRAINER, initializer=initializer, options=options, backend="kubernetes")
 
-    request = compiled(pipeline, tmp_path)["inputs"]["parameters"]["request"]["runtimeValue"]["constant"]
+    request = train_of(pipeline, tmp_path)["inputs"]["parameters"]["request"]["runtimeValue"]["constant"]
 
     assert request["initializer"]["dataset"]["secrets"] == {"ACCESS_TOKEN": {"name": "hugging-face", "key": "token"}}
     assert request["initializer"]["model"]["storage_uri"] == "pvc://models/base"
@@ -131,7 +126,7 @@ def test_a_distributed_config_is_part_of_the_definition_by_its_name(tmp_path):
     def pipeline():
         train_task(trainer=TRAINER, options=[{"DistributedConfig": config}], backend="kubernetes")
 
-    request = compiled(pipeline, tmp_path)["inputs"]["parameters"]["request"]["runtimeValue"]["constant"]
+    request = train_of(pipeline, tmp_path)["inputs"]["parameters"]["request"]["runtimeValue"]["constant"]
 
     assert request["distributed"] == {"env": [{"name": "A", "value": "b"}]}
     assert request["suspend"] is True
@@ -152,7 +147,7 @@ def test_a_definition_of_more_than_a_parameter_holds_travels_as_an_argument(tmp_
     def pipeline():
         train_task(trainer=trainer)
 
-    document = compiled_document(pipeline, tmp_path)
+    document = compiled(pipeline, tmp_path)[0]
 
     parameters = document["root"]["dag"]["tasks"]["train"]["inputs"]["parameters"]
     (executor,) = document["deploymentSpec"]["executors"].values()
@@ -168,7 +163,7 @@ def test_metrics_become_outputs_of_one_task_alone(tmp_path):
         train_task(trainer=TRAINER, wait=True).after(trained)
         return trained.outputs["accuracy"]
 
-    components = compiled_document(pipeline, tmp_path)["components"]
+    components = compiled(pipeline, tmp_path)[0]["components"]
 
     declared = [set(spec["outputDefinitions"]["parameters"]) for spec in components.values()]
     assert declared[0] - declared[1] == {"accuracy"}
@@ -190,6 +185,6 @@ def test_the_run_is_written_down_with_the_job(tmp_path):
     def pipeline():
         train_task(trainer=TRAINER)
 
-    parameters = compiled(pipeline, tmp_path)["inputs"]["parameters"]
+    parameters = train_of(pipeline, tmp_path)["inputs"]["parameters"]
 
     assert parameters["run_id"]["runtimeValue"]["constant"] == "{{$.pipeline_job_uuid}}"
