@@ -46,17 +46,31 @@ def test_the_connection_form_names_settings_that_some_backend_has():
 
 
 _COST = """
+import json
 import sys
 import airflow.sdk
 from airflow.sdk import BaseOperator, BaseSensorOperator, BaseHook, XComArg
 before = set(sys.modules)
 import airflow_provider.operators.trainjob, airflow_provider.sensors.trainjob
-print("\\n".join(sorted(set(sys.modules) - before)))
+operators = sorted(set(sys.modules) - before)
+import airflow_provider.assets
+print(json.dumps({"operators": operators, "all": sorted(sys.modules)}))
 """
 
 
-def test_importing_the_operators_loads_no_client_library():
-    loaded = subprocess.run([sys.executable, "-c", _COST], check=True, capture_output=True, text=True).stdout.split()
+@pytest.fixture(scope="module")
+def loaded():
+    """The modules that importing the operators loads, and all that a DAG file with model Assets has loaded."""
+    command = [sys.executable, "-W", "ignore", "-c", _COST]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def packages(names):
+    return {name.partition(".")[0] for name in names}
+
+
+def test_importing_the_operators_loads_no_client_library(loaded):
     heavy = {
         "kubernetes",
         "kubernetes_asyncio",
@@ -68,9 +82,17 @@ def test_importing_the_operators_loads_no_client_library():
         "fastapi",
         "psutil",
     }
-    assert heavy.isdisjoint(name.partition(".")[0] for name in loaded)
-    assert "airflow.triggers.base" not in loaded
-    assert len(loaded) <= 80
+    assert heavy.isdisjoint(packages(loaded["operators"]))
+    assert "airflow.triggers.base" not in loaded["operators"]
+    assert len(loaded["operators"]) <= 80
+
+
+def test_operators_need_no_openlineage(loaded):
+    assert "airflow_provider.lineage_facets" not in loaded["all"]
+
+
+def test_a_dag_file_with_model_assets_loads_nothing_heavy(loaded):
+    assert {"torch", "kubernetes", "openlineage", "pytest", "fastapi"}.isdisjoint(packages(loaded["all"]))
 
 
 def test_asking_for_the_provider_info_imports_nothing():
