@@ -6,11 +6,14 @@ components' own command and arguments, also those of a compiled pipeline, and a 
 
 Faults of KFP's local runners are mended meanwhile. The one for subprocesses writes the interpreter's path over every
 "python3" it finds, in inputs and shipped code too; the one for containers takes a container that is gone before it is
-asked for one that succeeded; and a `dsl.If` on a named output of a task is always false.
+asked for one that succeeded; a `dsl.If` on a named output of a task is always false; and tasks of a loop, which run at
+the same time, each put back the `print` and the log handlers that they found, which were another's.
 """
 
 from __future__ import annotations
 
+import builtins
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -79,6 +82,7 @@ def _running(
     before = config.LocalExecutionConfig.instance
     resolved = staticmethod(_outputs_resolved(ConditionEvaluator._resolve_pipeline_channel))
     with ExitStack() as patches:
+        patches.enter_context(_output_as_it_was())
         for owner, name, ours in [*replacements, (ConditionEvaluator, "_resolve_pipeline_channel", resolved)]:
             patches.enter_context(mock.patch.object(owner, name, ours))
         local.init(runner, pipeline_root=str(root), raise_on_error=raise_on_error)
@@ -86,6 +90,18 @@ def _running(
             yield
         finally:
             config.LocalExecutionConfig.instance = before
+
+
+@contextmanager
+def _output_as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    with mock.patch.object(builtins, "print", print):
+        try:
+            yield
+        finally:
+            root.setLevel(level)
+            root.handlers[:] = handlers
 
 
 def _on_the_host() -> list[tuple[Any, str, Any]]:

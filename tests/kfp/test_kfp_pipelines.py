@@ -1,5 +1,7 @@
 """Whole pipelines on the host runner: the components' own commands, with KFP's own orchestration."""
 
+import builtins
+import logging
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -7,7 +9,7 @@ import kfp
 import kfp_definitions as definitions
 import pytest
 from kfp import compiler, components, dsl, local
-from kfp.local import config, subprocess_task_handler
+from kfp.local import config, logging_utils, subprocess_task_handler
 
 from kfp_components.initialize_dataset import initialize_dataset
 from kfp_components.promote import promote
@@ -147,6 +149,20 @@ def test_the_host_runner_leaves_kfp_as_it_was(tmp_path):
         pass
 
     assert (handler.validate_not_container_component, config.LocalExecutionConfig.instance) == before
+
+
+@pytest.mark.parametrize("told_by", [logging_utils.indented_print, logging_utils.local_logger_context])
+def test_tasks_that_ran_at_the_same_time_leave_print_and_logging_as_they_were(tmp_path, told_by):
+    before = builtins.print, logging.getLogger().handlers[:]
+
+    with host_runner(tmp_path):
+        first, second = told_by(), told_by()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        second.__exit__(None, None, None)
+
+    assert (builtins.print, logging.getLogger().handlers) == before
 
 
 def test_lightweight_python_components_still_run_on_the_host_runner(tmp_path):
