@@ -7,7 +7,7 @@ BIN := .venv/bin
 # Two files at a time: much of the suite waits. `make test SPREAD=` runs one after the other.
 SPREAD := -n 2 --dist loadfile
 .DEFAULT_GOAL := help
-.PHONY: help demo airflow-up airflow-e2e install test test-airflow31 lint format lock compile bench features docs clean
+.PHONY: help demo airflow-up airflow-e2e install test test-airflow31 lint format lock compile bench features pictures docs clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -42,14 +42,18 @@ format: .venv/.done/dev ## format the code and mend what can be mended
 lock: ## resolve both constraints files anew (needs uv)
 	tools/lock $(ARGS)
 
-compile: .venv/.done/dev ## compile the example pipelines and components to YAML
+compile: .venv/.done/dev ## compile the example pipelines and components to YAML, and write the components' pages
 	$(BIN)/python pipelines/compile.py
+	$(BIN)/python tools/kfp_reference.py
 
 bench: .venv/.done/dev ## measure, each against its yardstick
 	@for file in benchmarks/*.py; do $(BIN)/python "$$file" || exit 1; done
 
 features: .venv/.done/dev ## run the contract on each backend (ARGS="local debug": on these) and write docs/features.md
 	$(BIN)/python tools/features.py $(ARGS)
+
+pictures: .venv/.done/dev ## make the pictures of README and documentation from a running Airflow (needs Chromium)
+	@$(BIN)/python -W ignore tools/pictures.py
 
 docs: .venv/.done/docs ## build the documentation into site/
 	$(BIN)/mkdocs build --strict

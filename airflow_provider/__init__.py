@@ -1,6 +1,6 @@
-"""Airflow: hook, operators, sensor and trigger over the training core.
+"""Airflow provider: hook, operators, sensor, trigger and decorator for TrainJobs.
 
-`get_provider_info` is asked for in every process that touches providers, so nothing is imported here.
+Every Airflow process that uses providers calls `get_provider_info`, so this module imports nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def _text_field(label: str, description: str) -> dict[str, Any]:
     return {"label": label, "description": description, "schema": {"type": ["string", "null"]}}
 
 
-#: The form of a connection: its fields are what `TrainJobHook` takes from a connection, and nothing else.
+#: Fields of the connection form. `TrainJobHook` reads these fields and no others.
 _CONNECTION_FIELDS: dict[str, Any] = {
     "backend": {
         "label": "Backend",
@@ -27,8 +27,8 @@ _CONNECTION_FIELDS: dict[str, Any] = {
             "default": "local",
         },
     },
-    "home": _text_field("State folder", "local: folder of all jobs; empty for $TRAINJOB_HOME, else ~/.trainjob."),
-    "namespace": _text_field("Namespace", "kubernetes, runai, training-operator: where jobs run."),
+    "home": _text_field("State folder", "local: folder of all jobs. Default: $TRAINJOB_HOME, else ~/.trainjob."),
+    "namespace": _text_field("Namespace", "kubernetes, runai, training-operator: namespace of the jobs."),
     "context": _text_field("Context", "kubernetes, runai, training-operator: context of the kubeconfig."),
     "config_file": _text_field("Kubeconfig", "kubernetes, runai, training-operator: path of the kubeconfig."),
     "in_cluster": {
@@ -37,17 +37,17 @@ _CONNECTION_FIELDS: dict[str, Any] = {
         "schema": {"type": ["boolean", "null"], "default": False},
     },
     "project": _text_field("Project", "runai: the Run:ai project."),
-    "container_host": _text_field("Engine address", "container: address of Docker or Podman."),
+    "container_host": _text_field("Engine address", "container: URL of the Docker or Podman engine."),
     "dashboard_url": _text_field(
         "Dashboard",
-        "Address of a job in a dashboard, as https://dash.example/${namespace}/${name}; a task links there.",
+        "URL template of a job in a dashboard, such as https://dash.example/${namespace}/${name}; tasks link to it.",
     ),
-    "logs_url": _text_field("Logs", "Address of a job's lines in a store of logs, written in the same way."),
+    "logs_url": _text_field("Logs", "URL template of a job's log lines in a log store."),
 }
 
 
 def get_provider_info() -> dict[str, Any]:
-    """Return what Airflow's provider manager shows and registers."""
+    """Return the provider's metadata for Airflow's provider manager."""
     return {
         "package-name": "trainjob-workflows",
         "name": "TrainJob",

@@ -1,7 +1,7 @@
-"""Assets of trained models: what the event of a new model says, and whether one is better than the last.
+"""Airflow Assets for trained models: the data of their events, and the comparison with the previous model.
 
-Airflow makes an Asset new when a task that has it among its outlets succeeds. Tasks of ours that wait for a TrainJob
-write into that event what the job left.
+Airflow creates an asset event when a task with the Asset among its outlets succeeds. Operators and sensors of the
+provider write the outcome of the TrainJob to that event.
 """
 
 from __future__ import annotations
@@ -12,28 +12,34 @@ from typing import Any, Literal
 from airflow.sdk import Asset, get_current_context
 from airflow.sdk.definitions.asset import Model
 
-from trainer_core.outcome import Outcome
+from trainer_core.jobs import Outcome
 
-__all__ = ["ModelAsset", "announce", "check_outlets", "event_of"]
+__all__ = ["ModelAsset", "build_event_extra", "check_outlets", "update_asset_events"]
 
 
 class ModelAsset(Model):
-    """A trained model as an Asset.
+    """A trained model as an Airflow Asset.
 
-    Among the outlets of `TrainJobOperator` or `TrainJobSensor`, each event carries the metrics, the ref and the
-    artifacts of the TrainJob, and as ``artifact_uri`` where the model lies. Any other Asset gets the same, but for the
-    last.
+    As an outlet of `TrainJobOperator` or `TrainJobSensor`, each of its events has the job's name, ref, metrics,
+    artifacts and end time, and in ``artifact_uri`` the location of the model. Events of other Assets have the same
+    entries except ``artifact_uri``.
+
+    Example:
+        ```python
+        MODEL = ModelAsset("digits", metric="accuracy")
+        TrainJobOperator(task_id="train", trainer=trainer, outlets=[MODEL])
+        ```
 
     Args:
-        name: Of the Asset.
-        uri: Of the Asset, which stays while models come and go; None for ``trainjob://models/<name>``.
-        artifact: Which of the job's artifacts is the model.
-        metric: By which models are compared.
-        mode: Whether the largest or the smallest value of it is best: ``max`` or ``min``.
-        kwargs: As for every Asset.
+        name: Name of the Asset.
+        uri: URI of the Asset; the same for all versions of the model. Default: None, ``trainjob://models/<name>``.
+        artifact: Name of the job's artifact that is the model. Default: ``model``.
+        metric: Name of the metric by which models are compared. Default: ``accuracy``.
+        mode: ``max`` (default): the largest value of the metric is best; ``min``: the smallest.
+        kwargs: Arguments of every Asset.
 
     Raises:
-        ValueError: `mode` is neither, or the name cannot be one.
+        ValueError: `mode` is invalid, or Airflow does not accept the name.
     """
 
     def __init__(
@@ -54,62 +60,62 @@ class ModelAsset(Model):
         self.mode = mode
 
     def last(self, inlet_events: Mapping[Any, Any]) -> dict[str, Any] | None:
-        """Return what the last event said, None if there was none.
+        """Return the data of the last event; None if there is none.
 
         Args:
-            inlet_events: Of the context of a task that has this Asset among its inlets.
+            inlet_events: ``inlet_events`` of the context of a task that has this Asset among its inlets.
         """
         events = inlet_events[self]
         return dict(events[-1].extra) if len(events) else None
 
     def is_improved_by(self, metrics: Mapping[str, float], inlet_events: Mapping[Any, Any]) -> bool:
-        """Return whether a model is better than that of the last event; the first model always is.
+        """Return whether a model is better than the model of the last event; True if there is no event.
 
         Args:
-            metrics: Of the new model, such as the XCom ``metrics`` of the task that trained it.
-            inlet_events: Of the context of a task that has this Asset among its inlets.
+            metrics: Metrics of the new model, such as the XCom ``metrics`` of the task that trained it.
+            inlet_events: ``inlet_events`` of the context of a task that has this Asset among its inlets.
 
         Raises:
             ValueError: The new model lacks the metric.
         """
         if self.metric not in metrics:
             known = ", ".join(sorted(metrics)) or "none"
-            raise ValueError(f"ModelAsset {self.name!r} compares by {self.metric!r}; the model has {known}")
-        before = (self.last(inlet_events) or {}).get("metrics", {}).get(self.metric)
-        if before is None:
+            raise ValueError(f"ModelAsset {self.name!r}: the new model has no metric {self.metric!r}; it has: {known}")
+        previous = (self.last(inlet_events) or {}).get("metrics", {}).get(self.metric)
+        if previous is None:
             return True
-        difference = metrics[self.metric] - before
+        difference = metrics[self.metric] - previous
         return bool(difference > 0 if self.mode == "max" else difference < 0)
 
 
 def check_outlets(task_id: str, outlets: Iterable[Any], *, waits: bool) -> None:
-    """Refuse to announce a model that is not there yet.
+    """Check that a task that does not wait for its job has no `ModelAsset`: the model would not exist yet.
 
     Raises:
-        ValueError: The task only submits, and has a `ModelAsset` among its outlets.
+        ValueError: The task does not wait and has a `ModelAsset` among its outlets.
     """
-    early = next((outlet for outlet in outlets if isinstance(outlet, ModelAsset)), None)
-    if early is not None and not waits:
+    model = next((outlet for outlet in outlets if isinstance(outlet, ModelAsset)), None)
+    if model is not None and not waits:
         raise ValueError(
-            f"task {task_id!r} only submits, so ModelAsset {early.name!r} would be new before there is a model; "
-            "give it to the TrainJobSensor that waits"
+            f"task {task_id!r} does not wait for its TrainJob, so ModelAsset {model.name!r} would be updated before "
+            "the model exists; move it to the outlets of the TrainJobSensor"
         )
 
 
-def announce(outlets: Iterable[Any], outcome: Outcome) -> None:
-    """Write what a TrainJob left into the events of a task's Assets."""
+def update_asset_events(outlets: Iterable[Any], outcome: Outcome) -> None:
+    """Write the outcome of a TrainJob to the asset events of the running task."""
     assets = [outlet for outlet in outlets if isinstance(outlet, Asset)]
     if not assets:
         return
     events = get_current_context()["outlet_events"]
     for asset in assets:
         event = events[asset]
-        event.extra = {**event.extra, **event_of(asset, outcome)}
+        event.extra = {**event.extra, **build_event_extra(asset, outcome)}
 
 
-def event_of(asset: Asset, outcome: Outcome) -> dict[str, Any]:
-    """Return what the event of an Asset says of a TrainJob that is Complete."""
-    said: dict[str, Any] = {
+def build_event_extra(asset: Asset, outcome: Outcome) -> dict[str, Any]:
+    """Return the data of an Asset's event for a complete TrainJob."""
+    extra: dict[str, Any] = {
         "job": outcome.job.name,
         "ref": outcome.ref,
         "metrics": outcome.metrics,
@@ -117,5 +123,5 @@ def event_of(asset: Asset, outcome: Outcome) -> dict[str, Any]:
         "finished_at": outcome.finished_at,
     }
     if isinstance(asset, ModelAsset):
-        said["artifact_uri"] = outcome.artifacts.get(asset.artifact)
-    return said
+        extra["artifact_uri"] = outcome.artifacts.get(asset.artifact)
+    return extra

@@ -1,4 +1,4 @@
-"""Names of Airflow that lie elsewhere in some of the versions we support (3.1 and later)."""
+"""Names whose location in Airflow differs between the supported versions (3.1 and later)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handing the waiting for a TrainJob to the triggerer, and taking it back."""
+"""Deferral of a task: creates its trigger, computes its deadline, and reads the trigger's event."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider import logs
+from airflow_provider import task_log
 from airflow_provider.exceptions import TrainJobUnreachableError
 from airflow_provider.hooks.trainjob import TrainJobHook
-from trainer_core.ref import TrainJobRef
+from trainer_core.jobs import TrainJobRef
 
 if TYPE_CHECKING:
     from airflow_provider.triggers.trainjob import TrainJobTrigger
 
-__all__ = ["backstop", "deadline", "ref_of", "show_rest_of_log", "trigger"]
+__all__ = ["compute_deadline", "compute_defer_timeout", "create_trigger", "parse_event_ref", "write_remaining_log"]
 
-#: How much later than the trigger's own deadline Airflow gives up the task by itself.
+#: How long after the trigger's deadline Airflow itself ends the deferral.
 _GRACE = timedelta(seconds=60)
 
 
-def deadline(ti: Any, limit: timedelta | None) -> float | None:
-    """Return when a task's time is over, in seconds since the epoch.
+def compute_deadline(ti: Any, limit: timedelta | None) -> float | None:
+    """Return the deadline of a task in seconds since the epoch; None without a limit.
 
-    Counted from the start of the task, which stays over every deferral, unlike Airflow's own timeout.
+    Counted from the start of the task, which deferrals do not change; Airflow's own timeout starts again after each.
     """
     if limit is None:
         return None
@@ -32,40 +32,40 @@ def deadline(ti: Any, limit: timedelta | None) -> float | None:
     return float(begin + limit.total_seconds())
 
 
-def trigger(hook: TrainJobHook, ref: TrainJobRef, **how: Any) -> TrainJobTrigger:
+def create_trigger(hook: TrainJobHook, ref: TrainJobRef, **kwargs: Any) -> TrainJobTrigger:
     """Return the trigger that waits for a TrainJob.
 
     Args:
-        hook: The way to its backend.
+        hook: Hook of the job's backend.
         ref: The TrainJob.
-        **how: Further arguments of `TrainJobTrigger`.
+        **kwargs: Further arguments of `TrainJobTrigger`.
 
     Raises:
-        ValueError: What reaches the backend cannot leave this process.
+        ValueError: The configuration of the hook has a secret, which must not be stored with the trigger.
     """
-    # The triggers of Airflow are loaded by those who defer; a DAG file need not pay for them.
+    # Importing Airflow's triggers is slow, and parsing a DAG file does not need them.
     from airflow_provider.triggers.trainjob import TrainJobTrigger
 
-    return TrainJobTrigger(ref.to_dict(), **hook.portable(), **how)
+    return TrainJobTrigger(ref.to_dict(), **hook.to_trigger_kwargs(), **kwargs)
 
 
-def backstop(deadline: float | None) -> timedelta | None:
-    """Return when Airflow shall give up a deferred task whose trigger did not: the net below the deadline."""
+def compute_defer_timeout(deadline: float | None) -> timedelta | None:
+    """Return Airflow's timeout for a deferral: the deadline plus a grace period, in case the trigger does not fire."""
     return None if deadline is None else timedelta(seconds=max(0.0, deadline - time.time())) + _GRACE
 
 
-def ref_of(event: Mapping[str, Any]) -> TrainJobRef:
-    """Return the TrainJob a trigger's event is about.
+def parse_event_ref(event: Mapping[str, Any]) -> TrainJobRef:
+    """Return the ref of the TrainJob in a trigger's event.
 
     Raises:
-        TrainJobUnreachableError: It is no event of our trigger.
+        TrainJobUnreachableError: The event has no valid ref.
     """
     try:
         return TrainJobRef.from_dict(event["ref"])
     except (KeyError, TypeError, ValueError) as error:
-        raise TrainJobUnreachableError(f"the trigger's event names no TrainJob: {error}") from error
+        raise TrainJobUnreachableError(f"the event of the trigger has no valid TrainJob ref: {error}") from error
 
 
-def show_rest_of_log(hook: TrainJobHook, event: Mapping[str, Any], log: Any, store: Any = None) -> None:
-    """Write into the task's log what the trigger has not shown of the job's; most often there is nothing left."""
-    logs.rest(lambda: hook.client, ref_of(event), log, store, event.get("log"))
+def write_remaining_log(hook: TrainJobHook, event: Mapping[str, Any], log: Any, store: Any = None) -> None:
+    """Write the lines of the job's log that the trigger did not write to the task's log."""
+    task_log.forward_remaining_log(lambda: hook.client, parse_event_ref(event), log, store, event.get("log"))

@@ -1,29 +1,30 @@
-"""What a task of ours fails with.
+"""Exceptions of the provider's tasks.
 
     AirflowException
-     └── TrainJobError                         the root: catch this, or name it in a retry policy
-          ├── TrainJobFailedError              the TrainJob failed; carries its Outcome
-          │    ├── TrainJobUserCodeError       by the diagnosis: the training function raised, or crashed
-          │    ├── TrainJobOutOfMemoryError    it ran out of memory
-          │    ├── TrainJobImageError          what it runs in could not be pulled or made
-          │    ├── TrainJobUnschedulableError  no machine takes it, or its quota is used up
-          │    ├── TrainJobPreemptedError      it had to leave its machine to others
-          │    ├── TrainJobNodeLostError       its machine is gone
-          │    ├── TrainJobDeadlineError       it ran longer than its own deadline
-          │    ├── TrainJobInitializerError    a dataset or a model could not be fetched
-          │    ├── TrainJobRefusedError        the cluster refuses what it is made of
-          │    ├── TrainJobDeletedError        somebody cancelled or deleted it
-          │    ├── TrainJobInfrastructureError what carries it out has failed
-          │    └── TrainJobFailedForGoodError  (AirflowFailException)  it failed, and would again
-          ├── TrainJobRejectedError            (AirflowFailException)  the definition cannot be right
-          ├── TrainJobTimeoutError             the task's time is over
-          ├── TrainJobInterruptedError         the task was told to end
-          └── TrainJobUnreachableError         the TrainJob could not be followed; it may go on running
+     └── TrainJobError                         root of all exceptions of the provider
+          ├── TrainJobFailedError              the TrainJob failed; has its outcome
+          │    ├── TrainJobUserCodeError       the training code raised an exception or crashed
+          │    ├── TrainJobOutOfMemoryError    a process ran out of memory
+          │    ├── TrainJobImageError          the image or environment could not be pulled or built
+          │    ├── TrainJobUnschedulableError  no node has the requested resources, or the quota is exhausted
+          │    ├── TrainJobPreemptedError      the job was preempted
+          │    ├── TrainJobNodeLostError       a node failed
+          │    ├── TrainJobDeadlineError       the job exceeded its own deadline
+          │    ├── TrainJobInitializerError    the dataset or the model could not be downloaded
+          │    ├── TrainJobRefusedError        the cluster rejected an object of the job
+          │    ├── TrainJobDeletedError        the job was cancelled or deleted
+          │    ├── TrainJobInfrastructureError the backend itself failed
+          │    └── TrainJobFailedForGoodError  (AirflowFailException) the job failed, and a retry cannot help
+          ├── TrainJobRejectedError            (AirflowFailException) the definition is invalid
+          ├── TrainJobTimeoutError             the task exceeded its timeout
+          ├── TrainJobInterruptedError         the task was killed
+          └── TrainJobUnreachableError         the status of the TrainJob cannot be read; it may still run
+               └── TrainJobElsewhereError      (AirflowFailException) the job lives on a host that the task cannot see
 
-What derives from AirflowFailException fails the task at once, whatever retries are left. That is not said by the
-class of the diagnosis, but by the diagnosis itself: an image is not there, or its registry is down for a minute. So
-what is raised is of the class of its diagnosis, and of `TrainJobFailedForGoodError` as well where a retry cannot help.
-A retry policy of Airflow decides about the others, by these names:
+Exceptions that derive from AirflowFailException fail the task without retries. Whether a retry can help depends on the
+diagnosis, not on its category alone: an image can be missing, or its registry can be down for a minute. A failure that
+a retry cannot fix therefore has two classes: that of its category and `TrainJobFailedForGoodError`. For the others, an
+Airflow retry policy can use the class names:
 
     ExceptionRetryPolicy(rules=[RetryRule("airflow_provider.exceptions.TrainJobPreemptedError", retry_delay=…)])
 """
@@ -33,13 +34,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_provider.compat import AirflowException, AirflowFailException
+from trainer_core.lifecycle import wait_state
 
 if TYPE_CHECKING:
-    from trainer_core.outcome import Outcome
+    from trainer_core.jobs import Outcome
 
 __all__ = [
     "TrainJobDeadlineError",
     "TrainJobDeletedError",
+    "TrainJobElsewhereError",
     "TrainJobError",
     "TrainJobFailedError",
     "TrainJobFailedForGoodError",
@@ -56,19 +59,19 @@ __all__ = [
     "TrainJobUnreachableError",
     "TrainJobUnschedulableError",
     "TrainJobUserCodeError",
-    "failed",
+    "build_failure",
 ]
 
 
 class TrainJobError(AirflowException):
-    """The root of what a task of ours fails with."""
+    """Root of all exceptions of the provider."""
 
 
 class TrainJobFailedError(TrainJobError):
-    """The TrainJob ended in status Failed.
+    """The TrainJob ended with status Failed.
 
     Attributes:
-        outcome: What it left, with the diagnosis.
+        outcome: Outcome of the job, with the diagnosis.
     """
 
     def __init__(self, message: str, outcome: Outcome) -> None:
@@ -77,71 +80,75 @@ class TrainJobFailedError(TrainJobError):
 
 
 class TrainJobUserCodeError(TrainJobFailedError):
-    """The training function raised, or its process crashed."""
+    """The training code raised an exception, or its process crashed."""
 
 
 class TrainJobOutOfMemoryError(TrainJobFailedError):
-    """It ran out of memory."""
+    """A process of the job ran out of memory."""
 
 
 class TrainJobImageError(TrainJobFailedError):
-    """What it runs in could not be pulled or made."""
+    """The image could not be pulled, or the environment could not be built."""
 
 
 class TrainJobUnschedulableError(TrainJobFailedError):
-    """No machine takes it, or its quota is used up."""
+    """No node has the requested resources, or the quota is exhausted."""
 
 
 class TrainJobPreemptedError(TrainJobFailedError):
-    """It had to leave its machine to others."""
+    """The job was preempted by other workloads."""
 
 
 class TrainJobNodeLostError(TrainJobFailedError):
-    """Its machine is gone."""
+    """A node on which the job ran failed."""
 
 
 class TrainJobDeadlineError(TrainJobFailedError):
-    """It ran longer than its own deadline; the task's is `TrainJobTimeoutError`."""
+    """The job exceeded its own deadline. For the task's timeout, see `TrainJobTimeoutError`."""
 
 
 class TrainJobInitializerError(TrainJobFailedError):
-    """A dataset or a model could not be fetched."""
+    """The dataset or the model could not be downloaded."""
 
 
 class TrainJobRefusedError(TrainJobFailedError):
-    """The cluster refuses what it is made of, or lacks what it refers to."""
+    """The cluster rejected an object of the job, or an object that the job refers to does not exist."""
 
 
 class TrainJobDeletedError(TrainJobFailedError):
-    """Somebody cancelled or deleted it."""
+    """The job was cancelled or deleted by a user or another process."""
 
 
 class TrainJobInfrastructureError(TrainJobFailedError):
-    """What carries it out has failed."""
+    """The backend itself failed."""
 
 
 class TrainJobFailedForGoodError(TrainJobFailedError, AirflowFailException):
-    """The TrainJob ended in status Failed, and would again."""
+    """The TrainJob ended with status Failed, and a retry cannot help."""
 
 
 class TrainJobRejectedError(TrainJobError, AirflowFailException):
-    """The definition of the TrainJob cannot be right; nothing was created."""
+    """The definition of the TrainJob is invalid; no job was created."""
 
 
 class TrainJobTimeoutError(TrainJobError):
-    """The time of the task is over."""
+    """The task exceeded its timeout before the job ended."""
 
 
 class TrainJobInterruptedError(TrainJobError):
-    """The task was told to end while it waited."""
+    """The task was killed while it waited for the job."""
 
 
 class TrainJobUnreachableError(TrainJobError):
-    """The TrainJob could not be followed any further; it may go on running, and a retry takes it up again."""
+    """The status of the TrainJob can no longer be read. The job may still run; a retry of the task attaches to it."""
 
 
-#: By the category of the diagnosis; see `trainer_core.outcome.Category`.
-_KINDS: dict[str, type[TrainJobFailedError]] = {
+class TrainJobElsewhereError(TrainJobUnreachableError, AirflowFailException):
+    """The TrainJob lives on another host. Not retried: a retry that does not know of it could start a second one."""
+
+
+#: Exception classes by category of the diagnosis.
+_CLASSES_BY_CATEGORY: dict[str, type[TrainJobFailedError]] = {
     "UserCode": TrainJobUserCodeError,
     "OutOfMemory": TrainJobOutOfMemoryError,
     "Image": TrainJobImageError,
@@ -156,21 +163,23 @@ _KINDS: dict[str, type[TrainJobFailedError]] = {
 }
 
 
-def failed(message: str, outcome: Outcome, *, for_good: bool) -> TrainJobFailedError:
-    """Return the exception for a TrainJob that failed, of the class of its diagnosis.
+def build_failure(outcome: Outcome, *, retry_can_help: bool = True) -> TrainJobFailedError:
+    """Return the exception for a failed TrainJob: its class follows from the diagnosis.
 
     Args:
-        message: What to say.
-        outcome: What it left.
-        for_good: A retry cannot help.
+        outcome: Outcome of the job.
+        retry_can_help: False for a task that only reads the status: a retry would read the same. Default: True, the
+            diagnosis decides.
     """
-    category = outcome.diagnosis.category.value if outcome.diagnosis else ""
-    kind = _KINDS.get(category, TrainJobFailedError)
-    return (_for_good(kind) if for_good else kind)(message, outcome)
+    diagnosis = outcome.diagnosis
+    cls = _CLASSES_BY_CATEGORY.get(diagnosis.category.value, TrainJobFailedError) if diagnosis else TrainJobFailedError
+    if not (retry_can_help and diagnosis is not None and diagnosis.retryable):
+        cls = _without_retries(cls)
+    return cls(wait_state.failure_message(outcome), outcome)
 
 
-def _for_good(kind: type[TrainJobFailedError]) -> type[TrainJobFailedError]:
-    """The same class, by the same name, that uses up no retries."""
-    if kind is TrainJobFailedError:
+def _without_retries(cls: type[TrainJobFailedError]) -> type[TrainJobFailedError]:
+    """Return a class of the same name that Airflow does not retry."""
+    if cls is TrainJobFailedError:
         return TrainJobFailedForGoodError
-    return type(kind.__name__, (kind, TrainJobFailedForGoodError), {"__doc__": kind.__doc__, "__module__": __name__})
+    return type(cls.__name__, (cls, TrainJobFailedForGoodError), {"__doc__": cls.__doc__, "__module__": __name__})

@@ -1,41 +1,41 @@
-"""What tasks of ours tell OpenLineage; asked for only where its provider is installed."""
+"""OpenLineage methods of operators and sensors. OpenLineage itself is imported only when Airflow calls them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from trainer_core.outcome import Outcome
+from trainer_core.jobs import Outcome
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
 
-__all__ = ["ReportsLineage"]
+__all__ = ["OpenLineageMixin"]
 
 
-class ReportsLineage:
-    """A task that runs or waits for a TrainJob, as OpenLineage sees it: data in, model out, and how the job ended.
+class OpenLineageMixin:
+    """Reports a task's job to OpenLineage: inputs of the initializers, artifacts as outputs, and how the job ended.
 
     Attributes:
-        outcome: What the TrainJob left, once that is known.
+        outcome: Outcome of the TrainJob; None while it is not known.
     """
 
     outcome: Outcome | None = None
 
     def get_openlineage_facets_on_start(self) -> OperatorLineage | None:
-        """What is known when the task begins: what will be read, and the code."""
-        return self._lineage()
+        """Return the facets when the task starts: inputs and source code."""
+        return self._build_lineage()
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage | None:
-        """What is known when the task has succeeded."""
-        return self._lineage()
+        """Return the facets after the task has succeeded."""
+        return self._build_lineage()
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage | None:
-        """What is known when the task has failed."""
-        return self._lineage()
+        """Return the facets after the task has failed."""
+        return self._build_lineage()
 
-    def _lineage(self) -> OperatorLineage | None:
-        from airflow_provider.lineage_facets import lineage
+    def _build_lineage(self) -> OperatorLineage | None:
+        from airflow_provider.lineage_facets import build_lineage
 
         spec: Mapping[str, Any] = getattr(self, "spec", {})
-        return lineage(spec.get("initializer") or {}, getattr(self, "code_text", ""), self.outcome)
+        return build_lineage(spec.get("initializer") or {}, getattr(self, "code_text", ""), self.outcome)

@@ -1,4 +1,4 @@
-"""A TrainJob in the words of OpenLineage. Needs the OpenLineage provider."""
+"""Converts a TrainJob to OpenLineage datasets and facets. Needs Airflow's OpenLineage provider."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from openlineage.client.facet_v2 import (
     source_code_job,
 )
 
-from trainer_core.outcome import Outcome
+from trainer_core.jobs import Outcome
 
-__all__ = ["TrainJobRunFacet", "lineage"]
+__all__ = ["TrainJobRunFacet", "build_lineage"]
 
-#: Initializers name what they fetch from these by owner and name; OpenLineage wants the place first.
+#: ``hf://`` URIs have no host; OpenLineage requires one in the namespace.
 _HUB = "hf"
 _HUB_NAMESPACE = "hf://huggingface.co"
 
 
 @attr.define
 class TrainJobRunFacet(RunFacet):
-    """The run facet ``trainjob``: which job it was, and what became of it.
+    """Run facet ``trainjob``: the job and how it ended.
 
     Attributes:
-        name: Of the TrainJob.
-        backend: Where it ran.
-        namespace: Where the backend kept it.
+        name: Name of the TrainJob.
+        backend: Name of the backend.
+        namespace: Namespace of the job on the backend.
         status: ``Complete`` or ``Failed``.
-        metrics: What it measured.
-        diagnosis: Why it failed, in one line.
+        metrics: Metrics of the job.
+        diagnosis: Diagnosis of a failed job, in one line.
     """
 
     name: str
@@ -49,38 +49,38 @@ class TrainJobRunFacet(RunFacet):
     diagnosis: str | None = None
 
 
-def lineage(initializer: Mapping[str, Any], code: str, outcome: Outcome | None) -> OperatorLineage:
-    """Return what a task tells.
+def build_lineage(initializer: Mapping[str, Any], code: str, outcome: Outcome | None) -> OperatorLineage:
+    """Return the OpenLineage data of a task.
 
     Args:
-        initializer: What the request fetches, by role, as plain data.
-        code: The source that was shipped; empty where the training is no function.
-        outcome: What the TrainJob left; None while it is not known.
+        initializer: Datasets and models that the request downloads, as plain data.
+        code: Source of the training function; empty without one.
+        outcome: Outcome of the TrainJob; None while it is not known.
     """
     return OperatorLineage(
-        inputs=[_input(role, source["storage_uri"]) for role, source in sorted(initializer.items())],
-        outputs=list(_outputs(outcome)) if outcome else [],
-        run_facets=_run_facets(outcome) if outcome else {},
-        job_facets=_job_facets(code),
+        inputs=[_build_input(role, source["storage_uri"]) for role, source in sorted(initializer.items())],
+        outputs=list(_build_outputs(outcome)) if outcome else [],
+        run_facets=_build_run_facets(outcome) if outcome else {},
+        job_facets=_build_job_facets(code),
     )
 
 
-def _input(role: str, uri: str) -> Dataset:
-    namespace, name = _place(uri)
-    return InputDataset(namespace=namespace, name=name, facets=_kind(role))
+def _build_input(role: str, uri: str) -> Dataset:
+    namespace, name = _split_uri(uri)
+    return InputDataset(namespace=namespace, name=name, facets=_build_type_facet(role))
 
 
-def _outputs(outcome: Outcome) -> Iterator[Dataset]:
+def _build_outputs(outcome: Outcome) -> Iterator[Dataset]:
     for role, uri in sorted(outcome.artifacts.items()):
-        namespace, name = _place(uri)
-        yield OutputDataset(namespace=namespace, name=name, facets=_kind(role))
+        namespace, name = _split_uri(uri)
+        yield OutputDataset(namespace=namespace, name=name, facets=_build_type_facet(role))
 
 
-def _kind(role: str) -> dict[str, DatasetFacet]:
+def _build_type_facet(role: str) -> dict[str, DatasetFacet]:
     return {"datasetType": dataset_type_dataset.DatasetTypeDatasetFacet(datasetType=role.upper())}
 
 
-def _run_facets(outcome: Outcome) -> dict[str, RunFacet]:
+def _build_run_facets(outcome: Outcome) -> dict[str, RunFacet]:
     job = outcome.job
     return {
         "externalQuery": external_query_run.ExternalQueryRunFacet(externalQueryId=job.uid, source=job.backend),
@@ -95,14 +95,14 @@ def _run_facets(outcome: Outcome) -> dict[str, RunFacet]:
     }
 
 
-def _job_facets(code: str) -> dict[str, JobFacet]:
+def _build_job_facets(code: str) -> dict[str, JobFacet]:
     if not code or not is_source_enabled():
         return {}
     return {"sourceCode": source_code_job.SourceCodeJobFacet(language="python", sourceCode=code)}
 
 
-def _place(uri: str) -> tuple[str, str]:
-    """Namespace and name of a dataset, as OpenLineage's naming convention splits a URI."""
+def _split_uri(uri: str) -> tuple[str, str]:
+    """Return namespace and name of a dataset, following OpenLineage's naming convention."""
     parts = urlsplit(uri)
     path = parts.path.lstrip("/")
     if parts.scheme == _HUB:

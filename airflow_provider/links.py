@@ -1,7 +1,7 @@
-"""The buttons of a task in Airflow: its TrainJob on the TrainJobs page, in a dashboard, and in a store of logs.
+"""Extra links of a task: its TrainJob on the TrainJobs page, in a dashboard, and in a log store.
 
-The API server knows a link by its XCom alone. Airflow writes that XCom when a task leaves its worker, which for one
-that waits there is at its end; so the task also writes it as soon as there is a job.
+The API server reads a link from its XCom, which Airflow pushes when a task leaves its worker: for a task that waits
+there, only at its end. The operators therefore push the links right after submission as well.
 """
 
 from __future__ import annotations
@@ -15,68 +15,68 @@ from airflow.sdk import BaseOperatorLink
 
 if TYPE_CHECKING:
     from airflow_provider.hooks.trainjob import TrainJobHook
-    from trainer_core.ref import TrainJobRef
+    from trainer_core.jobs import TrainJobRef
 
 __all__ = [
-    "CONN_ID",
+    "CONN_ID_KEY",
     "LINKS",
-    "PREFIX",
-    "TEMPLATES",
+    "URL_FIELDS",
+    "URL_PREFIX",
     "DashboardLink",
     "JobLink",
     "LogsLink",
-    "address",
-    "base_path",
-    "push",
-    "safe",
+    "get_base_path",
+    "push_links",
+    "render_url",
+    "sanitize_url",
 ]
 
-#: Where the API server serves the page.
-PREFIX = "/trainjobs"
-#: XCom: the connection by which the task reaches its job; the page reaches it by the same one.
-CONN_ID = "trainjob_conn_id"
-#: Fields of a connection that hold templates of addresses.
-TEMPLATES = ("dashboard_url", "logs_url")
+#: URL path of the TrainJobs page on the API server.
+URL_PREFIX = "/trainjobs"
+#: XCom with the id of the task's connection; the TrainJobs page uses the same connection.
+CONN_ID_KEY = "trainjob_conn_id"
+#: Connection fields with URL templates.
+URL_FIELDS = ("dashboard_url", "logs_url")
 
 
 class JobLink(BaseOperatorLink):
-    """The job on the TrainJobs page of Airflow."""
+    """Link to the job on the TrainJobs page."""
 
     name = "TrainJob"
     xcom_key = "trainjob_link"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """Return the address of the page of a task instance's job."""
+        """Return the URL of the job's page."""
         task = {name: getattr(ti_key, name) for name in ("dag_id", "run_id", "task_id")}
         index = -1 if ti_key.map_index is None else ti_key.map_index
         base = conf.get("api", "base_url", fallback="/").rstrip("/")
-        return f"{base}{PREFIX}/job?{urlencode({**task, 'map_index': index}, quote_via=quote)}"
+        return f"{base}{URL_PREFIX}/job?{urlencode({**task, 'map_index': index}, quote_via=quote)}"
 
 
-class _TemplateLink(BaseOperatorLink):
-    """An address that the connection has a template of."""
+class _UrlTemplateLink(BaseOperatorLink):
+    """Link from a URL template of the connection."""
 
     field: str
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """Return the address for the job of this task; empty where there is no template or no job."""
+        """Return the URL for the task's job; empty without a template or a job."""
         ref = getattr(operator, "_ref", None)
         if ref is None:
             return ""
         template = operator.hook.link_templates.get(self.field)
-        return address(template, ref) if template else ""
+        return render_url(template, ref) if template else ""
 
 
-class DashboardLink(_TemplateLink):
-    """The job in a dashboard of the cluster."""
+class DashboardLink(_UrlTemplateLink):
+    """Link to the job in a dashboard of the cluster."""
 
     name = "Dashboard"
     xcom_key = "trainjob_dashboard_link"
     field = "dashboard_url"
 
 
-class LogsLink(_TemplateLink):
-    """The job's lines in a store of logs."""
+class LogsLink(_UrlTemplateLink):
+    """Link to the job's log lines in a log store."""
 
     name = "Logs of the nodes"
     xcom_key = "trainjob_logs_link"
@@ -86,17 +86,16 @@ class LogsLink(_TemplateLink):
 LINKS = (JobLink(), DashboardLink(), LogsLink())
 
 
-def address(template: str, ref: TrainJobRef) -> str:
-    """Fill in ``${name}``, ``${namespace}``, ``${uid}`` and ``${backend}``; anything else stays as it is."""
+def render_url(template: str, ref: TrainJobRef) -> str:
+    """Return a URL template with ``${name}``, ``${namespace}``, ``${uid}`` and ``${backend}`` of the job filled in."""
     fields = {name: quote(getattr(ref, name), safe="") for name in ("name", "namespace", "uid", "backend")}
-    return safe(Template(str(template)).safe_substitute(fields))
+    return sanitize_url(Template(str(template)).safe_substitute(fields))
 
 
-def safe(url: Any) -> str:
-    """Return an address that may become a link; empty for any other.
+def sanitize_url(url: Any) -> str:
+    """Return a URL if its scheme is http or https, else an empty string.
 
-    Only http and https: whoever edits connections, or writes XComs, must not run scripts in the browsers of those who
-    look at tasks.
+    A person who can edit connections or write XComs must not be able to run scripts in the browsers of other users.
     """
     try:
         return url if urlsplit(url).scheme in ("http", "https") else ""
@@ -104,15 +103,15 @@ def safe(url: Any) -> str:
         return ""
 
 
-def push(ti: Any, operator: Any, hook: TrainJobHook) -> None:
-    """Write down the links that there are, and how the job is reached. To be called right after submitting."""
-    ti.xcom_push(key=CONN_ID, value=hook.trainjob_conn_id)
+def push_links(ti: Any, operator: Any, hook: TrainJobHook) -> None:
+    """Push the links and the connection id. Call it right after submission."""
+    ti.xcom_push(key=CONN_ID_KEY, value=hook.trainjob_conn_id)
     for link in LINKS:
         url = link.get_link(operator, ti_key=ti)
         if url:
             ti.xcom_push(key=link.xcom_key, value=url)
 
 
-def base_path() -> str:
-    """Return the path under which Airflow itself is served, without the last slash."""
+def get_base_path() -> str:
+    """Return the URL path under which Airflow is served, without a trailing slash."""
     return urlsplit(conf.get("api", "base_url", fallback="/")).path.rstrip("/")

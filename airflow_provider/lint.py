@@ -1,6 +1,6 @@
-"""The TrainJobs of a folder of DAGs, for `trainjob lint`: as Airflow parses them, with what is known before a run.
+"""Finds the TrainJobs in a folder of DAG files for `trainjob lint`.
 
-Loading this loads no Airflow: the command asks for it wherever the distribution is installed.
+The command imports this module wherever the distribution is installed, so it imports Airflow only on use.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer_core.errors import BackendUnavailableError
-from trainer_core.lint import Found
+from trainer_core.errors import BackendUnavailableError, missing_extra
+from trainer_core.lint import Definition
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
-__all__ = ["found"]
+__all__ = ["find_jobs"]
 
 
-def found(path: str) -> Iterator[Found]:
-    """Yield the TrainJobs of the DAGs below a path, and what kept files from being read.
+def find_jobs(path: str) -> Iterator[Definition]:
+    """Yield the TrainJobs of the DAGs in a file or folder, and the import errors of DAG files.
 
     Raises:
         BackendUnavailableError: Airflow is not installed.
     """
-    # What Airflow and the files print is none of the command's output.
-    with redirect_stdout(sys.stderr), _settings_of_airflow():
-        dags, errors = _parsed(Path(path).absolute())
-        jobs = [job for dag in dags for job in _jobs(dag)]
+    # Output of Airflow and of the DAG files must not mix with that of the command.
+    with redirect_stdout(sys.stderr), _override_airflow_settings():
+        dags, errors = _parse_dags(Path(path).absolute())
+        jobs = [job for dag in dags for job in _find_dag_jobs(dag)]
     for file, trace in sorted(errors.items()):
-        yield Found(_with_line(file, trace), mistake=_last_line(trace))
+        yield Definition(_format_location(file, trace), error=_get_last_line(trace))
     yield from jobs
 
 
 @contextmanager
-def _settings_of_airflow() -> Iterator[None]:
-    """Airflow reads its settings from the environment, most of them when it is imported."""
+def _override_airflow_settings() -> Iterator[None]:
+    """Set Airflow's settings in the environment; Airflow reads most of them when it is imported."""
     before = dict(os.environ)
     os.environ.setdefault("AIRFLOW__LOGGING__LOGGING_LEVEL", "CRITICAL")
     os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
-    # Deep enough to reach from our own lines to the line of the DAG file.
+    # The traceback must be long enough to include the line of the DAG file.
     os.environ["AIRFLOW__CORE__DAGBAG_IMPORT_ERROR_TRACEBACK_DEPTH"] = "50"
     try:
         yield
@@ -53,15 +53,13 @@ def _settings_of_airflow() -> Iterator[None]:
         os.environ.update(before)
 
 
-def _parsed(path: Path) -> tuple[list[DAG], dict[str, str]]:
-    """The DAGs, and the trace of each file that has none because of a mistake."""
+def _parse_dags(path: Path) -> tuple[list[DAG], dict[str, str]]:
+    """Return the DAGs, and the traceback of each file that cannot be imported."""
     try:
-        dag_bag = _dag_bag()
+        dag_bag = _import_dag_bag()
     except ImportError as error:
-        raise BackendUnavailableError(
-            f"DAGs are read by Airflow, which is not installed ({error}): pip install 'trainjob-workflows[airflow]'"
-        ) from error
-    # As Airflow does with the folder of DAGs, so that files find their neighbours.
+        raise BackendUnavailableError(missing_extra("reading DAG files", str(error.name), "airflow")) from error
+    # As Airflow does, so that DAG files can import other modules of their folder.
     sys.path.insert(0, str(path if path.is_dir() else path.parent))
     try:
         bag = dag_bag(dag_folder=str(path))
@@ -70,7 +68,7 @@ def _parsed(path: Path) -> tuple[list[DAG], dict[str, str]]:
     return sorted(bag.dags.values(), key=lambda dag: (dag.fileloc, dag.dag_id)), bag.import_errors
 
 
-def _dag_bag() -> Any:
+def _import_dag_bag() -> Any:
     try:
         return import_module("airflow.dag_processing.dagbag").DagBag
     except ModuleNotFoundError as error:
@@ -79,24 +77,24 @@ def _dag_bag() -> Any:
         return import_module("airflow.models.dagbag").DagBag  # before 3.2
 
 
-def _jobs(dag: DAG) -> Iterator[Found]:
-    from airflow_provider.lint_tasks import jobs
+def _find_dag_jobs(dag: DAG) -> Iterator[Definition]:
+    from airflow_provider.lint_tasks import find_task_jobs
 
     for task in dag.tasks:
-        yield from jobs(_shown(dag.fileloc), dag, task)
+        yield from find_task_jobs(_to_relative_path(dag.fileloc), dag, task)
 
 
-def _with_line(file: str, trace: str) -> str:
-    """The file, with the line in it that led to the error."""
+def _format_location(file: str, trace: str) -> str:
+    """Return the file, with the number of its line that caused the error."""
     lines = re.findall(rf'File "[^"]*{re.escape(Path(file).name)}", line (\d+)', trace)
-    return f"{_shown(file)}:{lines[-1]}" if lines else _shown(file)
+    return f"{_to_relative_path(file)}:{lines[-1]}" if lines else _to_relative_path(file)
 
 
-def _last_line(trace: str) -> str:
-    return next((line for line in reversed(trace.splitlines()) if line.strip()), "cannot be read")
+def _get_last_line(trace: str) -> str:
+    return next((line for line in reversed(trace.splitlines()) if line.strip()), "the file cannot be imported")
 
 
-def _shown(file: str) -> str:
-    """A path as one would type it here."""
+def _to_relative_path(file: str) -> str:
+    """Return a path relative to the working directory where possible."""
     path = Path(file)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file

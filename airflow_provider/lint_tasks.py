@@ -1,4 +1,4 @@
-"""A task of a DAG → the requests it would submit, with all that is known of them before a run."""
+"""Converts a task of a DAG to the requests that it would submit, as far as they are known before a run."""
 
 from __future__ import annotations
 
@@ -10,51 +10,53 @@ from typing import Any
 import jinja2
 from airflow.sdk.definitions._internal.mixins import ResolveMixin
 
-from airflow_provider import definition
+from airflow_provider import spec
 from airflow_provider.compat import AirflowNotFoundException
 from airflow_provider.operators.trainjob import TrainJobOperator
 from trainer_core.client import TrainerClient
-from trainer_core.lint import Found
+from trainer_core.lint import Definition
 
-__all__ = ["jobs"]
+__all__ = ["find_task_jobs"]
 
 _Path = tuple[str, ...]
 
 
-def jobs(file: str, dag: Any, task: Any) -> Iterator[Found]:
-    """Yield the TrainJobs of a task: one, or of a mapped task one for each entry that the file itself lists.
+def find_task_jobs(file: str, dag: Any, task: Any) -> Iterator[Definition]:
+    """Yield the TrainJobs of a task: one, or for a mapped task one for each entry that the DAG file lists.
 
     Args:
-        file: Where the DAG is defined.
+        file: Path of the DAG file.
         dag: The DAG.
-        task: One of its tasks; of another kind than ours it has none.
+        task: A task of the DAG; one of another operator class has no TrainJobs.
     """
-    place = {"dag": dag.dag_id, "task": task.task_id}
+    location = {"dag": dag.dag_id, "task": task.task_id}
     if isinstance(task, TrainJobOperator):
-        yield _job(file, place, dag, task)
+        yield _build_job(file, location, dag, task)
     elif issubclass(getattr(task, "operator_class", object), TrainJobOperator):
-        for index, given in enumerate(_entries(task)):
-            yield _mapped(file, {**place, "entry": str(index)}, dag, task, given)
+        for index, arguments in enumerate(_list_mapped_arguments(task)):
+            yield _build_mapped_job(file, {**location, "entry": str(index)}, dag, task, arguments)
 
 
-def _mapped(file: str, place: Mapping[str, str], dag: Any, task: Any, given: Mapping[str, Any]) -> Found:
+def _build_mapped_job(
+    file: str, location: Mapping[str, str], dag: Any, task: Any, arguments: Mapping[str, Any]
+) -> Definition:
     try:
-        # Airflow makes the operator of an entry when it runs.
-        operator = task.unmap({"op_kwargs": given} if _is_decorated(task) else given)
+        # Airflow itself creates the operator of an entry only at run time.
+        operator = task.unmap({"op_kwargs": arguments} if _is_decorated(task) else arguments)
     except (ValueError, TypeError) as error:
-        return Found(file, place, mistake=str(error))
-    return _job(file, place, dag, operator)
+        return Definition(file, location, error=str(error))
+    return _build_job(file, location, dag, operator)
 
 
 def _is_decorated(task: Any) -> bool:
     return hasattr(task, "op_kwargs_expand_input")
 
 
-def _entries(task: Any) -> Iterator[Mapping[str, Any]]:
-    """The arguments of each entry; of lists that are multiplied with each other, each value once."""
+def _list_mapped_arguments(task: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the arguments of each entry. Of lists whose product is mapped, each value is used once."""
     value = task._get_specified_expand_input().value
     if isinstance(value, Mapping):
-        columns = {name: _column(values, _is_decorated(task)) for name, values in value.items()}
+        columns = {name: _list_values(values, _is_decorated(task)) for name, values in value.items()}
         longest = max(map(len, columns.values())) if all(columns.values()) else 0
         for index in range(longest):
             yield {name: values[min(index, len(values) - 1)] for name, values in columns.items()}
@@ -62,22 +64,22 @@ def _entries(task: Any) -> Iterator[Mapping[str, Any]]:
         yield from (each for each in value if isinstance(each, Mapping))
 
 
-def _column(values: Any, decorated: bool) -> list[Any]:
-    """What one argument is mapped over. What an earlier task will list is one argument of a function, not known."""
+def _list_values(values: Any, decorated: bool) -> list[Any]:
+    """Return the values of a mapped argument; those of an upstream task are unknown and count as one."""
     if isinstance(values, ResolveMixin):
         return [values] if decorated else []
     return list(values.items()) if isinstance(values, Mapping) else list(values)
 
 
-def _job(file: str, place: Mapping[str, str], dag: Any, task: TrainJobOperator) -> Found:
+def _build_job(file: str, location: Mapping[str, str], dag: Any, task: TrainJobOperator) -> Definition:
     try:
-        request, unknown = _Rendering(dag, task).request()
+        request, unknown = _Renderer(dag, task).request()
     except _TemplateError as error:
-        return Found(file, place, mistake=str(error))
-    return Found(file, place, request=request, unknown=unknown, client=lambda: _client(task))
+        return Definition(file, location, error=str(error))
+    return Definition(file, location, request=request, unknown=unknown, client=lambda: _get_client(task))
 
 
-def _client(task: TrainJobOperator) -> TrainerClient:
+def _get_client(task: TrainJobOperator) -> TrainerClient:
     try:
         return task.hook.client
     except AirflowNotFoundException as error:
@@ -85,70 +87,70 @@ def _client(task: TrainJobOperator) -> TrainerClient:
 
 
 class _TemplateError(Exception):
-    """A text is no template."""
+    """A template has a syntax error."""
 
 
-class _Rendering:
-    """Fills in the templates of a task as far as they depend on the DAG file alone."""
+class _Renderer:
+    """Renders the templates of a task as far as the DAG file determines them."""
 
     def __init__(self, dag: Any, task: TrainJobOperator) -> None:
         self._task = task
         self._jinja = copy.copy(task.get_template_env(dag))
-        # Whatever the DAG wants for production: here a name that is missing must be noticed.
+        # Overrides the DAG's setting: a name that is undefined before the run must raise an exception.
         self._jinja.undefined = jinja2.StrictUndefined
-        self._context = _context(dag, task)
+        self._context = _build_context(dag, task)
         self._unknown: list[_Path] = []
 
     def request(self) -> tuple[dict[str, Any], tuple[_Path, ...]]:
-        """Return the request, and the paths of what is not known of it."""
-        data = definition.joined(self._task.spec, self._task.code_text, self._task._arguments())
+        """Return the request, and the paths of its values that are unknown before the run."""
+        data = spec.join_code(self._task.spec, self._task.code_text, self._task._get_func_args())
         code = data.get("trainer", {}).get("code", {})
         args, text = code.pop("args", {}), code.pop("text", "")
-        filled = self._filled(data, ())
+        rendered = self._render(data, ())
         if code:
-            filled["trainer"]["code"].update(text=text, args=self._arguments(args))
-        return filled, tuple(self._unknown)
+            rendered["trainer"]["code"].update(text=text, args=self._render_func_args(args))
+        return rendered, tuple(self._unknown)
 
-    def _arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Those that are known: the others could not be given the type that the function declares."""
+    def _render_func_args(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the known arguments; unknown ones cannot be converted to the types that the function declares."""
         known = {}
-        for name, value in given.items():
+        for name, value in args.items():
             before = len(self._unknown)
-            filled = self._filled(value, ("trainer", "code", "args", name))
+            rendered = self._render(value, ("trainer", "code", "args", name))
             if len(self._unknown) == before:
-                known[name] = filled
+                known[name] = rendered
         return known
 
-    def _filled(self, value: Any, path: _Path) -> Any:
+    def _render(self, value: Any, path: _Path) -> Any:
         if isinstance(value, Mapping):
-            return {key: self._filled(item, (*path, str(key))) for key, item in value.items()}
+            return {key: self._render(item, (*path, str(key))) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
-            return [self._filled(item, (*path, str(index))) for index, item in enumerate(value)]
+            return [self._render(item, (*path, str(index))) for index, item in enumerate(value)]
         if isinstance(value, ResolveMixin):
             self._unknown.append(path)
             return str(value)
-        return self._text(value, path) if isinstance(value, str) and "{" in value else value
+        return self._render_string(value, path) if isinstance(value, str) and "{" in value else value
 
-    def _text(self, text: str, path: _Path) -> Any:
+    def _render_string(self, text: str, path: _Path) -> Any:
         try:
             template = self._jinja.from_string(text)
         except jinja2.TemplateSyntaxError as error:
-            raise _TemplateError(f"{'.'.join(path)}: the template cannot be read: {error.message}") from error
+            raise _TemplateError(f"{'.'.join(path)}: the template has a syntax error: {error.message}") from error
         try:
             return template.render(self._context)
-        except Exception:  # noqa: BLE001 - a template may do anything with what it does not get here
+        except Exception:  # noqa: BLE001 -- a template can raise anything if a value is missing
             self._unknown.append(path)
             return text
 
 
-def _context(dag: Any, task: TrainJobOperator) -> dict[str, Any]:
-    """What templates find. What only a run has, such as ``ti``, ``conn`` and ``var``, is not there."""
+def _build_context(dag: Any, task: TrainJobOperator) -> dict[str, Any]:
+    """Return the template context, without entries that exist only in a run, such as ``ti``, ``conn`` and ``var``."""
     now = datetime.now(timezone.utc).replace(microsecond=0)
     day, moment = now.date().isoformat(), now.isoformat()
     return {
         "dag": dag,
         "task": task,
-        "params": _params(task),
+        "params": _get_default_params(task),
         "run_id": f"manual__{moment}",
         "logical_date": now,
         "data_interval_start": now,
@@ -160,12 +162,12 @@ def _context(dag: Any, task: TrainJobOperator) -> dict[str, Any]:
     }
 
 
-def _params(task: TrainJobOperator) -> dict[str, Any]:
-    """The parameters that have a default."""
-    found = {}
+def _get_default_params(task: TrainJobOperator) -> dict[str, Any]:
+    """Return the DAG parameters that have a default."""
+    params = {}
     for name in task.params:
         try:
-            found[name] = task.params[name]
-        except Exception:  # noqa: BLE001, S112 - a parameter that must be given has no value before the run
+            params[name] = task.params[name]
+        except Exception:  # noqa: BLE001, S112 -- a required parameter has no value before the run
             continue
-    return found
+    return params

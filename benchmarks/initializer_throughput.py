@@ -70,7 +70,7 @@ def step(contender: str, endpoint: str, prefix: str, target: Path) -> tuple[floa
     command = [sys.executable, __file__, "--contender", contender, endpoint, prefix, str(target)]
     env = dict(os.environ)
     if contender == "ours":
-        command = [sys.executable, "-m", "trainer_core.fetching", "dataset"]
+        command = [sys.executable, "-m", "trainer_core.fetch", "dataset"]
         told = {"STORAGE_URI": f"s3://bucket/{prefix}", "ENDPOINT": endpoint, "TARGET": str(target / "dataset")}
         told.update({name.upper(): value for name, value in KEYS.items()})
         env.update({f"TRAINJOB_INITIALIZE_{name}": value for name, value in told.items()})

@@ -2,8 +2,8 @@
 
 A pipeline has a pod for each step, so users pay for both. Ours is the component `wait` as its image starts it, in a pod
 with a service account; the other does the same with the libraries that the reference SDK loads, polling as it does
-(the SDK itself where it is installed). Both ask the API double of the tests, ours through TLS as in a cluster. On a
-busy machine look at the processor's seconds: that is what the first request takes where nobody else wants it.
+(the SDK itself where it is installed). Both use the API double of the tests, ours through TLS as in a cluster. On a
+busy machine compare the CPU seconds: on an idle one the first request takes about as long.
 
     python benchmarks/kfp_step_cost.py            # about a minute; needs the command openssl
 """
@@ -39,9 +39,10 @@ TARGET_SECONDS, TARGET_MEGABYTES = 0.6, 60
 OURS = """
 import sys
 from pathlib import Path
-from trainer_core.cluster import connect
-connect.connect.__defaults__ = (Path(sys.argv[1]),)  # The folder of the service account is /var/run/secrets in a pod.
-from kfp_components._entry import main
+from trainer_core.k8s.connection import Connection
+# The folder of the service account is /var/run/secrets in a pod.
+Connection.__init__.__defaults__ = (Path(sys.argv[1]),)
+from kfp_components.runtime.entrypoint import main
 sys.exit(main(sys.argv[2:]))
 """
 
@@ -166,7 +167,7 @@ def steps(cluster: Cluster, folder: Path) -> list[list[str]]:
     client = TrainerClient(KubernetesBackendConfig(namespace=NAMESPACE, client_configuration=cluster.configuration()))
     trainer = CustomTrainerContainer(image="registry.example/train:1.0")
     client.train(runtime="torch-distributed", trainer=trainer, options=[Name(JOB)])
-    given = executor_input(folder, client.ref(JOB).to_dict())
+    given = executor_input(folder, client.get_job_ref(JOB).to_dict())
     kubeconfig = str(cluster.kubeconfig(folder / "kubeconfig"))
     return [
         [sys.executable, "-c", OURS, str(folder), "wait", given],
@@ -179,7 +180,7 @@ def report(ours: list[tuple[float, ...]], theirs: list[tuple[float, ...]]) -> No
     print(f"{'':24}{'ours':>10}{'best':>10}{'reference':>12}{'ratio':>8}   target")
     rows = (
         ("first request, s", TARGET_SECONDS),
-        ("of the processor, s", None),
+        ("CPU, s", None),
         ("memory waiting, MB", TARGET_MEGABYTES),
     )
     for index, (what, target) in enumerate(rows):

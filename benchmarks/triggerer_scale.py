@@ -1,12 +1,11 @@
-"""What deferred tasks cost a triggerer: our triggers in one event loop, beside polling as KubernetesPodTrigger does it.
+"""Cost of deferred tasks in a triggerer: TrainJobTrigger on one event loop, beside polling as KubernetesPodTrigger.
 
-Against the API double of the tests, in a process of its own; every job runs, so that its log is read, too. Prints, for
-so many deferred tasks: requests a minute (of which for logs), the memory that the process grew by for each trigger,
-CPU, and the delay from the end of a job to the event of its trigger (99th percentile; target: under 1 s).
+Runs against the fake API server of the tests, in a separate process; every job runs, so its log is read as well. Prints
+requests a minute, the growth of the process for each trigger, CPU, and the delay from the end of a job to the event of
+its trigger (99th percentile; target: under 1 s).
 
-The stand-in for KubernetesPodTrigger asks for its job every 2 seconds, with a new client for each look, as that trigger
-does; it reads no logs, and there is no TLS, which would cost it more than anything else. It is given more tasks until
-it no longer keeps its pace.
+The stand-in for KubernetesPodTrigger reads its job every 2 seconds, with a new client each time, as that trigger does.
+It reads no logs, and there is no TLS, which would be its largest cost. It gets more tasks until it falls behind.
 
     python benchmarks/triggerer_scale.py                     # 10,000 deferred tasks; about five minutes
     python benchmarks/triggerer_scale.py --jobs 500 --seconds 10
@@ -25,18 +24,27 @@ import time
 from pathlib import Path
 from typing import Any
 
-from watch_scale import NAMESPACE, POLLING_INTERVAL, Child, child, cpu, polled, resident, say
+from watch_scale import (
+    NAMESPACE,
+    POLLING_INTERVAL,
+    Child,
+    get_cpu_seconds,
+    get_resident_bytes,
+    measure_polling,
+    report,
+    run_child,
+)
 
-POLLED = (50, 100, 200, 400, 800, 1600)
-#: Jobs that end while it is measured, a second.
+POLLED_COUNTS = (50, 100, 200, 400, 800, 1600)
+#: Jobs that end a second during the measurement.
 RATE = 10
 
 
-# Who waits: a triggerer's event loop.
+# Process with the event loop of a triggerer.
 
 
 async def wait(way: str, url: str, uids: dict[str, str]) -> None:
-    """Wait for all jobs in one event loop, and report what it costs."""
+    """Wait for all jobs in one event loop; report the cost."""
     fired: dict[str, float] = {}
     make = ours(url) if way == "ours" else polling(url)
 
@@ -47,40 +55,39 @@ async def wait(way: str, url: str, uids: dict[str, str]) -> None:
     warm_up = asyncio.create_task(one(*next(iter(uids.items()))))
     await asyncio.sleep(3)
     rounds.clear()
-    before = resident()
-    begun = time.monotonic()
+    before = get_resident_bytes()
+    began = time.monotonic()
     tasks = [warm_up, *(asyncio.create_task(one(*each)) for each in list(uids.items())[1:])]
     await asyncio.sleep(3)
     while way == "ours" and not all_listed():
         await asyncio.sleep(0.5)
-    grown = resident() - before
-    say(ready=time.monotonic() - begun)
+    grown = get_resident_bytes() - before
+    report(ready=time.monotonic() - began)
     await asyncio.to_thread(sys.stdin.readline)
-    used, since = cpu(), time.monotonic()
+    used, since = get_cpu_seconds(), time.monotonic()
     await asyncio.to_thread(sys.stdin.readline)
-    share = (cpu() - used) / (time.monotonic() - since)
+    share = (get_cpu_seconds() - used) / (time.monotonic() - since)
     await asyncio.to_thread(sys.stdin.readline)
-    say(fired=fired, grown=grown, cpu=share, round=sum(rounds) / max(1, len(rounds)), xcoms=Comms.sent)
+    report(fired=fired, grown=grown, cpu=share, round=sum(rounds) / max(1, len(rounds)), xcoms=Comms.sent)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def all_listed() -> bool:
-    """Whether all triggers have heard of their job."""
-    from trainer_core.cluster import watch
+    """Return whether every subscription has the state of its job."""
+    from trainer_core.k8s import informer
 
-    watchers = list(watch._registry._watchers.values())
-    return not any(each.missing for watcher in watchers for each in list(watcher._everybody()))
+    return not any(each._unsynced for each in list(informer._informers.values()))
 
 
 class Comms:
-    """Takes XComs as a supervisor does."""
+    """Receives XComs as a task supervisor does."""
 
     sent = 0
 
     def send(self, message: Any) -> Any:
-        """Count a message; there are no XComs yet."""
+        """Count a message; answer that there is no XCom."""
         from airflow.sdk.execution_time.comms import XComResult
 
         Comms.sent += 1
@@ -88,7 +95,7 @@ class Comms:
 
 
 def ours(url: str) -> Any:
-    """Make TrainJobTriggers, from plain data as a triggerer does."""
+    """Return a function that runs a TrainJobTrigger from its serialized form, as a triggerer does."""
     os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="triggerer-scale-")
     import logging
 
@@ -99,7 +106,7 @@ def ours(url: str) -> Any:
     from airflow_provider.triggers.trainjob import TrainJobTrigger
     from trainer_core import TrainJobRef
 
-    del Configuration  # Loaded before memory is measured, whichever way is measured.
+    del Configuration  # Imported before memory is measured, in both measurements.
     logging.disable()
     task_runner.SUPERVISOR_COMMS = Comms()  # type: ignore[assignment]
     config = {"config_file": kubeconfig(url), "namespace": NAMESPACE}
@@ -117,7 +124,7 @@ def ours(url: str) -> Any:
 
 
 def kubeconfig(url: str) -> str:
-    """Write a kubeconfig for the double, and return its path."""
+    """Write a kubeconfig for the fake API server, and return its path."""
     path = Path(tempfile.mkdtemp(prefix="triggerer-scale-")) / "config"
     named = {"clusters": [{"name": "x", "cluster": {"server": url}}], "users": [{"name": "x", "user": {}}]}
     context = {"name": "x", "context": {"cluster": "x", "user": "x"}}
@@ -127,12 +134,12 @@ def kubeconfig(url: str) -> str:
     return str(path)
 
 
-#: How long each round of polling took.
+#: Duration of each polling round in seconds.
 rounds: list[float] = []
 
 
 def polling(url: str) -> Any:
-    """Make what waits as KubernetesPodTrigger: a request every 2 seconds for each, by a new client."""
+    """Return a function that waits as KubernetesPodTrigger does: a request every 2 seconds, each with a new client."""
     from kubernetes_asyncio import client
 
     where = ("trainer.kubeflow.org", "v1alpha1", NAMESPACE, "trainjobs")
@@ -142,63 +149,63 @@ def polling(url: str) -> Any:
         del uid
         await asyncio.sleep(random.uniform(0, POLLING_INTERVAL))  # noqa: S311 -- not a secret
         while True:
-            begun = time.monotonic()
+            began = time.monotonic()
             async with client.ApiClient(configuration) as api:
                 job = await client.CustomObjectsApi(api).get_namespaced_custom_object(*where, name)
             if any(each["type"] == "Complete" for each in job.get("status", {}).get("conditions", ())):
                 return
             await asyncio.sleep(POLLING_INTERVAL)
-            rounds.append(time.monotonic() - begun)
+            rounds.append(time.monotonic() - began)
 
     return run
 
 
-# Who measures.
+# Measuring process.
 
 
 def measure(way: str, count: int, seconds: float) -> dict[str, float]:
-    """Let so many jobs be waited for one way, end some, and return what it costs."""
-    with child("--serve", str(count)) as cluster:
-        known = cluster.hear()
-        with child("--wait", way, program=__file__) as waiter:
-            waiter.tell(known)
-            ready = waiter.hear()["ready"]
+    """Wait for `count` jobs in one way, end some, and return the cost."""
+    with run_child("--serve", str(count)) as cluster:
+        info = cluster.receive()
+        with run_child("--wait", way, program=__file__) as waiter:
+            waiter.send(info)
+            ready = waiter.receive()["ready"]
             time.sleep(POLLING_INTERVAL)
-            before = cluster.ask({})["requests"]
-            waiter.tell("measure")
+            before = cluster.request({})["requests"]
+            waiter.send("measure")
             time.sleep(seconds)
-            after = cluster.ask({})["requests"]
-            waiter.tell("measured")
-            names = list(known["uids"])[1:]
+            after = cluster.request({})["requests"]
+            waiter.send("measured")
+            names = list(info["uids"])[1:]
             ended = end(cluster, random.sample(names, min(len(names), int(RATE * seconds))))
             time.sleep(3 * POLLING_INTERVAL)
-            waiter.tell("report")
-            found = waiter.hear()
-    delays = sorted(found["fired"].get(name, float("inf")) - at for name, at in ended.items())
+            waiter.send("report")
+            result = waiter.receive()
+    delays = sorted(result["fired"].get(name, float("inf")) - at for name, at in ended.items())
     return {
         "jobs": count,
         "ready": ready,
         "requests": (after - before) * 60 / seconds,
-        "held": found["grown"] / count,
-        "cpu": found["cpu"],
+        "held": result["grown"] / count,
+        "cpu": result["cpu"],
         "p50": delays[len(delays) // 2],
         "p99": delays[int(len(delays) * 0.99)],
-        "round": found["round"],
-        "xcoms": found["xcoms"],
+        "round": result["round"],
+        "xcoms": result["xcoms"],
     }
 
 
 def end(cluster: Child, names: list[str]) -> dict[str, float]:
-    """End jobs one after the other; return when each was told to."""
+    """End jobs one after the other; return the time of each request."""
     at: dict[str, float] = {}
     for name in names:
         at[name] = time.monotonic()
-        cluster.ask({"end": [name]})
+        cluster.request({"end": [name]})
         time.sleep(1 / RATE)
     return at
 
 
-def show(way: str, row: dict[str, float]) -> None:
+def print_row(way: str, row: dict[str, float]) -> None:
     """Print a line of the table."""
     print(
         f"{way:<8} {row['jobs']:>6.0f} {row['requests']:>13.0f} {row['held'] / 1000:>11.1f} {row['cpu']:>6.1%} "
@@ -208,18 +215,18 @@ def show(way: str, row: dict[str, float]) -> None:
 
 
 def compare(count: int, seconds: float) -> None:
-    """Measure both ways and print them side by side."""
+    """Measure the triggers and polling, and print both."""
     print(f"{'way':<8} {'tasks':>6} {'requests/min':>13} {'KB/trigger':>11} {'CPU':>6} {'p50 ms':>7} {'p99 ms':>7}")
     row = measure("ours", count, seconds)
-    show("ours", row)
-    theirs = polled(measure, show, POLLED, seconds)
-    scale = count / theirs["jobs"]
-    requests, share = theirs["requests"] * scale / row["requests"], theirs["cpu"] * scale
+    print_row("ours", row)
+    polling_row = measure_polling(measure, print_row, POLLED_COUNTS, seconds)
+    scale = count / polling_row["jobs"]
+    requests, share = polling_row["requests"] * scale / row["requests"], polling_row["cpu"] * scale
     print(
         f"For {count:,.0f} deferred tasks, polling would need {requests:,.1f} times as many requests (ours read logs, "
-        f"too) and {share / row['cpu']:,.0f} times the CPU, which is {share:,.1f} cores; its tasks hear of the end of "
-        f"their job {theirs['p99'] / row['p99']:,.1f} times later (p99). One event loop holds "
-        f"{theirs['jobs']:,.0f} polled tasks. Ours had heard of all jobs "
+        f"too) and {share / row['cpu']:,.0f} times the CPU, which is {share:,.1f} cores; its tasks see the end of "
+        f"their job {polling_row['p99'] / row['p99']:,.1f} times later (p99). One event loop holds "
+        f"{polling_row['jobs']:,.0f} polled tasks. The triggers had all jobs "
         f"after {row['ready']:.0f} s and wrote {row['xcoms']:,.0f} XComs."
     )
 
@@ -227,8 +234,8 @@ def compare(count: int, seconds: float) -> None:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=10_000, help="how many tasks are deferred")
-    parser.add_argument("--seconds", type=float, default=20.0, help="how long to measure each")
+    parser.add_argument("--jobs", type=int, default=10_000, help="number of deferred tasks")
+    parser.add_argument("--seconds", type=float, default=20.0, help="duration of each measurement")
     parser.add_argument("--wait", choices=["ours", "poll"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.wait:

@@ -1,10 +1,10 @@
-"""What waiting for many TrainJobs costs: our watch on one event loop, beside polling as the reference SDK does it.
+"""Cost of waiting for many TrainJobs: the shared watch on one event loop, beside polling as the Kubeflow SDK does it.
 
-Against the API double of the tests, in a process of its own. Per number of jobs, prints requests a minute, the memory
-that each waiting job holds, its coroutine included (target: at most 5 KB), by how much the process has grown (with what
-lists have needed for a moment; most of it does not depend on the number of jobs), CPU, and the delay from a change of
-status to the wake-up of who waits for it (99th percentile; target: under 1 s). The reference polls every 2 seconds with
-4 requests a job, in a thread each; it is given more jobs until it no longer keeps that pace.
+Runs against the fake API server of the tests, in a separate process. Prints for each number of jobs: requests a minute;
+memory of each waiting job with its coroutine (target: up to 5 KB); growth of the process, including temporary memory of
+the lists; CPU; and the delay from a status change to the wake-up of the waiting code (99th percentile; target: under
+1 s). Polling reads each job every 2 seconds with 4 requests, in one thread a job; it gets more jobs until it cannot
+keep that pace.
 
     python benchmarks/watch_scale.py                     # 1,000 and 10,000 jobs; about ten minutes
     python benchmarks/watch_scale.py --jobs 200 --seconds 5
@@ -33,27 +33,27 @@ import psutil
 FAKES = Path(__file__).parents[1] / "tests/fakes"
 NAMESPACE = "bench"
 JOBSET = "jobset.sigs.k8s.io/jobset-name"
-AT = "bench/at"
-#: Changes of status a second while it is measured, of all jobs together.
-RATE = 50
+CHANGED_AT = "bench/at"
+#: Status changes a second during the measurement, of all jobs together.
+CHANGES_PER_SECOND = 50
 POLLING_INTERVAL = 2.0
-#: The reference has had enough when a round of its polling takes so much longer than it should.
-TOO_SLOW = 1.25
-POLLED = (10, 25, 50, 100, 200, 400, 800)
+#: Polling has reached its limit when a round takes this much longer than its interval.
+MAX_SLOWDOWN = 1.25
+POLLED_COUNTS = (10, 25, 50, 100, 200, 400, 800)
 
 
-# The cluster, and what happens in it.
+# Process of the fake cluster.
 
 
 def serve(count: int) -> None:
-    """Run the double with so many jobs, each with a pod, and do what the standard input says."""
+    """Run the fake cluster with `count` jobs, each with a pod; obey orders from standard input."""
     sys.path.insert(0, str(FAKES))
     from fake_cluster import Cluster
 
     with Cluster(controllers=False, namespaces=[NAMESPACE], keep=1_000_000) as cluster:
         cluster.tokens = ()
         uids = {f"job-{number}": add_job(cluster, f"job-{number}") for number in range(count)}
-        say(url=cluster.url, uids=uids)
+        report(url=cluster.url, uids=uids)
         for line in sys.stdin:
             order = json.loads(line)
             if "change" in order:
@@ -61,11 +61,11 @@ def serve(count: int) -> None:
             if "end" in order:
                 for name in order["end"]:
                     set_status(cluster, name, "Complete")
-            say(requests=len(cluster.requests))
+            report(requests=len(cluster.requests))
 
 
 def add_job(cluster: Any, name: str) -> str:
-    """Add a running job with one pod, as large as real ones are."""
+    """Add a running job with one pod, both of realistic size."""
     request = json.dumps({"trainer": {"code": "x" * 4000}})
     metadata = {"name": name, "namespace": NAMESPACE, "annotations": {"trainjob-workflows/request": request}}
     spec = {"runtimeRef": {"name": "torch-distributed"}, "trainer": {"args": ["x" * 20_000], "numNodes": 1}}
@@ -99,87 +99,87 @@ def add_job(cluster: Any, name: str) -> str:
 
 
 def change(cluster: Any, names: list[str], how_many: int, seconds: float) -> None:
-    """Change the status of jobs chosen at random, evenly over a time."""
-    begun = time.monotonic()
+    """Change the status of random jobs, evenly over a time."""
+    began = time.monotonic()
     for number in range(how_many):
-        time.sleep(max(0.0, begun + number * seconds / how_many - time.monotonic()))
+        time.sleep(max(0.0, began + number * seconds / how_many - time.monotonic()))
         set_status(cluster, random.choice(names), "Running")  # noqa: S311 -- not a secret
 
 
 def set_status(cluster: Any, name: str, condition: str) -> None:
-    """Set a condition, and say when that was: the clock is the same in all processes."""
+    """Set a condition, and record the time: all processes share the monotonic clock."""
 
     def edit(raw: dict[str, Any]) -> None:
-        raw["metadata"]["annotations"][AT] = repr(time.monotonic())
+        raw["metadata"]["annotations"][CHANGED_AT] = repr(time.monotonic())
         raw["status"] = {"conditions": [{"type": condition, "status": "True", "reason": "x", "message": "x"}]}
 
     cluster.update("trainjobs", name, edit, NAMESPACE)
 
 
-# Who waits.
+# Process of the waiting code.
 
 
 async def watch_all(url: str, uids: dict[str, str], trace: bool) -> None:
-    """Wait for all jobs in one event loop, and report what it costs."""
-    from trainer_core.backends.kubernetes import facts
-    from trainer_core.cluster import kinds, pods, watch
+    """Wait for all jobs in one event loop; report the cost."""
+    from trainer_core.backends.trainer_v2 import parse
+    from trainer_core.k8s import informer, pod_state, resources
 
     connection = connected(url)
-    watched = watch.Watched(kinds.TRAINJOBS, JOBSET, facts.read, pods.read)
+    watched = informer.WatchTarget(resources.TRAINJOBS, JOBSET, parse.parse_job, pod_state.parse_pod)
     ready, delays = set(), []
 
     async def wait(name: str, uid: str) -> None:
-        with watch.subscribe(connection, watched, name, uid) as subscription:
+        with informer.subscribe(connection, watched, name, uid) as subscription:
             while True:
                 await subscription.wait_async(30)
                 snapshot = subscription.snapshot()
                 if snapshot is None or snapshot.job is None:
                     continue
                 ready.add(name)
-                if AT in snapshot.job.annotations:
-                    delays.append(time.monotonic() - float(snapshot.job.annotations[AT]))
-                if snapshot.job.condition("Complete"):
+                if CHANGED_AT in snapshot.job.annotations:
+                    delays.append(time.monotonic() - float(snapshot.job.annotations[CHANGED_AT]))
+                if snapshot.job.get_condition("Complete"):
                     return
 
-    with watch.subscribe(connection, watched, "warm-up") as subscription:
+    with informer.subscribe(connection, watched, "warm-up") as subscription:
         await subscription.wait_async(30)
     if trace:
         tracemalloc.start()
-    before, begun = resident(), time.monotonic()
+    before, began = get_resident_bytes(), time.monotonic()
     tasks = [asyncio.ensure_future(wait(name, uid)) for name, uid in uids.items()]
     while len(ready) < len(uids):
         await asyncio.sleep(0.05)
-    ready_after = time.monotonic() - begun
-    # What the last list needed is given back.
+    ready_after = time.monotonic() - began
+    # The temporary memory of the last list is released.
     await asyncio.sleep(POLLING_INTERVAL)
     gc.collect()
-    say(ready=ready_after, held=tracemalloc.get_traced_memory()[0] / len(uids))
+    report(ready=ready_after, held=tracemalloc.get_traced_memory()[0] / len(uids))
     order = await asyncio.to_thread(sys.stdin.readline)
     while json.loads(order) == "measure":
         delays.clear()
-        used, since = cpu(), time.monotonic()
+        used, since = get_cpu_seconds(), time.monotonic()
         order = await asyncio.to_thread(sys.stdin.readline)
-        share = (cpu() - used) / (time.monotonic() - since)
-        say(grown=resident() - before, cpu=share, delays=delays)
+        share = (get_cpu_seconds() - used) / (time.monotonic() - since)
+        report(grown=get_resident_bytes() - before, cpu=share, delays=delays)
         order = await asyncio.to_thread(sys.stdin.readline)
     await asyncio.gather(*tasks)
-    say(ended=len(tasks))
+    report(ended=len(tasks))
 
 
 def poll_all(url: str, uids: dict[str, str]) -> None:
-    """Poll as the reference SDK does: a thread a job, 4 requests every 2 seconds; report what it costs."""
+    """Poll as the Kubeflow SDK does: one thread a job, 4 requests every 2 seconds; report the cost."""
     from kubernetes import client
 
     configuration = client.Configuration(host=url)
     custom = client.CustomObjectsApi(client.ApiClient(configuration))
     core = client.CoreV1Api(client.ApiClient(configuration))
     trainer = ("trainer.kubeflow.org", "v1alpha1")
-    before = resident()
+    before = get_resident_bytes()
     rounds: list[float] = []
     delays: list[float] = []
     over = threading.Event()
 
-    def look(name: str) -> dict[str, Any]:
+    def read_job(name: str) -> dict[str, Any]:
         job: dict[str, Any] = custom.get_namespaced_custom_object(*trainer, NAMESPACE, "trainjobs", name)
         try:
             custom.get_namespaced_custom_object(*trainer, NAMESPACE, "trainingruntimes", "torch-distributed")
@@ -192,26 +192,26 @@ def poll_all(url: str, uids: dict[str, str]) -> None:
         last = None
         over.wait(random.uniform(0, POLLING_INTERVAL))  # noqa: S311 -- not a secret
         while not over.is_set():
-            begun = time.monotonic()
-            at = look(name)["metadata"]["annotations"].get(AT)
+            began = time.monotonic()
+            at = read_job(name)["metadata"]["annotations"].get(CHANGED_AT)
             if at != last:
                 delays.append(time.monotonic() - float(at))
                 last = at
             over.wait(POLLING_INTERVAL)
-            rounds.append(time.monotonic() - begun)
+            rounds.append(time.monotonic() - began)
 
     threads = [threading.Thread(target=wait, args=(name,)) for name in uids]
     for thread in threads:
         thread.start()
-    say(ready=0, held=0)
+    report(ready=0, held=0)
     sys.stdin.readline()
     rounds.clear()
     delays.clear()
-    used, since = cpu(), time.monotonic()
+    used, since = get_cpu_seconds(), time.monotonic()
     sys.stdin.readline()
-    share = (cpu() - used) / (time.monotonic() - since)
-    grown = resident() - before
-    say(grown=grown, cpu=share, delays=delays, round=sum(rounds) / max(1, len(rounds)))
+    share = (get_cpu_seconds() - used) / (time.monotonic() - since)
+    grown = get_resident_bytes() - before
+    report(grown=grown, cpu=share, delays=delays, round=sum(rounds) / max(1, len(rounds)))
     over.set()
 
 
@@ -219,36 +219,36 @@ def connected(url: str) -> Any:
     """Connect to the double."""
     from kubernetes.client import Configuration
 
-    from trainer_core.cluster import connect
-    from trainer_core.configs import KubernetesBackendConfig
+    from trainer_core.config import KubernetesBackendConfig
+    from trainer_core.k8s.connection import Connection
 
     configuration = Configuration(host=url)
-    return connect.connect(KubernetesBackendConfig(client_configuration=configuration, namespace=NAMESPACE))
+    return Connection(KubernetesBackendConfig(client_configuration=configuration, namespace=NAMESPACE))
 
 
-def resident() -> int:
-    """Return the bytes of memory that this process holds."""
+def get_resident_bytes() -> int:
+    """Return the resident memory of this process in bytes."""
     gc.collect()
     bytes_: int = psutil.Process().memory_info().rss
     return bytes_
 
 
-def cpu() -> float:
-    """Return the seconds of CPU that this process has used."""
+def get_cpu_seconds() -> float:
+    """Return the CPU time of this process in seconds."""
     times = psutil.Process().cpu_times()
     return float(times.user + times.system)
 
 
-def say(**facts: Any) -> None:
-    """Tell the process that measures."""
+def report(**facts: Any) -> None:
+    """Send values to the measuring process."""
     print(json.dumps(facts), flush=True)
 
 
-# Who measures.
+# Measuring process.
 
 
 class Child:
-    """A process of this program that is spoken to in lines of JSON."""
+    """A child process of this program; messages are lines of JSON."""
 
     def __init__(self, *arguments: str, program: str = __file__) -> None:
         environment = {**os.environ, "PYTHONPATH": str(FAKES.parents[1])}
@@ -260,75 +260,75 @@ class Child:
             env=environment,
         )
 
-    def hear(self) -> dict[str, Any]:
-        """Return what it says next."""
+    def receive(self) -> dict[str, Any]:
+        """Return the next message."""
         line = self._process.stdout.readline() if self._process.stdout else ""
         if not line:
-            raise SystemExit("a process of the benchmark has ended early")
+            raise SystemExit("a child process of the benchmark has ended early; see its error above")
         heard: dict[str, Any] = json.loads(line)
         return heard
 
-    def tell(self, order: Any) -> None:
-        """Say something to it."""
+    def send(self, order: Any) -> None:
+        """Send a message."""
         if self._process.stdin:
             self._process.stdin.write(json.dumps(order) + "\n")
             self._process.stdin.flush()
 
-    def ask(self, order: Any) -> dict[str, Any]:
-        """Say something, and return the answer."""
-        self.tell(order)
-        return self.hear()
+    def request(self, order: Any) -> dict[str, Any]:
+        """Send a message and return the answer."""
+        self.send(order)
+        return self.receive()
 
-    def end(self) -> None:
-        """End it."""
+    def stop(self) -> None:
+        """End the process."""
         if self._process.stdin:
             self._process.stdin.close()
         self._process.wait()
 
 
 @contextmanager
-def child(*arguments: str, program: str = __file__) -> Iterator[Child]:
-    """Run a process of this program, or of another that speaks the same way."""
+def run_child(*arguments: str, program: str = __file__) -> Iterator[Child]:
+    """Run a child process of this program, or of another one with the same messages."""
     process = Child(*arguments, program=program)
     try:
         yield process
     finally:
-        process.end()
+        process.stop()
 
 
 def measure(way: str, count: int, seconds: float) -> dict[str, float]:
-    """Let so many jobs be waited for one way, change some, and return what it costs."""
-    with child("--serve", str(count)) as cluster:
-        known = cluster.hear()
-        with child("--wait", way) as waiter:
-            waiter.tell(known)
-            begun = waiter.hear()
+    """Wait for `count` jobs in one way, change some, and return the cost."""
+    with run_child("--serve", str(count)) as cluster:
+        info = cluster.receive()
+        with run_child("--wait", way) as waiter:
+            waiter.send(info)
+            began = waiter.receive()
             time.sleep(POLLING_INTERVAL)
-            before = cluster.ask({})["requests"]
-            waiter.tell("measure")
-            changes = int(min(RATE, count / POLLING_INTERVAL / 2) * seconds)
-            after = cluster.ask({"change": changes, "seconds": seconds})["requests"]
+            before = cluster.request({})["requests"]
+            waiter.send("measure")
+            changes = int(min(CHANGES_PER_SECOND, count / POLLING_INTERVAL / 2) * seconds)
+            after = cluster.request({"change": changes, "seconds": seconds})["requests"]
             time.sleep(2 * POLLING_INTERVAL)
-            found = waiter.ask("report")
+            result = waiter.request("report")
             if way != "poll":
-                waiter.tell("end")
-                cluster.ask({"end": list(known["uids"])})
-                waiter.hear()
-    delays = sorted(found["delays"]) or [float("nan")]
+                waiter.send("end")
+                cluster.request({"end": list(info["uids"])})
+                waiter.receive()
+    delays = sorted(result["delays"]) or [float("nan")]
     return {
         "jobs": count,
-        "ready": begun["ready"],
-        "held": begun["held"] or found["grown"] / count,
-        "grown": found["grown"],
+        "ready": began["ready"],
+        "held": began["held"] or result["grown"] / count,
+        "grown": result["grown"],
         "requests": (after - before) * 60 / seconds,
-        "cpu": found["cpu"],
+        "cpu": result["cpu"],
         "p50": delays[len(delays) // 2],
         "p99": delays[int(len(delays) * 0.99)],
-        "round": found.get("round", 0.0),
+        "round": result.get("round", 0.0),
     }
 
 
-def show(way: str, row: dict[str, float]) -> None:
+def print_row(way: str, row: dict[str, float]) -> None:
     """Print a line of the table."""
     print(
         f"{way:<8} {row['jobs']:>6.0f} {row['requests']:>13.1f} {row['held'] / 1000:>7.1f} {row['grown'] / 1e6:>9.1f} "
@@ -339,62 +339,62 @@ def show(way: str, row: dict[str, float]) -> None:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, action="append", help="how many jobs to wait for; may be repeated")
-    parser.add_argument("--seconds", type=float, default=20.0, help="how long to measure each")
+    parser.add_argument("--jobs", type=int, action="append", help="number of jobs to wait for; may be repeated")
+    parser.add_argument("--seconds", type=float, default=20.0, help="duration of each measurement")
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--wait", choices=["watch", "trace", "poll"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve is not None:
         serve(arguments.serve)
     elif arguments.wait:
-        known = json.loads(sys.stdin.readline())
+        info = json.loads(sys.stdin.readline())
         if arguments.wait == "poll":
-            poll_all(**known)
+            poll_all(**info)
         else:
-            asyncio.run(watch_all(**known, trace=arguments.wait == "trace"))
+            asyncio.run(watch_all(**info, trace=arguments.wait == "trace"))
     else:
         compare(arguments.jobs or [1_000, 10_000], arguments.seconds)
 
 
 def compare(counts: list[int], seconds: float) -> None:
-    """Measure both ways and print them side by side."""
+    """Measure the watch and polling, and print both."""
     print("way        jobs  requests/min  KB/job  grown MB    CPU  p50 ms  p99 ms")
     ours = [watched(count, seconds) for count in counts]
-    theirs = polled(measure, show, POLLED, seconds)
+    polling_row = measure_polling(measure, print_row, POLLED_COUNTS, seconds)
     for row in ours:
-        # A quiet watch is renewed every five minutes, which a short measurement does not see.
-        requests = theirs["requests"] / theirs["jobs"] * row["jobs"] / max(1.0, row["requests"])
+        # An idle watch sends one request in five minutes, which a short measurement may miss.
+        requests = polling_row["requests"] / polling_row["jobs"] * row["jobs"] / max(1.0, row["requests"])
         within = row["held"] <= 5000 and row["p99"] < 1
         print(
             f"{row['jobs']:,.0f} jobs: polling would need {requests:,.0f} times as many requests; a polled job takes "
-            f"{theirs['held'] / row['held']:.0f} times the memory, and its changes are heard of "
-            f"{theirs['p99'] / row['p99']:.0f} times later (p99); all jobs were known {row['ready']:.1f} s after the "
-            f"first asked; {'within' if within else 'OUTSIDE'} the targets"
+            f"{polling_row['held'] / row['held']:.0f} times the memory, and its changes are seen "
+            f"{polling_row['p99'] / row['p99']:.0f} times later (p99); all jobs were cached {row['ready']:.1f} s after "
+            f"the first subscription; {'within' if within else 'OUTSIDE'} the targets"
         )
 
 
 def watched(count: int, seconds: float) -> dict[str, float]:
-    """Measure the watch, and once more what it holds: counting every byte takes time that the first must not lose."""
+    """Measure the watch, and its memory in a second run: tracing allocations would slow the first one down."""
     row = measure("watch", count, seconds)
     row["held"] = measure("trace", count, 1.0)["held"]
-    show("watch", row)
+    print_row("watch", row)
     return row
 
 
-def polled(
+def measure_polling(
     measure: Callable[[str, int, float], dict[str, float]],
-    show: Callable[[str, dict[str, float]], None],
+    print_row: Callable[[str, dict[str, float]], None],
     counts: Sequence[int],
     seconds: float,
 ) -> dict[str, float]:
-    """Give polling more and more to wait for, and return the last that it could hold."""
+    """Give polling more and more jobs; return the result of the last number that it could handle."""
     held: dict[str, float] = {}
     for count in counts:
         row = measure("poll", count, seconds)
-        show("polling", row)
-        if row["round"] > POLLING_INTERVAL * TOO_SLOW and held:
+        print_row("polling", row)
+        if row["round"] > POLLING_INTERVAL * MAX_SLOWDOWN and held:
             print(
-                f"polling no longer holds {count}: a round takes {row['round']:.1f} s instead of {POLLING_INTERVAL:.0f}"
+                f"polling cannot handle {count}: a round takes {row['round']:.1f} s instead of {POLLING_INTERVAL:.0f}"
             )
             break
         held = row

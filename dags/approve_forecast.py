@@ -1,6 +1,6 @@
-"""A person decides: the training is done, its numbers stand in the UI, and nothing is promoted without approval.
+"""Approval by a person: the UI shows the metrics of the training, and the model is promoted only after approval.
 
-Nothing waits meanwhile but a row in Airflow's database: no worker, no TrainJob.
+Waiting for the answer uses no worker and no TrainJob.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from airflow_provider.operators.trainjob import TrainJobOperator
     tags=["trainjob", "example"],
 )
 def approve_forecast() -> None:
-    """Train a forecast, and promote it when a person has approved it."""
+    """Train a forecast, and promote it after a person has approved it."""
     train = TrainJobOperator(task_id="train", runtime="python", trainer=forecast_trainer(), deferrable=True)
     approve = ApprovalOperator(
         task_id="approve",
@@ -35,8 +35,8 @@ def approve_forecast() -> None:
     @task(outlets=[PROMOTED])
     def promote(result: dict[str, Any], ref: dict[str, Any]) -> str:
         uri = str(result["artifacts"]["model"])
-        said = {"metrics": {"error": result["error"]}, "artifact_uri": uri, "ref": ref, "job": ref["name"]}
-        get_current_context()["outlet_events"][PROMOTED].extra = said
+        extra = {"metrics": {"error": result["error"]}, "artifact_uri": uri, "ref": ref, "job": ref["name"]}
+        get_current_context()["outlet_events"][PROMOTED].extra = extra
         return uri
 
     train >> approve >> promote(train.output, train.output["ref"])

@@ -1,7 +1,7 @@
-"""The training definition that every example runs: handwritten digits, a small network, two processes.
+"""The training definition of the examples: handwritten digits, a small network, two processes.
 
-Airflow, KFP, the command and Python all import it from here. The scans are the 1,797 that ship inside scikit-learn;
-nothing is downloaded.
+Airflow, KFP, the command and Python import it from here. The dataset, 1,797 scans, is part of scikit-learn; nothing is
+downloaded.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ DATASET_FILE = "digits.npz"
 
 
 def write_dataset(folder: str | Path) -> Path:
-    """Write the dataset into a folder, whole or not at all.
+    """Write the dataset into a folder; the file appears only when it is complete.
 
     Args:
-        folder: Created if it is missing.
+        folder: Folder of the dataset; created if it does not exist.
 
     Returns:
-        The file: arrays ``train_x``, ``train_y``, ``test_x``, ``test_y``; a fifth of the scans is for testing.
+        The file with the arrays ``train_x``, ``train_y``, ``test_x`` and ``test_y``; a fifth of the scans is for
+        testing.
     """
     import numpy
     from sklearn.datasets import load_digits
@@ -47,18 +48,18 @@ def write_dataset(folder: str | Path) -> Path:
 
 
 def train_digits(epochs: int = 20, learning_rate: float = 0.01, data: str = "") -> dict[str, Any]:
-    """Train a small network with DistributedDataParallel; runs on every process that torchrun starts.
+    """Train a small network with DistributedDataParallel. Runs in every process that torchrun starts.
 
     Args:
         epochs: Passes over the training scans.
-        learning_rate: Of the optimiser, Adam.
-        data: Folder of the dataset; empty for the one that the dataset initializer brought.
+        learning_rate: Learning rate of the Adam optimizer.
+        data: Folder of the dataset; empty for the dataset of the initializer.
 
     Returns:
-        Test accuracy and loss, and where the model lies.
+        Test accuracy, loss, and the URI of the model.
 
     Raises:
-        ValueError: There is nothing to train.
+        ValueError: `epochs` is less than 1.
     """
     from pathlib import Path
 
@@ -90,7 +91,7 @@ def train_digits(epochs: int = 20, learning_rate: float = 0.01, data: str = "") 
     )
     model = DistributedDataParallel(network)
     optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
-    loss_of = torch.nn.CrossEntropyLoss()
+    loss_function = torch.nn.CrossEntropyLoss()
     scans = TensorDataset(train_x, train_y)
     sampler = DistributedSampler(scans, seed=0)
     loader = DataLoader(scans, batch_size=32, sampler=sampler)
@@ -100,7 +101,7 @@ def train_digits(epochs: int = 20, learning_rate: float = 0.01, data: str = "") 
         sampler.set_epoch(epoch)
         for x, y in loader:
             optimizer.zero_grad()
-            loss = loss_of(model(x), y)
+            loss = loss_function(model(x), y)
             loss.backward()
             optimizer.step()
         with torch.no_grad():
@@ -129,18 +130,18 @@ def digits_trainer(
     num_nodes: int | str = 1,
     num_proc_per_node: int | str = 2,
 ) -> CustomTrainer:
-    """Return the training definition. Texts stand for numbers that an orchestrator fills in.
+    """Return the training definition. Numbers can be strings with templates.
 
     Args:
         epochs: Passes over the training scans.
-        learning_rate: Of the optimiser.
-        data: Folder of the dataset; empty for the one that the dataset initializer brought.
-        num_nodes: Nodes to train on.
-        num_proc_per_node: Processes on each node.
+        learning_rate: Learning rate of the optimizer.
+        data: Folder of the dataset; empty for the dataset of the initializer.
+        num_nodes: Number of nodes.
+        num_proc_per_node: Number of processes on each node.
     """
     return CustomTrainer(
         func=train_digits,
         func_args={"epochs": epochs, "learning_rate": learning_rate, "data": data},
-        num_nodes=num_nodes,  # type: ignore[arg-type]  # a template, judged when it is filled in
+        num_nodes=num_nodes,  # type: ignore[arg-type]  # can be a template, checked after rendering
         num_proc_per_node=num_proc_per_node,  # type: ignore[arg-type]
     )

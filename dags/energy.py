@@ -1,7 +1,6 @@
-"""A training that takes milliseconds, for examples of everything around a training: the energy a building will use.
+"""A training that takes milliseconds, for examples of workflows around a training: the energy use of a building.
 
-It fits the energy use of a building to the temperature outside, with the standard library only, on readings that are
-made up for a day.
+It fits a line to energy use and outdoor temperature, with the standard library only, on generated readings of a day.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ __all__ = ["CANDIDATE", "DEFAULT_ARGS", "PROMOTED", "drift_file", "forecast_trai
 
 DEFAULT_ARGS = {"retries": 2, "retry_delay": timedelta(seconds=30)}
 
-#: Every forecast that was trained, and those of them that are in use.
+#: Assets of all trained forecasts, and of the promoted ones.
 CANDIDATE = ModelAsset("energy-candidate", metric="error", mode="min")
 PROMOTED = ModelAsset("energy-forecast", metric="error", mode="min")
 
@@ -28,27 +27,27 @@ def train_forecast(day: str, learning_rate: float = 0.5, steps: int = 200) -> di
     """Fit a line to the readings of a day.
 
     Args:
-        day: Which day; each has readings of its own.
-        learning_rate: Of the gradient descent.
-        steps: Of the gradient descent.
+        day: The day; each day has different readings.
+        learning_rate: Learning rate of the gradient descent.
+        steps: Number of steps of the gradient descent.
 
     Returns:
-        The error, and where the model lies.
+        The error, and the URI of the model.
     """
     import json
     import random
 
     from trainer_core import output_path, progress
 
-    chance = random.Random(day)  # noqa: S311 - readings, not secrets
-    temperatures = [chance.uniform(-1, 1) for _ in range(96)]
-    readings = [(t, 3 - 2 * t + chance.gauss(0, 0.1)) for t in temperatures]
+    generator = random.Random(day)  # noqa: S311 - readings, not secrets
+    temperatures = [generator.uniform(-1, 1) for _ in range(96)]
+    readings = [(t, 3 - 2 * t + generator.gauss(0, 0.1)) for t in temperatures]
     slope = base = error = 0.0
     for step in range(1, steps + 1):
-        wrong = [(t, base + slope * t - used) for t, used in readings]
-        slope -= learning_rate * sum(t * off for t, off in wrong) / len(wrong)
-        base -= learning_rate * sum(off for _, off in wrong) / len(wrong)
-        error = (sum(off * off for _, off in wrong) / len(wrong)) ** 0.5
+        residuals = [(t, base + slope * t - used) for t, used in readings]
+        slope -= learning_rate * sum(t * residual for t, residual in residuals) / len(residuals)
+        base -= learning_rate * sum(residual for _, residual in residuals) / len(residuals)
+        error = (sum(residual * residual for _, residual in residuals) / len(residuals)) ** 0.5
         if step % 50 == 0:
             progress(step=step, total=steps, metrics={"error": error})
     path = output_path() / "forecast.json"
@@ -57,18 +56,18 @@ def train_forecast(day: str, learning_rate: float = 0.5, steps: int = 200) -> di
 
 
 def forecast_trainer(
-    day: str = "{{ run_id }}", learning_rate: float | str = 0.5, steps: int | str = 200
+    day: str = "{{ dag_run.run_after | ds }}", learning_rate: float | str = 0.5, steps: int | str = 200
 ) -> CustomTrainer:
-    """Return the training definition. Texts stand for numbers that an orchestrator fills in.
+    """Return the training definition. Numbers can be strings with templates.
 
     Args:
-        day: Which day; a template as a rule.
-        learning_rate: Of the gradient descent.
-        steps: Of the gradient descent.
+        day: The day, usually a template. Default: the date of the DAG run.
+        learning_rate: Learning rate of the gradient descent.
+        steps: Number of steps of the gradient descent.
     """
     return CustomTrainer(func=train_forecast, func_args={"day": day, "learning_rate": learning_rate, "steps": steps})
 
 
 def drift_file() -> Path:
-    """Return the file by which a monitor says that the forecast is off: ``ENERGY_DRIFT_FILE``, else a temporary one."""
+    """Return the file that reports drift: ``ENERGY_DRIFT_FILE``, else a file in the temporary folder."""
     return Path(os.environ.get("ENERGY_DRIFT_FILE") or Path(tempfile.gettempdir()) / "energy-drift.json")

@@ -1,7 +1,7 @@
-"""Fine-tune a language model with LoRA: a packaged recipe of Kubeflow Trainer, so there is no training code at all.
+"""Fine-tune a language model with LoRA, using a packaged recipe of Kubeflow Trainer instead of training code.
 
 Needs a cluster with Kubeflow Trainer, its runtime ``torchtune-llama3.2-1b``, and a Secret ``huggingface`` with a token
-that may read the model.
+that has access to the model.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trainer_core import (
     TorchTuneInstructDataset,
 )
 
-# A recipe returns nothing, so the event says which TrainJob it was and no more.
+# A recipe returns no metrics or artifacts, so the asset event has only the ref of the TrainJob.
 ASSISTANT = ModelAsset("assistant")
 TOKEN = SecretRef("huggingface", "token")
 
@@ -39,7 +39,7 @@ TOKEN = SecretRef("huggingface", "token")
     tags=["trainjob", "example", "kubernetes"],
 )
 def finetune_llm() -> None:
-    """Fetch model and instructions, and fine-tune on two GPUs."""
+    """Download model and instructions, and fine-tune on two GPUs."""
     TrainJobOperator(
         task_id="finetune",
         backend="kubernetes",

@@ -1,4 +1,4 @@
-"""Upstream of the retraining: write the dataset, and tell the world that it is new."""
+"""Write the dataset and update its Asset, which starts the retraining."""
 
 from __future__ import annotations
 

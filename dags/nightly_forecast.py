@@ -1,7 +1,7 @@
-"""A retraining every night, on the day that has ended; ``airflow backfill create`` does it for past days.
+"""A nightly retraining on the previous day; ``airflow backfill create`` runs it for past days.
 
-Each run has a TrainJob of its own, named after the run: a backfill of thirty days is thirty jobs, three at a time. If
-there is no new forecast by the morning, the triggerer says so.
+Each run has its own TrainJob, named after the run: a backfill of thirty days submits thirty jobs, at most three at a
+time. If the run is late in the morning, the triggerer logs an error.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 from airflow.sdk import dag
 from energy import CANDIDATE, DEFAULT_ARGS, forecast_trainer
 
-from airflow_provider.alerts import late_run
+from airflow_provider.deadlines import late_run
 from airflow_provider.operators.trainjob import TrainJobOperator
 
 
@@ -25,7 +25,7 @@ from airflow_provider.operators.trainjob import TrainJobOperator
     tags=["trainjob", "example"],
 )
 def nightly_forecast() -> None:
-    """Train the forecast on the day before the run's date."""
+    """Train the forecast on the day before the logical date."""
     TrainJobOperator(
         task_id="train",
         runtime="python",

@@ -1,6 +1,6 @@
-"""Triggered by an Asset: whenever a forecast was trained, by whatever DAG, the gate compares it with the one in use.
+"""Started by an Asset: when any DAG has trained a forecast, compare it with the promoted one.
 
-What the training left arrives as the event of the Asset: metrics, where the model lies, and which TrainJob it was.
+The event of the Asset has the data of the training: metrics, URI of the model, and the ref of the TrainJob.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def promote_forecast() -> None:
 
     @task(inlets=[CANDIDATE])
     def candidate() -> dict[str, Any]:
-        """Also started by hand it takes the newest."""
+        """Return the newest candidate; works in a run that a user started, too."""
         newest = CANDIDATE.last(get_current_context()["inlet_events"])
         if newest is None:
-            raise ValueError("no forecast was trained yet; run nightly_forecast first")
+            raise ValueError("Asset energy-candidate has no event; run nightly_forecast first")
         return newest
 
     @task.short_circuit(inlets=[PROMOTED])
@@ -39,8 +39,8 @@ def promote_forecast() -> None:
         get_current_context()["outlet_events"][PROMOTED].extra = model
         return str(model["artifact_uri"])
 
-    found = candidate()
-    is_better(found) >> promote(found)
+    model = candidate()
+    is_better(model) >> promote(model)
 
 
 promote_forecast()

@@ -1,7 +1,7 @@
-"""A shared cluster: Kueue starts TrainJobs when their queue has room, the release before the experiments.
+"""A shared cluster: Kueue admits TrainJobs when their queue has quota, releases before experiments.
 
-The tasks are deferred, so a job that waits an hour for its quota costs no worker. Needs a cluster with Kueue, its
-LocalQueue ``training`` and its WorkloadPriorityClasses ``experiment`` and ``release``.
+The tasks are deferred, so a job that waits for quota uses no worker. Needs a cluster with Kueue, its LocalQueue
+``training`` and its WorkloadPriorityClasses ``experiment`` and ``release``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from airflow_provider.operators.trainjob import TrainJobOperator
 from trainer_core import ActiveDeadlineSeconds, PriorityClass, QueueName
 
 
-def queued(task_id: str, priority: str, **arguments: float) -> TrainJobOperator:
-    """A training that waits for its turn. Its deadline counts from its start, not from its place in the queue."""
+def create_queued_training(task_id: str, priority: str, **arguments: float) -> TrainJobOperator:
+    """Return a task whose job waits in the queue. Its deadline of an hour starts when Kueue admits the job."""
     return TrainJobOperator(
         task_id=task_id,
         backend="kubernetes",
@@ -35,10 +35,10 @@ def queued(task_id: str, priority: str, **arguments: float) -> TrainJobOperator:
     tags=["trainjob", "example", "kubernetes"],
 )
 def queue_priorities() -> None:
-    """Two experiments and a release, all submitted at once."""
-    queued("experiment_slow", "experiment", learning_rate=0.01)
-    queued("experiment_fast", "experiment", learning_rate=1.0)
-    queued("release", "release")
+    """Submit two experiments and a release at the same time."""
+    create_queued_training("experiment_slow", "experiment", learning_rate=0.01)
+    create_queued_training("experiment_fast", "experiment", learning_rate=1.0)
+    create_queued_training("release", "release")
 
 
 queue_priorities()

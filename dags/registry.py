@@ -1,10 +1,10 @@
-"""Where the digits and their models lie, and which model is the promoted one.
+"""Folders of the digits dataset and of its promoted models, and the promotion of a model.
 
     <registry>/versions/<version>/    each promoted model
-    <registry>/current.json           which of them is in force: version, metric, path; replaced atomically
-    <registry>/lock                   held while one is compared and promoted
+    <registry>/current.json           current model: version, metric, path; replaced atomically
+    <registry>/lock                   held during comparison and promotion
 
-The same files as those of the KFP component `promote`, so that both may share one registry.
+The KFP component `promote` uses the same files, so both can share a registry.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ MODEL = Asset(name="digits-model", uri="trainjob://digits/model")
 
 
 def dataset_folder() -> Path:
-    """Return the folder of the dataset: ``DIGITS_DATASET``, else one beside the TrainJobs."""
+    """Return the folder of the dataset: ``DIGITS_DATASET``, else a folder in the TrainJob state folder."""
     return Path(os.environ.get("DIGITS_DATASET") or _home() / "digits" / "dataset")
 
 
 def registry_folder() -> Path:
-    """Return the folder of promoted models: ``DIGITS_REGISTRY``, else one beside the TrainJobs."""
+    """Return the folder of promoted models: ``DIGITS_REGISTRY``, else a folder in the TrainJob state folder."""
     return Path(os.environ.get("DIGITS_REGISTRY") or _home() / "digits" / "registry")
 
 
 def latest() -> dict[str, Any]:
-    """Return what is promoted now; empty when nothing is."""
+    """Return the entry of the promoted model; empty if there is none."""
     try:
         return dict(json.loads((registry_folder() / "current.json").read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -50,32 +50,32 @@ def promote(result: Mapping[str, Any], version: str) -> dict[str, Any] | None:
     """Promote the model of a training result if it is more accurate than the promoted one.
 
     Args:
-        result: What the training function returned.
-        version: Name of the new version, that of its TrainJob; promoting it again changes nothing.
+        result: Return value of the training function.
+        version: Name of the new version, that of its TrainJob. Promoting the same version again has no effect.
 
     Returns:
-        The entry that is in force, or None if the promoted model is another and stays.
+        The entry of the current model, or None if the new model is not better.
     """
     folder = registry_folder()
-    with _locked(folder):
-        before = latest()
-        if before.get("version") == version:
-            return before
-        if before and result["accuracy"] <= before["metric"]:
+    with _lock(folder):
+        current = latest()
+        if current.get("version") == version:
+            return current
+        if current and result["accuracy"] <= current["metric"]:
             return None
         source = Path(unquote(urlsplit(result["artifacts"]["model"]).path))
         path = Path("versions", version, source.name)
-        with _replacing(folder / path) as temporary:
+        with _replace_atomically(folder / path) as temporary:
             shutil.copyfile(source, temporary)
         metrics = {name: result[name] for name in ("accuracy", "loss", "epochs")}
         entry = {"version": version, "metric": result["accuracy"], "path": str(path), "metrics": metrics}
-        with _replacing(folder / "current.json") as temporary:
+        with _replace_atomically(folder / "current.json") as temporary:
             temporary.write_text(json.dumps(entry), encoding="utf-8")
     return entry
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _lock(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -83,8 +83,8 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _replacing(target: Path) -> Iterator[Path]:
-    """Give a file to write, which then takes the target's place: whole or not at all."""
+def _replace_atomically(target: Path) -> Iterator[Path]:
+    """Yield a temporary file that replaces the target when the block succeeds."""
     target.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=target.parent)
     os.close(descriptor)

@@ -1,7 +1,7 @@
-"""Retrain the digits model: initialize → train → wait → promote, each a task with retries of its own.
+"""Retrain the digits model: download, train, wait and promote as four tasks, each with its own retries.
 
-Runs when the dataset is new, and every night. `train` only submits; nothing of a worker is blocked while training goes
-on, and whichever task dies, its next try finds the same TrainJob.
+Runs when the dataset is updated, and every night. `train` only submits, so no worker is used during the training. If
+the worker of any task dies, the next try attaches to the same TrainJob.
 """
 
 from __future__ import annotations

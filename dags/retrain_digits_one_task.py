@@ -1,4 +1,4 @@
-"""The same retraining as one deferrable task: it submits, waits in the triggerer, and returns the result."""
+"""The same retraining as one deferrable task, which submits, waits in the triggerer, and returns the result."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Triggered from outside Airflow: a monitor that sees the forecast drift writes a file, and the retraining starts.
+"""Started from outside Airflow: a monitor that detects drift writes a file, and the file starts the retraining.
 
-The triggerer watches for the file and takes it away, so that each report starts one run. A queue does the same:
-``MessageQueueTrigger`` of the provider ``common.messaging`` instead of the file's trigger.
+The triggerer watches for the file and deletes it, so that each report starts one run. For a message queue, use
+``MessageQueueTrigger`` of the provider ``common.messaging`` instead of the file trigger.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DRIFT = Asset(
     tags=["trainjob", "example"],
 )
 def retrain_on_drift() -> None:
-    """Train the forecast anew; `promote_forecast` decides about it."""
+    """Train the forecast again; `promote_forecast` compares the candidate."""
     TrainJobOperator(
         task_id="train", runtime="python", trainer=forecast_trainer(), outlets=[CANDIDATE], deferrable=True
     )

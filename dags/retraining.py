@@ -1,4 +1,4 @@
-"""What the two retraining DAGs share: their parameters, the training with templates in it, and the promotion."""
+"""Shared parts of the two retraining DAGs: parameters, training definition with templates, and promotion."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["DATA", "DEFAULT_ARGS", "PARAMS", "TRAINER", "promote_if_better"]
 
 PARAMS = {
     "epochs": Param(15, type="integer", minimum=1, description="Passes over the training scans."),
-    "learning_rate": Param(0.005, type="number", exclusiveMinimum=0, description="Of the optimiser."),
+    "learning_rate": Param(0.005, type="number", exclusiveMinimum=0, description="Learning rate of the optimizer."),
     "nodes": Param(1, type="integer", minimum=1, description="Nodes to train on."),
     "processes_per_node": Param(2, type="integer", minimum=1, description="Processes on each node."),
 }
 DEFAULT_ARGS = {"retries": 2, "retry_delay": timedelta(seconds=30)}
 
-# An ingestion that was killed may have left a file half-written.
+# A killed ingestion can leave a temporary file.
 DATA = Initializer(dataset=FileDatasetInitializer(dataset_folder().as_uri(), ignore_patterns=["*.tmp"]))
 
-# Templates become texts; the function's annotations make numbers of them again.
+# Templates render to strings, which are converted to the types that the function declares.
 TRAINER = digits_trainer(
     epochs="{{ params.epochs }}",
     learning_rate="{{ params.learning_rate }}",
@@ -40,16 +40,16 @@ _log = logging.getLogger(__name__)
 
 @task(task_id="promote", outlets=[MODEL])
 def promote_if_better(result: dict[str, Any], ref: dict[str, Any]) -> dict[str, Any]:
-    """Put the model into the registry if it beats the promoted one, and say so by the model's Asset.
+    """Promote the model if it is better than the promoted one, and update its Asset.
 
-    Otherwise the task is skipped: one that succeeds updates its Assets, whether it did anything or not, and whoever is
-    scheduled by the model would run without a new one.
+    Otherwise the task is skipped: a successful task updates its Assets, and would start the DAGs scheduled on the
+    model.
     """
     entry = promote(result, ref["name"])
     if entry is None:
-        stays = latest()
+        current = latest()
         raise AirflowSkipException(
-            f"accuracy {result['accuracy']:.4f} does not beat {stays['metric']:.4f} of {stays['version']}, which stays"
+            f"accuracy {result['accuracy']:.4f} is not better than {current['metric']:.4f} of {current['version']}"
         )
     get_current_context()["outlet_events"][MODEL].extra = entry
     _log.info("%s is the promoted model, with accuracy %.4f", entry["version"], entry["metric"])

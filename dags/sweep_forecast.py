@@ -1,4 +1,4 @@
-"""A sweep: one TrainJob for each learning rate, all at once; the best of them goes on."""
+"""A sweep: one TrainJob for each learning rate, in parallel, and the selection of the best result."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from datetime import datetime, timezone
 from airflow.sdk import Param, dag
 from energy import DEFAULT_ARGS, forecast_trainer
 
+from airflow_provider.best_of import best_of
 from airflow_provider.operators.trainjob import TrainJobOperator
-from airflow_provider.sweeps import best_of
 
 
 @dag(
     schedule=None,
     start_date=datetime(2026, 1, 1, tzinfo=timezone.utc),
-    params={"steps": Param(5, type="integer", minimum=1, description="Of each gradient descent.")},
+    params={"steps": Param(5, type="integer", minimum=1, description="Number of steps of the gradient descent.")},
     default_args=DEFAULT_ARGS,
     tags=["trainjob", "example"],
 )
 def sweep_forecast() -> None:
-    """Find the learning rate that brings the forecast furthest in a few steps."""
+    """Find the learning rate with the smallest error after a few steps."""
     train = TrainJobOperator.partial(
         task_id="train",
         runtime="python",

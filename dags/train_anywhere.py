@@ -1,7 +1,7 @@
-"""One definition on two backends: a quick try on the worker's machine, then the real thing on the cluster.
+"""One definition on two backends: a short run on the worker, then the training on a cluster.
 
-Which backend it is says the connection, not the DAG: ``trainjob_cluster`` may name a Kubernetes cluster today and
-another backend tomorrow.
+The connection selects the backend, not the DAG: ``trainjob_cluster`` can be a Kubernetes cluster today and another
+backend tomorrow.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from airflow_provider.operators.trainjob import TrainJobOperator
     tags=["trainjob", "example"],
 )
 def train_anywhere() -> None:
-    """Try the training where mistakes are cheap, then run it where it is fast."""
+    """Test the training locally, then run it on the cluster."""
     smoke = TrainJobOperator(task_id="try_out", runtime="python", backend="local", trainer=forecast_trainer(steps=1))
-    # Without a runtime it is torch-distributed, which every cluster with Trainer has.
+    # The default runtime is torch-distributed, which every cluster with Kubeflow Trainer has.
     train = TrainJobOperator(
         task_id="train",
         trainer=forecast_trainer(),

@@ -1,7 +1,7 @@
-"""Train with the Training Operator, on machines that may be taken away: a PyTorchJob instead of a TrainJob.
+"""Train with the Training Operator on spot nodes: a PyTorchJob instead of a TrainJob.
 
-The connection ``trainjob_operator`` is of the backend ``training-operator`` and names the cluster. The training is that
-of the other examples. The task names the backend, too, because of its options: no other backend takes all of them.
+The connection ``trainjob_operator`` has the backend ``training-operator`` and names the cluster. The task also names
+the backend, because its options are accepted by this backend only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainer_core import DistributedConfig, PyTorchJobSpec
     tags=["trainjob", "example", "kubernetes"],
 )
 def train_on_pytorchjobs() -> None:
-    """Start a node again when its machine was taken away, and never when its code has failed."""
+    """Restart a node if it was evicted, but not if its code has failed."""
     TrainJobOperator(
         task_id="train",
         backend="training-operator",

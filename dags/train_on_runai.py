@@ -1,4 +1,4 @@
-"""What only Run:ai has, beside what every backend has: a part of a GPU, and node pools in the order of preference.
+"""Options that only Run:ai has: a fraction of a GPU, and node pools in order of preference.
 
 The connection ``trainjob_runai`` names the project. Without `RunaiSpec`, the DAG would run on any backend.
 """
@@ -20,7 +20,7 @@ from airflow_provider.operators.trainjob import TrainJobOperator
     tags=["trainjob", "example"],
 )
 def train_on_runai() -> None:
-    """Train on half a GPU of the first node pool that has it."""
+    """Train on half a GPU of the first node pool with free capacity."""
     TrainJobOperator(
         task_id="train",
         runtime="python",

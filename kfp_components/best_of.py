@@ -8,12 +8,12 @@ from typing import Dict, List, Optional
 
 from kfp import dsl
 
-from kfp_components._spec import container_spec
+from kfp_components.container_spec import component, build_container_spec
 
 __all__ = ["best_of"]
 
 
-@dsl.container_component
+@component
 def best_of(
     jobs: List[Dict],
     metric_name: str,
@@ -23,21 +23,30 @@ def best_of(
     model: dsl.Output[dsl.Model],
     metrics: dsl.Output[dsl.Metrics],
     higher_is_better: bool = True,
+    output_path: Optional[str] = None,
     backend_config: Optional[Dict] = None,
 ) -> dsl.ContainerSpec:
-    """Pick the TrainJob with the best metric, of those that are Complete. It waits for none. Switch caching off.
+    """Pick the TrainJob with the best metric among those that are Complete.
+
+    It does not wait: pass jobs of `train_task(wait=True)`, or of tasks after `wait_task`.
 
     Args:
-        jobs: Refs of TrainJobs: dsl.Collected(train.outputs["job"]).
+        jobs: Refs of TrainJobs: dsl.Collected(trained.outputs["job"]).
         metric_name: The metric to compare.
-        higher_is_better: Whether a higher metric is the better one.
-        backend_config: Settings of the backend, where those of the refs are not enough.
+        higher_is_better: Whether a higher metric is better.
+        output_path: The same as for `train`: KFP then mounts its workspace into this task, which reads the model there.
+        backend_config: Settings of the backend, where those of the ref are not enough.
 
     Returns:
-        job: Ref of the best one.
-        result: What its training function returned; under "value" if that is no dict.
+        job: Ref of the best job.
+        result: What its training function returned; a value that is not a dict is under "value".
         metric: Its metric.
-        model: What its result names as {"artifacts": {"model": uri}}.
+        model: The model that its result names as {"artifacts": {"model": uri}}.
         metrics: The numbers of its result.
+
+    Example:
+        with dsl.ParallelFor([0.001, 0.01]) as rate:
+            trained = train_task(trainer=trainer, func_args={"rate": rate}, wait=True)
+        best = best_of(jobs=dsl.Collected(trained.outputs["job"]), metric_name="accuracy")
     """
-    return container_spec("best_of")
+    return build_container_spec("best_of")

@@ -8,33 +8,38 @@ from typing import Dict, List, Optional
 
 from kfp import dsl
 
-from kfp_components._spec import container_spec
+from kfp_components.container_spec import component, build_container_spec
 
 __all__ = ["delete"]
 
 
-@dsl.container_component
+@component
 def delete(
+    run_id: str,
     deleted: dsl.OutputPath(List[str]),
     job: Optional[Dict] = None,
     job_name: Optional[str] = None,
-    run_id: Optional[str] = None,
     backend: str = "local",
     backend_config: Optional[Dict] = None,
 ) -> dsl.ContainerSpec:
-    """Delete a TrainJob, or all of a run; what is gone already is no failure. Switch caching off.
+    """Delete one TrainJob, or all TrainJobs of the run. A job that is already deleted is not an error.
 
-    An exit task may not read outputs of the tasks it follows: give it `run_id`, and the same to `train`. When a run is
-    terminated, KFP does not run exit tasks reliably: the run's tasks end their jobs themselves.
+    As exit task of a pipeline it cannot use outputs of the tasks before it: give it `run_id` alone. KFP does not run
+    exit tasks reliably when a run is terminated; the tasks of the run cancel their jobs themselves.
 
     Args:
-        job: Ref of the TrainJob; its backend is in it.
-        job_name: Its name instead.
-        run_id: All that `train` submitted with this `run_id`: dsl.PIPELINE_JOB_ID_PLACEHOLDER.
-        backend: Where they run, for `job_name` and `run_id`.
+        run_id: Id of the run: dsl.PIPELINE_JOB_ID_PLACEHOLDER. It differs in each run, so that KFP never takes this
+            task from its cache. Without `job` and `job_name`, all TrainJobs of the run are deleted.
+        job: Ref of the TrainJob to delete.
+        job_name: Name of the TrainJob to delete.
+        backend: Name of the backend, for `job_name` and `run_id`; a ref has its own.
         backend_config: Settings of the backend, such as {"namespace": "team-a"}.
 
     Returns:
-        deleted: Names of what was deleted.
+        deleted: Names of the deleted jobs.
+
+    Example:
+        with dsl.ExitHandler(delete(run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER, backend="kubernetes")):
+            train_task(trainer=trainer, backend="kubernetes", wait=True)
     """
-    return container_spec("delete")
+    return build_container_spec("delete")

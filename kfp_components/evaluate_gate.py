@@ -1,4 +1,4 @@
-"""The component that says whether a model is good enough."""
+"""The component that compares metrics with bounds."""
 
 # Outputs are arguments that KFP passes itself: they are described under Returns, and mypy takes them for calls.
 # mypy: disable-error-code="valid-type"
@@ -8,12 +8,12 @@ from typing import Dict, Optional
 
 from kfp import dsl
 
-from kfp_components._spec import container_spec
+from kfp_components.container_spec import component, build_container_spec
 
 __all__ = ["evaluate_gate"]
 
 
-@dsl.container_component
+@component
 def evaluate_gate(
     metrics: dsl.Input[dsl.Metrics],
     passed: dsl.OutputPath(bool),
@@ -21,17 +21,22 @@ def evaluate_gate(
     at_least: Optional[Dict] = None,
     at_most: Optional[Dict] = None,
 ) -> dsl.ContainerSpec:
-    """Compare metrics with bounds, to go on with `dsl.If(gate.outputs["passed"] == True)`.
+    """Compare metrics with bounds, for a condition on the tasks after it.
 
     A missed bound does not fail the task; a metric that was not reported does.
 
     Args:
-        metrics: From `train` or `wait`.
+        metrics: Metrics of `train` or `wait`.
         at_least: Lower bounds by metric, such as {"accuracy": 0.95}.
         at_most: Upper bounds by metric, such as {"loss": 0.1}.
 
     Returns:
         passed: Whether every bound is kept.
-        verdict: Which are not, and by what.
+        verdict: Which bounds are missed, and by what value.
+
+    Example:
+        gate = evaluate_gate(metrics=waited.outputs["metrics"], at_least={"accuracy": 0.95})
+        with dsl.If(gate.outputs["passed"] == True):
+            publish(model=waited.outputs["model"])
     """
-    return container_spec("evaluate_gate")
+    return build_container_spec("evaluate_gate")

@@ -1,26 +1,26 @@
-"""The component that fetches a dataset."""
+"""The component that fetches a dataset, and the pattern that `initialize_model` shares with it."""
 
 # Outputs are arguments that KFP passes itself: they are described under Returns, and mypy takes them for calls.
 # mypy: disable-error-code="valid-type"
 # ruff: noqa: D417
 
-from typing import Dict, List, Optional
+import inspect
+from typing import Any, Dict, List, Optional
 
 from kfp import dsl
 
-from kfp_components._spec import container_spec
+from kfp_components.container_spec import component, build_container_spec
 
-__all__ = ["initialize_dataset"]
+__all__ = ["initialize_dataset", "make_initialize_component"]
 
 
-@dsl.container_component
-def initialize_dataset(
+def _initialize(
     storage_uri: str,
     job: dsl.OutputPath(Dict),
     status: dsl.OutputPath(str),
     result: dsl.OutputPath(Dict),
     uri: dsl.OutputPath(str),
-    dataset: dsl.Output[dsl.Dataset],
+    fetched: dsl.Output[dsl.Artifact],
     ignore_patterns: Optional[List[str]] = None,
     version: Optional[str] = None,
     env: Optional[Dict] = None,
@@ -32,28 +32,63 @@ def initialize_dataset(
     timeout: int = 0,
     on_kill: str = "cancel",
 ) -> dsl.ContainerSpec:
-    """Fetch a dataset once, for any number of trainings.
+    """Fetch a ROLE once, for any number of trainings.
+
+    KFP may take this task from its cache. `initialize_task` sets `version` so that it does while the source is the
+    same.
 
     Args:
-        storage_uri: Where from: hf://owner/name, s3://bucket/prefix, file:///absolute/path.
+        storage_uri: Source: hf://owner/name, s3://bucket/prefix, file:///absolute/path.
         ignore_patterns: Glob patterns of files to leave out.
-        version: What stands behind the URI now, such as a revision: while it and the other inputs stay the same, KFP
-            may reuse what was fetched.
+        version: Version of the source, such as a commit. KFP reuses a fetched ROLE while it and the other inputs stay
+            the same.
         env: Further settings, by the environment variables of Trainer's initializers.
         secrets: Secret settings by environment variable, as {"name": secret, "key": key}.
-        workspace: On a cluster the volume claim to fetch into, as {"claim": name}; with "size", "storage_class" and
-            "access_mode" for one that is to be made. None for a new one by the job's name.
-        backend: Where to run.
+        workspace: On a cluster, the volume claim to fetch into, as {"claim": name}; with "size", "storage_class" and
+            "access_mode" for a claim that does not exist yet. None for a new claim with the name of the job.
+        backend: Name of the backend.
         backend_config: Settings of the backend, such as {"namespace": "team-a"}.
-        job_name: Name of the TrainJob; None for one that belongs to this run.
-        timeout: Seconds to wait at most; 0 for as long as it takes. The job goes on.
-        on_kill: What becomes of the job when this task is terminated: "cancel" or "keep".
+        job_name: Name of the TrainJob; None for a name that belongs to this task and run.
+        timeout: Seconds to wait at most; 0 for no limit. The job continues.
+        on_kill: What this task does to the job when it is terminated: "cancel" or "keep". With "keep" the job also
+            outlives the run.
 
     Returns:
         job: Ref of the TrainJob that fetched it.
         status: Complete.
-        result: Where the backend keeps it, as {"dataset": uri}.
-        uri: The same: pass it to `train` where KFP need not copy the data, such as pvc://claim/dataset.
-        dataset: What was fetched.
+        result: Where it is, as {"ROLE": uri}.
+        uri: Where it is, such as pvc://claim/ROLE: the input ROLE_INPUT_uri of `train`.
+        ROLE: The fetched ROLE: the input ROLE_INPUT of `train`.
+
+    Example:
+        fetched = initialize_ROLE(storage_uri="hf://owner/name", backend="kubernetes", workspace={"claim": "shared"})
+        train_task(trainer=trainer, backend="kubernetes", ROLE_INPUT=fetched.outputs["ROLE"], wait=True)
     """
-    return container_spec("initialize_dataset")
+    raise NotImplementedError
+
+
+def make_initialize_component(role: str, train_input: str, artifact: Any) -> Any:
+    """Return the component that fetches one role of a training.
+
+    Args:
+        role: ``dataset`` or ``model``: the name of the output artifact.
+        train_input: Input of `train` that takes it.
+        artifact: Type of the artifact.
+    """
+    name = f"initialize_{role}"
+
+    def initialize(*_: Any) -> dsl.ContainerSpec:
+        return build_container_spec(name)
+
+    signature = inspect.signature(_initialize)
+    parameters = [
+        each.replace(name=role, annotation=dsl.Output[artifact]) if each.name == "fetched" else each
+        for each in signature.parameters.values()
+    ]
+    initialize.__name__ = name
+    initialize.__doc__ = (inspect.getdoc(_initialize) or "").replace("ROLE_INPUT", train_input).replace("ROLE", role)
+    initialize.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # KFP reads it
+    return component(initialize)
+
+
+initialize_dataset = make_initialize_component("dataset", "dataset", dsl.Dataset)

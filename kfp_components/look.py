@@ -1,4 +1,4 @@
-"""The component that says what stands behind a URI."""
+"""The component that returns the version of a dataset or model at a URI."""
 
 # Outputs are arguments that KFP passes itself: they are described under Returns, and mypy takes them for calls.
 # mypy: disable-error-code="valid-type"
@@ -8,31 +8,38 @@ from typing import Dict, List, Optional
 
 from kfp import dsl
 
-from kfp_components._spec import container_spec
+from kfp_components.container_spec import component, build_container_spec
 
 __all__ = ["look"]
 
 
-@dsl.container_component
+@component
 def look(
     storage_uri: str,
+    run_id: str,
     version: dsl.OutputPath(str),
     role: str = "dataset",
     ignore_patterns: Optional[List[str]] = None,
     env: Optional[Dict] = None,
 ) -> dsl.ContainerSpec:
-    """Look at a dataset or model without fetching it, for the input `version` of what fetches it.
+    """Return the version of a dataset or model without fetching it, for the input `version` of `initialize_*`.
 
-    `kfp_components.tasks.initialize_task` puts both together. Switch caching off. A secret goes into the environment of
-    this task, by `kubernetes.use_secret_as_env`.
+    `kfp_components.tasks.initialize_task` adds both tasks. Secrets go into the environment of this task, by
+    `kubernetes.use_secret_as_env`.
 
     Args:
-        storage_uri: Where it lies: hf://owner/name, s3://bucket/prefix, file:///absolute/path.
+        storage_uri: Source: hf://owner/name, s3://bucket/prefix, file:///absolute/path.
+        run_id: Id of the run: dsl.PIPELINE_JOB_ID_PLACEHOLDER. It differs in each run, so that KFP never takes this
+            task from its cache.
         role: "dataset" or "model".
         ignore_patterns: Glob patterns of files that do not count.
         env: Further settings, by the environment variables of Trainer's initializers.
 
     Returns:
-        version: Another one as soon as its commit, or the name, size or etag of a file is another.
+        version: Changes when the commit, or the name, size or etag of a file changes.
+
+    Example:
+        looked = look(storage_uri=uri, run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER)
+        fetched = initialize_dataset(storage_uri=uri, version=looked.outputs["version"])
     """
-    return container_spec("look")
+    return build_container_spec("look")

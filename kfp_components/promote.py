@@ -6,32 +6,44 @@
 
 from kfp import dsl
 
-from kfp_components._spec import container_spec
+from kfp_components.container_spec import component, build_container_spec
 
 __all__ = ["promote"]
 
 
-@dsl.container_component
+@component
 def promote(
     model: dsl.Input[dsl.Model],
     metric: float,
     registry: str,
+    run_id: str,
     promoted: dsl.OutputPath(bool),
     uri: dsl.OutputPath(str),
     higher_is_better: bool = True,
 ) -> dsl.ContainerSpec:
-    """Copy a model to a registry folder, atomically, if it beats the one that was promoted last.
+    """Copy a model to a registry folder, atomically, if it is better than the model that was promoted last.
 
-    Can be retried: the model of a job is promoted once. Switch caching off.
+    A retry promotes the model of a job once.
 
     Args:
-        model: The model, from `wait`.
-        metric: How good it is.
-        registry: Absolute path or file:// URI of a folder, such as one on a mounted volume.
-        higher_is_better: Whether a higher metric is the better one.
+        model: Model of `train` or `wait`.
+        metric: Its metric.
+        registry: Absolute path or file:// URI of a folder, on a volume that is mounted on this task.
+        run_id: Id of the run: dsl.PIPELINE_JOB_ID_PLACEHOLDER. It differs in each run, so that KFP never takes this
+            task from its cache.
+        higher_is_better: Whether a higher metric is better.
 
     Returns:
         promoted: Whether it is the current model now.
         uri: The current model.
+
+    Example:
+        promoted = promote(
+            model=waited.outputs["model"],
+            metric=waited.outputs["accuracy"],
+            registry="/models",
+            run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
+        )
+        kubernetes.mount_pvc(promoted, pvc_name="models", mount_path="/models")
     """
-    return container_spec("promote")
+    return build_container_spec("promote")

@@ -8,26 +8,30 @@ from typing import Dict, Optional
 
 from kfp import dsl
 
-from kfp_components._spec import container_spec
+from kfp_components.container_spec import component, build_container_spec
 
 __all__ = ["resume"]
 
 
-@dsl.container_component
+@component
 def resume(
     job: Dict,
+    run_id: str,
     status: dsl.OutputPath(str),
     backend_config: Optional[Dict] = None,
 ) -> dsl.ContainerSpec:
-    """Start a suspended TrainJob again from its beginning.
-
-    Can be retried. Switch caching off.
+    """Start a suspended TrainJob again from its beginning. A retry of this task does no harm.
 
     Args:
-        job: Ref of the TrainJob, from `train`.
+        job: Ref of the TrainJob.
+        run_id: Id of the run: dsl.PIPELINE_JOB_ID_PLACEHOLDER. It differs in each run, so that KFP never takes this
+            task from its cache.
         backend_config: Settings of the backend, where those of the ref are not enough.
 
     Returns:
-        status: Its status just after; a queue may still hold it back.
+        status: Status of the job right after that; a queue may still hold it back.
+
+    Example:
+        resumed = resume(job=submitted.outputs["job"], run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER)
     """
-    return container_spec("resume")
+    return build_container_spec("resume")

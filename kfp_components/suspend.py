@@ -8,26 +8,30 @@ from typing import Dict, Optional
 
 from kfp import dsl
 
-from kfp_components._spec import container_spec
+from kfp_components.container_spec import component, build_container_spec
 
 __all__ = ["suspend"]
 
 
-@dsl.container_component
+@component
 def suspend(
     job: Dict,
+    run_id: str,
     status: dsl.OutputPath(str),
     backend_config: Optional[Dict] = None,
 ) -> dsl.ContainerSpec:
-    """End the steps of a TrainJob that run and keep the job, to `resume` it later from its beginning.
-
-    Can be retried. Switch caching off.
+    """Stop the pods of a TrainJob and keep the job, to `resume` it later from its beginning. A retry does no harm.
 
     Args:
-        job: Ref of the TrainJob, from `train`.
+        job: Ref of the TrainJob.
+        run_id: Id of the run: dsl.PIPELINE_JOB_ID_PLACEHOLDER. It differs in each run, so that KFP never takes this
+            task from its cache.
         backend_config: Settings of the backend, where those of the ref are not enough.
 
     Returns:
-        status: Suspended, or how it has ended before.
+        status: Suspended, or the final status of a job that ended before.
+
+    Example:
+        suspended = suspend(job=submitted.outputs["job"], run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER)
     """
-    return container_spec("suspend")
+    return build_container_spec("suspend")

@@ -3,34 +3,43 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kfp import dsl, kubernetes
-from kfp.dsl.container_component_class import ContainerComponent
-from kfp.dsl.structures import OutputSpec
+from kfp.components import ContainerComponent
+from kfp.dsl.structures import ComponentSpec, InputSpec, OutputSpec
 
+from kfp_components.container_spec import add_interface_digest
+from kfp_components.func_args import FuncArgs, get_input_type, split_func_args
 from kfp_components.initialize_dataset import initialize_dataset
 from kfp_components.initialize_model import initialize_model
 from kfp_components.look import look
+from kfp_components.runtime.request_encoding import encode_request, can_pass_as_parameter
+from kfp_components.submit import submit
 from kfp_components.train import train
-from kfp_components.wait import wait
-from trainer_core import build
-from trainer_core.build import Option, Trainer
+from kfp_components.wait import wait as wait_component
+from trainer_core import request_builder
 from trainer_core.client import backend_for
 from trainer_core.initializers import Initializer
+from trainer_core.request_builder import Option, Trainer
 from trainer_core.runtimes import Runtime
+from trainer_core.trainers import CustomTrainer, trainer_from_dict
 
 __all__ = ["initialize_task", "train_task", "wait_task"]
 
 _INITIALIZE = {"dataset": initialize_dataset, "model": initialize_model}
 
-#: KFP replaces these wherever they stand, also in shipped code.
-_REPLACED = ("{{$", "{{channel:")
-#: Linux takes no argument of 128 KiB or more.
-_MAX_REQUEST_BYTES = 100_000
-#: KFP cuts parameters at 10,000 characters; JSON of KFP's own may need a few more than ours.
+#: KFP retries a task only within this time of its first start; its default is an hour.
+_RETRY_WINDOW = "30d"
+#: Start of a pipeline parameter that became part of a string.
+_PASTED = "{{channel:"
+#: KFP's driver takes a container of 131,072 bytes as escaped JSON; the rest is for image, environment and resources.
+_MAX_REQUEST_BYTES = 120_000
+#: A longer request is compressed: KFP's driver takes a task of 131,072 bytes as escaped JSON.
 _MAX_PARAMETER = 9_000
 
 
@@ -41,14 +50,15 @@ def train_task(
     initializer: Initializer | None = None,
     options: Sequence[Option] | None = None,
     backend: Any = "local",
+    wait: bool = False,
     metrics: Sequence[str] = (),
     **inputs: Any,
 ) -> dsl.PipelineTask:
-    """Add a `train` task to the pipeline that is being defined, with caching off.
+    """Add a task of `submit`, or with `wait` of `train`, to the pipeline that is being defined, with caching off.
 
-    The definition is packaged here, when the pipeline is compiled. What shall vary from run to run goes in by
-    `inputs`, as pipeline parameters: ``func_args={"epochs": epochs}`` arrives in the function as the type that it
-    declares.
+    The definition is packaged here, when the pipeline is compiled, and arrives byte for byte. What varies from run to
+    run goes in by `inputs`, as pipeline parameters: ``func_args={"epochs": epochs}`` arrives in the function as the
+    type that it declares, also a list, a dict or a text with quotes and line ends.
 
     Args:
         trainer: What to run, as an object or as a dict of its fields; None to run the runtime as it is.
@@ -56,32 +66,43 @@ def train_task(
         initializer: What the job fetches first.
         options: Such as ``[Labels({...})]``.
         backend: Name of the backend, or a pipeline parameter with it; then without options, which depend on it.
+        wait: Whether the task follows the job to its end, and has its result, metrics and model as outputs. False for a
+            task that ends at once, with `wait_task` after it.
         metrics: With ``wait=True``, metrics that become outputs of the task: ``task.outputs["accuracy"]``.
-        **inputs: Further inputs of the component `train`.
+        **inputs: Further inputs of the component.
 
     Raises:
-        ValueError: Something cannot be right; nothing was added.
+        ValueError: An argument is invalid; nothing was added.
     """
-    if metrics and inputs.get("wait") is not True:
+    if not isinstance(wait, bool):
+        raise ValueError("wait decides which component the task has: give True or False, not a pipeline parameter")
+    if metrics and not wait:
         raise ValueError("metrics are known when the job has ended: give wait=True, or metrics to wait_task")
-    request = build.plain(
-        backend=backend_for(_known(backend, options)),
+    component = train if wait else submit
+    func_args = split_func_args(inputs.pop("func_args", None))
+    trainer, placeholders = _merge_func_args(trainer, func_args)
+    request = request_builder.build_request_data(
+        backend=backend_for(_get_backend_name(backend, options)),
         runtime=runtime,
         trainer=trainer,
         initializer=initializer,
         options=options,
     )
-    text = _checked(request)
-    component = _with_metrics(train, metrics)
-    if backend in ("local", "debug"):
+    for name in placeholders:
+        del request["trainer"]["code"]["args"][name]
+    spec = _copy_with_metrics(component, metrics)
+    # A pipeline parameter equals every text.
+    if isinstance(backend, str) and backend in ("local", "debug"):
         # The step's own container trains: what is set on the task is for it.
-        component.component_spec.task_config_passthroughs = None
-    if len(text) <= _MAX_PARAMETER:
-        inputs["request"] = request
-    else:
-        component.component_spec.implementation.container.args.append(text)
+        spec.task_config_passthroughs = None
+    for name, value in func_args.inputs.items():
+        spec.inputs[name] = InputSpec(type=get_input_type(value), optional=True)
+    if func_args.parameter is not None:
+        inputs["func_args"] = func_args.parameter
+    inputs.update(func_args.inputs)
+    _pass_request(spec, inputs, request)
     inputs.setdefault("run_id", dsl.PIPELINE_JOB_ID_PLACEHOLDER)
-    task: dsl.PipelineTask = component(backend=backend, **inputs)
+    task: dsl.PipelineTask = _build_component(component, spec)(backend=backend, **inputs)
     return task.set_caching_options(False)
 
 
@@ -101,14 +122,16 @@ def initialize_task(
         **inputs: Further inputs of the component.
 
     Raises:
-        ValueError: Something cannot be right; nothing was added.
+        ValueError: An argument is invalid; nothing was added.
     """
     if role not in _INITIALIZE:
         raise ValueError(f"role must be one of {', '.join(_INITIALIZE)}, got {role!r}")
     if not isinstance(secrets or {}, Mapping):
         raise ValueError("secrets: KFP mounts what is known when the pipeline is compiled; give a dict")
     seen = {name: inputs[name] for name in ("ignore_patterns", "env") if name in inputs}
-    looked = look(storage_uri=storage_uri, role=role, **seen).set_caching_options(False).set_retry(2)
+    looked = look(storage_uri=storage_uri, role=role, run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER, **seen)
+    looked.set_caching_options(False)
+    looked.set_retry(2, backoff_max_duration=_RETRY_WINDOW)
     for variable, source in (secrets or {}).items():
         kubernetes.use_secret_as_env(looked, source["name"], {source["key"]: variable})
     if secrets:
@@ -128,12 +151,18 @@ def wait_task(*, metrics: Sequence[str] = (), **inputs: Any) -> dsl.PipelineTask
     Raises:
         ValueError: A metric cannot be the name of an output.
     """
-    task: dsl.PipelineTask = _with_metrics(wait, metrics)(**inputs)
+    inputs.setdefault("run_id", dsl.PIPELINE_JOB_ID_PLACEHOLDER)
+    task: dsl.PipelineTask = _build_component(wait_component, _copy_with_metrics(wait_component, metrics))(**inputs)
     return task.set_caching_options(False)
 
 
-def _with_metrics(component: ContainerComponent, metrics: Sequence[str]) -> ContainerComponent:
-    """A copy of a component with further outputs, for a single task; the entry point writes what is declared."""
+def _build_component(component: ContainerComponent, spec: ComponentSpec) -> ContainerComponent:
+    """Return a component for a single task, of a changed copy of the spec of another one."""
+    return add_interface_digest(ContainerComponent(component_spec=spec, pipeline_func=component.pipeline_func))
+
+
+def _copy_with_metrics(component: ContainerComponent, metrics: Sequence[str]) -> ComponentSpec:
+    """Return a copy of a component's spec with metrics as outputs; the entry point writes what is declared."""
     spec = copy.deepcopy(component.component_spec)
     for name in metrics:
         if not name.isidentifier() or name in spec.outputs:
@@ -142,10 +171,37 @@ def _with_metrics(component: ContainerComponent, metrics: Sequence[str]) -> Cont
                 "use metric_name"
             )
         spec.outputs[name] = OutputSpec(type="Float", description=f"The metric {name}.")
-    return ContainerComponent(component_spec=spec, pipeline_func=component.pipeline_func)
+    return spec
 
 
-def _known(backend: Any, options: Sequence[Option] | None) -> str:
+def _merge_func_args(trainer: Trainer | Mapping[str, Any] | None, func_args: FuncArgs) -> tuple[Any, list[str]]:
+    """Return the trainer with the arguments of the task, and the names that only stand for values of `func_args`."""
+    if not func_args.request and func_args.parameter is None:
+        return trainer, []
+    trainer = trainer_from_dict(trainer) if isinstance(trainer, Mapping) else trainer
+    if not isinstance(trainer, CustomTrainer):
+        kind = type(trainer).__name__ if trainer else "no trainer"
+        raise ValueError(f"func_args are for a training function, and the task has {kind}; give a CustomTrainer")
+    known = {**(trainer.func_args or {}), **func_args.request}
+    if isinstance(func_args.parameter, Mapping):
+        late = set(func_args.parameter)
+    elif func_args.parameter is not None:
+        # A whole dict as pipeline parameter: it may hold whatever the function still needs.
+        late = _list_required_names(trainer.func) - known.keys()
+    else:
+        late = set()
+    placeholders = sorted(late)
+    return replace(trainer, func_args={**known, **dict.fromkeys(placeholders)}), placeholders
+
+
+def _list_required_names(func: Any) -> set[str]:
+    if not callable(func):
+        return set()
+    parameters = inspect.signature(func).parameters.values()
+    return {p.name for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+
+
+def _get_backend_name(backend: Any, options: Sequence[Option] | None) -> str:
     if isinstance(backend, str):
         return backend
     if options:
@@ -153,17 +209,21 @@ def _known(backend: Any, options: Sequence[Option] | None) -> str:
     return "local"
 
 
-def _checked(request: Mapping[str, Any]) -> str:
+def _pass_request(spec: ComponentSpec, inputs: dict[str, Any], request: dict[str, Any]) -> None:
+    """Pass a request as an input, where it can be read in the YAML, or else as an encoded argument."""
     text = json.dumps(request, ensure_ascii=False)
-    if len(text.encode()) > _MAX_REQUEST_BYTES:
+    if _PASTED in text:
         raise ValueError(
-            f"the request has {len(text.encode())} bytes and KFP can pass {_MAX_REQUEST_BYTES}: ship the function as "
-            "'module:function' in the runtime's image, or give the component `train` a request_file"
+            "the definition holds a pipeline parameter, which is known only when the pipeline runs; pass it by "
+            "func_args, num_nodes or another input of train_task"
         )
-    found = [mark for mark in _REPLACED if mark in text]
-    if found:
+    if len(text) <= _MAX_PARAMETER and can_pass_as_parameter(request):
+        inputs["request"] = request
+        return
+    encoded = encode_request(request)
+    if len(encoded) > _MAX_REQUEST_BYTES:
         raise ValueError(
-            f"the request holds {found[0]!r}, which KFP would replace; write the braces apart in the code, and pass "
-            "pipeline parameters by func_args of train_task"
+            f"the request has {len(encoded)} bytes when it is compressed, and KFP can pass {_MAX_REQUEST_BYTES}: ship "
+            "the function as 'module:function' in the runtime's image, or give the component `train` a request_file"
         )
-    return text
+    spec.implementation.container.args.append(f"--request={encoded}")

@@ -1,13 +1,14 @@
 """Run pipelines on this machine: host_runner without a container engine, docker_runner in the components' image.
 
-KFP's local runner for subprocesses refuses container components. Ours are a command and one argument, which need no
-container where this package is installed, so the refusal is lifted for the time of a ``with`` block. What runs is the
-components' own command and arguments, also those of a compiled pipeline, and a non-zero exit fails the task.
+KFP's local runner for subprocesses refuses container components. These components need no container where this package
+is installed, so a ``with`` block lifts the refusal. It runs the components' own command and arguments, also those of a
+compiled pipeline, and a non-zero exit code fails the task.
 
-Faults of KFP's local runners are mended meanwhile. The one for subprocesses writes the interpreter's path over every
-"python3" it finds, in inputs and shipped code too; the one for containers takes a container that is gone before it is
-asked for one that succeeded; a `dsl.If` on a named output of a task is always false; and tasks of a loop, which run at
-the same time, each put back the `print` and the log handlers that they found, which were another's.
+The block also works around faults of KFP's local runners. The subprocess runner replaces every "python3" by the path of
+the interpreter, also in inputs and in shipped code; the container runner counts a container that is removed before its
+exit code is read as a success; nulls in results, and optional parameters without a default, fail; a `dsl.If` on a named
+output of a task is always false; and tasks of a loop, which run at the same time, restore each other's `print` and log
+handlers.
 """
 
 from __future__ import annotations
@@ -19,19 +20,21 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import kfp
+from google.protobuf import json_format, struct_pb2  # type: ignore[import-untyped]  # protobuf ships no types
 from kfp import local
-from kfp.local import config, io, subprocess_task_handler
+from kfp.local import config, executor_input_utils, executor_output_utils, io, subprocess_task_handler
 from kfp.local.orchestrator.enhanced_dag_orchestrator import ConditionEvaluator
 
 __all__ = ["docker_runner", "host_runner"]
 
 #: Versions of kfp whose inside is known.
-_KNOWN = "2.17."
-_COMMAND = ["python3", "-m", "kfp_components._entry"]
+_SUPPORTED_VERSION = "2.17."
+_COMMAND = ["python3", "-m", "kfp_components.runtime.entrypoint"]
 
 
 @contextmanager
@@ -47,7 +50,7 @@ def host_runner(root: str | Path, raise_on_error: bool = True) -> Iterator[None]
     Raises:
         RuntimeError: kfp has another version than this is written for.
     """
-    with _running(local.SubprocessRunner(use_venv=False), root, raise_on_error, _on_the_host()):
+    with _configure_runner(local.SubprocessRunner(use_venv=False), root, raise_on_error, _list_host_replacements()):
         yield
 
 
@@ -69,21 +72,22 @@ def docker_runner(root: str | Path, raise_on_error: bool = True, **container: An
     from kfp.local import docker_task_handler  # It imports docker.
 
     runner = local.DockerRunner(**{"user": f"{os.getuid()}:{os.getgid()}", **container})
-    with _running(runner, root, raise_on_error, [(docker_task_handler, "run_docker_container", _run_container)]):
+    with _configure_runner(runner, root, raise_on_error, [(docker_task_handler, "run_docker_container", _run_container)]):
         yield
 
 
 @contextmanager
-def _running(
+def _configure_runner(
     runner: Any, root: str | Path, raise_on_error: bool, replacements: list[tuple[Any, str, Any]]
 ) -> Iterator[None]:
-    if not kfp.__version__.startswith(_KNOWN):
+    if not kfp.__version__.startswith(_SUPPORTED_VERSION):
         raise RuntimeError(f"{__name__} is written for kfp {_KNOWN}x, found {kfp.__version__}; use kfp.local as it is")
     before = config.LocalExecutionConfig.instance
-    resolved = staticmethod(_outputs_resolved(ConditionEvaluator._resolve_pipeline_channel))
+    resolved = staticmethod(_build_output_resolver(ConditionEvaluator._resolve_pipeline_channel))
     with ExitStack() as patches:
-        patches.enter_context(_output_as_it_was())
-        for owner, name, ours in [*replacements, (ConditionEvaluator, "_resolve_pipeline_channel", resolved)]:
+        patches.enter_context(_restore_output())
+        common = [(ConditionEvaluator, "_resolve_pipeline_channel", resolved), *_list_null_replacements()]
+        for owner, name, ours in [*replacements, *common]:
             patches.enter_context(mock.patch.object(owner, name, ours))
         local.init(runner, pipeline_root=str(root), raise_on_error=raise_on_error)
         try:
@@ -93,7 +97,7 @@ def _running(
 
 
 @contextmanager
-def _output_as_it_was() -> Iterator[None]:
+def _restore_output() -> Iterator[None]:
     root = logging.getLogger()
     level, handlers = root.level, root.handlers[:]
     with mock.patch.object(builtins, "print", print):
@@ -104,12 +108,12 @@ def _output_as_it_was() -> Iterator[None]:
             root.handlers[:] = handlers
 
 
-def _on_the_host() -> list[tuple[Any, str, Any]]:
+def _list_host_replacements() -> list[tuple[Any, str, Any]]:
     handler = subprocess_task_handler.SubprocessTaskHandler
-    replaced = _python_replaced(subprocess_task_handler.replace_python_executable)
+    replaced = _build_python_replacement(subprocess_task_handler.replace_python_executable)
     return [
-        (handler, "validate_not_container_component", _let_pass),
-        (handler, "validate_image", _let_pass),
+        (handler, "validate_not_container_component", _skip_check),
+        (handler, "validate_image", _skip_check),
         (subprocess_task_handler, "replace_python_executable", replaced),
     ]
 
@@ -131,11 +135,31 @@ def _run_container(client: Any, image: str, command: list[str], volumes: dict[st
         container.remove(force=True)
 
 
-def _let_pass(*_: Any) -> None:
+def _list_null_replacements() -> list[tuple[Any, str, Any]]:
+    """Nulls in results, arguments and defaults, which KFP's launcher takes and its local runner refuses."""
+    builder = SimpleNamespace(to_protobuf_value=_to_protobuf_value)
+    original = executor_output_utils.pb2_value_to_python
+
+    def read(value: struct_pb2.Value) -> Any:
+        # A Value without a kind is the default of an optional parameter that has none.
+        return None if value.WhichOneof("kind") is None else original(value)
+
+    return [
+        (executor_input_utils, "pipeline_spec_builder", builder),
+        (executor_output_utils, "pipeline_spec_builder", builder),
+        (executor_output_utils, "pb2_value_to_python", read),
+    ]
+
+
+def _to_protobuf_value(value: Any) -> struct_pb2.Value:
+    return json_format.ParseDict(value, struct_pb2.Value())
+
+
+def _skip_check(*_: Any) -> None:
     """Stand in for a check of KFP's subprocess runner."""
 
 
-def _python_replaced(original: Callable[..., list[str]]) -> Callable[..., list[str]]:
+def _build_python_replacement(original: Callable[..., list[str]]) -> Callable[..., list[str]]:
     def replace(full_command: list[str], new_executable: str) -> list[str]:
         if full_command[: len(_COMMAND)] == _COMMAND:
             return [new_executable, *full_command[1:]]
@@ -144,7 +168,7 @@ def _python_replaced(original: Callable[..., list[str]]) -> Callable[..., list[s
     return replace
 
 
-def _outputs_resolved(original: Callable[[str, io.IOStore], Any]) -> Callable[[str, io.IOStore], Any]:
+def _build_output_resolver(original: Callable[[str, io.IOStore], Any]) -> Callable[[str, io.IOStore], Any]:
     def resolve(channel_ref: str, io_store: io.IOStore) -> Any:
         # Names of outputs have no dash, those of tasks may: wait-2-metric is the output metric of the task wait-2.
         task, _, output = channel_ref.removeprefix("pipelinechannel--").rpartition("-")

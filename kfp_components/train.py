@@ -1,20 +1,21 @@
-"""The component that submits a TrainJob."""
+"""The component that submits a TrainJob and follows it to its end."""
 
 # Outputs are arguments that KFP passes itself: they are described under Returns, and mypy takes them for calls.
 # mypy: disable-error-code="valid-type"
 # ruff: noqa: D417
 
-from typing import Dict, Optional
+from typing import Dict, List, Optional
 
 from kfp import dsl
 
-from kfp_components._spec import PASSTHROUGHS, container_spec
+from kfp_components.container_spec import PASSTHROUGHS, component, build_container_spec
 
 __all__ = ["train"]
 
 
-@dsl.container_component
+@component(task_config_passthroughs=PASSTHROUGHS)
 def train(
+    run_id: str,
     job: dsl.OutputPath(Dict),
     status: dsl.OutputPath(str),
     result: dsl.OutputPath(Dict),
@@ -26,63 +27,77 @@ def train(
     request: Optional[Dict] = None,
     request_file: dsl.Input[dsl.Artifact] = None,
     func_args: Optional[Dict] = None,
+    command: Optional[List[str]] = None,
+    args: Optional[List[str]] = None,
     num_nodes: int = 0,
     num_proc_per_node: int = 0,
     dataset: dsl.Input[dsl.Dataset] = None,
     pretrained: dsl.Input[dsl.Model] = None,
     dataset_uri: Optional[str] = None,
     pretrained_uri: Optional[str] = None,
+    output_path: Optional[str] = None,
     backend: str = "local",
     backend_config: Optional[Dict] = None,
     job_name: Optional[str] = None,
-    run_id: Optional[str] = None,
-    wait: bool = False,
     metric_name: Optional[str] = None,
     timeout: int = 0,
     on_kill: str = "cancel",
     task_config: dsl.TaskConfig = None,
 ) -> dsl.ContainerSpec:
-    """Submit a TrainJob, once for all retries of this task, and with `wait` follow it to its end.
+    """Submit a TrainJob, once for all retries of this task, and follow it to its end with its log on stdout.
 
-    Make the request with `kfp_components.tasks.train_task`, and switch caching off.
+    If the job fails, the task fails and prints the diagnosis. `kfp_components.tasks.train_task(wait=True)` packages a
+    training function and adds metrics as outputs with their own names.
 
     Args:
-        request: The TrainJob, as `trainer_core.build.plain` returns it, or as a definition for `trainjob submit`.
-        request_file: The same as a file in JSON or YAML, where it is large: KFP cuts parameters at 10,000 characters.
-        func_args: Arguments of the training function, over those in the request; they take the types the
-            function declares. Pipeline parameters go here. A text with quotes or line ends must come as part of a
-            dict that is itself one pipeline parameter.
-        num_nodes: Nodes; 0 for what the request says.
-        num_proc_per_node: Processes on each node; 0 for what the request says.
-        dataset: What the training function finds in `dataset_path()`.
-        pretrained: What the training function finds in `model_path()`.
-        dataset_uri: The same by URI, fetched by the job itself.
-        pretrained_uri: The same by URI, fetched by the job itself.
-        backend: Where to run. The processes of "local" end with this task's container: on a cluster set `wait`.
+        run_id: Id of the run: dsl.PIPELINE_JOB_ID_PLACEHOLDER. It differs in each run, so that KFP never takes this
+            task from its cache, and `delete` and `trainjob reap` find the jobs of a run by it.
+        request: The TrainJob: a definition as for `trainjob submit`, such as {"runtime": "torch-distributed",
+            "trainer": {"image": "registry/name:1.0", "num_nodes": 2}}, or what
+            `trainer_core.request_builder.build_request_data` returns.
+        request_file: The same as a file in JSON or YAML.
+        func_args: Arguments of the training function, over those in the request; they get the types that the function
+            declares. From Python, `train_task` also takes pipeline parameters inside the dict.
+        command: Command of a trainer with an image, instead of the one in the request.
+        args: Arguments of a trainer with an image, instead of those in the request.
+        num_nodes: Number of nodes; 0 for the number in the request.
+        num_proc_per_node: Processes on each node; 0 for the number in the request.
+        dataset: Dataset of the job: what the training function finds in `dataset_path()`. A job on a cluster reads it
+            from the URI in the artifact's metadata, else from KFP's object store.
+        pretrained: Model of the job: what the training function finds in `model_path()`, read in the same way.
+        dataset_uri: The dataset by URI, or by its path in a mounted volume claim: KFP downloads nothing into this task.
+        pretrained_uri: The model by URI, in the same way.
+        output_path: On a cluster, the folder of `output_path()` of the training function: in a volume claim that this
+            task mounts, such as dsl.WORKSPACE_PATH_PLACEHOLDER. Each job has its own folder in it. None for a folder in
+            the pod, which is lost with it.
+        backend: Name of the backend. The processes of "local" run in this task's own container.
         backend_config: Settings of the backend, such as {"namespace": "team-a"}.
-        job_name: Name of the TrainJob; None for one that belongs to this run. Whoever asks for the same name and
-            request gets the same job.
-        run_id: The run that it belongs to, dsl.PIPELINE_JOB_ID_PLACEHOLDER: `delete` finds it by that. Not used with a
-            name.
-        wait: Follow the job to its end, and fail with it.
-        metric_name: With `wait`, the metric that the output `metric` takes; the task fails if the job has none.
-        timeout: With `wait`, seconds to wait at most; 0 for as long as it takes. The job goes on.
-        on_kill: With `wait`, what becomes of the job when this task is terminated: "cancel" or "keep".
-        task_config: Passed by KFP: resources, env, node selector, tolerations, affinity and volumes set on the task.
-            They reach the pods that train.
+        job_name: Name of the TrainJob; None for a name that belongs to this task and run. A job with a given name
+            belongs to no run: every task that submits the same request under this name gets the same job.
+        metric_name: Metric for the output `metric`; the task fails if the job did not report it.
+        timeout: Seconds to wait at most; 0 for no limit. The job continues.
+        on_kill: What this task does to the job when it is terminated: "cancel" or "keep". With "keep" the job also
+            outlives the run.
+        task_config: Filled in by KFP: resources, env, node selector, tolerations, affinity and volumes that are set on
+            the task. They reach the pods that train. Only `train_task` makes KFP fill it in.
 
     Returns:
-        job: Ref of the TrainJob, for `wait`.
-        status: Its status: Complete with `wait`, else what it is just after it was submitted.
-        result: With `wait`, what the training function returned; under "value" if that is no dict.
-        metric: With `wait`, the metric asked for; else 0.
-        model: With `wait`, what the function's result names as {"artifacts": {"model": uri}}.
-        metrics: With `wait`, the numbers of the result.
-        report: What there is to know about the job.
-        classification: With `wait`, the result's "confusion_matrix" and "roc".
+        job: Ref of the TrainJob.
+        status: Complete.
+        result: What the training function returned; a value that is not a dict is under "value".
+        metric: The metric `metric_name`; 0 without it.
+        model: The model that the result names as {"artifacts": {"model": uri}}.
+        metrics: The numbers of the result.
+        report: Page with curves of metrics and a timeline of the steps. KFP stores it only if the task succeeds.
+        classification: The "confusion_matrix" and "roc" of the result.
+
+    Example:
+        trained = train(
+            request={"runtime": "torch-distributed", "trainer": {"image": "registry/train:1.0"}},
+            args=["--epochs", "3"],
+            metric_name="accuracy",
+            backend="kubernetes",
+            run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
+        )
     """
-    return container_spec("train")
-
-
-# The decorator has no argument for it (kfp.md finding 9).
-train.component_spec.task_config_passthroughs = PASSTHROUGHS
+    return build_container_spec("train")

@@ -8,12 +8,12 @@ from typing import Dict, Optional
 
 from kfp import dsl
 
-from kfp_components._spec import container_spec
+from kfp_components.container_spec import component, build_container_spec
 
 __all__ = ["wait"]
 
 
-@dsl.container_component
+@component
 def wait(
     job: Dict,
     status: dsl.OutputPath(str),
@@ -24,28 +24,38 @@ def wait(
     report: dsl.Output[dsl.HTML],
     classification: dsl.Output[dsl.ClassificationMetrics],
     metric_name: Optional[str] = None,
+    output_path: Optional[str] = None,
     backend_config: Optional[Dict] = None,
     timeout: int = 0,
     on_kill: str = "cancel",
+    run_id: Optional[str] = None,
 ) -> dsl.ContainerSpec:
-    """Follow a TrainJob to its end with its log on stdout, and fail with it, in one line that says why.
+    """Follow a TrainJob to its end with its log on stdout; if the job fails, the task fails and prints the diagnosis.
 
-    Can be retried: it only looks. Switch caching off.
+    A retry of this task waits again. `kfp_components.tasks.wait_task` adds metrics as outputs with their own names.
 
     Args:
-        job: Ref of the TrainJob, from `train`.
-        metric_name: The metric that the output `metric` takes; the task fails if the job has none.
+        job: Ref of the TrainJob, from `submit`.
+        metric_name: Metric for the output `metric`; the task fails if the job did not report it.
+        output_path: The same as for `train`: KFP then mounts its workspace into this task, which reads the model there.
         backend_config: Settings of the backend, where those of the ref are not enough.
-        timeout: Seconds to wait at most; 0 for as long as it takes. The job goes on.
-        on_kill: What becomes of the job when this task is terminated: "cancel" or "keep".
+        timeout: Seconds to wait at most; 0 for no limit. The job continues.
+        on_kill: What this task does to the job when it is terminated: "cancel" or "keep". With "keep" the job also
+            outlives the run.
+        run_id: Id of the run, dsl.PIPELINE_JOB_ID_PLACEHOLDER: a job of this run is deleted with the run while this
+            task waits for it.
 
     Returns:
         status: Complete.
-        result: What the training function returned; under "value" if that is no dict.
-        metric: The metric asked for; 0 if none was.
-        model: What the function's result names as {"artifacts": {"model": uri}}.
+        result: What the training function returned; a value that is not a dict is under "value".
+        metric: The metric `metric_name`; 0 without it.
+        model: The model that the result names as {"artifacts": {"model": uri}}.
         metrics: The numbers of the result.
-        report: Curves of metrics, timeline of steps, and why it failed.
-        classification: The result's "confusion_matrix" and "roc".
+        report: Page with curves of metrics and a timeline of the steps. KFP stores it only if the task succeeds.
+        classification: The "confusion_matrix" and "roc" of the result.
+
+    Example:
+        submitted = train_task(trainer=trainer, backend="kubernetes")
+        waited = wait_task(job=submitted.outputs["job"], metrics=["accuracy"])
     """
-    return container_spec("wait")
+    return build_container_spec("wait")

@@ -11,8 +11,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 COMPONENTS = (
     *("best_of", "delete", "evaluate_gate", "initialize_dataset", "initialize_model", "look"),
-    *("promote", "resume", "suspend", "train", "wait"),
+    *("promote", "resume", "submit", "suspend", "train", "wait"),
 )
+#: Components whose outputs depend on their inputs alone: KFP may take them from its cache.
+CACHEABLE = ("best_of", "evaluate_gate", "initialize_dataset", "initialize_model", "wait")
 PIPELINES = ("finetune_llm", "retrain_digits", "retrain_scheduled", "sweep")
 
 
@@ -32,8 +34,22 @@ def compile_all(root: Path) -> list[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         definition = getattr(importlib.import_module(module), name)
         compiler.Compiler().compile(definition, str(target))
+        if name in COMPONENTS and name not in CACHEABLE:
+            _switch_caching_off(target)
         written.append(target)
     return written
+
+
+def _switch_caching_off(path: Path) -> None:
+    """Switch caching off for a component that is run directly as a pipeline.
+
+    Where the component is loaded into another pipeline, KFP ignores this; there the input `run_id` does the same.
+    """
+    text = path.read_text(encoding="utf-8")
+    before, found, after = text.partition("cachingOptions:\n          enableCache: true\n")
+    if not found:
+        raise ValueError(f"{path}: no caching options where the KFP compiler of 2.17 writes them")
+    path.write_text(f"{before}cachingOptions: {{}}\n{after}", encoding="utf-8")
 
 
 def _sources() -> list[tuple[str, str, str]]:

@@ -3,7 +3,7 @@
 Needs a cluster with Kubeflow Trainer, its runtime ``torchtune-llama3.2-1b``, and a Secret ``huggingface`` with a token
 that may read the model.
 
-    python pipelines/compile.py        compile it anew
+    python pipelines/compile.py        compile it again
 """
 
 from typing import Dict
@@ -25,6 +25,8 @@ from trainer_core import (
 )
 
 _A_WEEK = 7 * 24 * 3600
+#: KFP retries a task only within this time of its first start; its default is an hour.
+_RETRY_WINDOW = "30d"
 
 
 @dsl.pipeline(name="finetune-llm", description="Fetch a model and instructions, and fine-tune with LoRA.")
@@ -62,6 +64,6 @@ def finetune_llm(
     )
     waited = wait_task(job=trained.outputs["job"], backend_config=backend_config)
     for task in (trained, waited):
-        # Every try finds its TrainJob again.
-        task.set_retry(3, backoff_duration="30s")
+        # Each try finds the TrainJob of the first.
+        task.set_retry(3, backoff_duration="30s", backoff_max_duration=_RETRY_WINDOW)
     return trained.outputs["job"]

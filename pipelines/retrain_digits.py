@@ -3,7 +3,7 @@
 The training definition is the one that the DAGs use too (`dags/digits.py`).
 
     python pipelines/retrain_digits.py --run     run the compiled YAML on this machine, without a container engine
-    python pipelines/compile.py                  compile it anew
+    python pipelines/compile.py                  compile it again
 """
 
 import argparse
@@ -11,20 +11,30 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, NamedTuple
 
-from kfp import components, dsl
+from kfp import components, dsl, kubernetes
 
 from kfp_components.promote import promote
-from kfp_components.tasks import initialize_task, train_task
+from kfp_components.tasks import initialize_task, train_task, wait_task
 from kfp_components.testing import host_runner
-from kfp_components.wait import wait
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPILED = Path(__file__).with_suffix(".yaml")
+#: KFP retries a task only within this time of its first start; its default is an hour.
+RETRY_WINDOW = "30d"
 
 # DAGs and pipelines share definitions by folder: Airflow puts dags/ on the path, and here we do.
 sys.path.append(str(ROOT / "dags"))
 
 from digits import digits_trainer, write_dataset  # noqa: E402
+
+#: A volume for each run. On a cluster TrainJobs write their models there, and the steps read them.
+WORKSPACE = dsl.PipelineConfig(
+    workspace=dsl.WorkspaceConfig(
+        size="1Gi", kubernetes=dsl.KubernetesWorkspaceConfig(pvcSpecPatch={"accessModes": ["ReadWriteMany"]})
+    )
+)
+#: On a cluster, a volume claim that outlives the runs.
+REGISTRY_CLAIM, REGISTRY = "model-registry", "/registry"
 
 
 class Retrained(NamedTuple):
@@ -36,10 +46,14 @@ class Retrained(NamedTuple):
     model: dsl.Model
 
 
-@dsl.pipeline(name="retrain-digits", description="Fetch the digits, train on several processes, promote a good model.")
+@dsl.pipeline(
+    name="retrain-digits",
+    description="Fetch the digits, train on several processes, promote a good model.",
+    pipeline_config=WORKSPACE,
+)
 def retrain_digits(
     dataset_uri: str,
-    registry: str,
+    registry: str = REGISTRY,
     epochs: int = 20,
     learning_rate: float = 0.01,
     nodes: int = 1,
@@ -52,7 +66,8 @@ def retrain_digits(
 
     Args:
         dataset_uri: Folder that `write_dataset` wrote, as a URI.
-        registry: Folder of promoted models, as an absolute path or file:// URI.
+        registry: Folder of promoted models, as an absolute path or file:// URI. The default is in the volume claim
+            `model-registry`, which a cluster must have.
         epochs: Passes over the data.
         learning_rate: Of the optimiser.
         nodes: Nodes to train on.
@@ -70,21 +85,30 @@ def retrain_digits(
         num_nodes=nodes,
         num_proc_per_node=processes_per_node,
         dataset=fetched.outputs["dataset"],
+        output_path=dsl.WORKSPACE_PATH_PLACEHOLDER,
         **where,
     )
-    waited = wait(job=trained.outputs["job"], metric_name="accuracy", backend_config=backend_config)
-    with dsl.If(waited.outputs["metric"] >= min_accuracy, name="good-enough"):
-        promoted = promote(model=waited.outputs["model"], metric=waited.outputs["metric"], registry=registry)
-    for task in (trained, waited, promoted):
-        # What has effects is never cached. What is fetched may be: a task before it looks for something new.
-        task.set_caching_options(False)
+    waited = wait_task(
+        job=trained.outputs["job"],
+        metrics=["accuracy"],
+        output_path=dsl.WORKSPACE_PATH_PLACEHOLDER,
+        backend_config=backend_config,
+    )
+    with dsl.If(waited.outputs["accuracy"] >= min_accuracy, name="good-enough"):
+        promoted = promote(
+            model=waited.outputs["model"],
+            metric=waited.outputs["accuracy"],
+            registry=registry,
+            run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
+        )
+    kubernetes.mount_pvc(promoted, pvc_name=REGISTRY_CLAIM, mount_path=REGISTRY)
     for task in (fetched, trained, waited, promoted):
-        # Every try finds its TrainJob again.
-        task.set_retry(2, backoff_duration="5s")
+        # Each try finds the TrainJob of the first.
+        task.set_retry(2, backoff_duration="5s", backoff_max_duration=RETRY_WINDOW)
     return Retrained(
         job=trained.outputs["job"],
         status=waited.outputs["status"],
-        accuracy=waited.outputs["metric"],
+        accuracy=waited.outputs["accuracy"],
         model=waited.outputs["model"],
     )
 

@@ -3,7 +3,7 @@
 Needs a PersistentVolumeClaim that several pods can mount: data, models and the registry lie in it, and the pods of the
 TrainJob see what the steps see. `pipelines/schedule.py` makes the recurring run.
 
-    python pipelines/compile.py        compile it anew
+    python pipelines/compile.py        compile it again
 """
 
 import sys
@@ -23,6 +23,8 @@ from digits import digits_trainer
 
 _CLAIM, _MOUNTED = "digits", "/workspace"
 _A_WEEK = 7 * 24 * 3600
+#: KFP retries a task only within this time of its first start; its default is an hour.
+_RETRY_WINDOW = "30d"
 
 
 @dsl.pipeline(name="retrain-scheduled", description="Retrain the digits model on Kubernetes, for a recurring run.")
@@ -41,7 +43,7 @@ def retrain_scheduled(
         backend_config: Such as {"namespace": "team-a"}.
     """
     where = {"backend": "kubernetes", "backend_config": backend_config}
-    # Fetched anew only when the files in the bucket are others.
+    # Fetched again only when the files in the bucket have changed.
     fetched = initialize_task(
         "dataset",
         storage_uri=dataset_uri,
@@ -60,18 +62,19 @@ def retrain_scheduled(
         dataset_uri=fetched.outputs["uri"],
         **where,
     )
-    # These reach the pods that train, not the step that submits them.
+    # These reach the pods that train, not the pod of the step that submits.
     trained.set_cpu_limit("2").set_memory_limit("4G")
     trained.set_env_variable("TRAINJOB_OUTPUT_PATH", f"{_MOUNTED}/output")
     waited = wait_task(job=trained.outputs["job"], metrics=["accuracy"], backend_config=backend_config)
     gate = evaluate_gate(metrics=waited.outputs["metrics"], at_least={"accuracy": min_accuracy})
     with dsl.If(gate.outputs["passed"] == True, name="good-enough"):  # noqa: E712 - KFP compares, not Python
         promoted = promote(
-            model=waited.outputs["model"], metric=waited.outputs["accuracy"], registry=f"{_MOUNTED}/registry"
+            model=waited.outputs["model"],
+            metric=waited.outputs["accuracy"],
+            registry=f"{_MOUNTED}/registry",
+            run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
         )
     for task in (trained, waited, promoted):
         kubernetes.mount_pvc(task, pvc_name=_CLAIM, mount_path=_MOUNTED)
-    for task in (trained, waited, gate, promoted):
-        task.set_caching_options(False)
     for task in (fetched, trained, waited, gate, promoted):
-        task.set_retry(3, backoff_duration="30s")
+        task.set_retry(3, backoff_duration="30s", backoff_max_duration=_RETRY_WINDOW)

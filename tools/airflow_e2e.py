@@ -1,12 +1,12 @@
-"""`make airflow-e2e`: a whole Airflow retrains, and nothing that dies on the way makes a second TrainJob.
+"""`make airflow-e2e`: retrainings in a complete Airflow with provoked failures; each run must train one TrainJob.
 
-    ingest_digits             makes the dataset
-    retrain_digits_one_task   started by hand; deferred; the triggerer is restarted meanwhile; promotes
-    ingest_digits             makes the dataset new, which starts
-    retrain_digits            whose worker is killed right after it has submitted; deferred; promotes a better model
+    ingest_digits             creates the dataset
+    retrain_digits_one_task   started manually; deferred while the triggerer is restarted; promotes a model
+    ingest_digits             updates the dataset, which starts
+    retrain_digits            its worker is killed right after the submission; promotes a better model
 
-Everything is done and read through Airflow's REST API. Only the worker is killed by its process, and the backend itself
-is asked which TrainJobs there are. Takes two to three minutes on two cores.
+All steps use Airflow's REST API, except killing the worker process and reading the TrainJobs of the backend. Takes two
+to three minutes on two cores.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from collections.abc import Iterator
 
 import httpx
 import psutil
-from airflow_here import ROOT, AirflowHere, AirflowHereError, until
+from airflow_here import ROOT, AirflowHere, AirflowHereError, wait_until
 from airflow_rest import Api, Run
 from rich.console import Console
 from rich.table import Table
 
 from trainer_core import LocalProcessBackendConfig, TrainerClient, TrainJob
 
-#: Long enough for a triggerer to go and come; a model that the next one beats.
+#: Long enough for a restart of the triggerer, and a model that the next one can improve.
 _SLOW_AND_POOR = {"epochs": 60, "learning_rate": 0.00001}
 
-#: A worker that was killed is missed after half a minute, and not after Airflow's five.
+#: A killed worker is detected after 30 seconds instead of Airflow's default of five minutes.
 _SETTINGS = {
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
@@ -39,113 +39,113 @@ _began = time.monotonic()
 
 
 def main() -> int:
-    """Run it; 0 when everything was as it must be."""
+    """Run the rehearsal; return 0 if everything was as expected."""
     for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, signal.default_int_handler)
-    airflow = AirflowHere(ROOT / ".airflow" / "e2e", _SETTINGS, anew=True)
+    airflow = AirflowHere(ROOT / ".airflow" / "e2e", _SETTINGS, fresh=True)
     jobs = TrainerClient(LocalProcessBackendConfig(home=airflow.jobs))
     try:
         say("starting Airflow")
         with airflow:
             try:
-                wrong = rehearse(airflow, jobs)
+                problems = rehearse(airflow, jobs)
             finally:
-                say("ending Airflow")
+                say("stopping Airflow")
     except (AirflowHereError, httpx.HTTPError) as error:
-        wrong = [str(error)]
+        problems = [str(error)]
     except KeyboardInterrupt:
-        wrong = ["interrupted"]
-    for line in wrong:
+        problems = ["interrupted"]
+    for line in problems:
         print(f"airflow-e2e: {line}", file=sys.stderr)
-    say(f"FAILED; its logs are in {airflow.folder}" if wrong else "passed")
-    return 1 if wrong else 0
+    say(f"FAILED; the logs are in {airflow.folder}" if problems else "passed")
+    return 1 if problems else 0
 
 
 def say(line: str) -> None:
-    """Tell the person who watches, with the seconds since the beginning."""
+    """Print a line with the seconds since the start."""
     print(f"{time.monotonic() - _began:5.0f} s  {line}", flush=True)
 
 
 def rehearse(airflow: AirflowHere, jobs: TrainerClient) -> list[str]:
-    """Let everything happen, show it, and return what was wrong."""
+    """Run all steps, print the tasks, and return the problems."""
     api = Api(airflow)
     try:
         first = ingest(api)
-        one_task = while_the_triggerer_restarts(airflow, api, jobs)
-        retraining, second = when_the_dataset_is_new(api, jobs)
+        one_task = retrain_with_triggerer_restart(airflow, api, jobs)
+        retraining, second = retrain_with_killed_worker(api, jobs)
         runs = [first, one_task, second, retraining]
         show(runs, jobs)
-        return [*tasks_that_went_wrong(runs), *jobs_that_went_wrong(runs, jobs), *events_that_are_missing(api, runs)]
+        return [*check_tasks(runs), *check_jobs(runs, jobs), *check_asset_events(api, runs)]
     finally:
         for job in jobs.list_jobs():
             jobs.delete_job(job.name)
 
 
 def ingest(api: Api) -> Run:
-    """Make the dataset new."""
+    """Update the dataset."""
     api.unpause("ingest_digits")
     run = api.start("ingest_digits")
-    say("started ingest_digits by hand")
+    say("started ingest_digits manually")
     run.wait()
     return run
 
 
-def while_the_triggerer_restarts(airflow: AirflowHere, api: Api, jobs: TrainerClient) -> Run:
-    """Restart the triggerer while it waits for a training."""
+def retrain_with_triggerer_restart(airflow: AirflowHere, api: Api, jobs: TrainerClient) -> Run:
+    """Restart the triggerer while a deferred task waits for its training."""
     api.unpause("retrain_digits_one_task")
     run = api.start("retrain_digits_one_task", _SLOW_AND_POOR)
-    say("started retrain_digits_one_task by hand")
+    say("started retrain_digits_one_task manually")
     run.wait_for_task("retrain", "deferred")
     say("the task is deferred; restarting the triggerer")
     airflow.restart("triggerer")
-    (job,) = trainings(jobs)
-    say(f"the triggerer is back; the TrainJob is {job.status}")
+    (job,) = list_training_jobs(jobs)
+    say(f"the triggerer is restarted; the TrainJob is {job.status}")
     run.wait()
     say(f"the run is {run.state()}")
     return run
 
 
-def when_the_dataset_is_new(api: Api, jobs: TrainerClient) -> tuple[Run, Run]:
-    """Make the dataset new, and kill the worker that submits the training which follows."""
+def retrain_with_killed_worker(api: Api, jobs: TrainerClient) -> tuple[Run, Run]:
+    """Update the dataset, and kill the worker that submits the training of the retraining that it starts."""
     api.unpause("retrain_digits")
-    api.started("retrain_digits", "scheduled").end()  # that of last night, which would train the same model
+    api.wait_for_run("retrain_digits", "scheduled").fail()  # the scheduled run would train the same model
     ingestion = ingest(api)
-    run = api.started("retrain_digits", "asset_triggered")
+    run = api.wait_for_run("retrain_digits", "asset_triggered")
     say("the new dataset has started retrain_digits")
-    kill_the_worker_that_submits(run, jobs)
-    say("killed the worker right after it had submitted; Airflow misses it, and tries again")
+    kill_submitting_worker(run, jobs)
+    say("killed the worker right after the submission; Airflow detects it and retries the task")
     run.wait()
     say(f"the run is {run.state()}")
     return run, ingestion
 
 
-def kill_the_worker_that_submits(run: Run, jobs: TrainerClient) -> None:
-    """Kill it between the TrainJob's creation and the end of the task."""
-    before = len(trainings(jobs))
+def kill_submitting_worker(run: Run, jobs: TrainerClient) -> None:
+    """Kill the worker between the creation of the TrainJob and the end of the task."""
+    before = len(list_training_jobs(jobs))
     run.wait_for_task("train", "running")
-    ours = until(lambda: list(processes_of(run.task("train")["id"])), "the task train has a process")
-    pause, patience = threading.Event(), time.monotonic() + 60
-    while len(trainings(jobs)) == before and time.monotonic() < patience:
+    processes = wait_until(lambda: list(find_task_processes(run.task("train")["id"])), "the task train has a process")
+    pause, timeout = threading.Event(), time.monotonic() + 60
+    while len(list_training_jobs(jobs)) == before and time.monotonic() < timeout:
         pause.wait(0.02)
-    for process in ours:
+    for process in processes:
         process.kill()
 
 
-def processes_of(task_instance: str) -> Iterator[psutil.Process]:
-    """The process that runs a task, and before it the worker that watches over it; Airflow names both by the task."""
+def find_task_processes(task_instance: str) -> Iterator[psutil.Process]:
+    """Yield the process of a task and the worker that supervises it; Airflow puts the task id in their titles."""
     for process in psutil.process_iter(["cmdline"]):
         title = " ".join(process.info["cmdline"] or ())
         if title.startswith("airflow worker") and task_instance in title:
             yield process
 
 
-def trainings(jobs: TrainerClient) -> list[TrainJob]:
-    """The TrainJobs there are, without those that only fetch something."""
+def list_training_jobs(jobs: TrainerClient) -> list[TrainJob]:
+    """Return the TrainJobs without those that only download data."""
     return [job for job in jobs.list_jobs() if job.num_nodes]
 
 
 def show(runs: list[Run], jobs: TrainerClient) -> None:
-    """Print what Airflow and the backend say about every task."""
+    """Print a table of all tasks with their TrainJobs."""
     status = {job.name: job.status for job in jobs.list_jobs()}
     table = Table("DAG", "started", "task", "tries", "TrainJob", box=None)
     for run in runs:
@@ -157,39 +157,39 @@ def show(runs: list[Run], jobs: TrainerClient) -> None:
     Console(width=120).print(table)
 
 
-def tasks_that_went_wrong(runs: list[Run]) -> Iterator[str]:
-    """Every task succeeds once; only the one whose worker was killed has another try, which failed."""
+def check_tasks(runs: list[Run]) -> Iterator[str]:
+    """Yield problems with tasks: each must succeed in its first try, except the task whose worker was killed."""
     for run in runs:
         for task in run.tasks():
             killed = (run.dag, task["task_id"]) == ("retrain_digits", "train")
-            wanted = ["failed", "success"] if killed else ["success"]
+            expected = ["failed", "success"] if killed else ["success"]
             tries = run.tries(task["task_id"])
-            if tries != wanted:
-                yield f"task {task['task_id']} of {run.dag} has the tries {tries}, not {wanted}"
+            if tries != expected:
+                yield f"task {task['task_id']} of {run.dag} has the tries {tries}, expected {expected}"
 
 
-def jobs_that_went_wrong(runs: list[Run], jobs: TrainerClient) -> Iterator[str]:
-    """One TrainJob trains for each run, and all tasks of the run speak of it."""
-    trained = {job.name for job in trainings(jobs)}
+def check_jobs(runs: list[Run], jobs: TrainerClient) -> Iterator[str]:
+    """Yield problems with TrainJobs: each run must train one, and all tasks of the run must refer to it."""
+    trained = {job.name for job in list_training_jobs(jobs)}
     named = []
     for run in (run for run in runs if run.dag != "ingest_digits"):
         names = {run.job(task["task_id"]) for task in run.tasks()} & trained
         if len(names) != 1:
-            yield f"the tasks of {run.dag} speak of the TrainJobs {sorted(names)}, not of one"
+            yield f"the tasks of {run.dag} refer to the TrainJobs {sorted(names)}, expected one"
         named.extend(names)
     if sorted(named) != sorted(trained):
-        yield f"the backend has the TrainJobs {sorted(trained)}, the runs know of {sorted(named)}"
+        yield f"the backend has the TrainJobs {sorted(trained)}, the runs refer to {sorted(named)}"
 
 
-def events_that_are_missing(api: Api, runs: list[Run]) -> Iterator[str]:
-    """The dataset started the second training, and both promoted their model, once."""
+def check_asset_events(api: Api, runs: list[Run]) -> Iterator[str]:
+    """Yield problems with Assets: the dataset must have started the second training; both must have promoted once."""
     *_, retraining = runs
     if set(retraining.causes()) != {("digits-dataset", "ingest_digits")}:
-        yield f"retrain_digits was started by {retraining.causes()}, not by the dataset of ingest_digits"
+        yield f"retrain_digits was started by {retraining.causes()}, expected the dataset of ingest_digits"
     for dag in ("retrain_digits_one_task", "retrain_digits"):
         promoted = [event["name"] for event in api.asset_events(dag)]
         if promoted != ["digits-model"]:
-            yield f"{dag} has made the Assets {promoted} new, not digits-model once"
+            yield f"{dag} has updated the Assets {promoted}, expected digits-model once"
 
 
 if __name__ == "__main__":

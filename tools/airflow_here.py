@@ -1,6 +1,6 @@
-"""An Airflow on this machine: its folder, its settings, its four processes, and what an earlier one left of them.
+"""Airflow on this machine: its folder, settings and four processes, and cleanup of processes of an earlier run.
 
-The processes are started one by one, and not by `airflow standalone`, so that one of them can be restarted alone.
+The processes are started separately and not with `airflow standalone`, so that one of them can be restarted.
 """
 
 from __future__ import annotations
@@ -28,53 +28,53 @@ import tenacity
 
 ROOT = Path(__file__).resolve().parents[1]
 
-#: What serves the others comes first, and goes last.
+#: In the order of their start. The API server serves the others, so it is stopped last.
 COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 
-_PATIENCE = 180  # seconds; 15 are enough on two idle cores
-_FAREWELL = 20  # seconds that each process has to end by itself
+_TIMEOUT = 180  # seconds; 15 are enough on two idle cores
+_STOP_TIMEOUT = 20  # seconds that each process has to end by itself
 
-#: Ports that no system hands out by itself: between the choice and its use nothing takes one by accident.
-QUIET_PORTS = range(20_000, 32_000)
+#: Ports outside the ephemeral range of the kernel, so that no client socket takes one between the choice and its use.
+UNUSED_PORTS = range(20_000, 32_000)
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 
 class AirflowHereError(Exception):
-    """It does not go on; one line for the person who watches."""
+    """Airflow cannot be started or used; the message is one line."""
 
 
-def until(look: Callable[[], Found], what: str, patience: float = _PATIENCE) -> Found:
-    """Wait for something to become true, and return it.
+def wait_until(read: Callable[[], Value], what: str, timeout: float = _TIMEOUT) -> Value:
+    """Wait until a function returns a true value, and return the value.
 
     Args:
-        look: Tells what is true now.
-        what: What is waited for, for the message.
-        patience: Seconds.
+        read: Called every 0.3 seconds.
+        what: Description of the condition, for the message.
+        timeout: Seconds to wait.
 
     Raises:
-        AirflowHereError: It did not in that time.
+        AirflowHereError: The timeout has passed.
     """
     waiting = tenacity.Retrying(
-        retry=tenacity.retry_if_result(lambda found: not found),
+        retry=tenacity.retry_if_result(lambda value: not value),
         wait=tenacity.wait_fixed(0.3),
-        stop=tenacity.stop_after_delay(patience),
+        stop=tenacity.stop_after_delay(timeout),
     )
     try:
-        return waiting(look)
+        return waiting(read)
     except tenacity.RetryError:
-        raise AirflowHereError(f"{what}: not within {patience:.0f} s") from None
+        raise AirflowHereError(f"{what}: not true after {timeout:.0f} s") from None
 
 
 class AirflowHere:
-    """A context manager: Airflow runs inside it. What it knows stays in its folder, and is there the next time.
+    """Context manager that runs Airflow. Its data stays in the folder for the next start.
 
     Args:
-        folder: For everything that it and the TrainJobs write.
+        folder: Folder for all files of Airflow and its TrainJobs.
         settings: Further environment variables.
-        anew: Forget what it knew.
-        ports: Of the API server and of the logs of workers and triggerer, if they are free; another for each that is
-            not. These are Airflow's usual ones.
+        fresh: Delete the data of earlier starts.
+        ports: Preferred ports of the API server and of the log servers of worker and triggerer; a port in use is
+            replaced by another one. The defaults are Airflow's own.
     """
 
     def __init__(
@@ -82,25 +82,25 @@ class AirflowHere:
         folder: Path,
         settings: Mapping[str, str] | None = None,
         *,
-        anew: bool = False,
+        fresh: bool = False,
         ports: Sequence[int] = (8080, 8793, 8794),
     ) -> None:
         self.folder = folder
         self.jobs = folder / "trainjobs"
         self._settings = dict(settings or {})
-        self._anew = anew
-        self._wanted_ports = ports
+        self._fresh = fresh
+        self._preferred_ports = ports
         self._lock = filelock.FileLock(folder.with_suffix(".lock"))
         self._leaders: dict[str, psutil.Popen] = {}
         self._record = folder / "processes.json"
 
     def __enter__(self) -> AirflowHere:
-        """Start everything, and wait until it is healthy."""
+        """Start all processes and wait until they are healthy."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._lock.acquire(timeout=0)
         except filelock.Timeout:
-            raise AirflowHereError(f"one runs already in {self.folder}; end it first") from None
+            raise AirflowHereError(f"an Airflow already runs in {self.folder}; stop it first") from None
         try:
             self._prepare()
             started = datetime.now(timezone.utc)
@@ -113,44 +113,44 @@ class AirflowHere:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End everything."""
+        """Stop all processes."""
         try:
-            self._end([name for name in COMPONENTS if name != "api-server"])
-            self._end(["api-server"])
+            self._stop([name for name in COMPONENTS if name != "api-server"])
+            self._stop(["api-server"])
         finally:
             self._lock.release()
 
     @cached_property
     def _ports(self) -> list[int]:
-        """Chosen late: an earlier Airflow of the same folder has ended by then."""
-        return [_free_port(wanted) for wanted in self._wanted_ports]
+        """Ports to use; chosen after the processes of an earlier run have been stopped."""
+        return [_find_free_port(wanted) for wanted in self._preferred_ports]
 
     @property
     def port(self) -> int:
-        """Of the API server."""
+        """Port of the API server."""
         return self._ports[0]
 
     @property
     def url(self) -> str:
-        """Where it answers."""
+        """URL of the API server."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def password(self) -> str:
-        """Of the user `admin`, who is the only one."""
+        """Password of the only user, `admin`."""
         return str(json.loads(self._passwords.read_text(encoding="utf-8"))["admin"])
 
-    def log_of(self, component: str) -> Path:
-        """Return the file of what a process says."""
+    def get_log_file(self, component: str) -> Path:
+        """Return the log file of a process."""
         return self.folder / f"{component}.log"
 
-    def ended(self) -> list[str]:
-        """Return which processes have ended by themselves."""
+    def list_exited(self) -> list[str]:
+        """Return the names of processes that have exited unexpectedly."""
         return [name for name, leader in self._leaders.items() if leader.poll() is not None]
 
     def restart(self, component: str) -> None:
-        """End a process, start it anew and wait until it is healthy."""
-        self._end([component])
+        """Restart a process and wait until it is healthy."""
+        self._stop([component])
         started = datetime.now(timezone.utc)
         self._start(component)
         self._wait_for_health(started, [component])
@@ -207,28 +207,28 @@ class AirflowHere:
         }
 
     def _prepare(self) -> None:
-        self._end_leftovers()
-        if self._anew:
+        self._stop_leftover_processes()
+        if self._fresh:
             shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(mode=0o700, exist_ok=True)  # the password is in there
         self._migrate()
 
     def _migrate(self) -> None:
-        """Make the database, unless it is there; one that is cut short does not get its name."""
+        """Create the database if it does not exist; it gets its name only when the migration is complete."""
         if self._database.exists():
             return
         unfinished = self._database.with_suffix(".unfinished")
         unfinished.unlink(missing_ok=True)
-        with self.log_of("migrate").open("w") as log:
+        with self.get_log_file("migrate").open("w") as log:
             command = [sys.executable, "-m", "airflow", "db", "migrate"]
             code = subprocess.run(command, env=self._environment(unfinished), stdout=log, stderr=log).returncode
         if code:
-            raise AirflowHereError(f"Airflow's database could not be made; see {self.log_of('migrate')}")
+            raise AirflowHereError(f"Airflow's database could not be created; see {self.get_log_file('migrate')}")
         unfinished.replace(self._database)
 
     def _start(self, component: str) -> None:
-        """Each process has a session of its own: Ctrl-C is for us, and what it starts can be found."""
-        with self.log_of(component).open("a") as log:
+        """Start a process in its own session, so that Ctrl-C does not reach it and its child processes can be found."""
+        with self.get_log_file(component).open("a") as log:
             self._leaders[component] = psutil.Popen(
                 [sys.executable, "-m", "airflow", component],
                 env=self.environment,
@@ -241,60 +241,60 @@ class AirflowHere:
         self._record.write_text(json.dumps(leaders), encoding="utf-8")
 
     def _wait_for_health(self, since: datetime, components: list[str] | None = None) -> None:
-        wanted = [name.replace("-", "_") for name in components or COMPONENTS if name != "api-server"]
+        required = [name.replace("-", "_") for name in components or COMPONENTS if name != "api-server"]
 
         def healthy() -> bool:
-            if ended := self.ended():
-                raise AirflowHereError(f"Airflow's {ended[0]} has ended; see {self.log_of(ended[0])}")
+            if exited := self.list_exited():
+                raise AirflowHereError(f"Airflow's {exited[0]} has exited; see {self.get_log_file(exited[0])}")
             try:
                 health = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=30, trust_env=False).json()
             except (httpx.HTTPError, ValueError):
                 return False
-            return all(_is_healthy(health[name], f"latest_{name}_heartbeat", since) for name in wanted)
+            return all(_is_healthy(health[name], f"latest_{name}_heartbeat", since) for name in required)
 
-        until(healthy, "Airflow becomes healthy")
+        wait_until(healthy, "Airflow becomes healthy")
 
-    def _end(self, components: list[str]) -> None:
-        """Ask them to end, and kill what has not; TrainJobs have sessions of their own, and go on."""
+    def _stop(self, components: list[str]) -> None:
+        """Terminate processes; kill those that do not exit in time. TrainJobs keep running in their own sessions."""
         leaders = [self._leaders.pop(name) for name in components if name in self._leaders]
         try:
             for leader in leaders:
                 with suppress(psutil.NoSuchProcess):
                     leader.terminate()
-            psutil.wait_procs(leaders, timeout=_FAREWELL)
+            psutil.wait_procs(leaders, timeout=_STOP_TIMEOUT)
         finally:
             for leader in leaders:
                 _kill_session(leader.pid)
             psutil.wait_procs(leaders)
 
-    def _end_leftovers(self) -> None:
-        """An Airflow whose starter was killed goes on; two of them would run every task twice."""
+    def _stop_leftover_processes(self) -> None:
+        """Stop processes of an earlier run whose starter was killed; two Airflows would run every task twice."""
         with suppress(FileNotFoundError, ValueError):
             for pid, created in json.loads(self._record.read_text(encoding="utf-8")).values():
-                if not _is_another(pid, created):
+                if not _is_reused_pid(pid, created):
                     _kill_session(pid)
 
 
-def _free_port(wanted: int) -> int:
-    """Return the wanted port of this machine, or any other if it is taken."""
-    for port in (wanted, *random.sample(QUIET_PORTS, 100)):
+def _find_free_port(preferred: int) -> int:
+    """Return the preferred port, or another one if it is in use."""
+    for port in (preferred, *random.sample(UNUSED_PORTS, 100)):
         with socket.socket() as probe, suppress(OSError):
-            # As servers do: connections that have ended a moment ago do not count.
+            # As servers do: a port with connections in TIME_WAIT can be used.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))
             probe.listen()
             return port
-    raise AirflowHereError("no port is free on 127.0.0.1")
+    raise AirflowHereError("127.0.0.1 has no free port")
 
 
-def _is_healthy(said: dict[str, Any], heartbeat: str, since: datetime) -> bool:
-    """Those that ran before us have left heartbeats as well."""
-    latest = said.get(heartbeat)
-    return said["status"] == "healthy" and latest is not None and datetime.fromisoformat(latest) >= since
+def _is_healthy(component: dict[str, Any], heartbeat: str, since: datetime) -> bool:
+    """Return whether a component is healthy; heartbeats of an earlier run are ignored."""
+    latest = component.get(heartbeat)
+    return component["status"] == "healthy" and latest is not None and datetime.fromisoformat(latest) >= since
 
 
-def _is_another(pid: int, created: float) -> bool:
-    """Whether the number was given to a process that has nothing to do with us."""
+def _is_reused_pid(pid: int, created: float) -> bool:
+    """Return whether the pid now belongs to an unrelated process."""
     try:
         return abs(psutil.Process(pid).create_time() - created) > 1
     except psutil.NoSuchProcess:
@@ -302,13 +302,13 @@ def _is_another(pid: int, created: float) -> bool:
 
 
 def _kill_session(session: int) -> None:
-    """Kill a process and all that it started, unless they made sessions of their own."""
-    for pid in _session(session):
+    """Kill a process and the processes that it started, except those in their own sessions."""
+    for pid in _list_session_pids(session):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
-def _session(session: int) -> Iterator[int]:
+def _list_session_pids(session: int) -> Iterator[int]:
     for pid in psutil.pids():
         with suppress(OSError):
             if os.getsid(pid) == session:

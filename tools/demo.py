@@ -1,11 +1,11 @@
-"""The demo: Airflow fetches a dataset, trains a model on two processes, waits for it and promotes it.
+"""The demo: Airflow downloads a dataset, trains a model on two processes, waits for it and promotes it.
 
-Runs the example DAGs by `airflow dags test`: real task runners, XComs, Assets and retries on an embedded SQLite, one
-process, 30 s in all on 2 cores. A scheduler with its API server and triggerer needs 14 s more only to come up, and
-leaves processes behind when it is killed; what a person sees of the tasks is the same.
+Runs the example DAGs with `airflow dags test`: task runner, XComs, Assets and retries in one process with an SQLite
+database, in about 30 s on 2 cores. A scheduler with API server and triggerer would need 14 s more to start, and would
+leave processes behind if it is killed.
 
-Everything lies in `.demo/`. It can be stopped at any moment and run again: the database appears whole or not at all,
-and a TrainJob that is still training goes on beside the new one.
+All files are in `.demo/`. The demo can be killed and run again at any time: the database appears only when it is
+complete, and a TrainJob that still runs keeps running beside the new one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DEMO = ROOT / ".demo"
 AIRFLOW_HOME = DEMO / "airflow"
 JOBS = DEMO / "trainjobs"
-#: By version: another Airflow may need another schema.
+#: One database per version of Airflow, because the schemas differ.
 DATABASE = AIRFLOW_HOME / f"airflow-{version('apache-airflow')}.db"
 
 _STARTING = re.compile(r"\[DAG TEST\] starting.* task_id=(\w+)")
@@ -37,14 +37,14 @@ _RAISED = re.compile(r"^(?:\w+\.)*(?P<message>\w+(?:Error|Exception): .+)")
 
 
 def main() -> int:
-    """Run the demo; 0 when the model was trained."""
+    """Run the demo; return 0 if the model was trained."""
     started = datetime.now(timezone.utc)
     AIRFLOW_HOME.mkdir(parents=True, exist_ok=True)
     try:
-        prepare()
+        create_database()
         for dag in ("ingest_digits", "retrain_digits"):
             run_dag(dag)
-        show(latest_job(started))
+        show(find_latest_job(started))
     except DemoError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
@@ -55,43 +55,43 @@ def main() -> int:
 
 
 class DemoError(Exception):
-    """The demo cannot go on; one line for the person who watches."""
+    """The demo cannot continue; the message is one line."""
 
 
-def prepare() -> None:
-    """Make Airflow's database, unless it is there."""
+def create_database() -> None:
+    """Create Airflow's database if it does not exist."""
     if DATABASE.exists():
         return
-    print("Airflow: making its database (SQLite)", flush=True)
-    # Of this run alone: the migration of a demo that was killed may still be writing.
+    print("Airflow: creating its database (SQLite)", flush=True)
+    # The name is unique to this run, because the migration of a killed demo may still be running.
     unfinished = DATABASE.with_suffix(f".{os.getpid()}.unfinished")
     unfinished.unlink(missing_ok=True)
     log = AIRFLOW_HOME / "migrate.log"
     with log.open("w") as file:
         code = subprocess.run(
-            [*airflow(), "db", "migrate"], env=environment(unfinished), stdout=file, stderr=file
+            [*get_airflow_command(), "db", "migrate"], env=build_environment(unfinished), stdout=file, stderr=file
         ).returncode
     if code:
-        raise DemoError(f"Airflow's database could not be made; see {log}")
+        raise DemoError(f"Airflow's database could not be created; see {log}")
     unfinished.replace(DATABASE)
 
 
 def run_dag(dag: str) -> None:
-    """Run one DAG and show what its tasks do."""
+    """Run a DAG and print the progress of its tasks."""
     print(f"DAG {dag}", flush=True)
     log = AIRFLOW_HOME / f"{dag}.log"
-    command = [*airflow(), "dags", "test", dag]
+    command = [*get_airflow_command(), "dags", "test", dag]
     with subprocess.Popen(
-        command, env=environment(DATABASE), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command, env=build_environment(DATABASE), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
-        errors = show_lines(copied(process.stdout or (), log))
+        errors = show_lines(copy_lines(process.stdout or (), log))
     if process.returncode or errors:
-        reason = errors[-1] if errors else f"it ended with exit code {process.returncode}"
+        reason = errors[-1] if errors else f"exit code {process.returncode}"
         raise DemoError(f"DAG {dag} failed: {reason}; see {log}")
 
 
-def copied(lines: Iterable[str], log: Path) -> Iterator[str]:
-    """Pass lines on, and keep them in a file."""
+def copy_lines(lines: Iterable[str], log: Path) -> Iterator[str]:
+    """Yield lines and write them to a file."""
     with log.open("w") as file:
         for line in lines:
             file.write(line)
@@ -100,13 +100,15 @@ def copied(lines: Iterable[str], log: Path) -> Iterator[str]:
 
 
 def show_lines(lines: Iterable[str]) -> list[str]:
-    """Print what matters of a DAG run's log; return its error messages, the one that says most last."""
+    """Print the important lines of a DAG run's log; return its error messages, the most specific one last."""
     errors = []
     for line in lines:
         if task := _STARTING.search(line):
             print(f"  task {task[1]}", flush=True)
-        elif (ours := _OURS.match(line) or _SKIPPED.match(line)) and not ours["message"].startswith("Success criteria"):
-            print(f"    {ours['message'][:110]}", flush=True)
+        elif (provider_line := _OURS.match(line) or _SKIPPED.match(line)) and not provider_line["message"].startswith(
+            "Success criteria"
+        ):
+            print(f"    {provider_line['message'][:110]}", flush=True)
         elif error := _ERROR.match(line):
             errors.append(error["message"])
         elif errors and (raised := _RAISED.match(line)):
@@ -114,43 +116,43 @@ def show_lines(lines: Iterable[str]) -> list[str]:
     return errors
 
 
-def latest_job(since: datetime) -> TrainJob:
-    """Return the TrainJob that the retraining has made."""
+def find_latest_job(since: datetime) -> TrainJob:
+    """Return the training job that the DAG submitted."""
     jobs = TrainerClient(LocalProcessBackendConfig(home=JOBS)).list_jobs()
-    made = [job for job in jobs if job.num_nodes and job.creation_timestamp >= since]
-    if not made:
-        raise DemoError(f"the DAG left no TrainJob in {JOBS}")
-    return made[0]
+    submitted = [job for job in jobs if job.num_nodes and job.creation_timestamp >= since]
+    if not submitted:
+        raise DemoError(f"the DAG submitted no TrainJob; none is in {JOBS}")
+    return submitted[0]
 
 
 def show(job: TrainJob) -> None:
-    """Print what a person wants to know at the end."""
+    """Print the result of the job."""
     outcome = TrainerClient(LocalProcessBackendConfig(home=JOBS)).outcome(job.name)
     if not outcome.succeeded:
         raise DemoError(f"TrainJob {job.name} is Failed: {outcome.diagnosis}")
     trainjob = Path(sys.executable).with_name("trainjob")
-    near = trainjob.relative_to(Path.cwd()) if trainjob.is_relative_to(Path.cwd()) else trainjob
+    command = trainjob.relative_to(Path.cwd()) if trainjob.is_relative_to(Path.cwd()) else trainjob
     print()
     print(f"TrainJob:       {job.name}")
     print(f"Status:         {outcome.status}")
     print(f"Test accuracy:  {outcome.metrics['accuracy']:.3f}")
     print(f"Model:          {outcome.artifacts['model'].removeprefix('file://')}")
-    print(f"Its logs:       {near} --home '{JOBS}' logs {job.name}")
+    print(f"Logs:           {command} --home '{JOBS}' logs {job.name}")
 
 
-def airflow() -> list[str]:
-    """Return the command of the Airflow in this environment."""
-    found = shutil.which("airflow", path=str(Path(sys.executable).parent))
-    if found is None:
+def get_airflow_command() -> list[str]:
+    """Return the airflow command of this environment."""
+    command = shutil.which("airflow", path=str(Path(sys.executable).parent))
+    if command is None:
         raise DemoError(f"Airflow is not installed for {sys.executable}; `make demo` installs it")
-    return [found]
+    return [command]
 
 
-def environment(database: Path) -> dict[str, str]:
-    """Return an environment in which Airflow keeps to the demo's folder, whatever else is configured."""
-    ours = {key: value for key, value in os.environ.items() if not key.startswith(("AIRFLOW", "DIGITS"))}
+def build_environment(database: Path) -> dict[str, str]:
+    """Return an environment in which Airflow uses only the demo's folder."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("AIRFLOW", "DIGITS"))}
     return {
-        **ours,
+        **inherited,
         "AIRFLOW_HOME": str(AIRFLOW_HOME),
         "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
@@ -160,7 +162,7 @@ def environment(database: Path) -> dict[str, str]:
         "TRAINJOB_BACKEND": "local",
         "PYTHONWARNINGS": "ignore",
         "NO_COLOR": "1",
-        # Tasks of `dags test` speak with Airflow in their own process; a proxy has nothing to do with it.
+        # Tasks of `dags test` call Airflow in their own process, which must not go through a proxy.
         "NO_PROXY": "localhost,127.0.0.1",
     }
 

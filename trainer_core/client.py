@@ -1,4 +1,4 @@
-"""TrainerClient: picks a backend, passes on, and waits."""
+"""TrainerClient: submits TrainJobs to a backend, reads them, waits for them and ends them."""
 
 from __future__ import annotations
 
@@ -9,22 +9,31 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from trainer_core import naming, waiting
-from trainer_core.attempts import Found
+from trainer_core import naming
 from trainer_core.backends import BACKENDS, backend_class
 from trainer_core.backends.base import Backend
-from trainer_core.backends.following import Follower
-from trainer_core.configs import BackendConfig, LocalProcessBackendConfig, config_from_dict
+from trainer_core.backends.follower import Follower
+from trainer_core.config import BackendConfig, LocalProcessBackendConfig, config_from_dict
 from trainer_core.errors import JobEndedError, JobFailedError, JobNotFoundError, TrainerError, WaitTimeoutError
-from trainer_core.jobs import Event, TrainJob
-from trainer_core.observation import COMPLETE, FAILED, STATUSES, Observation
-from trainer_core.outcome import Outcome
-from trainer_core.ref import TrainJobRef
+from trainer_core.jobs import (
+    COMPLETE,
+    FAILED,
+    STATUSES,
+    Event,
+    Observation,
+    Outcome,
+    OwnerReference,
+    TrainJob,
+    TrainJobRef,
+)
+from trainer_core.lifecycle import wait_state
+from trainer_core.lifecycle.adoption import ExistingJob
+from trainer_core.logs import MAX_LOG_LINES, LogChunk
 from trainer_core.request import Owner, TrainJobRequest
 
 if TYPE_CHECKING:
-    from trainer_core.build import Option, Trainer
     from trainer_core.initializers import Initializer
+    from trainer_core.request_builder import Option, Trainer
     from trainer_core.runtimes import Runtime
 
 __all__ = ["TrainerClient", "backend_for"]
@@ -33,25 +42,40 @@ _log = logging.getLogger(__name__)
 
 
 def backend_for(name: str) -> type[Backend]:
-    """Return the class of a backend: enough to build requests for it, without reaching it.
+    """Return the class of a backend, which is enough to build requests for it. Opens no connection.
+
+    Args:
+        name: Name of the backend, such as ``"local"`` or ``"kubernetes"``.
 
     Raises:
-        ValueError: No backend has that name.
-        BackendUnavailableError: It is not part of this release yet.
+        ValueError: No backend has this name.
+        BackendUnavailableError: The backend is not part of this release.
     """
     return backend_class(name)
 
 
 class TrainerClient:
-    """Submit TrainJobs and follow them, on any backend.
+    """Submit TrainJobs to a backend, read them, wait for them and end them.
+
+    Every method that concerns one TrainJob takes its name or its `TrainJobRef`. A name means the TrainJob that has
+    this name now, in the client's namespace. A ref means that TrainJob only: if another TrainJob has the name by
+    now, `JobNotFoundError` is raised (or, where "not found" is a success, nothing happens).
+
+    Example:
+        client = TrainerClient()
+        name = client.train(trainer=CustomTrainer(func=train), runtime="torch-distributed")
+        outcome = client.wait(name)
 
     Args:
-        backend_config: Where to run: one of the configurations of `trainer_core.configs`. None for what the
-            environment variable ``TRAINJOB_BACKEND`` names, which is ``local`` (processes on this machine)
-            where it is not set.
+        backend_config: Which backend to use and how to reach it: one of the configurations in `trainer_core.config`,
+            such as ``KubernetesBackendConfig(namespace="team-a")``. None (the default) uses the backend named by the
+            environment variable ``TRAINJOB_BACKEND``, or ``local`` (processes on this machine) if it is not set.
+
+    Attributes:
+        config: The configuration that is used.
 
     Raises:
-        ValueError: Not a backend configuration.
+        ValueError: The argument is not a backend configuration.
         BackendUnavailableError: The backend needs an extra that is not installed, or cannot be reached.
     """
 
@@ -60,29 +84,54 @@ class TrainerClient:
             backend_config = config_from_dict(os.environ.get("TRAINJOB_BACKEND") or "local", {})
         if not isinstance(backend_config, BackendConfig):
             raise ValueError(
-                f"Invalid backend config {backend_config!r}; give a backend configuration such as "
-                f"{LocalProcessBackendConfig.__name__}() (backends: {', '.join(sorted(BACKENDS))})"
+                f"backend_config must be a backend configuration such as {LocalProcessBackendConfig.__name__}() "
+                f"(backends: {', '.join(sorted(BACKENDS))}), got {backend_config!r}"
             )
+        self.config = backend_config
         # Every backend class is constructed from its own configuration.
         self.backend: Backend = backend_class(backend_config.backend)(backend_config)  # type: ignore[call-arg]
 
     def list_runtimes(self) -> list[Runtime]:
-        """Return the runtimes a TrainJob can refer to."""
+        """Return the runtimes that a TrainJob can refer to."""
         return self.backend.list_runtimes()
 
     def get_runtime(self, name: str) -> Runtime:
         """Return one runtime.
 
+        Args:
+            name: Name of the runtime, such as ``"torch-distributed"``.
+
         Raises:
-            RuntimeNotFoundError: There is none of that name.
+            RuntimeNotFoundError: No runtime has this name; the message lists the known ones.
         """
         return self.backend.get_runtime(name)
 
     def get_runtime_packages(self, runtime: Runtime) -> list[str]:
-        """Print and return the Python packages of a runtime, as ``name==version``."""
-        packages = self.backend.get_runtime_packages(runtime)
+        """Print and return the Python packages of a runtime.
+
+        Args:
+            runtime: The runtime, from `get_runtime` or `list_runtimes`.
+
+        Returns:
+            The packages as ``name==version``.
+
+        Raises:
+            ValueError: The runtime has a built-in trainer, which runs no Python function.
+        """
+        packages = self.list_runtime_packages(runtime)
         print("\n".join(packages))
         return packages
+
+    def list_runtime_packages(self, runtime: Runtime) -> list[str]:
+        """Return the Python packages of a runtime as ``name==version``, without printing them.
+
+        Args:
+            runtime: The runtime, from `get_runtime` or `list_runtimes`.
+
+        Raises:
+            ValueError: The runtime has a built-in trainer, which runs no Python function.
+        """
+        return self.backend.get_runtime_packages(runtime)
 
     def train(
         self,
@@ -93,35 +142,47 @@ class TrainerClient:
     ) -> str:
         """Create a TrainJob and return its name, without waiting for it.
 
+        Example:
+            name = client.train(
+                runtime="torch-distributed",
+                trainer=CustomTrainer(func=train, func_args={"epochs": 3}, num_nodes=2),
+                options=[Name("mnist"), Labels({"team": "vision"})],
+            )
+
         Args:
-            runtime: The blueprint, or its name; None for the backend's default (``torch-distributed``).
-            initializer: What to fetch first.
-            trainer: What to run; None to run the runtime as it is.
-            options: Such as ``[Name("my-job"), Labels({...})]``.
+            runtime: Runtime or name of a runtime (``spec.runtimeRef``). None (the default) uses the backend's default
+                runtime, ``torch-distributed``.
+            initializer: Dataset and model to fetch before training (``spec.initializer``). None fetches nothing.
+            trainer: Function, image or built-in recipe to run (``spec.trainer``). None runs the runtime unchanged.
+            options: Changes to the TrainJob, such as ``[Name("my-job"), Labels({"team": "vision"})]``. None for none.
 
         Returns:
-            The name: the one given by the option `Name`, else a random one.
+            The name of the TrainJob: the one from the option `Name`, otherwise a random one.
 
         Raises:
-            ValueError: Something in the arguments cannot be right. Nothing was created.
+            ValueError: An argument is invalid. Nothing was created.
             RuntimeError: The TrainJob could not be created.
         """
-        asked = self.request(runtime=runtime, initializer=initializer, trainer=trainer, options=options)
-        return self.submit(asked).name
+        request = self.build_request(runtime=runtime, initializer=initializer, trainer=trainer, options=options)
+        return self.submit(request).name
 
     def initialize(self, initializer: Initializer, options: list[Option] | None = None) -> str:
-        """Create a TrainJob that only fetches, and return its name.
+        """Create a TrainJob that only fetches a dataset, a model or both, and return its name.
 
-        Its result names where the data lies, as ``{"dataset": uri, "model": uri}``.
+        The result of the TrainJob holds the locations as ``{"dataset": uri, "model": uri}``.
+
+        Args:
+            initializer: What to fetch.
+            options: As in `train`.
 
         Raises:
-            ValueError: There is nothing to fetch. Nothing was created.
+            ValueError: The initializer has neither a dataset nor a model. Nothing was created.
         """
         if (initializer.dataset or initializer.model) is None:
-            raise ValueError("initialize needs Initializer(dataset=…, model=…) with at least one of the two")
-        return self.submit(self.request(initializer=initializer, options=options)).name
+            raise ValueError("initializer must have a dataset, a model or both: Initializer(dataset=…, model=…)")
+        return self.submit(self.build_request(initializer=initializer, options=options)).name
 
-    def request(
+    def build_request(
         self,
         *,
         runtime: str | Runtime | None = None,
@@ -130,16 +191,22 @@ class TrainerClient:
         options: Sequence[Option] | None = None,
         owner: Owner | None = None,
     ) -> TrainJobRequest:
-        """Build the request that `train` would submit, for this backend. Nothing is created.
+        """Build the request that `train` would submit, for this backend. Creates nothing.
 
-        With neither a name nor an owner it gets a random name.
+        Args:
+            runtime: As in `train`.
+            initializer: As in `train`.
+            trainer: As in `train`, or a dict of the trainer's fields.
+            options: As in `train`.
+            owner: What the TrainJob belongs to, such as a task of a DAG run. The name is derived from it. None: the
+                name is the one from the option `Name`, otherwise a random one.
 
         Raises:
-            ValueError: Something in the arguments cannot be right.
+            ValueError: An argument is invalid.
         """
-        from trainer_core import build  # A tenth of a second: not for those who only wait.
+        from trainer_core import request_builder  # Loads the packaging code, which reading and waiting do not need.
 
-        asked = build.request(
+        request = request_builder.build_request(
             backend=self.backend,
             runtime=runtime,
             trainer=trainer,
@@ -147,143 +214,226 @@ class TrainerClient:
             options=options,
             owner=owner,
         )
-        return asked if asked.name or asked.owner else asked.named(naming.random_name())
+        return request if request.name or request.owner else request.with_name(naming.generate_name())
 
     def render(self, request: TrainJobRequest) -> dict[str, Any]:
-        """Return exactly what submitting the request would create. Creates nothing."""
+        """Return exactly what submitting the request would create, as plain data. Creates nothing.
+
+        Args:
+            request: The request, from `build_request`.
+        """
         return self.backend.render(request)
 
     def dry_run(self, request: TrainJobRequest) -> None:
-        """Let the backend say whether it would take a request. Creates nothing.
+        """Check whether the backend would accept the request. Creates nothing.
+
+        Args:
+            request: The request, from `build_request`.
 
         Raises:
-            TrainerError: It would be refused.
+            TrainerError: The backend would refuse the request.
         """
-        self.backend.dry_run(request if request.name else request.named(naming.random_name()))
+        self.backend.dry_run(request if request.name else request.with_name(naming.generate_name()))
 
-    def submit(self, request: TrainJobRequest) -> TrainJobRef:
-        """Get or create the TrainJob of a request; the same request gives the same job.
+    def submit(self, request: TrainJobRequest, *, before_create: Callable[[], None] | None = None) -> TrainJobRef:
+        """Get or create the TrainJob of a request. Submitting the same request again returns the same TrainJob.
+
+        Args:
+            request: The request, from `build_request`.
+            before_create: Called when no job exists and one is about to be created. If it raises, nothing is created.
+                None (the default) calls nothing.
 
         Raises:
-            TrainerError: It was refused; nothing was created.
+            TrainerError: The request was refused. Nothing was created.
         """
-        return self.backend.submit(request)
+        return self.backend.submit(request, before_create=before_create)
 
-    def find(self, request: TrainJobRequest) -> Sequence[Found]:
-        """Return the jobs there are with the request's name or of its owner."""
-        return self.backend.find(request)
+    def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
+        """Return the existing TrainJobs that have the name of a request or belong to its owner.
+
+        Args:
+            request: The request, from `build_request`.
+        """
+        return self.backend.find_jobs(request)
 
     def list_jobs(self, runtime: Runtime | None = None) -> list[TrainJob]:
         """Return the TrainJobs, newest first.
 
         Args:
-            runtime: Only those of this runtime.
+            runtime: Return only the TrainJobs of this runtime. None (the default) returns all.
         """
         jobs = self.backend.list_jobs()
         return [job for job in jobs if runtime is None or job.runtime.name == runtime.name]
 
-    def get_job(self, name: str) -> TrainJob:
+    def get_job(self, name: str | TrainJobRef) -> TrainJob:
         """Return one TrainJob.
 
-        Raises:
-            RuntimeError: There is none of that name.
-        """
-        return self.backend.get_job(name)
+        Args:
+            name: Its name or ref.
 
-    def get_job_logs(self, name: str, step: str = "node-0", follow: bool | None = False) -> Iterator[str]:
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+        """
+        if isinstance(name, str):
+            return self.backend.get_job(name)
+        return self.backend.get_job_by_ref(name)
+
+    def get_job_ref(self, name: str | TrainJobRef) -> TrainJobRef:
+        """Return the ref of a TrainJob: small JSON data by which any process finds this TrainJob.
+
+        Args:
+            name: Its name. A ref is returned unchanged.
+
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+        """
+        return name if isinstance(name, TrainJobRef) else self.backend.get_ref(name)
+
+    def get_job_request(self, name: str | TrainJobRef) -> TrainJobRequest:
+        """Return the request that a TrainJob was created from.
+
+        Args:
+            name: Its name or ref.
+
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+        """
+        return self.backend.get_request(self.get_job_ref(name))
+
+    def get_job_logs(self, name: str | TrainJobRef, step: str = "node-0", follow: bool | None = False) -> Iterator[str]:
         """Yield the log lines of one step.
 
         Args:
-            name: The TrainJob.
-            step: Such as ``node-0`` or ``dataset-initializer``.
-            follow: Go on until the job has ended.
+            name: Name or ref of the TrainJob.
+            step: Name of the step, such as ``"node-0"`` (the default) or ``"dataset-initializer"``.
+            follow: True yields new lines until the TrainJob has ended. False (the default) yields the existing lines.
 
         Raises:
-            RuntimeError: There is no such job.
-            ValueError: The job has no such step.
+            JobNotFoundError: The TrainJob does not exist.
+            ValueError: The TrainJob has no such step; the message lists its steps.
         """
-        return self.backend.logs(self.ref(name), step, bool(follow))
+        return self.backend.logs(self.get_job_ref(name), step, bool(follow))
 
-    def get_job_events(self, name: str) -> list[Event]:
-        """Return what happened to a TrainJob, oldest first.
+    def tail_job_logs(
+        self,
+        name: str | TrainJobRef,
+        cursor: Mapping[str, Any] | None = None,
+        job_ended: bool = False,
+        max_lines: int = MAX_LOG_LINES,
+    ) -> LogChunk:
+        """Return the log lines of all steps after a cursor, and the next cursor. Does not wait for new lines.
+
+        Reading from cursor to cursor returns every line once and in order, from any process.
+
+        Args:
+            name: Name or ref of the TrainJob.
+            cursor: `LogChunk.cursor` of the previous chunk. None (the default) starts at the beginning.
+            job_ended: True if the TrainJob has ended: the last line counts even without a line end. Default False.
+            max_lines: Approximate limit of lines to return. Default 1,000.
 
         Raises:
-            RuntimeError: There is no such job.
+            JobNotFoundError: The TrainJob does not exist.
         """
-        return self.backend.events(self.ref(name))
+        return self.backend.tail(self.get_job_ref(name), cursor or {}, job_ended, max_lines)
+
+    def get_job_events(self, name: str | TrainJobRef) -> list[Event]:
+        """Return the events of a TrainJob and its steps, oldest first.
+
+        Args:
+            name: Name or ref of the TrainJob.
+
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+        """
+        return self.backend.events(self.get_job_ref(name))
 
     def wait_for_job_status(
         self,
-        name: str,
+        name: str | TrainJobRef,
         status: set[str] = {"Complete"},  # noqa: B006 - the reference's signature; never changed here
         timeout: int = 600,
         polling_interval: int = 2,
         callbacks: list[Callable[[TrainJob], None]] | None = None,
     ) -> TrainJob:
-        """Wait until a TrainJob has one of the statuses.
+        """Wait until a TrainJob has one of the statuses, and return the TrainJob.
 
         Args:
-            name: The TrainJob.
-            status: Any of Created, Suspended, Running, Complete, Failed.
-            timeout: Seconds to wait at most.
-            polling_interval: Seconds between looks, less than the timeout.
-            callbacks: Called with the TrainJob at each look.
+            name: Name or ref of the TrainJob.
+            status: Any of ``Created``, ``Suspended``, ``Running``, ``Complete``, ``Failed``. Default ``{"Complete"}``.
+            timeout: Maximum time to wait, in seconds. Default 600.
+            polling_interval: Time between two observations, in seconds, less than the timeout. Default 2.
+            callbacks: Called with the TrainJob after each observation. None (the default) for none.
 
         Raises:
-            ValueError: An argument cannot be right.
-            RuntimeError: There is no such job, it failed, or it is complete and the status cannot come any more.
-            TimeoutError: The time is over.
+            ValueError: An argument is invalid.
+            JobNotFoundError: The TrainJob does not exist.
+            JobFailedError: The TrainJob failed, and ``Failed`` is not one of the statuses.
+            JobEndedError: The TrainJob is Complete, so it cannot reach any of the statuses.
+            WaitTimeoutError: The TrainJob did not reach any of the statuses within the timeout.
         """
-        _check_waiting(status, timeout, polling_interval)
+        _check_wait_arguments(status, timeout, polling_interval)
         end = time.monotonic() + timeout
-        with self.follow(name) as follower:
+        ref = self.get_job_ref(name)
+        with self.follow(ref) as follower:
             while True:
-                seen = follower.look(min(polling_interval, max(0.0, end - time.monotonic())))
-                job = follower.job()
+                observation = follower.next_observation(min(polling_interval, max(0.0, end - time.monotonic())))
+                job = follower.get_job()
                 for callback in callbacks or ():
                     callback(job)
                 if job.status in status:
                     return job
-                self._refuse_to_wait_for_the_ended(job, status)
+                self._raise_if_ended(ref, job, status)
                 if time.monotonic() >= end:
                     wanted = " or ".join(sorted(status))
-                    why = f" ({seen.trouble.diagnosis})" if seen.trouble else ""
+                    pending = observation.pending_failure
+                    why = f" ({pending.diagnosis})" if pending else ""
                     raise WaitTimeoutError(
-                        f"TrainJob {name!r} is {job.status}, not {wanted}, after {timeout} s{why}; it goes on"
+                        f"TrainJob {ref.name!r} is {job.status}, not {wanted}, after {timeout} s{why}; "
+                        "it has not been stopped"
                     )
 
-    def _refuse_to_wait_for_the_ended(self, job: TrainJob, status: set[str]) -> None:
+    def _raise_if_ended(self, ref: TrainJobRef, job: TrainJob, status: set[str]) -> None:
         if job.status == FAILED:
-            outcome = self.outcome(job.name)
-            raise JobFailedError(waiting.failure_message(outcome), outcome)
+            outcome = self.get_job_outcome(ref)
+            raise JobFailedError(wait_state.failure_message(outcome), outcome)
         if job.status == COMPLETE:
             wanted = " or ".join(sorted(status))
-            raise JobEndedError(f"TrainJob {job.name!r} is Complete and will not be {wanted} any more")
+            raise JobEndedError(f"TrainJob {job.name!r} is Complete and cannot become {wanted}")
 
-    def delete_job(self, name: str) -> None:
-        """Remove a TrainJob and end every process of it. Gone already: this succeeds."""
-        ref = self._ref_or_none(name)
+    def delete_job(self, name: str | TrainJobRef) -> None:
+        """Delete a TrainJob and end its processes. Succeeds if it does not exist.
+
+        Args:
+            name: Its name or ref. With a ref, another TrainJob that has the same name now is not deleted.
+        """
+        ref = self._find_ref(name)
         if ref is not None:
             self.backend.delete(ref)
 
-    def ref(self, job: str | TrainJobRef) -> TrainJobRef:
-        """Return the ref of a TrainJob by its name.
-
-        Raises:
-            JobNotFoundError: There is none.
-        """
-        return job if isinstance(job, TrainJobRef) else self.backend.ref(job)
+    def reap(self) -> list[str]:
+        """Delete the ended TrainJobs whose `DeleteAfter` time has passed, and return their names."""
+        return self.backend.reap()
 
     def observe(self, job: str | TrainJobRef) -> Observation:
-        """Take one look at a TrainJob."""
-        return self.backend.observe(self.ref(job))
+        """Return the status of a TrainJob now, with its progress and, if it has ended, its outcome.
 
-    def outcome(self, job: str | TrainJobRef) -> Outcome:
-        """Return what a finished TrainJob left.
+        Args:
+            job: Its name or ref.
 
         Raises:
-            WaitTimeoutError: It has not ended.
-            JobNotFoundError: There is none.
+            JobNotFoundError: The TrainJob does not exist.
+        """
+        return self.backend.observe(self.get_job_ref(job))
+
+    def get_job_outcome(self, job: str | TrainJobRef) -> Outcome:
+        """Return the outcome of a TrainJob that has ended.
+
+        Args:
+            job: Its name or ref.
+
+        Raises:
+            WaitTimeoutError: The TrainJob has not ended.
+            JobNotFoundError: The TrainJob does not exist.
         """
         return self.wait(job, timeout=0)
 
@@ -294,98 +444,168 @@ class TrainerClient:
         on_observation: Callable[[Observation], None] | None = None,
         fail_fast: bool = True,
     ) -> Outcome:
-        """Wait until a TrainJob has ended, and return what it left, failed or not.
+        """Wait until a TrainJob has ended, and return its outcome, whether it succeeded or failed.
+
+        Tolerates 30 minutes without a connection to the backend.
 
         Args:
             job: Its name or ref.
-            timeout: Seconds to wait at most; None for as long as it takes.
-            on_observation: Called at each look, for progress bars and log lines.
-            fail_fast: End a job that cannot get well (an image that does not exist, a crash loop, no node that could
-                take it for five minutes), instead of waiting until its backend gives it up.
+            timeout: Maximum time to wait, in seconds. None (the default) for no limit.
+            on_observation: Called after each observation, for progress bars and log lines. None for none.
+            fail_fast: True (the default) cancels a TrainJob that cannot start or recover (an image that does not
+                exist, a crash loop, five minutes without a node that fits), instead of waiting until the backend
+                reports the failure.
 
         Raises:
-            WaitTimeoutError: The time is over; the job goes on.
-            JobNotFoundError: There was no such job to begin with.
+            WaitTimeoutError: The TrainJob has not ended within the timeout. It is not stopped.
+            JobNotFoundError: The TrainJob does not exist.
         """
-        ref = self.ref(job)
-        state = waiting.start(ref, time.monotonic(), timeout, fail_fast)
+        ref = self.get_job_ref(job)
+        state = wait_state.start(ref, time.monotonic(), timeout, fail_fast)
         with self.follow(ref, progress=on_observation is not None) as follower:
             while state.outcome is None:
                 try:
-                    observation = follower.look(state.patience(time.monotonic(), follower.pushed))
+                    pause = state.timeout(time.monotonic(), follower.supports_watch)
+                    observation = follower.next_observation(pause)
                 except TrainerError as error:
-                    state = state.failed(error, time.monotonic())
+                    state = state.on_error(error, time.monotonic())
                 else:
                     if on_observation is not None:
                         on_observation(observation)
-                    state = state.seen(observation, time.monotonic())
-        return self.conclude(state)
+                    state = state.on_observation(observation, time.monotonic())
+        return self.finish_wait(state)
 
-    def conclude(self, state: waiting.Waiting) -> Outcome:
-        """Return the outcome of a waiting that is over, and end the job if it was given up.
+    def finish_wait(self, state: wait_state.WaitState) -> Outcome:
+        """Return the outcome of a finished wait. Cancels the TrainJob if the wait decided so (`should_cancel`).
 
-        An outcome means that its job has ended. Where ending it is not permitted, it goes on.
+        Args:
+            state: A wait whose `outcome` is set. An orchestrator that waits by itself, such as the Airflow sensor,
+                passes the state of its wait.
+
+        Raises:
+            ValueError: The wait is not finished.
         """
         if state.outcome is None:
-            raise ValueError(f"the waiting for TrainJob {state.ref.name!r} is not over")
-        if not state.gave_up:
-            with suppress(TrainerError):  # It is known here, and only kept for others.
-                self.backend.note(state.outcome)
+            raise ValueError(f"the wait for TrainJob {state.ref.name!r} is not finished")
+        if not state.should_cancel:
+            with suppress(TrainerError):  # The caller has the outcome; storing it only helps later readers.
+                self.backend.store_outcome(state.outcome)
             return state.outcome
         try:
-            self.backend.cancel(state.ref, because=state.outcome.diagnosis)
+            self.backend.cancel(state.ref, diagnosis=state.outcome.diagnosis)
             return self.backend.observe(state.ref).outcome or state.outcome
         except JobNotFoundError:
-            return state.outcome  # Where a job that is ended does not stay, or by somebody else.
+            return state.outcome  # Deleted by another process, or by a backend that keeps no cancelled jobs.
         except TrainerError as error:
-            _log.warning("TrainJob %r cannot get well and could not be ended: %s", state.ref.name, error)
+            _log.warning("TrainJob %r cannot recover and could not be cancelled: %s", state.ref.name, error)
             return state.outcome
 
     def follow(self, job: str | TrainJobRef, progress: bool = False) -> Follower:
-        """Return what looks at a TrainJob again and again, and is told of changes where the backend can.
+        """Return a follower, which observes one TrainJob repeatedly: by a watch where the backend has one.
 
         Args:
             job: Its name or ref.
-            progress: What the training reports of its progress counts as a change, too.
+            progress: True if a change of the reported progress is a change, too. Default False.
 
         Raises:
-            JobNotFoundError: There is no job of that name.
+            JobNotFoundError: No TrainJob has this name.
         """
-        return self.backend.follow(self.ref(job), progress)
+        return self.backend.follow(self.get_job_ref(job), progress)
 
     def suspend(self, job: str | TrainJobRef) -> None:
-        """End the steps that run but keep the TrainJob, to `resume` it later from its beginning."""
-        self.backend.suspend(self.ref(job))
+        """End the running steps of a TrainJob and keep the TrainJob (``spec.suspend: true``).
+
+        Succeeds if it is suspended already or has ended.
+
+        Args:
+            job: Its name or ref.
+
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+        """
+        self.backend.suspend(self.get_job_ref(job))
 
     def resume(self, job: str | TrainJobRef) -> None:
-        """Start a suspended TrainJob again."""
-        self.backend.resume(self.ref(job))
+        """Start a suspended TrainJob again from its beginning (``spec.suspend: false``).
+
+        Succeeds if it is not suspended.
+
+        Args:
+            job: Its name or ref.
+
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+        """
+        self.backend.resume(self.get_job_ref(job))
 
     def cancel(self, job: str | TrainJobRef) -> None:
-        """End a TrainJob for good and keep what it left. Ended already, or gone: this succeeds."""
-        ref = self._ref_or_none(job)
+        """End a TrainJob permanently and keep its logs and outcome. Succeeds if it has ended or does not exist.
+
+        Args:
+            job: Its name or ref.
+        """
+        ref = self._find_ref(job)
         if ref is not None:
             self.backend.cancel(ref)
 
-    def _ref_or_none(self, job: str | TrainJobRef) -> TrainJobRef | None:
+    def get_pod(self, name: str, uid: str, namespace: str | None = None) -> dict[str, Any] | None:
+        """Return a pod, such as the pod that this process runs in.
+
+        Args:
+            name: Name of the pod.
+            uid: Uid of the pod.
+            namespace: Namespace of the pod. None (the default) for the namespace of the client.
+
+        Returns:
+            The pod as Kubernetes returns it, with ``metadata`` and ``spec``. None if the namespace has no such pod,
+            and on a backend that does not run on Kubernetes.
+
+        Raises:
+            BackendUnavailableError: The cluster cannot be reached, or denies to list pods.
+        """
+        return self.backend.get_pod(name, uid, namespace)
+
+    def set_job_owner(
+        self,
+        job: str | TrainJobRef,
+        kind: str,
+        owner: OwnerReference | None,
+        labels: Mapping[str, str | None] | None = None,
+    ) -> None:
+        """Set or remove the Kubernetes ownerReference of one kind on a TrainJob (``metadata.ownerReferences``).
+
+        Kubernetes deletes the TrainJob when its owner is deleted. The owner must be in the TrainJob's namespace.
+
+        Args:
+            job: Its name or ref.
+            kind: Kind of the owner, such as ``"Workflow"``. Existing references to owners of this kind are removed.
+            owner: The new owner of this kind. None removes only.
+            labels: Labels to set with the same request; the value None removes a label. None (the default) for none.
+
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+            UnsupportedError: The backend does not run on Kubernetes.
+        """
+        self.backend.set_owner(self.get_job_ref(job), kind, owner, labels or {})
+
+    def _find_ref(self, job: str | TrainJobRef) -> TrainJobRef | None:
         try:
-            return self.ref(job)
+            return self.get_job_ref(job)
         except JobNotFoundError:
             return None
 
 
-def _check_waiting(status: set[str], timeout: float, polling_interval: float) -> None:
+def _check_wait_arguments(status: set[str], timeout: float, polling_interval: float) -> None:
     unknown = set(status) - STATUSES
     if unknown or not status:
         raise ValueError(
-            f"unknown status {', '.join(sorted(unknown)) or 'set()'}; known are {', '.join(sorted(STATUSES))}"
+            f"status must name one or more of {', '.join(sorted(STATUSES))}; got {', '.join(sorted(unknown)) or 'none'}"
         )
     if timeout <= 0:
-        raise ValueError(f"Timeout must be a positive number, got timeout={timeout}")
+        raise ValueError(f"timeout must be a positive number, got timeout={timeout}")
     if polling_interval <= 0:
-        raise ValueError(f"Polling interval must be a positive number, got polling_interval={polling_interval}")
+        raise ValueError(f"polling_interval must be a positive number, got polling_interval={polling_interval}")
     if polling_interval >= timeout:
         raise ValueError(
-            "Polling interval must be strictly less than timeout. "
-            f"Received polling_interval={polling_interval}, timeout={timeout}"
+            f"polling_interval must be less than timeout, got polling_interval={polling_interval}, timeout={timeout}"
         )

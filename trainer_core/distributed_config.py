@@ -1,7 +1,7 @@
-"""DistributedConfig: what Kale's distributed jobs are configured with, as an option.
+"""DistributedConfig: the option that configures the nodes of a distributed job, compatible with Kale's class.
 
-The parts that are objects of Kubernetes are objects of its client here. Only who gives some loads the client, which
-takes half a second; hence this is no part of `trainer_core.options`.
+Its attributes are objects of the Kubernetes Python client, whose import takes half a second. The client is imported
+only if such objects are used; for the same reason this module is not part of `trainer_core.options`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from trainer_core import checks, client_objects, resources
+from trainer_core import k8s_models, resources, validation
 from trainer_core.options.base import BaseOption, section
 from trainer_core.pytorch_jobs import CLEAN_POD_POLICIES, check_keys, check_scheduling_policy
 
@@ -19,49 +19,57 @@ if TYPE_CHECKING:
 
     from trainer_core.options.base import AnyTrainer
 else:
-    # Whoever reads the annotations finds names that mean something, without the client.
+    # Tools that evaluate the annotations at runtime find these names without the client.
     V1Affinity = V1EnvFromSource = V1EnvVar = V1Toleration = Any
 
 __all__ = ["DistributedConfig"]
 
-#: The fields that are lists of objects of Kubernetes, by their class.
-_LISTS = {"env": "V1EnvVar", "env_from": "V1EnvFromSource", "tolerations": "V1Toleration"}
-_POLICY = (
+#: Fields that are lists of Kubernetes objects, with the class of their items.
+_LIST_FIELDS = {"env": "V1EnvVar", "env_from": "V1EnvFromSource", "tolerations": "V1Toleration"}
+#: Keys of a RunPolicy.
+_RUN_POLICY_KEYS = (
     *("activeDeadlineSeconds", "backoffLimit", "cleanPodPolicy", "managedBy"),
     *("schedulingPolicy", "suspend", "ttlSecondsAfterFinished"),
 )
-#: What a run policy says in words that every request has.
-_SAME_WORDS = ("activeDeadlineSeconds", "suspend", "ttlSecondsAfterFinished")
-#: The least that a number may be.
-_COUNTS = {"activeDeadlineSeconds": 1, "ttlSecondsAfterFinished": 1, "backoffLimit": 0}
-_OWN_CONTROLLER = "kubeflow.org/training-operator"
+#: Keys of a RunPolicy that are fields of every request.
+_REQUEST_KEYS = ("activeDeadlineSeconds", "suspend", "ttlSecondsAfterFinished")
+#: Minimum of each integer key.
+_MINIMUMS = {"activeDeadlineSeconds": 1, "ttlSecondsAfterFinished": 1, "backoffLimit": 0}
+_TRAINING_OPERATOR = "kubeflow.org/training-operator"
 _MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 
 
 @dataclass
 class DistributedConfig(BaseOption):
-    """Configure every node of a distributed job alike, as ``kale.distributed.DistributedConfig`` does.
+    """Configure all nodes of a distributed job, with the arguments of ``kale.distributed.DistributedConfig``.
 
-    Wherever an object of Kubernetes is expected, a dict in Kubernetes' spelling serves as well
-    (``{"name": "MY_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}``), and a list may mix both; the
-    attributes hold objects in either case.
+    Instead of an object of the Kubernetes client, a dict with the field names of the Kubernetes API is accepted, as in
+    ``{"name": "MY_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}``. A list may contain both. The
+    attributes are objects in either case.
 
     Args:
-        env: Environment variables beside those of the trainer.
-        env_from: Sources of whole sets of environment variables.
-        requests: Quantities by resource name that each node is to have.
-        limits: Quantities by resource name that no node may exceed.
-        annotations: Of the pods.
-        labels: Of the pods.
-        node_selector: Labels that a machine must have.
-        affinity: Which machines the pods like, and which other pods beside them.
-        tolerations: Which taints of machines the pods bear.
-        run_policy: How the job lives, as a dict in Kubernetes' spelling or an object such as ``V1RunPolicy``.
+        env: Environment variables in addition to those of the trainer (`spec.containers[].env`).
+        env_from: ConfigMaps and Secrets whose keys become environment variables (`spec.containers[].envFrom`). Only the
+            Training Operator backend supports it.
+        requests: Resource requests of each node, as quantities by resource name.
+        limits: Resource limits of each node, as quantities by resource name.
+        annotations: Annotations of the pods.
+        labels: Labels of the pods.
+        node_selector: Labels that a Kubernetes node must have (`spec.nodeSelector`).
+        affinity: Affinity of the pods (`spec.affinity`).
+        tolerations: Tolerations of the pods (`spec.tolerations`).
+        run_policy: RunPolicy of the job, as a dict or as an object such as ``V1RunPolicy``. Keys:
+            ``activeDeadlineSeconds``, ``backoffLimit``, ``cleanPodPolicy``, ``managedBy``, ``schedulingPolicy``,
+            ``suspend`` and ``ttlSecondsAfterFinished``; see
+            https://pkg.go.dev/github.com/kubeflow/training-operator/pkg/apis/kubeflow.org/v1#RunPolicy.
 
     Raises:
-        ValueError: A value is not of its kind or has a key that Kubernetes does not know, or the backend does not
-            accept it.
-        BackendUnavailableError: Objects of Kubernetes were given, and its client is not installed.
+        ValueError: A value has the wrong type or an unknown key, or the backend does not support the option.
+        BackendUnavailableError: Objects of the Kubernetes client are used, and the extra `kubernetes` is not installed.
+
+    Example:
+        >>> config = DistributedConfig(limits={"nvidia.com/gpu": 1}, node_selector={"pool": "gpu"})
+        >>> client.train(trainer=trainer, options=[config])  # doctest: +SKIP
     """
 
     env: list[V1EnvVar] = field(default_factory=list)
@@ -76,49 +84,49 @@ class DistributedConfig(BaseOption):
     run_policy: Any = None
 
     def __post_init__(self) -> None:
-        for name, kind in _LISTS.items():
-            setattr(self, name, client_objects.listed(name, getattr(self, name), kind))
+        for name, kind in _LIST_FIELDS.items():
+            setattr(self, name, k8s_models.create_models(name, getattr(self, name), kind))
         if self.affinity is not None:
-            self.affinity = client_objects.made("affinity", self.affinity, "V1Affinity")
+            self.affinity = k8s_models.create_model("affinity", self.affinity, "V1Affinity")
         for name in ("requests", "limits"):
             _check_dict(name, getattr(self, name))
             resources.check_resources(name, getattr(self, name))
         for name in ("annotations", "labels", "node_selector"):
             _check_dict(name, getattr(self, name))
-            check = checks.check_annotations if name == "annotations" else checks.check_labels
+            check = validation.check_annotations if name == "annotations" else validation.check_labels
             check(name, getattr(self, name))
-        self._policy()
+        self._get_run_policy()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what is set as plain JSON data, by attribute; what lies deeper is in Kubernetes' spelling."""
-        found = {name: client_objects.plain(value) for name, value in vars(self).items()}
-        return {name: value for name, value in found.items() if value not in (None, [], {})}
+        """Return the attributes that are set as JSON data; nested objects have field names of the Kubernetes API."""
+        values = {name: k8s_models.to_plain_data(value) for name, value in vars(self).items()}
+        return {name: value for name, value in values.items() if value not in (None, [], {})}
 
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
-        # Lists may have got entries since.
+        # Lists may have been changed since the last check.
         self.__post_init__()
-        spec, data, policy = section(job_spec, "spec"), self.to_dict(), self._policy()
-        spec.update({name: policy.pop(name) for name in _SAME_WORDS if name in policy})
+        spec, data, policy = section(job_spec, "spec"), self.to_dict(), self._get_run_policy()
+        spec.update({name: policy.pop(name) for name in _REQUEST_KEYS if name in policy})
         if policy.pop("managedBy", None) == _MULTIKUEUE:
             spec["managedBy"] = _MULTIKUEUE
         data.pop("run_policy", None)
         spec["distributed"] = {**data, **({"run_policy": policy} if policy else {})}
 
-    def _policy(self) -> dict[str, Any]:
-        """The run policy as plain data, checked."""
-        policy = client_objects.plain(self.run_policy)
+    def _get_run_policy(self) -> dict[str, Any]:
+        """Return the run policy as plain data, after checking it."""
+        policy = k8s_models.to_plain_data(self.run_policy)
         if policy is None:
             return {}
         if not isinstance(policy, Mapping):
             raise ValueError(f"run_policy must be a dict or an object such as V1RunPolicy, got {type(policy).__name__}")
-        check_keys("run_policy", policy, _POLICY)
-        for name, least in _COUNTS.items():
-            checks.check_count(f"run_policy.{name}", policy.get(name), least)
+        check_keys("run_policy", policy, _RUN_POLICY_KEYS)
+        for name, minimum in _MINIMUMS.items():
+            validation.check_count(f"run_policy.{name}", policy.get(name), minimum)
         if not isinstance(policy.get("suspend", False), (bool, str)):
             raise ValueError(f"run_policy.suspend must be true or false, got {policy['suspend']!r}")
-        for name, known in (("cleanPodPolicy", CLEAN_POD_POLICIES), ("managedBy", (_OWN_CONTROLLER, _MULTIKUEUE))):
-            if name in policy and not checks.is_placeholder(policy[name]):
-                checks.check_one_of(f"run_policy.{name}", policy[name], known)
+        for name, known in (("cleanPodPolicy", CLEAN_POD_POLICIES), ("managedBy", (_TRAINING_OPERATOR, _MULTIKUEUE))):
+            if name in policy and not validation.is_placeholder(policy[name]):
+                validation.check_one_of(f"run_policy.{name}", policy[name], known)
         check_scheduling_policy("run_policy.schedulingPolicy", policy.get("schedulingPolicy", {}))
         return dict(policy)
 

@@ -1,19 +1,19 @@
-"""Every error of the core, in one tree.
+"""All errors of the core, in one tree, and the sentence that names a missing extra.
 
     TrainerError
-     ├── InvalidRequestError      (ValueError)     a value in a request cannot be right
-     ├── UnsupportedError         (ValueError)     the request is fine, this backend cannot do it
-     ├── JobNotFoundError         (RuntimeError)   no TrainJob of that name
-     ├── RuntimeNotFoundError     (RuntimeError)   no runtime of that name
-     ├── ConflictError            (RuntimeError)   the name belongs to another request
-     ├── JobFailedError           (RuntimeError)   the TrainJob ended Failed; carries its Outcome
-     ├── JobEndedError            (RuntimeError)   the TrainJob has ended, the status waited for cannot come
-     ├── WaitTimeoutError         (TimeoutError)   the TrainJob did not get there in time; it goes on running
-     └── BackendUnavailableError  (RuntimeError)   the backend, or what it needs installed, cannot be reached
+     ├── InvalidRequestError      (ValueError)     a value of a request is invalid
+     ├── UnsupportedError         (ValueError)     the request is valid, but the backend cannot do what it asks for
+     ├── JobNotFoundError         (RuntimeError)   the TrainJob does not exist
+     ├── RuntimeNotFoundError     (RuntimeError)   the runtime does not exist
+     ├── ConflictError            (RuntimeError)   the name belongs to another owner or request
+     ├── JobFailedError           (RuntimeError)   the TrainJob failed; carries its Outcome
+     ├── JobEndedError            (RuntimeError)   the TrainJob is Complete and cannot reach the status waited for
+     ├── WaitTimeoutError         (TimeoutError)   a wait timed out; the TrainJob is not stopped
+     └── BackendUnavailableError  (RuntimeError)   the backend, or a package it needs, is not available
+          └── JobElsewhereError                    the TrainJob lives on a host that this process cannot see
 
-Each also derives from the built-in that the API reference of the Kubeflow SDK names for the
-situation, so code written against the reference catches the same things.
-Constructors of public classes and options raise plain ``ValueError``.
+Each class also derives from the built-in that the Kubeflow SDK raises in the same situation, so that code written for
+the SDK catches the same errors. Constructors of public classes and options raise plain ``ValueError``.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trainer_core.outcome import Outcome
+    from trainer_core.jobs import Outcome
 
 __all__ = [
     "BackendUnavailableError",
     "ConflictError",
     "InvalidRequestError",
+    "JobElsewhereError",
     "JobEndedError",
     "JobFailedError",
     "JobNotFoundError",
@@ -34,41 +35,42 @@ __all__ = [
     "TrainerError",
     "UnsupportedError",
     "WaitTimeoutError",
+    "missing_extra",
 ]
 
 
 class TrainerError(Exception):
-    """The root: catch this to catch whatever the core raises on purpose.
+    """Base class of all errors that the core raises on purpose.
 
-    Its message is one line: what was wrong, where, and what to do.
+    The message is one line: the subject (job, field, file), what is wrong with it, and what to do.
     """
 
 
 class InvalidRequestError(TrainerError, ValueError):
-    """A value of a request cannot be right; nothing was created."""
+    """A value of a request is invalid. Nothing was created."""
 
 
 class UnsupportedError(TrainerError, ValueError):
-    """The chosen backend or runtime cannot express this request; nothing was created."""
+    """The backend or runtime cannot do what the request asks for. Nothing was created."""
 
 
 class JobNotFoundError(TrainerError, RuntimeError):
-    """There is no TrainJob of that name (any more)."""
+    """The TrainJob does not exist, or was deleted."""
 
 
 class RuntimeNotFoundError(TrainerError, RuntimeError):
-    """There is no runtime of that name; the message lists those there are."""
+    """The runtime does not exist. The message lists the known ones."""
 
 
 class ConflictError(TrainerError, RuntimeError):
-    """The name is taken by a TrainJob of another owner or with another request."""
+    """The name belongs to a TrainJob of another owner or with another request."""
 
 
 class JobFailedError(TrainerError, RuntimeError):
-    """The TrainJob ended in status Failed.
+    """The TrainJob ended with status Failed.
 
     Attributes:
-        outcome: What it left, with the diagnosis.
+        outcome: Its outcome, with the diagnosis.
     """
 
     def __init__(self, message: str, outcome: Outcome) -> None:
@@ -77,18 +79,35 @@ class JobFailedError(TrainerError, RuntimeError):
 
 
 class JobEndedError(TrainerError, RuntimeError):
-    """The TrainJob is Complete, so the status that was waited for cannot come any more."""
+    """The TrainJob is Complete, so it cannot reach the status that was waited for."""
 
 
 class WaitTimeoutError(TrainerError, TimeoutError):
-    """The time given for waiting has passed; the TrainJob itself goes on."""
+    """The TrainJob did not end, or did not reach a status, within the timeout. It is not stopped."""
 
 
 class BackendUnavailableError(TrainerError, RuntimeError):
-    """The backend cannot be used: not reachable, not permitted, or an extra is not installed.
+    """The backend cannot be reached, denies access, or needs a package that is not installed.
 
     Attributes:
-        transient: It may be there again in a while; False where only a person can help.
+        transient: True if the backend may be available again later. False if a person has to change something.
     """
 
     transient = True
+
+
+class JobElsewhereError(BackendUnavailableError):
+    """The TrainJob lives on another host, or in another PID namespace, and may still run there. Nothing was changed."""
+
+    transient = False
+
+
+def missing_extra(subject: str, package: str, extra: str) -> str:
+    """Return the message for a package that is not installed: who needs it, and the extra that installs it.
+
+    Args:
+        subject: What needs the package, such as ``"the container backend"``.
+        package: Name of the package, such as ``"docker"``.
+        extra: Extra of this distribution that installs it, such as ``"containers"``.
+    """
+    return f"{subject} needs the package {package}, which is not installed: pip install 'trainjob-workflows[{extra}]'"

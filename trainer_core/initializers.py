@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, get_args
 from urllib.parse import urlsplit
 
-from trainer_core import checks, resources
-from trainer_core.inside import contract
-from trainer_core.secrets import SecretRef, secret_from
+from trainer_core import resources, validation
+from trainer_core.node import env
+from trainer_core.secrets import SecretRef, parse_secret
 
 __all__ = [
     "DATASET_PATH",
@@ -30,11 +30,11 @@ __all__ = [
     "initializer_from_dict",
 ]
 
-#: Where the fetched dataset and model lie inside a training container.
-DATASET_PATH = contract.DEFAULTS[contract.DATASET_PATH]
-MODEL_PATH = contract.DEFAULTS[contract.MODEL_PATH]
+#: Mount paths of the fetched dataset and model in a training container.
+DATASET_PATH = env.DEFAULTS[env.DATASET_PATH]
+MODEL_PATH = env.DEFAULTS[env.MODEL_PATH]
 
-#: Weights in formats that training does not read; left out of pre-trained models.
+#: Weights in other formats than safetensors, excluded from pre-trained models.
 _MODEL_IGNORE_PATTERNS = ["*.msgpack", "*.h5", "*.bin", "*.pt", "*.pth"]
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+")
 _MAX_URI_LENGTH = 2048
@@ -43,34 +43,34 @@ _SECRET_FIELDS = ("access_token", "access_key_id", "secret_access_key")
 
 @dataclass
 class BaseInitializer(ABC):
-    """What all initializers have in common.
+    """Base class of all initializers.
 
     Args:
-        storage_uri: Where the data lies, as ``scheme://…``.
+        storage_uri: URI of the data, ``scheme://…``.
 
     Raises:
-        ValueError: It is no URI, or another argument cannot be right.
+        ValueError: Not a URI, or another invalid value.
     """
 
     storage_uri: str
 
     def __post_init__(self) -> None:
-        """Refuse arguments that cannot be right.
+        """Validate the fields.
 
         Raises:
-            ValueError: One line that names the argument.
+            ValueError: One line that names the invalid field.
         """
-        checks.check_text("storage_uri", self.storage_uri, "hf://owner/name")
+        validation.check_string("storage_uri", self.storage_uri, "hf://owner/name")
         if len(self.storage_uri) > _MAX_URI_LENGTH:
             raise ValueError(f"storage_uri has {len(self.storage_uri)} characters; use at most {_MAX_URI_LENGTH}")
-        if not _URI.fullmatch(self.storage_uri) and not checks.is_placeholder(self.storage_uri):
+        if not _URI.fullmatch(self.storage_uri) and not validation.is_placeholder(self.storage_uri):
             raise ValueError(f"storage_uri must look like 'scheme://rest', got {self.storage_uri!r}")
         _check_ignore_patterns(getattr(self, "ignore_patterns", None))
         for name in _SECRET_FIELDS:
             _check_secret(name, getattr(self, name, None))
 
     def _check_scheme(self, scheme: str) -> None:
-        # A URI that is still to be filled in may turn out to have any scheme.
+        # A template may become a URI of any scheme.
         if not self.storage_uri.startswith((scheme, "{")):
             raise ValueError(f"storage_uri must start with '{scheme}', got {self.storage_uri}")
 
@@ -85,13 +85,22 @@ class _HuggingFaceInitializer(BaseInitializer):
 class HuggingFaceDatasetInitializer(_HuggingFaceInitializer):
     """Fetch a dataset from the Hugging Face Hub.
 
+    Upstream: ``spec.initializer.dataset`` of a TrainJob.
+
     Args:
-        storage_uri: ``hf://<owner>/<dataset>[@<revision>][/<path>]``; Trainer's own images take no more than the name.
-        ignore_patterns: Glob patterns of files to leave out.
-        access_token: For private or gated datasets; better a `SecretRef` than the token itself.
+        storage_uri: ``hf://<owner>/<name>[@<revision>][/<path>]`` (``storageUri``). Trainer's own images support
+            neither revision nor path.
+        ignore_patterns: Glob patterns of files to exclude. The default is none.
+        access_token: Token for private or gated repositories. Prefer a `SecretRef` to the token itself. The default is
+            the environment of the initializer.
 
     Raises:
-        ValueError: An argument cannot be right.
+        ValueError: An invalid value.
+
+    Example:
+        ```python
+        Initializer(dataset=HuggingFaceDatasetInitializer("hf://team/digits@v1"))
+        ```
     """
 
 
@@ -99,13 +108,22 @@ class HuggingFaceDatasetInitializer(_HuggingFaceInitializer):
 class HuggingFaceModelInitializer(_HuggingFaceInitializer):
     """Fetch a pre-trained model from the Hugging Face Hub.
 
+    Upstream: ``spec.initializer.model`` of a TrainJob.
+
     Args:
-        storage_uri: ``hf://<owner>/<model>[@<revision>][/<path>]``; Trainer's own images take no more than the name.
-        ignore_patterns: Glob patterns of files to leave out; by default weights that are not safetensors.
-        access_token: For private or gated models; better a `SecretRef` than the token itself.
+        storage_uri: ``hf://<owner>/<name>[@<revision>][/<path>]`` (``storageUri``). Trainer's own images support
+            neither revision nor path.
+        ignore_patterns: Glob patterns of files to exclude. By default weights in other formats than safetensors.
+        access_token: Token for private or gated repositories. Prefer a `SecretRef` to the token itself. The default is
+            the environment of the initializer.
 
     Raises:
-        ValueError: An argument cannot be right.
+        ValueError: An invalid value.
+
+    Example:
+        ```python
+        Initializer(model=HuggingFaceModelInitializer("hf://team/base"))
+        ```
     """
 
     ignore_patterns: list[str] | None = field(default_factory=_MODEL_IGNORE_PATTERNS.copy)
@@ -130,37 +148,53 @@ class _S3Initializer(BaseInitializer):
 
 @dataclass
 class S3DatasetInitializer(_S3Initializer):
-    """Fetch a dataset from S3, or from storage that speaks its language.
+    """Fetch a dataset from S3 or compatible storage.
+
+    Upstream: ``spec.initializer.dataset`` of a TrainJob.
 
     Args:
-        storage_uri: ``s3://<bucket>/<prefix>``.
-        ignore_patterns: Glob patterns of keys to leave out.
-        endpoint: URL of the storage; None for AWS.
-        access_key_id: Better a `SecretRef` than the text itself; None for the credentials found where it runs.
-        secret_access_key: Likewise.
-        region: Region of the bucket; None to find it out.
-        role_arn: Role to assume.
+        storage_uri: ``s3://<bucket>/<prefix>`` (``storageUri``).
+        ignore_patterns: Glob patterns of keys to exclude. The default is none.
+        endpoint: URL of the storage. The default is AWS.
+        access_key_id: Prefer a `SecretRef` to the text itself. The default is the credentials of the initializer's
+            environment.
+        secret_access_key: Prefer a `SecretRef` to the text itself.
+        region: Region of the bucket. By default it is determined automatically.
+        role_arn: ARN of a role to assume. The default is none.
 
     Raises:
-        ValueError: An argument cannot be right.
+        ValueError: An invalid value.
+
+    Example:
+        ```python
+        Initializer(dataset=S3DatasetInitializer("s3://team/digits", region="eu-west-1"))
+        ```
     """
 
 
 @dataclass
 class S3ModelInitializer(_S3Initializer):
-    """Fetch a pre-trained model from S3, or from storage that speaks its language.
+    """Fetch a pre-trained model from S3 or compatible storage.
+
+    Upstream: ``spec.initializer.model`` of a TrainJob.
 
     Args:
-        storage_uri: ``s3://<bucket>/<prefix>``.
-        ignore_patterns: Glob patterns of keys to leave out; by default weights that are not safetensors.
-        endpoint: URL of the storage; None for AWS.
-        access_key_id: Better a `SecretRef` than the text itself; None for the credentials found where it runs.
-        secret_access_key: Likewise.
-        region: Region of the bucket; None to find it out.
-        role_arn: Role to assume.
+        storage_uri: ``s3://<bucket>/<prefix>`` (``storageUri``).
+        ignore_patterns: Glob patterns of keys to exclude. By default weights in other formats than safetensors.
+        endpoint: URL of the storage. The default is AWS.
+        access_key_id: Prefer a `SecretRef` to the text itself. The default is the credentials of the initializer's
+            environment.
+        secret_access_key: Prefer a `SecretRef` to the text itself.
+        region: Region of the bucket. By default it is determined automatically.
+        role_arn: ARN of a role to assume. The default is none.
 
     Raises:
-        ValueError: An argument cannot be right.
+        ValueError: An invalid value.
+
+    Example:
+        ```python
+        Initializer(model=S3ModelInitializer("s3://team/base", region="eu-west-1"))
+        ```
     """
 
     ignore_patterns: list[str] | None = field(default_factory=_MODEL_IGNORE_PATTERNS.copy)
@@ -168,20 +202,29 @@ class S3ModelInitializer(_S3Initializer):
 
 @dataclass
 class DataCacheInitializer(BaseInitializer):
-    """Serve a table to the training nodes from a cache in memory, spread over data nodes.
+    """Serve a table to the training nodes from a distributed in-memory cache.
+
+    Only Kubeflow Trainer accepts it. Upstream: Trainer's [data
+    cache](https://www.kubeflow.org/docs/components/trainer/user-guides/data-cache/).
 
     Args:
         storage_uri: ``cache://<SCHEMA_NAME>/<TABLE_NAME>``.
-        metadata_loc: Where the table's metadata file lies, such as ``s3://bucket/path/metadata.json``.
-        num_data_nodes: Data nodes, more than 1; a head node is added to them.
-        head_cpu: CPU of the head node, as a Kubernetes quantity; None for Trainer's default.
-        head_mem: Memory of the head node.
-        worker_cpu: CPU of each data node.
-        worker_mem: Memory of each data node.
-        iam_role: Role that may read `metadata_loc`.
+        metadata_loc: Location of the table's metadata file, such as ``s3://bucket/path/metadata.json``.
+        num_data_nodes: Number of data nodes, more than 1; a head node is added.
+        head_cpu: CPU of the head node, as a Kubernetes quantity. The default is Trainer's.
+        head_mem: Memory of the head node. The default is Trainer's.
+        worker_cpu: CPU of each data node. The default is Trainer's.
+        worker_mem: Memory of each data node. The default is Trainer's.
+        iam_role: ARN of a role that may read `metadata_loc`. The default is none.
 
     Raises:
-        ValueError: An argument cannot be right.
+        ValueError: An invalid value.
+
+    Example:
+        ```python
+        cache = DataCacheInitializer("cache://sales/orders", "s3://lake/orders/metadata.json", num_data_nodes=4)
+        Initializer(dataset=cache)
+        ```
     """
 
     metadata_loc: str
@@ -197,20 +240,20 @@ class DataCacheInitializer(BaseInitializer):
         self._check_data_nodes()
         self._check_scheme("cache://")
         parts = self.storage_uri.removeprefix("cache://").split("/")
-        if not checks.is_placeholder(self.storage_uri) and (len(parts) != 2 or not all(parts)):
+        if not validation.is_placeholder(self.storage_uri) and (len(parts) != 2 or not all(parts)):
             form = "cache://<SCHEMA_NAME>/<TABLE_NAME>"
             raise ValueError(f"storage_uri must be in format '{form}', got {self.storage_uri}")
-        checks.check_text("metadata_loc", self.metadata_loc, "s3://bucket/path/metadata.json")
+        validation.check_string("metadata_loc", self.metadata_loc, "s3://bucket/path/metadata.json")
         for name in ("head_cpu", "head_mem", "worker_cpu", "worker_mem"):
             _check_quantity(name, getattr(self, name))
         _check_optional_text("iam_role", self.iam_role, "arn:aws:iam::123456789012:role/reader")
 
     def _check_data_nodes(self) -> None:
-        # Unlike other counts it cannot be filled in later: the cluster's size is computed from it.
-        given: object = self.num_data_nodes
-        count = int(given) if isinstance(given, str) and given.isdecimal() else given
+        # Unlike other counts it cannot be a template: the size of the cluster is computed from it.
+        value: object = self.num_data_nodes
+        count = int(value) if isinstance(value, str) and value.isdecimal() else value
         if isinstance(count, bool) or not isinstance(count, int) or count <= 1:
-            raise ValueError(f"num_data_nodes must be greater than 1, got {given!r}")
+            raise ValueError(f"num_data_nodes must be greater than 1, got {value!r}")
 
 
 @dataclass
@@ -222,9 +265,9 @@ class _FileInitializer(BaseInitializer):
         super().__post_init__()
         self._check_scheme("file://")
         parts = urlsplit(self.storage_uri)
-        if not checks.is_placeholder(self.storage_uri) and (parts.netloc or not parts.path.startswith("/")):
+        if not validation.is_placeholder(self.storage_uri) and (parts.netloc or not parts.path.startswith("/")):
             raise ValueError(
-                "storage_uri must be 'file://' and an absolute path, such as 'file:///data/digits', "
+                "storage_uri must be 'file://' with an absolute path, such as 'file:///data/digits', "
                 f"got {self.storage_uri}"
             )
         if not isinstance(self.link, bool):
@@ -233,29 +276,46 @@ class _FileInitializer(BaseInitializer):
 
 @dataclass
 class FileDatasetInitializer(_FileInitializer):
-    """Take a dataset from a folder or file of the machine that runs the job.
+    """Copy a dataset from a folder or file of the machine that runs the job.
+
+    Only backends on one machine accept it (local, debug, container).
 
     Args:
         storage_uri: ``file:///<absolute path>``.
-        ignore_patterns: Glob patterns of files to leave out.
-        link: Link instead of copying. Training then reads the source itself, and must not write to it.
+        ignore_patterns: Glob patterns of files to exclude. The default is none.
+        link: Create links instead of copies. Training then reads the source itself and must not write to it. The
+            default is False.
 
     Raises:
-        ValueError: An argument cannot be right.
+        ValueError: An invalid value.
+
+    Example:
+        ```python
+        Initializer(dataset=FileDatasetInitializer("file:///data/digits"))
+        ```
     """
 
 
 @dataclass
 class FileModelInitializer(_FileInitializer):
-    """Take a pre-trained model from a folder or file of the machine that runs the job.
+    """Copy a pre-trained model from a folder or file of the machine that runs the job.
+
+    Only backends on one machine accept it (local, debug, container).
 
     Args:
         storage_uri: ``file:///<absolute path>``.
-        ignore_patterns: Glob patterns of files to leave out; by default none: a folder holds what was put there.
-        link: Link instead of copying. Training then reads the source itself, and must not write to it.
+        ignore_patterns: Glob patterns of files to exclude. The default is none: the folder is expected to hold only
+            what is needed.
+        link: Create links instead of copies. Training then reads the source itself and must not write to it. The
+            default is False.
 
     Raises:
-        ValueError: An argument cannot be right.
+        ValueError: An invalid value.
+
+    Example:
+        ```python
+        Initializer(model=FileModelInitializer("file:///data/digits"))
+        ```
     """
 
 
@@ -264,38 +324,48 @@ class _VolumeInitializer(BaseInitializer):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_scheme("pvc://")
-        if checks.is_placeholder(self.storage_uri):
+        if validation.is_placeholder(self.storage_uri):
             return
         claim, _, path = self.storage_uri.removeprefix("pvc://").partition("/")
-        checks.check_object_name("storage_uri: the volume claim", claim)
-        # It becomes the subPath of a mount, which Kubernetes wants to stay inside the volume.
+        validation.check_object_name("storage_uri: the volume claim", claim)
+        # It becomes the subPath of a mount, which Kubernetes restricts to the volume.
         if ".." in path.split("/") or path.startswith("/"):
             raise ValueError(f"storage_uri must be 'pvc://<claim>/<path in it>', got {self.storage_uri}")
 
 
 @dataclass
 class VolumeDatasetInitializer(_VolumeInitializer):
-    """Take a dataset that lies in a volume of the cluster, such as one that `initialize` fetched. Nothing is copied.
+    """Mount a dataset that is in a volume, such as one that `initialize` fetched; nothing is copied.
 
     Args:
-        storage_uri: ``pvc://<claim>/<path>``: a PersistentVolumeClaim of the job's namespace and a folder in it; all of
-            it without a path. Training can read it and not write to it.
+        storage_uri: ``pvc://<claim>/<path>``: a PersistentVolumeClaim of the job's namespace and a folder in it;
+            without a path, all of it. It is mounted read-only.
 
     Raises:
-        ValueError: An argument cannot be right.
+        ValueError: An invalid value.
+
+    Example:
+        ```python
+        Initializer(dataset=VolumeDatasetInitializer("pvc://digits/dataset"))
+        ```
     """
 
 
 @dataclass
 class VolumeModelInitializer(_VolumeInitializer):
-    """Take a pre-trained model that lies in a volume of the cluster, such as one that `initialize` fetched.
+    """Mount a pre-trained model that is in a volume, such as one that `initialize` fetched; nothing is copied.
 
     Args:
-        storage_uri: ``pvc://<claim>/<path>``: a PersistentVolumeClaim of the job's namespace and a folder in it; all of
-            it without a path. Training can read it and not write to it.
+        storage_uri: ``pvc://<claim>/<path>``: a PersistentVolumeClaim of the job's namespace and a folder in it;
+            without a path, all of it. It is mounted read-only.
 
     Raises:
-        ValueError: An argument cannot be right.
+        ValueError: An invalid value.
+
+    Example:
+        ```python
+        Initializer(model=VolumeModelInitializer("pvc://digits/model"))
+        ```
     """
 
 
@@ -314,11 +384,17 @@ class Initializer:
     """What to fetch before training starts.
 
     Args:
-        dataset: Lies at `DATASET_PATH` in the training containers; see `dataset_path` for any backend.
-        model: Lies at `MODEL_PATH`; see `model_path`.
+        dataset: Mounted at `DATASET_PATH` in training containers; `dataset_path` returns it on every backend.
+        model: Mounted at `MODEL_PATH` in training containers; `model_path` returns it on every backend.
 
     Raises:
-        ValueError: One of them is no initializer of its kind.
+        ValueError: Not an initializer of the right kind.
+
+    Example:
+        ```python
+        fetch = Initializer(dataset=HuggingFaceDatasetInitializer("hf://team/digits"))
+        client.train(initializer=fetch, trainer=trainer)
+        ```
     """
 
     dataset: _Dataset | None = None
@@ -338,33 +414,33 @@ _BY_SCHEME: dict[str, dict[str, type[BaseInitializer]]] = {
     },
     "model": {"s3": S3ModelInitializer, "file": FileModelInitializer, "pvc": VolumeModelInitializer},
 }
-_ELSE = {"dataset": HuggingFaceDatasetInitializer, "model": HuggingFaceModelInitializer}
+_DEFAULT_BY_ROLE = {"dataset": HuggingFaceDatasetInitializer, "model": HuggingFaceModelInitializer}
 
 
 def initializer_from_dict(data: Mapping[str, Any]) -> Initializer:
-    """Build an initializer from plain data, as a YAML file holds it.
+    """Build an initializer from plain data, as in a YAML file.
 
     Args:
-        data: ``dataset`` and ``model``, each a URI, or a dict of the fields of the initializer that its scheme names.
-            A secret is given as ``{"name": …, "key": …}``.
+        data: ``dataset`` and ``model``, each a URI or a dict with the fields of the initializer for its scheme. A
+            secret is written ``{"name": …, "key": …}``.
 
     Raises:
-        ValueError: An unknown field, or a value that the constructor refuses.
+        ValueError: An unknown field, or an invalid value.
     """
-    sources = checks.known_fields(Initializer, data)
-    made = {role: _source_from(role, given) for role, given in sources.items() if given is not None}
-    return Initializer(**made)
+    sources = validation.known_fields(Initializer, data)
+    initializers = {role: _parse_source(role, source) for role, source in sources.items() if source is not None}
+    return Initializer(**initializers)
 
 
-def _source_from(role: str, given: Any) -> Any:
-    settings = {"storage_uri": given} if isinstance(given, str) else given
+def _parse_source(role: str, source: Any) -> Any:
+    settings = {"storage_uri": source} if isinstance(source, str) else source
     if not isinstance(settings, Mapping) or not isinstance(settings.get("storage_uri"), str):
-        raise ValueError(f"initializer {role} must be a URI, or a dict with storage_uri; got {type(given).__name__}")
+        raise ValueError(f"initializer {role} must be a URI, or a dict with storage_uri; got {type(source).__name__}")
     scheme = settings["storage_uri"].partition("://")[0]
-    kind = _BY_SCHEME[role].get(scheme, _ELSE[role])
-    fields = checks.known_fields(kind, settings)
-    found = {name: secret_from(fields[name]) for name in _SECRET_FIELDS if name in fields}
-    return kind(**{**fields, **found})
+    kind = _BY_SCHEME[role].get(scheme, _DEFAULT_BY_ROLE[role])
+    fields = validation.known_fields(kind, settings)
+    secret_fields = {name: parse_secret(fields[name]) for name in _SECRET_FIELDS if name in fields}
+    return kind(**{**fields, **secret_fields})
 
 
 def _check_kind(what: str, value: object, kinds: tuple[type[BaseInitializer], ...]) -> None:
@@ -374,20 +450,22 @@ def _check_kind(what: str, value: object, kinds: tuple[type[BaseInitializer], ..
 
 
 def _check_ignore_patterns(patterns: object) -> None:
-    checks.check_texts("ignore_patterns", patterns, "*.bin")
+    validation.check_strings("ignore_patterns", patterns, "*.bin")
     for pattern in patterns if isinstance(patterns, (list, tuple)) else ():
         if "," in pattern:
-            # Trainer's initializers read the patterns from one comma-separated variable.
-            raise ValueError(f"ignore_patterns: {pattern!r} has a comma, which separates patterns; write '?' instead")
+            # Trainer's initializers read the patterns from one comma-separated environment variable.
+            raise ValueError(
+                f"ignore_patterns: {pattern!r} contains a comma, which separates patterns; use '?' instead"
+            )
 
 
 def _check_secret(what: str, value: object) -> None:
     if value is not None and not isinstance(value, SecretRef) and not (isinstance(value, str) and value.strip()):
-        raise ValueError(f"{what} must be SecretRef(name, key), a non-empty text or None, got {type(value).__name__}")
+        raise ValueError(f"{what} must be SecretRef(name, key), a non-empty string or None, got {type(value).__name__}")
 
 
 def _check_quantity(what: str, value: Any) -> None:
-    if value is None or checks.is_placeholder(value):
+    if value is None or validation.is_placeholder(value):
         return
     try:
         resources.parse_quantity(value)
@@ -397,4 +475,4 @@ def _check_quantity(what: str, value: Any) -> None:
 
 def _check_optional_text(what: str, value: object, example: str) -> None:
     if value is not None:
-        checks.check_text(what, value, example)
+        validation.check_string(what, value, example)

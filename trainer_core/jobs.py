@@ -1,89 +1,268 @@
-"""TrainJob, Step, Event: what a backend answers when it is asked about a job. JSON both ways."""
+"""A TrainJob once it exists: its ref, status, steps, events, observations and outcome, as frozen data."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from enum import Enum
 from functools import cache
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from trainer_core import checks
-from trainer_core.observation import Progress
+from trainer_core import validation
 from trainer_core.runtimes import Runtime
 
-__all__ = ["Event", "Step", "TrainJob"]
+__all__ = [
+    "COMPLETE",
+    "CREATED",
+    "DELETE_AFTER_LABEL",
+    "FAILED",
+    "KFP_ON_KILL_LABEL",
+    "KFP_RUN_LABEL",
+    "RUNNING",
+    "STATUSES",
+    "SUSPENDED",
+    "Category",
+    "Diagnosis",
+    "Event",
+    "Observation",
+    "Outcome",
+    "OwnerReference",
+    "PendingFailure",
+    "Progress",
+    "Step",
+    "TrainJob",
+    "TrainJobRef",
+    "build_complete_outcome",
+    "extract_artifacts",
+    "extract_metrics",
+]
 
 _VERSION = 1
+_REF_FIELDS = ("backend", "namespace", "name", "uid")
+#: Characters of a value that a message quotes.
+_QUOTED = 120
+
+#: The statuses of a TrainJob.
+CREATED = "Created"
+SUSPENDED = "Suspended"
+RUNNING = "Running"
+COMPLETE = "Complete"
+FAILED = "Failed"
+STATUSES = frozenset({CREATED, SUSPENDED, RUNNING, COMPLETE, FAILED})
+
+#: Label of a TrainJob on Kubernetes: seconds after its end when it may be deleted.
+DELETE_AFTER_LABEL = "trainjob-workflows/delete-after"
+#: Label of a TrainJob with the id of the Kubeflow Pipelines run that it belongs to.
+KFP_RUN_LABEL = "trainjob-workflows/kfp-run"
+#: Label of a TrainJob: what happens to it when the KFP step that waits for it is terminated: ``cancel`` or ``keep``.
+KFP_ON_KILL_LABEL = "trainjob-workflows/kfp-on-kill"
+
+
+@dataclass(frozen=True)
+class TrainJobRef:
+    """Reference to one TrainJob: small JSON data that travels through XCom and KFP parameters.
+
+    Any process that can reach the backend finds the TrainJob by it.
+
+    Attributes:
+        backend: Name of the backend, such as ``"local"`` or ``"kubernetes"``.
+        namespace: Namespace of the TrainJob: a Kubernetes namespace; the absolute path of the state folder on the
+            local backend.
+        name: Name of the TrainJob. Unique in its namespace at any time.
+        uid: Identity of this TrainJob. A TrainJob that is deleted and created again under the same name has another.
+        host: Where a TrainJob of the local backend lives: hostname, boot id, PID namespace and identity of the state
+            folder, separated by slashes. None (the default) on other backends. Refs are compared without it.
+    """
+
+    backend: str
+    namespace: str
+    name: str
+    uid: str
+    host: str | None = field(default=None, compare=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the ref as plain JSON data."""
+        data = {"version": _VERSION, **asdict(self)}
+        return data if self.host is not None else {key: value for key, value in data.items() if key != "host"}
+
+    @classmethod
+    def from_dict(cls, data: Any) -> TrainJobRef:
+        """Read what `to_dict` returned.
+
+        Args:
+            data: The dict.
+
+        Raises:
+            ValueError: The data is not a ref, or was written by a newer version.
+        """
+        quoted = repr(str(data)[:_QUOTED])
+        values = dict(data) if isinstance(data, Mapping) else {}
+        if values.get("version") != _VERSION:
+            raise ValueError(
+                f"{quoted} is not a TrainJob ref of version {_VERSION}: expected a dict with {', '.join(_REF_FIELDS)}; "
+                "pass what submit returned"
+            )
+        strings = {key: values[key] for key in _REF_FIELDS if isinstance(values.get(key), str) and values[key]}
+        if len(strings) < len(_REF_FIELDS):
+            missing = ", ".join(sorted(set(_REF_FIELDS) - set(strings)))
+            raise ValueError(f"{quoted} is not a TrainJob ref: it lacks {missing}; pass what submit returned")
+        host = values.get("host")
+        return cls(**strings, host=host if isinstance(host, str) else None)
+
+    def to_json(self) -> str:
+        """Return the ref as one line of JSON."""
+        return json.dumps(self.to_dict(), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> TrainJobRef:
+        """Read what `to_json` returned.
+
+        Args:
+            text: The JSON.
+
+        Raises:
+            ValueError: The string is not JSON, or not a ref.
+        """
+        try:
+            data = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"{text[:_QUOTED]!r} is not a TrainJob ref: it is not JSON; pass what submit printed"
+            ) from error
+        return cls.from_dict(data)
+
+
+@dataclass(frozen=True)
+class OwnerReference:
+    """A Kubernetes object that owns a TrainJob (``metadata.ownerReferences[]``).
+
+    Attributes:
+        api_version: API version of the owner, such as ``"argoproj.io/v1alpha1"``.
+        kind: Kind of the owner, such as ``"Workflow"``.
+        name: Name of the owner.
+        uid: Uid of the owner.
+    """
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+    @classmethod
+    def from_manifest(cls, data: Mapping[str, Any]) -> OwnerReference:
+        """Read an entry of ``metadata.ownerReferences``."""
+        return cls(data["apiVersion"], data["kind"], data["name"], data["uid"])
+
+    def to_manifest(self) -> dict[str, str]:
+        """Return an entry of ``metadata.ownerReferences``."""
+        return {"apiVersion": self.api_version, "kind": self.kind, "name": self.name, "uid": self.uid}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The last progress report of a training function.
+
+    Attributes:
+        step: Steps done, in a unit that the function chooses. None if not reported.
+        total: Steps in total. None if unknown.
+        metrics: Numbers reported with it, by name.
+    """
+
+    step: float | None
+    total: float | None
+    metrics: Mapping[str, float]
+
+    @property
+    def percentage(self) -> int | None:
+        """Steps done as a percentage, 0 to 100. None if unknown."""
+        if self.step is None or not self.total:
+            return None
+        return max(0, min(100, int(100 * self.step / self.total)))
+
+
 _R = TypeVar("_R", bound="_Record")
 
 
 @dataclass(frozen=True)
 class _Record:
-    """A frozen record that travels as JSON."""
+    """Base of frozen dataclasses with a JSON form."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain JSON data; times as ISO 8601."""
+        """Return plain JSON data. Times are ISO 8601."""
         return {"version": _VERSION, **self._adapter().dump_python(self, mode="json")}
 
     def to_json(self) -> str:
-        """Return it as one line of JSON."""
+        """Return one line of JSON."""
         return json.dumps(self.to_dict(), ensure_ascii=False)
 
     @classmethod
     def from_dict(cls: type[_R], data: object) -> _R:
-        """Read what `to_dict` wrote.
+        """Read what `to_dict` returned.
+
+        Args:
+            data: The dict.
 
         Raises:
-            ValueError: Not such a record, or one of another version.
+            ValueError: The data is invalid, or was written by another version.
         """
         if not isinstance(data, dict) or data.get("version") != _VERSION:
-            raise ValueError(f"not a {cls.__name__} of version {_VERSION}: {str(data)[:120]!r}")
-        given = {name: value for name, value in data.items() if name != "version"}
+            raise ValueError(f"{str(data)[:_QUOTED]!r} is not a {cls.__name__} of version {_VERSION}")
+        values = {name: value for name, value in data.items() if name != "version"}
         try:
-            record: _R = cls._adapter().validate_python(given)
+            record: _R = cls._adapter().validate_python(values)
         except ValidationError as error:
-            raise ValueError(f"not a {cls.__name__}: {checks.one_line(error)}") from error
+            raise ValueError(f"{cls.__name__} is invalid: {validation.format_problems(error)}") from error
         return record
 
     @classmethod
     def from_json(cls: type[_R], text: str) -> _R:
-        """Read what `to_json` wrote.
+        """Read what `to_json` returned.
+
+        Args:
+            text: The JSON.
 
         Raises:
-            ValueError: Not JSON, or not such a record.
+            ValueError: The string is not JSON, or the data is invalid.
         """
         try:
             data = json.loads(text)
         except json.JSONDecodeError as error:
-            raise ValueError(f"not a {cls.__name__}: {text[:120]!r} is not JSON ({error})") from error
+            raise ValueError(f"{text[:_QUOTED]!r} is not a {cls.__name__}: it is not JSON ({error})") from error
         return cls.from_dict(data)
 
     @classmethod
     def _adapter(cls) -> TypeAdapter[Any]:
         kind: Any = cls
-        return _adapter(kind)
+        return _type_adapter(kind)
+
+
+@cache
+def _type_adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 @dataclass(frozen=True)
 class Step(_Record):
-    """One part of a TrainJob: an initializer, or a node.
+    """One part of a TrainJob: an initializer or a node.
 
     Attributes:
-        name: ``dataset-initializer``, ``model-initializer``, or ``node-0`` … ``node-N``.
-        status: Pending, Running, Succeeded or Failed, as of a pod; None when nothing is known of it.
-        pod_name: The pod, container or process that is this step.
-        device: What it computes on: ``"gpu"``, ``"cpu"``, …, or ``"Unknown"``.
-        device_count: How many of it, as text, or ``"Unknown"``.
-        exit_code: Once it has ended; negative for a signal.
-        restarts: How often it was started again.
-        node: The machine it runs on.
-        started: When it started.
-        finished: When it ended.
+        name: ``dataset-initializer``, ``model-initializer``, ``launcher``, or ``node-0`` … ``node-N``.
+        status: ``Pending``, ``Running``, ``Succeeded`` or ``Failed``, as for a pod. None if unknown.
+        pod_name: Name of the pod or container, or id of the process.
+        device: What it computes on, such as ``"gpu"`` or ``"cpu"``. ``"Unknown"`` if unknown.
+        device_count: Number of devices as text. ``"Unknown"`` if unknown.
+        exit_code: Exit code once it has ended; negative for a signal, as in `subprocess`. None before.
+        restarts: How often it was restarted.
+        node: Name of the machine it runs on. None if unknown.
+        started: When it started. None before.
+        finished: When it ended. None before.
     """
 
     name: str
@@ -100,23 +279,23 @@ class Step(_Record):
 
 @dataclass(frozen=True)
 class TrainJob(_Record):
-    """One run of training, as it was when the backend was asked.
+    """One run of training, as the backend reported it.
 
     Attributes:
-        name: Unique in its namespace at any one time.
-        runtime: The blueprint it refers to.
-        steps: Its parts, initializers first, then nodes by number.
-        num_nodes: How many nodes train.
-        creation_timestamp: When it was created.
-        status: Created, Suspended, Running, Complete or Failed.
-        uid: Identity of this very job; another job of the same name has another.
-        namespace: Where the backend keeps it.
-        labels: Its labels.
-        annotations: Its annotations.
-        reason: One line on why it has this status, where there is something to say.
-        started: When its first step started.
-        finished: When it ended.
-        progress: What the training function last reported.
+        name: Name of the TrainJob (``metadata.name``). Unique in its namespace at any time.
+        runtime: The runtime it refers to (``spec.runtimeRef``).
+        steps: Its steps: initializers first, then nodes by number.
+        num_nodes: Number of training nodes (``spec.trainer.numNodes``).
+        creation_timestamp: When it was created (``metadata.creationTimestamp``).
+        status: ``Created``, ``Suspended``, ``Running``, ``Complete`` or ``Failed``.
+        uid: Identity of this TrainJob (``metadata.uid``). Another TrainJob of the same name has another.
+        namespace: Namespace of the TrainJob (``metadata.namespace``).
+        labels: Its labels (``metadata.labels``).
+        annotations: Its annotations (``metadata.annotations``).
+        reason: Why it has this status, in one line. None if there is nothing to report.
+        started: When its first step started. None before.
+        finished: When it ended. None before.
+        progress: The last progress report of the training function. None without one.
     """
 
     name: str
@@ -137,14 +316,14 @@ class TrainJob(_Record):
 
 @dataclass(frozen=True)
 class Event(_Record):
-    """Something that happened to a TrainJob or to a part of it.
+    """An event of a TrainJob or of one of its objects, as in the Kubernetes events API.
 
     Attributes:
-        involved_object_kind: Kind of what it happened to, such as ``"TrainJob"`` or ``"Pod"``.
-        involved_object_name: Its name.
+        involved_object_kind: Kind of the object, such as ``"TrainJob"`` or ``"Pod"``.
+        involved_object_name: Name of the object.
         message: What happened, for a person.
-        reason: What happened, in one word for a program.
-        event_time: When.
+        reason: What happened, as one word for a program.
+        event_time: When it happened.
         type: ``"Normal"`` or ``"Warning"``.
     """
 
@@ -156,6 +335,213 @@ class Event(_Record):
     type: str = "Normal"
 
 
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+class Category(str, Enum):
+    """Why a TrainJob failed. The values are a stable contract: alerts and retry policies may match on them."""
+
+    USER_CODE = "UserCode"
+    OUT_OF_MEMORY = "OutOfMemory"
+    IMAGE = "Image"
+    SCHEDULING = "Scheduling"
+    PREEMPTED = "Preempted"
+    NODE_LOST = "NodeLost"
+    DEADLINE = "Deadline"
+    INITIALIZER = "Initializer"
+    REJECTED = "Rejected"
+    DELETED = "Deleted"
+    INFRASTRUCTURE = "Infrastructure"
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+
+class Diagnosis(_Model):
+    """Why a TrainJob failed.
+
+    Attributes:
+        category: The kind of failure.
+        reason: What happened, in one line.
+        step: The step that failed, such as ``"node-0"``. None if the failure is not that of a single step.
+        node: Machine or pod of that step. None if unknown.
+        exit_code: Exit code of that step; negative for a signal, as in `subprocess`.
+        traceback: Traceback of the training function. None if it raised no exception.
+        log_tail: Last lines of that step's log.
+        retryable: True if running the same request again can succeed.
+    """
+
+    category: Category
+    reason: str
+    step: str | None = None
+    node: str | None = None
+    exit_code: int | None = None
+    traceback: str | None = None
+    log_tail: tuple[str, ...] = ()
+    retryable: bool = False
+
+    def __str__(self) -> str:
+        where = f" in {self.step}" if self.step else ""
+        return f"{self.category.value}{where}: {self.reason}"
+
+
+class Outcome(_Model):
+    """What a TrainJob that has ended left. XCom and KFP outputs carry it as JSON.
+
+    Attributes:
+        ref: The TrainJob, as `TrainJobRef.to_dict` returns it.
+        status: ``"Complete"`` or ``"Failed"``.
+        result: Return value of the training function on rank 0. For a TrainJob that only initializes, the locations
+            as ``{"dataset": uri, "model": uri}``.
+        metrics: Numbers of the result (its ``metrics`` entry if it has one, otherwise its top level), added to the
+            last metrics that `progress` reported.
+        artifacts: URIs by name: the ``artifacts`` entry of the result, and what the initializers fetched.
+        diagnosis: Why it failed. None for a complete TrainJob.
+        started_at: When the first step started, ISO 8601 in UTC.
+        finished_at: When it ended, ISO 8601 in UTC.
+        result_truncated: True if the result exceeded the limit (4,096 bytes as JSON) and was left out.
+        result_note: Why `result` is None although the function returned a value.
+    """
+
+    version: Literal[1] = 1
+    ref: dict[str, Any]
+    status: Literal["Complete", "Failed"]
+    result: Any = None
+    metrics: dict[str, float] = Field(default_factory=dict)
+    artifacts: dict[str, str] = Field(default_factory=dict)
+    diagnosis: Diagnosis | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+    result_truncated: bool = False
+    result_note: str | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the TrainJob is Complete."""
+        return self.status == COMPLETE
+
+    @property
+    def job(self) -> TrainJobRef:
+        """The TrainJob as a ref."""
+        return TrainJobRef.from_dict(self.ref)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the outcome as plain JSON data."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Outcome:
+        """Read what `to_dict` returned.
+
+        Args:
+            data: The dict.
+
+        Raises:
+            ValueError: The data is not an outcome, or was written by another version.
+        """
+        return cls.model_validate(data)
+
+    def to_json(self) -> str:
+        """Return the outcome as one line of JSON."""
+        return json.dumps(self.to_dict(), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Outcome:
+        """Read what `to_json` returned.
+
+        Args:
+            text: The JSON.
+
+        Raises:
+            ValueError: The text is not an outcome.
+        """
+        return cls.model_validate_json(text)
+
+
+@dataclass(frozen=True)
+class PendingFailure:
+    """Why a TrainJob that has not ended will fail unless its situation changes.
+
+    Attributes:
+        diagnosis: The expected failure.
+        grace: Seconds after which a wait with ``fail_fast`` cancels the TrainJob. None: it is not cancelled for this.
+    """
+
+    diagnosis: Diagnosis
+    grace: float | None = None
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Status of a TrainJob at one moment.
+
+    Attributes:
+        status: One of `STATUSES`.
+        progress: The last progress report. None without one.
+        outcome: What the TrainJob left. Set if and only if the status is Complete or Failed.
+        pending_failure: Why it will fail unless its situation changes. None if nothing is wrong, or if it has ended.
+    """
+
+    status: str
+    progress: Progress | None = None
+    outcome: Outcome | None = None
+    pending_failure: PendingFailure | None = None
+
+
+def build_complete_outcome(
+    ref: TrainJobRef,
+    termination: Mapping[str, Any],
+    *,
+    started_at: str | None,
+    finished_at: str | None,
+    last_progress: Mapping[str, float] | None = None,
+    fetched: Mapping[str, str] | None = None,
+) -> Outcome:
+    """Build the outcome of a complete TrainJob.
+
+    Args:
+        ref: The TrainJob.
+        termination: Termination record of rank 0. Empty for a TrainJob that only initializes.
+        started_at: When its first step started.
+        finished_at: When it ended.
+        last_progress: Metrics that `progress` reported last.
+        fetched: URIs of what the initializers fetched, by role.
+    """
+    uris = dict(fetched or {})
+    result = termination.get("result") if termination else (uris or None)
+    return Outcome(
+        ref=ref.to_dict(),
+        status="Complete",
+        result=result,
+        metrics=extract_metrics(result, last_progress),
+        artifacts={**uris, **extract_artifacts(result)},
+        started_at=started_at,
+        finished_at=finished_at,
+        result_truncated=bool(termination.get("truncated")),
+        result_note=termination.get("note"),
+    )
+
+
+def extract_metrics(result: Any, last_progress: Mapping[str, float] | None = None) -> dict[str, float]:
+    """Return the numbers of a result: of its ``metrics`` entry if it has one, otherwise of its top level.
+
+    Args:
+        result: Return value of the training function.
+        last_progress: Metrics that `progress` reported last. Numbers of the result take precedence.
+    """
+    source = result.get("metrics", result) if isinstance(result, dict) else {}
+    source = source if isinstance(source, dict) else {}
+    return {**(last_progress or {}), **{str(k): float(v) for k, v in source.items() if _is_finite_number(v)}}
+
+
+def extract_artifacts(result: Any) -> dict[str, str]:
+    """Return the URIs in the ``artifacts`` entry of a result, by name. Values that are not strings are left out.
+
+    Args:
+        result: Return value of the training function.
+    """
+    entry = result.get("artifacts") if isinstance(result, dict) else None
+    return {str(k): v for k, v in entry.items() if isinstance(v, str)} if isinstance(entry, dict) else {}
+
+
+def _is_finite_number(value: Any) -> bool:
+    # An int can be too large for a float.
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

@@ -1,7 +1,7 @@
-"""What is wrong with TrainJobs before anything runs: those of Airflow's DAGs, and of whoever else defines some.
+"""Checks the TrainJobs that files define, such as Airflow DAGs, without running anything.
 
-Who can read definitions says so by an entry point of the group `GROUP`: a function of a path that yields what it
-finds there, as `Found`. It need not know what is right and wrong.
+A package that can read definitions registers an entry point of the group `GROUP`: a function that takes a path and
+yields a `Definition` for each TrainJob it finds there. The checks are here.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from trainer_core import checks
+from trainer_core import validation
 from trainer_core.client import TrainerClient
 from trainer_core.errors import TrainerError
 from trainer_core.request import TrainJobRequest
 
-__all__ = ["GROUP", "Found", "Problem", "definitions", "problems"]
+__all__ = ["GROUP", "Definition", "Problem", "find_definitions", "find_problems"]
 
 GROUP = "trainjob.lint"
 
 
 @dataclass(frozen=True)
-class Found:
-    """A TrainJob that a file defines, or a mistake that kept it from being read.
+class Definition:
+    """A TrainJob that a file defines, or the error that prevented reading it.
 
     Attributes:
-        file: The file, with the line where it is known.
-        place: Where in the file, such as ``{"dag": "nightly", "task": "train"}``.
-        mistake: What is wrong; None if there is a request.
-        request: The request, as far as it is known.
-        unknown: Paths of values in it that are known only when it runs.
-        client: Reaches the backend it is meant for; may raise what `TrainerClient` and orchestrators raise.
+        file: The file, with the line number if it is known.
+        location: Location in the file, such as ``{"dag": "nightly", "task": "train"}``.
+        error: Why it could not be read. None if there is a request.
+        request: The request, as far as it is known without running the DAG.
+        unknown: Paths of the values in it that are known only at run time.
+        client: Creates the client of its backend. May raise what `TrainerClient` and the orchestrator raise.
     """
 
     file: str
-    place: Mapping[str, str] = field(default_factory=dict)
-    mistake: str | None = None
+    location: Mapping[str, str] = field(default_factory=dict)
+    error: str | None = None
     request: Mapping[str, Any] | None = None
     unknown: tuple[tuple[str, ...], ...] = ()
     client: Callable[[], TrainerClient] | None = None
@@ -46,70 +46,75 @@ class Found:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong.
+    """One problem of a definition.
 
     Attributes:
-        file: As for `Found`.
-        place: As for `Found`.
-        message: What is wrong, where in the TrainJob, and what to do: one line.
+        file: The file, with the line number if it is known.
+        location: Location in the file, such as ``{"dag": "nightly", "task": "train"}``.
+        message: The field, what is wrong with it, and what to do, in one line.
     """
 
     file: str
-    place: Mapping[str, str]
+    location: Mapping[str, str]
     message: str
 
     def __str__(self) -> str:
-        where = ", ".join(f"{kind} {name}" for kind, name in self.place.items())
+        where = ", ".join(f"{kind} {name}" for kind, name in self.location.items())
         return ": ".join(part for part in (self.file, where, self.message) if part)
 
     def to_dict(self) -> dict[str, str]:
-        """Return it as JSON."""
-        return {"file": self.file, **self.place, "problem": self.message}
+        """Return the problem as plain JSON data."""
+        return {"file": self.file, **self.location, "problem": self.message}
 
 
-def definitions(path: str) -> Iterator[Found]:
-    """Yield every TrainJob that those who can read definitions find below a path.
-
-    Raises:
-        TrainerError: Something that they need is missing.
-    """
-    for entry in metadata.entry_points(group=GROUP):
-        yield from entry.load()(path)
-
-
-def problems(found: Iterable[Found], *, server: bool = False) -> Iterator[Problem]:
-    """Yield what is wrong.
+def find_definitions(path: str) -> Iterator[Definition]:
+    """Yield the TrainJobs that the registered readers find below a path.
 
     Args:
-        found: As `definitions` yields them.
-        server: Ask the backend of each as well, by a dry run; one with values that are not known yet cannot be.
+        path: Path of a file or folder.
+
+    Raises:
+        TrainerError: A reader needs a package that is not installed.
     """
-    for each in found:
-        messages = [each.mistake] if each.mistake else list(_messages(each))
-        if server and not messages and not each.unknown:
-            messages = list(_refusals(each))
-        yield from (Problem(each.file, each.place, " ".join(message.split())) for message in messages)
+    for entry_point in metadata.entry_points(group=GROUP):
+        yield from entry_point.load()(path)
 
 
-def _messages(found: Found) -> Iterator[str]:
+def find_problems(definitions: Iterable[Definition], *, server: bool = False) -> Iterator[Problem]:
+    """Yield the problems of definitions.
+
+    Args:
+        definitions: The definitions, from `find_definitions`.
+        server: Whether to send a dry run of each valid definition to its backend. A definition with values that are
+            known only at run time is not sent. Default False.
+    """
+    for definition in definitions:
+        messages = [definition.error] if definition.error else list(_validate(definition))
+        if server and not messages and not definition.unknown:
+            messages = list(_dry_run(definition))
+        for message in messages:
+            yield Problem(definition.file, definition.location, " ".join(message.split()))
+
+
+def _validate(definition: Definition) -> Iterator[str]:
     try:
-        TrainJobRequest.model_validate(found.request)
+        TrainJobRequest.model_validate(definition.request)
     except ValidationError as error:
-        for path, message in checks.each_problem(error):
-            if not any(_concerns(path, unknown) for unknown in found.unknown):
+        for path, message in validation.list_problems(error):
+            if not any(_overlap(path, unknown) for unknown in definition.unknown):
                 yield message
 
 
-def _concerns(path: tuple[str, ...], unknown: tuple[str, ...]) -> bool:
-    """Whether what is wrong at a path may be so because a value is not known: that value, or one that it is part of."""
+def _overlap(path: tuple[str, ...], unknown: tuple[str, ...]) -> bool:
+    """Return whether an unknown value may be the cause of a problem: one of the two paths contains the other."""
     length = min(len(path), len(unknown))
     return path[:length] == unknown[:length]
 
 
-def _refusals(found: Found) -> Iterator[str]:
+def _dry_run(definition: Definition) -> Iterator[str]:
     try:
-        client = found.client() if found.client else None
+        client = definition.client() if definition.client else None
         if client is not None:
-            client.dry_run(TrainJobRequest.parse(found.request or {}))
+            client.dry_run(TrainJobRequest.parse(definition.request or {}))
     except (TrainerError, ValueError) as error:
         yield str(error)

@@ -1,8 +1,8 @@
-"""owner → DNS label: the names of TrainJobs.
+"""Names of TrainJobs, given or derived from an owner, and the syntax of Kubernetes names.
 
-A name is either given, or derived from an owner that is stable over retries, or random. It is short
-enough that the longest child name a cluster derives from it, ``<name>-dataset-initializer-0-0-xxxxx``,
-stays a label of 63 characters (specs.md A6).
+A TrainJob's name is given, derived from an owner that stays the same over retries, or random. Its length is limited so
+that the longest name that a cluster derives from it, ``<name>-dataset-initializer-0-0-xxxxx``, is a label of at most
+63 characters.
 """
 
 from __future__ import annotations
@@ -13,51 +13,71 @@ import secrets
 import string
 from typing import Any
 
-__all__ = ["MAX_NAME_LENGTH", "job_name", "numbered", "random_name", "validate_name"]
+__all__ = [
+    "MAX_NAME_LENGTH",
+    "build_attempt_name",
+    "build_job_name",
+    "generate_name",
+    "hash_owner_key",
+    "is_namespace",
+    "is_object_name",
+    "validate_name",
+]
 
-#: 63 less ``-dataset-initializer-0-0-xxxxx`` (30 characters).
+#: 63 minus the length of ``-dataset-initializer-0-0-xxxxx``.
 MAX_NAME_LENGTH = 33
 
-_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _DIGEST_LENGTH = 10
+_OWNER_HASH_LENGTH = 40
+_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_OBJECT_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
-def job_name(slug: str, owner_key: str, attempt: int = 0) -> str:
-    """Name the TrainJob of an owner: ``<slug>-<10 hex of sha256(owner)>[-<attempt>]``.
+def build_job_name(slug: str, owner_key: str, attempt: int = 0) -> str:
+    """Return the name of an owner's TrainJob: ``<slug>-<10 hex digits of sha256(owner_key)>[-<attempt>]``.
 
     Args:
-        slug: Something readable, such as a task id; whatever does not fit a DNS label is dropped.
-        owner_key: What the job belongs to; equal keys give equal names.
-        attempt: 0 for the first job of the owner, which carries no suffix.
+        slug: Readable part, such as a task id. Characters that a DNS label cannot have are dropped.
+        owner_key: Key of the owner. Equal keys give equal names.
+        attempt: 0 (the default) for the first TrainJob of the owner, whose name has no suffix.
 
     Raises:
-        ValueError: The owner is empty or the attempt negative.
+        ValueError: The key is empty, or the attempt is negative.
     """
     if not owner_key:
-        raise ValueError("the owner of a TrainJob must not be empty: name what it belongs to, such as dag/run/task")
+        raise ValueError("owner key must not be empty: name what the TrainJob belongs to, such as dag/run/task")
     if attempt < 0:
-        raise ValueError(f"the attempt of a TrainJob must not be negative, got {attempt}")
+        raise ValueError(f"attempt must not be negative, got {attempt}")
     digest = hashlib.sha256(owner_key.encode()).hexdigest()[:_DIGEST_LENGTH]
     suffix = f"-{digest}-{attempt}" if attempt else f"-{digest}"
-    return _slug(slug, MAX_NAME_LENGTH - len(suffix)) + suffix
+    return _slugify(slug, MAX_NAME_LENGTH - len(suffix)) + suffix
 
 
-def numbered(name: str, attempt: int) -> str:
-    """Name a later attempt at a job that was given its name: ``<name>-<attempt>``, cut to what a name can hold."""
+def build_attempt_name(name: str, attempt: int) -> str:
+    """Return the name of a later attempt of a TrainJob with a given name: ``<name>-<attempt>``, shortened to fit.
+
+    Args:
+        name: The given name.
+        attempt: The attempt, at least 1.
+    """
     suffix = f"-{attempt}"
     return name[: MAX_NAME_LENGTH - len(suffix)].rstrip("-") + suffix
 
 
-def random_name() -> str:
-    """Return one random letter and 11 hex digits, as the reference SDK names its jobs."""
+def generate_name() -> str:
+    """Return a random name: one letter and 11 hex digits, as the Kubeflow SDK generates them."""
     return secrets.choice(string.ascii_lowercase) + secrets.token_hex(6)[:11]
 
 
 def validate_name(name: Any) -> str:
-    """Return the name if it is one a TrainJob can have on every backend.
+    """Return the name if a TrainJob can have it on every backend.
+
+    Args:
+        name: The name.
 
     Raises:
-        ValueError: Not a DNS-1035 label, or too long.
+        ValueError: The name is not a DNS-1035 label, or too long.
     """
     if not isinstance(name, str) or not _LABEL.fullmatch(name):
         raise ValueError(
@@ -69,6 +89,25 @@ def validate_name(name: Any) -> str:
     return name
 
 
-def _slug(text: str, length: int) -> str:
-    cleaned = re.sub(r"[^a-z0-9]+", "-", text.lower()).lstrip("-0123456789")[:length].rstrip("-")
-    return cleaned or "job"
+def hash_owner_key(key: str) -> str:
+    """Return the value of an owner label: 40 hex digits, because a label cannot hold every key.
+
+    Args:
+        key: Key of the owner. Equal keys give equal values.
+    """
+    return hashlib.sha256(key.encode()).hexdigest()[:_OWNER_HASH_LENGTH]
+
+
+def is_object_name(value: object) -> bool:
+    """Return whether a value can name a Kubernetes object: a DNS-1123 subdomain of at most 253 characters."""
+    return isinstance(value, str) and _OBJECT_NAME.fullmatch(value) is not None
+
+
+def is_namespace(value: object) -> bool:
+    """Return whether a value can name a namespace: a DNS-1123 label of at most 63 characters."""
+    return isinstance(value, str) and _NAMESPACE.fullmatch(value) is not None
+
+
+def _slugify(text: str, length: int) -> str:
+    slug = re.sub(r"[^a-z0-9]+", "-", text.lower()).lstrip("-0123456789")[:length].rstrip("-")
+    return slug or "job"

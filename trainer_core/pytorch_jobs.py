@@ -1,4 +1,4 @@
-"""What is particular to a PyTorchJob of the Training Operator, as a part of a request."""
+"""The fields of a request that only a PyTorchJob of the Training Operator has."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from trainer_core import checks
+from trainer_core import validation
 
 __all__ = [
     "CLEAN_POD_POLICIES",
@@ -18,7 +18,7 @@ __all__ = [
     "check_scheduling_policy",
 ]
 
-#: What becomes of a node that fails, and which pods stay when the job has ended (specs.md C4).
+#: ``restartPolicy`` and ``cleanPodPolicy`` of a PyTorchJob (kubeflow.org/v1).
 RestartPolicy = Literal["Always", "OnFailure", "Never", "ExitCode"]
 RESTART_POLICIES: tuple[str, ...] = get_args(RestartPolicy)
 CLEAN_POD_POLICIES = ("Running", "All", "None")
@@ -30,63 +30,63 @@ _SCHEDULING = ("minAvailable", "minResources", "priorityClass", "queue", "schedu
 
 
 class PyTorchJob(BaseModel):
-    """What a `PyTorchJobSpec` says; dicts are in Kubernetes' spelling.
+    """The fields that `PyTorchJobSpec` sets. Dicts use Kubernetes' field names.
 
     Attributes:
-        elastic_policy: How many nodes may come and go.
-        restart_policy: What becomes of a node that fails; None for the backend's choice.
-        run_policy: What a request has no words of its own for: backoffLimit, cleanPodPolicy, schedulingPolicy.
+        elastic_policy: ``spec.elasticPolicy``.
+        restart_policy: ``restartPolicy`` of the replicas; None for the backend's choice.
+        run_policy: ``backoffLimit``, ``cleanPodPolicy`` and ``schedulingPolicy`` of ``spec.runPolicy``.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     elastic_policy: dict[str, Any] = Field(default_factory=dict)
     restart_policy: RestartPolicy | None = None
     run_policy: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _the_operator_takes_it(self) -> PyTorchJob:
+    def _check_policies(self) -> PyTorchJob:
         check_elastic_policy("elastic_policy", self.elastic_policy)
         check_scheduling_policy("run_policy.schedulingPolicy", self.run_policy.get("schedulingPolicy") or {})
         check_keys("run_policy", self.run_policy, ("backoffLimit", "cleanPodPolicy", "schedulingPolicy"))
-        checks.check_count("run_policy.backoffLimit", self.run_policy.get("backoffLimit"), minimum=0)
+        validation.check_count("run_policy.backoffLimit", self.run_policy.get("backoffLimit"), minimum=0)
         if "cleanPodPolicy" in self.run_policy:
-            checks.check_one_of("run_policy.cleanPodPolicy", self.run_policy["cleanPodPolicy"], CLEAN_POD_POLICIES)
+            validation.check_one_of("run_policy.cleanPodPolicy", self.run_policy["cleanPodPolicy"], CLEAN_POD_POLICIES)
         return self
 
 
 def check_elastic_policy(what: str, policy: Mapping[str, Any]) -> None:
-    """Refuse keys that the elasticPolicy of a PyTorchJob does not have, and counts that are none.
+    """Refuse unknown keys and invalid counts in the elasticPolicy of a PyTorchJob.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The policy is invalid.
     """
     if "nProcPerNode" in policy:
         raise ValueError(f"{what}.nProcPerNode is deprecated; give num_proc_per_node to the trainer")
     check_keys(what, policy, _ELASTIC)
     for name, least in (("minReplicas", 1), ("maxReplicas", 1), ("maxRestarts", 0)):
-        checks.check_count(f"{what}.{name}", policy.get(name), minimum=least)
+        validation.check_count(f"{what}.{name}", policy.get(name), minimum=least)
     if ("minReplicas" in policy) != ("maxReplicas" in policy):
         raise ValueError(f"{what} needs both minReplicas and maxReplicas, or neither")
 
 
 def check_scheduling_policy(what: str, policy: Mapping[str, Any]) -> None:
-    """Refuse keys that the schedulingPolicy of a PyTorchJob does not have.
+    """Refuse unknown keys in the schedulingPolicy of a PyTorchJob.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The policy is invalid.
     """
     check_keys(what, policy, _SCHEDULING)
 
 
-def check_keys(what: str, given: object, known: tuple[str, ...]) -> None:
-    """Refuse what is no dict, and keys that are not known.
+def check_keys(what: str, value: object, known: tuple[str, ...]) -> None:
+    """Refuse a value that is not a dict, and unknown keys.
 
     Raises:
-        ValueError: It is none, or has one.
+        ValueError: Not a dict, or an unknown key.
     """
-    if not isinstance(given, Mapping):
-        raise ValueError(f"{what} must be a dict in Kubernetes' spelling, got {type(given).__name__}")
-    unknown = [f"{what}.{key}" for key in given if key not in known]
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{what} must be a dict with Kubernetes' field names, got {type(value).__name__}")
+    unknown = [f"{what}.{key}" for key in value if key not in known]
     if unknown:
-        raise ValueError(f"{', '.join(unknown)} is not known; {what} has {', '.join(known)}")
+        raise ValueError(f"{', '.join(unknown)} is unknown; {what} has {', '.join(known)}")

@@ -1,7 +1,7 @@
-"""TrainJobRequest: the whole description of a TrainJob as plain JSON, before any backend has seen it.
+"""TrainJobRequest: the complete description of a TrainJob as plain JSON, independent of the backend.
 
-Frozen, JSON both ways, versioned. Nothing in it depends on where or when it runs, so equal requests have equal
-fingerprints on every machine.
+It is frozen, versioned, and JSON both ways. It does not depend on where or when the TrainJob runs, so that equal
+requests have equal fingerprints on every machine.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from pydantic import (
     model_validator,
 )
 
-from trainer_core import checks, naming, packaging, resources, secrets
+from trainer_core import naming, resources, secrets, validation
 from trainer_core.errors import InvalidRequestError
+from trainer_core.packaging import func_args
 from trainer_core.pytorch_jobs import PyTorchJob
 from trainer_core.runai.fields import RunaiFields
 from trainer_core.secrets import SecretRef
@@ -44,40 +45,40 @@ __all__ = [
     "Workspace",
 ]
 
-#: Who may see to a TrainJob (specs.md A2).
+#: Controllers that can reconcile a TrainJob (``spec.managedBy``).
 Controller = Literal["trainer.kubeflow.org/trainjob-controller", "kueue.x-k8s.io/multikueue"]
 CONTROLLERS: tuple[str, ...] = get_args(Controller)
-#: Who can mount a volume that is written to.
+#: Access modes of a volume claim that can be written to (``spec.accessModes``).
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
 ACCESS_MODES: tuple[str, ...] = get_args(AccessMode)
 JobName = Annotated[str, AfterValidator(naming.validate_name)]
 
 
-def _env_value(value: Any) -> Any:
-    found = secrets.secret_from(value)
-    if not isinstance(found, (str, SecretRef)):
-        raise ValueError(f"must be a text, or name and key of a Secret, not {type(value).__name__}")
-    return found
+def _parse_env_value(value: Any) -> Any:
+    parsed = secrets.parse_secret(value)
+    if not isinstance(parsed, (str, SecretRef)):
+        raise ValueError(f"must be a string, or name and key of a Secret, got {type(value).__name__}")
+    return parsed
 
 
-#: Resources of a node, with their full names and texts as quantities once they are validated.
-Quantities = Annotated[dict[str, str | int | float], AfterValidator(resources.validate)]
-EnvValue = Annotated[str | SecretRef, BeforeValidator(_env_value)]
+#: Kubernetes quantities by full resource name, after validation.
+Quantities = Annotated[dict[str, str | int | float], AfterValidator(resources.normalize_resources)]
+EnvValue = Annotated[str | SecretRef, BeforeValidator(_parse_env_value)]
 
 
 class _Part(BaseModel):
-    # Pydantic's own report, which tracebacks show, would quote environments with what is secret in them.
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    # Pydantic's own message, which a traceback shows, would quote environment variables that are secrets.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
 
 class Owner(_Part):
-    """What a TrainJob belongs to.
+    """What a TrainJob belongs to, such as a task of a DAG run. Its TrainJobs are attempts of the same work.
 
     Attributes:
-        key: Stable over retries and unique, such as dag, run, task and map index; attempts of one owner are
-            attempts at one thing.
-        slug: The readable part of the names of its jobs.
-        generation: Changes when a person asks for a new run of the same thing; not when a task retries.
+        key: Unique, and the same over retries, such as dag/run/task/map index.
+        slug: Readable part of the names of its TrainJobs. Default ``job``.
+        generation: Number that increases when a person asks for a new run of the same work, and stays the same over
+            retries. An older generation is refused once a newer one has a TrainJob. Text without an order is possible.
     """
 
     key: str = Field(min_length=1, max_length=1000)
@@ -86,14 +87,28 @@ class Owner(_Part):
 
 
 class RuntimeRef(_Part):
-    """The runtime a TrainJob refers to; ``kind`` None means wherever the name is found first."""
+    """The runtime of a TrainJob (``spec.runtimeRef``).
+
+    Attributes:
+        name: Name of the runtime.
+        kind: Kind of the runtime. None (the default) for the first kind that has a runtime of this name.
+    """
 
     name: str = Field(min_length=1, max_length=253)
     kind: Literal["ClusterTrainingRuntime", "TrainingRuntime"] | None = None
 
 
 class Code(_Part):
-    """A training function as `packaging.package` made it: shipped text, entry, arguments."""
+    """A packaged training function, as `serializer.package` returns it.
+
+    Attributes:
+        kind: How the function is packaged.
+        text: Source text, pickle, or import path.
+        entry: Name of the function.
+        args: Its arguments.
+        types: Declared types of the arguments, by name.
+        digest: Hash of kind, text and entry.
+    """
 
     kind: Literal["source", "reference", "cloudpickle"]
     text: str = ""
@@ -103,29 +118,29 @@ class Code(_Part):
     digest: str = ""
 
     @model_validator(mode="after")
-    def _arguments_get_their_types(self) -> Code:
-        """Arguments that came through a template, a command line or KFP become what the function declares."""
-        object.__setattr__(self, "args", packaging.coerce(self.args, self.types))
+    def _coerce_arguments(self) -> Code:
+        """Convert rendered arguments, and those of a command line or KFP, to their declared types."""
+        object.__setattr__(self, "args", func_args.coerce(self.args, self.types))
         return self
 
 
 class TrainerRequest(_Part):
-    """What to run.
+    """What to run (``spec.trainer``).
 
     Attributes:
-        kind: ``custom`` (a function), ``container`` (an image) or ``builtin`` (a packaged recipe).
+        kind: ``custom`` (a function), ``container`` (an image) or ``builtin`` (a recipe of the runtime).
         code: The function of a custom trainer.
-        packages: What pip installs before the function runs.
-        pip_index_urls: Where from: the first is the index, the others are extra ones.
-        image: Container image; None for the runtime's own.
-        command: Replaces the image's entry point.
-        args: Replaces the image's arguments.
-        num_nodes: How many nodes; None for the runtime's own number.
-        num_proc_per_node: Processes on each node; None to derive it from the resources.
-        resources_per_node: Kubernetes quantities by resource name.
-        env: Environment variables; values may be secrets, by reference.
+        packages: Requirements that pip installs before the function runs.
+        pip_index_urls: Package indexes: the first is ``--index-url``, the others ``--extra-index-url``.
+        image: Container image (``spec.trainer.image``). None for the runtime's image.
+        command: Replaces the image's entry point (``spec.trainer.command``).
+        args: Replaces the image's arguments (``spec.trainer.args``).
+        num_nodes: Number of nodes (``spec.trainer.numNodes``). None for the runtime's number.
+        num_proc_per_node: Processes per node (``spec.trainer.numProcPerNode``). None to derive it from the resources.
+        resources_per_node: Kubernetes quantities by resource name (``spec.trainer.resourcesPerNode``).
+        env: Environment variables (``spec.trainer.env``): strings, or references to secrets.
         config: Fields of the recipe of a builtin trainer.
-        result_uri: Path or ``file://`` URI where the whole result is written as JSON, whatever its size.
+        result_uri: Path or ``file://`` URI to which the result is written as JSON, of any size.
     """
 
     kind: Literal["custom", "container", "builtin"]
@@ -143,16 +158,16 @@ class TrainerRequest(_Part):
     result_uri: str | None = None
 
     @model_validator(mode="after")
-    def _texts_are_what_they_stand_for(self) -> TrainerRequest:
-        """Checked once more after the constructors: templates have been filled in since."""
-        secrets.check_env("env", self.env)
-        checks.check_packages("packages", self.packages)
-        checks.check_index_urls("pip_index_urls", self.pip_index_urls)
-        checks.check_result_uri("result_uri", self.result_uri)
+    def _check_texts(self) -> TrainerRequest:
+        """Check the values that the constructors accepted as templates, which are rendered now."""
+        validation.check_env("env", self.env)
+        validation.check_packages("packages", self.packages)
+        validation.check_index_urls("pip_index_urls", self.pip_index_urls)
+        validation.check_result_uri("result_uri", self.result_uri)
         return self
 
     @model_validator(mode="after")
-    def _kind_has_its_part(self) -> TrainerRequest:
+    def _check_kind(self) -> TrainerRequest:
         needed = {"custom": ("code", self.code), "container": ("image", self.image), "builtin": ("config", self.config)}
         name, part = needed[self.kind]
         if not part:
@@ -161,19 +176,19 @@ class TrainerRequest(_Part):
 
     @property
     def literal_env(self) -> dict[str, str]:
-        """The environment variables that are no secrets."""
+        """The environment variables that are not secrets."""
         return {name: value for name, value in self.env.items() if isinstance(value, str)}
 
 
 class InitializerSource(_Part):
-    """One thing to fetch before training: where from, and what not.
+    """A dataset or a model to fetch before training (``spec.initializer.dataset``, ``spec.initializer.model``).
 
     Attributes:
-        storage_uri: ``scheme://…``; the scheme says who fetches it.
-        ignore_patterns: Glob patterns of files to leave out.
-        link: Link instead of copying, where the source lies on the same machine (``file://``).
-        env: Further settings, by the environment variable names of Trainer's initializers.
-        secrets: Secret settings by environment variable name, by reference.
+        storage_uri: URI of the source (``storageUri``).
+        ignore_patterns: Glob patterns of files to skip.
+        link: Whether to link instead of copy files on the same machine (``file://``).
+        env: Further settings by the environment variables of Trainer's initializers (``env``).
+        secrets: References to secrets by environment variable.
     """
 
     storage_uri: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9+.-]*://.+$", max_length=2048)
@@ -184,37 +199,43 @@ class InitializerSource(_Part):
 
 
 class InitializerRequest(_Part):
-    """What to fetch first: a dataset, a pre-trained model, or both."""
+    """What to fetch before training (``spec.initializer``): a dataset, a pre-trained model, or both."""
 
     dataset: InitializerSource | None = None
     model: InitializerSource | None = None
 
+    def sources(self) -> list[tuple[str, InitializerSource]]:
+        """Return each source with its role (``"dataset"``, ``"model"``), in the order in which they are fetched."""
+        pairs = (("dataset", self.dataset), ("model", self.model))
+        return [(role, source) for role, source in pairs if source is not None]
+
 
 class Metadata(_Part):
-    """Labels and annotations of the TrainJob."""
+    """Labels and annotations of the TrainJob (``metadata``)."""
 
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _they_are_what_kubernetes_takes(self) -> Metadata:
-        checks.check_labels("labels", self.labels)
-        checks.check_annotations("annotations", self.annotations)
+    def _check_labels_and_annotations(self) -> Metadata:
+        validation.check_labels("labels", self.labels)
+        validation.check_annotations("annotations", self.annotations)
         return self
 
 
 class Distributed(Metadata):
-    """What a `DistributedConfig` says of every node; what lies deeper is in Kubernetes' spelling.
+    """Settings of a `DistributedConfig` for the pods of all nodes, in Kubernetes' spelling.
 
     Attributes:
-        env: EnvVars beside those of the trainer.
+        env: EnvVars in addition to those of the trainer.
         env_from: EnvFromSources.
-        requests: Quantities by resource name that a node is to have.
-        limits: Quantities by resource name that a node may not exceed.
-        node_selector: Labels that a machine must have.
-        affinity: An Affinity.
+        requests: Resource requests of a node, as quantities by resource name.
+        limits: Resource limits of a node, as quantities by resource name.
+        node_selector: Node selector.
+        affinity: Affinity.
         tolerations: Tolerations.
-        run_policy: What the request has no words of its own for: backoffLimit, cleanPodPolicy, schedulingPolicy.
+        run_policy: Fields of the RunPolicy that have no field in the request: backoffLimit, cleanPodPolicy,
+            schedulingPolicy.
     """
 
     env: tuple[dict[str, Any], ...] = ()
@@ -227,24 +248,22 @@ class Distributed(Metadata):
     run_policy: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _a_cluster_could_start_it(self) -> Distributed:
-        checks.check_labels("node_selector", self.node_selector)
+    def _check_resources(self) -> Distributed:
+        validation.check_labels("node_selector", self.node_selector)
         for name in self.requests.keys() & self.limits.keys():
             if resources.parse_quantity(self.requests[name]) > resources.parse_quantity(self.limits[name]):
-                raise ValueError(
-                    f"requests of {name}, {self.requests[name]}, are more than its limits, {self.limits[name]}"
-                )
+                raise ValueError(f"requests of {name} ({self.requests[name]}) exceed its limits ({self.limits[name]})")
         return self
 
 
 class Workspace(_Part):
-    """The volume claim into which a job that only initializes fetches; made where there is none of that name.
+    """The volume claim into which a TrainJob that only initializes fetches. It is created if it does not exist.
 
     Attributes:
-        claim: Its name; None for the job's.
-        size: How much it is to hold, as a Kubernetes quantity.
-        storage_class: What provides it; None for the cluster's default.
-        access_mode: Who can mount it at a time.
+        claim: Name of the PersistentVolumeClaim. None for the name of the TrainJob.
+        size: Requested storage, as a Kubernetes quantity. Default ``10Gi``.
+        storage_class: Storage class. None for the cluster's default.
+        access_mode: Access mode. Default ``ReadWriteOnce``.
     """
 
     claim: str | None = None
@@ -253,37 +272,37 @@ class Workspace(_Part):
     access_mode: AccessMode = "ReadWriteOnce"
 
     @model_validator(mode="after")
-    def _a_cluster_takes_it(self) -> Workspace:
+    def _check_claim(self) -> Workspace:
         for name in ("claim", "storage_class"):
             if getattr(self, name) is not None:
-                checks.check_object_name(name, getattr(self, name))
+                validation.check_object_name(name, getattr(self, name))
         if resources.parse_quantity(self.size) <= 0:
-            raise ValueError(f"size must be more than nothing, got {self.size!r}")
+            raise ValueError(f"size must be greater than 0, got {self.size!r}")
         return self
 
 
 class TrainJobRequest(_Part):
-    """A TrainJob as it was asked for.
+    """The complete description of a TrainJob.
 
     Attributes:
-        version: Of this description.
-        name: Name of the TrainJob; None to derive it from the owner.
-        owner: What the job belongs to; None for a job that stands for itself.
-        runtime: The blueprint; None for the backend's default.
-        trainer: What to run; None for a job that only initializes, or runs the runtime as it is.
-        initializer: What to fetch first.
+        version: Version of this description.
+        name: Name of the TrainJob (``metadata.name``). None to derive it from the owner.
+        owner: What the TrainJob belongs to. None for a TrainJob that is identified by its name.
+        runtime: The runtime (``spec.runtimeRef``). None for the backend's default.
+        trainer: What to run (``spec.trainer``). None to only initialize, or to run the runtime unchanged.
+        initializer: What to fetch first (``spec.initializer``).
         metadata: Labels and annotations.
-        patches: RuntimePatch entries in the shape of ``spec.runtimePatches``.
-        active_deadline_seconds: Seconds the job may run, without the time it is suspended.
-        suspend: Create it suspended.
-        managed_by: The controller that sees to it; None for Trainer's own.
-        delete_after_seconds: Seconds after its end when it may be deleted; None to keep it.
-        workspace: Where a job that only initializes leaves what it fetched.
-        distributed: What a `DistributedConfig` says of every node.
-        pytorch_job: What a `PyTorchJobSpec` says.
-        runai: What a `RunaiSpec` and a `RunaiMasterSpec` say.
-        literal_secrets: Secrets given as literal text, by ``dataset.ENV``, ``model.ENV`` or ``trainer.ENV``. They live
-            in this process only: left out of the JSON, the fingerprint and every text form.
+        patches: Runtime patches, in the shape of ``spec.runtimePatches``.
+        active_deadline_seconds: Maximum run time in seconds (``spec.activeDeadlineSeconds``).
+        suspend: Whether to create it suspended (``spec.suspend``).
+        managed_by: Controller that reconciles it (``spec.managedBy``). None for Trainer's controller.
+        delete_after_seconds: Seconds after its end when it may be deleted. None to keep it.
+        workspace: Volume claim for what a TrainJob that only initializes fetches.
+        distributed: Settings of a `DistributedConfig`.
+        pytorch_job: Settings of a `PyTorchJobSpec`.
+        runai: Settings of a `RunaiSpec` and a `RunaiMasterSpec`.
+        literal_secrets: Secrets given as text, by ``dataset.ENV``, ``model.ENV`` or ``trainer.ENV``. They stay in this
+            process: neither the JSON, nor the fingerprint, nor any text form contains them.
     """
 
     version: Literal[1] = 1
@@ -306,22 +325,28 @@ class TrainJobRequest(_Part):
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> TrainJobRequest:
-        """Validate and freeze a description; the last place where a user's mistake can be found.
+        """Validate plain data in which all templates are rendered.
+
+        Args:
+            data: The request as plain data.
 
         Raises:
-            InvalidRequestError: One line that names each wrong field by its dotted path.
+            InvalidRequestError: One line that names each invalid field by its dotted path.
         """
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            raise InvalidRequestError(checks.one_line(error)) from error
+            raise InvalidRequestError(validation.format_problems(error)) from error
 
     @classmethod
     def from_json(cls, text: str) -> TrainJobRequest:
-        """Read what `to_json` wrote.
+        """Read what `to_json` returned.
+
+        Args:
+            text: The JSON.
 
         Raises:
-            InvalidRequestError: Not JSON, or not a request.
+            InvalidRequestError: The string is not JSON, or not a request.
         """
         try:
             data = json.loads(text)
@@ -330,7 +355,7 @@ class TrainJobRequest(_Part):
         return cls.parse(data)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the request as plain JSON data, without what is not set."""
+        """Return the request as plain JSON data, without fields that are None."""
         return self.model_dump(mode="json", exclude_none=True)
 
     def to_json(self) -> str:
@@ -338,46 +363,64 @@ class TrainJobRequest(_Part):
         return json.dumps(self.to_dict(), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
     def fingerprint(self) -> str:
-        """Return a hash of what would run: everything but name and owner."""
+        """Return a hash of the work: of all fields except name and owner."""
         return hashlib.sha256(_canonical(self._work())).hexdigest()
 
-    def differences(self, other: TrainJobRequest) -> list[str]:
-        """Name the fields, by dotted path, in which two requests ask for different work."""
+    def list_differences(self, other: TrainJobRequest) -> list[str]:
+        """Return the fields, by dotted path, in which the work of two requests differs.
+
+        Args:
+            other: The other request.
+        """
         mine, theirs = dict(_leaves(self._work())), dict(_leaves(other._work()))
         return sorted(path for path in mine.keys() | theirs.keys() if mine.get(path) != theirs.get(path))
 
-    def cluster_only(self) -> list[str]:
-        """Name what it asks for that only a cluster has, by dotted path."""
+    def initializer_sources(self) -> list[tuple[str, InitializerSource]]:
+        """Return each initializer source with its role; empty for a request without an initializer."""
+        return self.initializer.sources() if self.initializer else []
+
+    def list_kubernetes_fields(self) -> list[str]:
+        """Return the fields, by dotted path, that only a backend on Kubernetes supports."""
         env = self.trainer.env if self.trainer else {}
         found = [f"trainer.env.{name} (a SecretRef)" for name, value in env.items() if isinstance(value, SecretRef)]
         found += [f"{key} (a secret)" for key in self.literal_secrets if key.startswith("trainer.")]
         asked = ("managed_by", "delete_after_seconds", "workspace", "distributed", "pytorch_job", "runai")
         return found + [name for name in asked if getattr(self, name) is not None]
 
-    def named(self, name: str) -> TrainJobRequest:
-        """Return this request under a name."""
-        return self.model_copy(update={"name": naming.validate_name(name)})
+    def with_name(self, name: str) -> TrainJobRequest:
+        """Return a copy of this request with a name.
 
-    def attempt_name(self, attempt: int = 0) -> str:
-        """Return the name of an attempt: the given name, else one derived from the owner; the first has no suffix.
+        Args:
+            name: The name.
 
         Raises:
-            InvalidRequestError: It has neither name nor owner.
+            ValueError: The name is invalid.
+        """
+        return self.model_copy(update={"name": naming.validate_name(name)})
+
+    def get_attempt_name(self, attempt: int = 0) -> str:
+        """Return the name of an attempt: the given name, or one derived from the owner, with a number for retries.
+
+        Args:
+            attempt: The attempt, 0 (the default) for the first, which has no number.
+
+        Raises:
+            InvalidRequestError: The request has neither a name nor an owner.
         """
         if self.owner is None:
             return self.require_name()
         if self.name is None:
-            return naming.job_name(self.owner.slug, self.owner.key, attempt)
-        return naming.numbered(self.name, attempt) if attempt else self.name
+            return naming.build_job_name(self.owner.slug, self.owner.key, attempt)
+        return naming.build_attempt_name(self.name, attempt) if attempt else self.name
 
     def require_name(self) -> str:
         """Return the name.
 
         Raises:
-            InvalidRequestError: It has neither name nor owner.
+            InvalidRequestError: The request has no name.
         """
         if self.name is None:
-            raise InvalidRequestError("the request has neither a name nor an owner; give it one of them")
+            raise InvalidRequestError("the request has neither a name nor an owner; give one of them")
         return self.name
 
     def _work(self) -> dict[str, Any]:

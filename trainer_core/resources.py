@@ -1,7 +1,7 @@
-"""Resources of a node: their names, and the quantities Kubernetes counts them in.
+"""Resources of a node: names and Kubernetes quantities.
 
-Names may be short (``gpu``, ``storage``, ``mig-1g.5gb``, ``tpu``, ``npu``); a validated mapping has the full names and
-texts as quantities, so that a manifest copies it as it is and equal wishes look equal.
+Names may be short (``gpu``, ``storage``, ``mig-1g.5gb``, ``tpu``, ``npu``). A normalized mapping has full names and
+quantities as strings, so that manifests copy it unchanged and equal resources compare equal.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Mapping
 from decimal import Decimal
 from fractions import Fraction
 
-from trainer_core import checks
+from trainer_core import validation
 
 __all__ = [
     "check_resources",
-    "device",
+    "detect_device",
     "get_tpu_num_nodes",
+    "normalize_resources",
     "parse_quantity",
     "quantity_text",
     "resource_name",
-    "validate",
 ]
 
 GPU = "nvidia.com/gpu"
@@ -41,34 +41,35 @@ _QUANTITY = re.compile(
     r"(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:(?P<suffix>n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)"
     r"|[eE](?P<exponent>[+-]?[0-9]{1,2}))?"
 )
-#: Kubernetes keeps quantities in 63 bits.
+#: Kubernetes stores quantities in 63 bits.
 _MAX_VALUE = 2**63 - 1
-#: No quantity of sense is longer.
+#: Longer strings are not parsed.
 _MAX_TEXT = 64
 
 
 def parse_quantity(quantity: str | int | float) -> Fraction:
-    """Read a Kubernetes quantity exactly: ``"500m"`` is one half, ``"1Ki"`` is 1024, ``2`` is two.
+    """Parse a Kubernetes quantity exactly: ``"500m"`` is one half, ``"1Ki"`` is 1024, ``2`` is two.
 
     Args:
-        quantity: Digits with an optional suffix (n u m k M G T P E, Ki Mi Gi Ti Pi Ei) or exponent, or a number.
+        quantity: Digits with an optional suffix (n u m k M G T P E, Ki Mi Gi Ti Pi Ei) or exponent, or a number. See
+            [Quantity](https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/).
 
     Returns:
-        The amount in the resource's own unit: cores for cpu, bytes for memory, pieces for devices.
+        The amount in the unit of the resource: cores for cpu, bytes for memory, pieces for devices.
 
     Raises:
-        ValueError: Not a quantity, negative, or beyond what Kubernetes can count.
+        ValueError: Not a quantity, negative, or outside the range of Kubernetes.
     """
     value = _number(quantity)
     if value < 0:
         raise ValueError(f"quantity {quantity!r} is negative; use 0 or more")
     if value > _MAX_VALUE or 0 < value < _SUFFIXES["n"]:
-        raise ValueError(f"quantity {quantity!r} is beyond what Kubernetes can count, which is 1n to 2^63 - 1")
+        raise ValueError(f"quantity {quantity!r} is out of range; Kubernetes accepts 1n to 2^63 - 1")
     return value
 
 
 def quantity_text(quantity: str | int | float) -> str:
-    """Return a quantity as text: texts as they are, numbers without exponent and without an empty fraction.
+    """Return a quantity as a string: strings unchanged, numbers without exponent and trailing zeros.
 
     Raises:
         ValueError: Not a quantity.
@@ -84,7 +85,7 @@ def resource_name(name: object) -> str:
     """Return the full name of a resource: ``gpu`` is ``nvidia.com/gpu``, ``mig-1g.5gb`` is ``nvidia.com/mig-1g.5gb``.
 
     Raises:
-        ValueError: Not a resource name; the message names the known ones.
+        ValueError: Not a resource name; the message lists the known ones.
     """
     lowered = name.lower() if isinstance(name, str) else ""
     if lowered in _ALIASES:
@@ -94,45 +95,45 @@ def resource_name(name: object) -> str:
     full = f"nvidia.com/{lowered}" if lowered.startswith("mig-") else str(name)
     if lowered and (lowered.startswith("hugepages-") or _FULL_NAME.fullmatch(full)):
         return full
-    raise ValueError(f"resource {name!r} is not known; use {_KNOWN}")
+    raise ValueError(f"resource {name!r} is unknown; use {_KNOWN}")
 
 
-def validate(resources: Mapping[str, str | int | float]) -> dict[str, str]:
-    """Return resources with full names and texts as quantities.
+def normalize_resources(resources: Mapping[str, str | int | float]) -> dict[str, str]:
+    """Return resources with full names and quantities as strings.
 
     Args:
         resources: Quantities by resource name, short or full.
 
     Raises:
-        ValueError: A name or quantity cannot be right, one resource is named twice, a device is counted in
-            fractions, or MIG slices are mixed with whole GPUs or with other MIG slices.
+        ValueError: An invalid name or quantity, a resource named twice, a fraction of a device, or MIG slices mixed
+            with whole GPUs or with other MIG slices.
     """
-    return {full: _text(name, full, resources[name]) for full, name in _names(resources).items()}
+    return {full: _normalize_quantity(name, full, resources[name]) for full, name in _names(resources).items()}
 
 
 def check_resources(what: str, resources: object) -> None:
-    """Refuse resources that `validate` would refuse; quantities to be filled in pass; None passes.
+    """Refuse resources that `normalize_resources` refuses; templates and None are accepted.
 
     Raises:
-        ValueError: As for `validate`.
+        ValueError: As for `normalize_resources`.
     """
-    checks.check_mapping(what, resources, "{'cpu': 2, 'memory': '4Gi', 'gpu': 1}")
+    validation.check_mapping(what, resources, "{'cpu': 2, 'memory': '4Gi', 'gpu': 1}")
     if isinstance(resources, Mapping):
         for full, name in _names(resources).items():
-            if not checks.is_placeholder(resources[name]):
-                _text(name, full, resources[name])
+            if not validation.is_placeholder(resources[name]):
+                _normalize_quantity(name, full, resources[name])
 
 
-def device(resources: Mapping[str, str | int | float]) -> tuple[str, str] | None:
-    """Name what a node computes on, and how many of it.
+def detect_device(resources: Mapping[str, str | int | float]) -> tuple[str, str] | None:
+    """Return the device of a node and its count.
 
-    Such as ``("gpu", "2")``, ``("mig-1g.5gb", "1")`` or ``("cpu", "4")``. Accelerators come first; None where nothing
-    of the kind was asked for.
+    Such as ``("gpu", "2")``, ``("mig-1g.5gb", "1")`` or ``("cpu", "4")``. Accelerators take precedence. None if the
+    resources contain neither an accelerator nor a CPU.
 
     Raises:
-        ValueError: As for `validate`.
+        ValueError: As for `normalize_resources`.
     """
-    amounts = validate(resources)
+    amounts = normalize_resources(resources)
     for full, amount in amounts.items():
         if full in _DEVICES or full.startswith(_MIG_PREFIX):
             return _DEVICES.get(full, full.removeprefix("nvidia.com/")), str(int(parse_quantity(amount)))
@@ -140,15 +141,15 @@ def device(resources: Mapping[str, str | int | float]) -> tuple[str, str] | None
 
 
 def get_tpu_num_nodes(num_slices: int, topology: str, chips_per_host: int = 4) -> int:
-    """Return how many nodes a TPU job needs: the hosts of each slice, times the slices.
+    """Return the number of nodes of a TPU job: hosts per slice times slices.
 
     Args:
         num_slices: Number of TPU slices, at least 1.
         topology: Chips of one slice, such as ``"2x4"`` or ``"4x4x4"``.
-        chips_per_host: TPU chips of one machine. A slice smaller than a machine takes one machine.
+        chips_per_host: TPU chips of one host. A slice smaller than a host uses one host.
 
     Raises:
-        ValueError: An argument is not positive, the topology is not one, or its chips do not fill whole machines.
+        ValueError: An argument is not positive, the topology is invalid, or its chips do not fill whole hosts.
     """
     if num_slices <= 0:
         raise ValueError(f"num_slices must be positive, got: {num_slices}")
@@ -185,13 +186,13 @@ def _number(quantity: object) -> Fraction:
     match = _QUANTITY.fullmatch(quantity) if isinstance(quantity, str) and len(quantity) <= _MAX_TEXT else None
     if match is None:
         shown = repr(str(quantity)[:_MAX_TEXT])
-        raise ValueError(f"{shown} is not a quantity; write a number with a unit such as 2, '500m', '10G' or '4Gi'")
+        raise ValueError(f"{shown} is not a quantity; use a number such as 2, '500m', '10G' or '4Gi'")
     scale = Fraction(10) ** int(match["exponent"]) if match["exponent"] else _SUFFIXES[match["suffix"] or ""]
     return Fraction(match["number"]) * scale
 
 
 def _names(resources: Mapping[str, object]) -> dict[str, str]:
-    """The given names by full name."""
+    """Return the given names by full name."""
     names: dict[str, str] = {}
     for name in resources:
         full = resource_name(name)
@@ -206,9 +207,10 @@ def _names(resources: Mapping[str, object]) -> dict[str, str]:
     return names
 
 
-def _text(name: str, full: str, quantity: object) -> str:
+def _normalize_quantity(name: str, full: str, quantity: object) -> str:
     if not isinstance(quantity, (str, int, float)):
-        raise ValueError(f"resource {name!r}: a {type(quantity).__name__} is no quantity; write one such as 2 or '4Gi'")
+        kind = type(quantity).__name__
+        raise ValueError(f"resource {name!r}: a {kind} is not a quantity; use one such as 2 or '4Gi'")
     try:
         value = parse_quantity(quantity)
     except ValueError as error:
@@ -216,5 +218,5 @@ def _text(name: str, full: str, quantity: object) -> str:
     if "/" in full and value.denominator != 1:
         raise ValueError(f"resource {name!r}: {quantity!r} is a fraction of a device; use a whole number")
     if full in ("memory", "ephemeral-storage") and str(quantity).endswith(("m", "u", "n")):
-        raise ValueError(f"resource {name!r}: {quantity!r} is a fraction of a byte; for megabytes write 'M' or 'Mi'")
+        raise ValueError(f"resource {name!r}: {quantity!r} is a fraction of a byte; for megabytes use 'M' or 'Mi'")
     return quantity_text(quantity)

@@ -1,4 +1,4 @@
-"""Runtime: the blueprint a TrainJob refers to, and what it offers."""
+"""Runtime: the template that a TrainJob refers to, and what it offers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
-from trainer_core import checks
+from trainer_core import validation
 
 __all__ = ["Runtime", "RuntimeKind", "RuntimeTrainer", "TrainerType"]
 
@@ -14,14 +14,14 @@ _E = TypeVar("_E", bound=Enum)
 
 
 class RuntimeKind(Enum):
-    """Whether a runtime serves one namespace or all of them."""
+    """Scope of a runtime: one namespace or all."""
 
     CLUSTER_TRAINING_RUNTIME = "ClusterTrainingRuntime"
     TRAINING_RUNTIME = "TrainingRuntime"
 
 
 class TrainerType(Enum):
-    """Whether a runtime runs the user's own code or brings a recipe of its own."""
+    """Whether a runtime runs user code or contains a recipe."""
 
     CUSTOM_TRAINER = "CustomTrainer"
     BUILTIN_TRAINER = "BuiltinTrainer"
@@ -32,16 +32,17 @@ class RuntimeTrainer:
     """What a runtime trains with.
 
     Args:
-        trainer_type: The kind of trainer it is made for; a `TrainerType` or its value.
-        framework: Such as ``"torch"``, ``"torchtune"``, ``"deepspeed"``, ``"plain"``.
-        image: Container image of its nodes; empty where it runs without one.
-        num_nodes: Nodes it starts unless a trainer asks for another number.
-        device: What a node computes on: ``"gpu"``, ``"tpu"``, ``"npu"``, ``"mig-1g.5gb"``, ``"cpu"``, or ``"Unknown"``.
-        device_count: How many of it, as text, or ``"Unknown"``.
-        command: How the training code is started, such as ``("torchrun",)``; empty where not known.
+        trainer_type: The kind of trainer for which it is made; a `TrainerType` or its value.
+        framework: Label ``trainer.kubeflow.org/framework``: ``"torch"``, ``"torchtune"``, ``"deepspeed"``, ``"plain"``
+            …
+        image: Container image of its nodes; empty on backends without images.
+        num_nodes: Number of nodes by default (``spec.mlPolicy.numNodes``).
+        device: Device of a node: ``"gpu"``, ``"tpu"``, ``"npu"``, ``"mig-1g.5gb"``, ``"cpu"``, or ``"Unknown"``.
+        device_count: Devices per node, as a string, or ``"Unknown"``.
+        command: Program that starts the training code, such as ``("torchrun",)``; empty if unknown.
 
     Raises:
-        ValueError: The type of trainer is not known.
+        ValueError: Unknown trainer type.
     """
 
     trainer_type: TrainerType
@@ -57,27 +58,27 @@ class RuntimeTrainer:
         self.set_command(self.command)
 
     def set_command(self, command: tuple[str, ...]) -> None:
-        """Set how the training code is started.
+        """Set the program that starts the training code.
 
         Raises:
-            ValueError: Not a tuple of texts.
+            ValueError: Not a tuple of strings.
         """
-        checks.check_texts("command", command, "torchrun")
+        validation.check_strings("command", command, "torchrun")
         self.command = tuple(command)
 
 
 @dataclass
 class Runtime:
-    """The blueprint a TrainJob refers to.
+    """The template that a TrainJob refers to.
 
     Args:
-        name: Its name, by which a TrainJob refers to it.
+        name: Its name (``spec.runtimeRef.name``).
         trainer: What it trains with.
-        kind: Its scope; a `RuntimeKind` or its value.
-        pretrained_model: URI of the model it brings, where it brings one.
+        kind: Its scope (``spec.runtimeRef.kind``); a `RuntimeKind` or its value.
+        pretrained_model: URI of the model that it contains, if any.
 
     Raises:
-        ValueError: The kind is not known.
+        ValueError: Unknown kind.
     """
 
     name: str

@@ -1,69 +1,92 @@
-"""SecretRef: where a secret lies, never what it says; and environments that may hold some."""
+"""Secrets: references to them, and what a message may quote of a value that may contain one."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainer_core import checks
+from trainer_core import naming
 
-__all__ = ["SecretRef", "check_env", "secret_from"]
+__all__ = ["SecretRef", "has_credentials", "parse_secret", "redact"]
 
 _KEY = re.compile(r"(?!\.\.?\Z)[-._a-zA-Z0-9]{1,253}")
+#: Fields whose values are not quoted in messages: they may be secrets, or were meant to be references to secrets.
+_SECRET_FIELDS = frozenset({"env", "environment", "secrets"})
+_URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+(?=@)")
+_MAX_QUOTED = 120
 
 
 @dataclass(frozen=True)
 class SecretRef:
-    """A secret by reference. It can be logged, stored and compared: the secret itself is not in it.
+    """Reference to an entry of a Kubernetes Secret (``secretKeyRef``). It can be logged, stored and compared.
+
+    Example:
+        CustomTrainer(func=train, env={"HF_TOKEN": SecretRef("hub", "token")})
 
     Attributes:
-        name: Name of the Secret, as Kubernetes names them: lower-case letters, digits, ``-`` and ``.``.
-        key: The entry in it.
+        name: Name of the Secret: at most 253 lower-case letters, digits, ``-`` and ``.``.
+        key: Key of the entry in the Secret.
 
     Raises:
-        ValueError: Name or key cannot be one of a Secret.
+        ValueError: The name or the key is invalid.
     """
 
     name: str
     key: str
 
     def __post_init__(self) -> None:
-        # What was given is not shown: somebody may have put the secret itself there.
-        if not checks.is_object_name(self.name):
+        # The values are not quoted: the user may have passed the secret itself.
+        if not naming.is_object_name(self.name):
             raise ValueError(
-                "SecretRef name must be the name of a Secret: lower-case letters, digits, '-' and '.', 253 at most"
+                "SecretRef name must be the name of a Secret: at most 253 lower-case letters, digits, '-' and '.'"
             )
-        if not _is_entry(self.key):
-            raise ValueError(
-                "SecretRef key must be an entry of the Secret: letters, digits, '-', '_' and '.', 253 at most"
-            )
+        if not _is_key(self.key):
+            raise ValueError("SecretRef key must be a key of the Secret: at most 253 letters, digits, '-', '_' and '.'")
 
 
-def secret_from(value: Any) -> Any:
-    """Return a reference for what stands for one in plain data, ``{"name": …, "key": …}``; all else as it is.
+def _is_key(value: object) -> bool:
+    return isinstance(value, str) and _KEY.fullmatch(value) is not None
+
+
+def parse_secret(value: Any) -> Any:
+    """Return the `SecretRef` for its plain data ``{"name": …, "key": …}``; return other values unchanged.
+
+    Args:
+        value: A value of an environment variable or of a secret field.
 
     Raises:
-        ValueError: A dict that is no reference.
+        ValueError: The value is a dict, but not a reference to a secret.
     """
     if not isinstance(value, Mapping):
         return value
     if value.keys() != {"name", "key"}:
-        raise ValueError(f"a secret is given as name and key of its Secret, got {', '.join(map(str, value)) or 'none'}")
+        keys = ", ".join(map(str, value)) or "an empty dict"
+        raise ValueError(f"a secret must be a dict of name and key, got {keys}")
     return SecretRef(**value)
 
 
-def check_env(what: str, env: object) -> None:
-    """Refuse environment variables that no process could be given; a value may be a secret; None passes.
+def redact(value: object, path: Sequence[str] = ()) -> str:
+    """Return a value as a message may quote it. The only function that decides what a message shows.
 
-    Raises:
-        ValueError: A name is not one, or a value is neither a text nor a secret.
+    Values of secret fields give an empty string. Credentials in URLs are masked. Containers give their type.
+
+    Args:
+        value: The value.
+        path: Path of the field that has the value.
     """
-    if isinstance(env, Mapping):
-        env = {name: "" if isinstance(value, SecretRef) else value for name, value in env.items()}
-    checks.check_env(what, env)
+    if not _SECRET_FIELDS.isdisjoint(path):
+        return ""
+    if not isinstance(value, (str, int, float, type(None))):
+        return type(value).__name__
+    return _URL_CREDENTIALS.sub("***", repr(value))[:_MAX_QUOTED]
 
 
-def _is_entry(key: object) -> bool:
-    return isinstance(key, str) and _KEY.fullmatch(key) is not None
+def has_credentials(url: str) -> bool:
+    """Return whether a URL contains a user name or a password. A user name alone may be a token.
+
+    Args:
+        url: The URL.
+    """
+    return "@" in url.partition("://")[2].partition("/")[0]

@@ -1,4 +1,4 @@
-"""TrainJobTemplate: the arguments of `TrainerClient.train`, kept for later."""
+"""TrainJobTemplate: the arguments of `TrainerClient.train` as one object."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ __all__ = ["TrainJobTemplate"]
 
 @dataclass
 class TrainJobTemplate:
-    """What to run, on what, with what: ``client.train(**template)``.
+    """The arguments of `TrainerClient.train`, to reuse or to pass on.
+
+    Example:
+        template = TrainJobTemplate(trainer=CustomTrainer(func=train), runtime="torch-distributed")
+        client.train(**template)
 
     Args:
-        trainer: What to run.
-        runtime: The blueprint, or its name; None for the backend's default.
-        initializer: What to fetch first.
+        trainer: Function to run (``spec.trainer``).
+        runtime: Runtime or name of a runtime (``spec.runtimeRef``). None (the default) for the backend's default.
+        initializer: What to fetch first (``spec.initializer``). None (the default) fetches nothing.
     """
 
     trainer: CustomTrainer

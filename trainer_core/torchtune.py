@@ -1,4 +1,4 @@
-"""TorchTuneConfig: the packaged recipe that fine-tunes a language model with torchtune."""
+"""TorchTuneConfig: the recipe that fine-tunes a language model with torchtune."""
 
 from __future__ import annotations
 
@@ -9,10 +9,18 @@ from enum import Enum
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from trainer_core import checks, resources
+from trainer_core import resources, validation
 from trainer_core.initializers import DATASET_PATH
 
-__all__ = ["DataFormat", "DataType", "LoraConfig", "Loss", "TorchTuneConfig", "TorchTuneInstructDataset", "arguments"]
+__all__ = [
+    "DataFormat",
+    "DataType",
+    "LoraConfig",
+    "Loss",
+    "TorchTuneConfig",
+    "TorchTuneInstructDataset",
+    "recipe_arguments",
+]
 
 _E = TypeVar("_E", bound=Enum)
 _TOP_FIELDS = ("dtype", "batch_size", "epochs", "loss")
@@ -28,7 +36,7 @@ _LORA_FIELDS = (
 
 
 class DataType(Enum):
-    """Precision of the weights."""
+    """Precision of the weights (``dtype`` of torchtune)."""
 
     BF16 = "bf16"
     FP32 = "fp32"
@@ -53,22 +61,23 @@ class Loss(Enum):
 
 @dataclass
 class LoraConfig:
-    """Fine-tune with LoRA: train small matrices beside frozen weights.
+    """Fine-tune with LoRA: train low-rank matrices beside frozen weights.
 
-    Every field left None keeps the recipe's own value.
+    A field that is None keeps the default of the recipe. Upstream: ``model.*`` settings of [torchtune's LoRA
+    recipes](https://docs.pytorch.org/torchtune/stable/tutorials/lora_finetune.html).
 
     Args:
-        apply_lora_to_mlp: Also train beside the layers of the MLP.
-        apply_lora_to_output: Also train beside the output projection.
-        lora_attn_modules: Projections of each attention block to train beside.
+        apply_lora_to_mlp: Also apply LoRA to the MLP layers.
+        apply_lora_to_output: Also apply LoRA to the output projection.
+        lora_attn_modules: Projections of each attention block to which LoRA is applied.
         lora_rank: Rank of the matrices, at least 1.
-        lora_alpha: Scale of their contribution, at least 1.
-        lora_dropout: Share of activations dropped, 0 to 1.
-        quantize_base: Keep the frozen weights in four bits (QLoRA).
-        use_dora: Decompose into magnitude and direction (DoRA).
+        lora_alpha: Scaling factor of the matrices, at least 1.
+        lora_dropout: Dropout probability, 0 to 1.
+        quantize_base: Quantize the frozen weights to four bits (QLoRA).
+        use_dora: Decompose weights into magnitude and direction (DoRA).
 
     Raises:
-        ValueError: A value is of the wrong kind or out of range.
+        ValueError: A value has the wrong type or is out of range.
     """
 
     apply_lora_to_mlp: bool | None = None
@@ -83,27 +92,27 @@ class LoraConfig:
     def __post_init__(self) -> None:
         for name in ("apply_lora_to_mlp", "apply_lora_to_output", "quantize_base", "use_dora"):
             _check_flag(name, getattr(self, name))
-        checks.check_texts("lora_attn_modules", self.lora_attn_modules, "q_proj")
-        checks.check_count("lora_rank", self.lora_rank)
-        checks.check_count("lora_alpha", self.lora_alpha)
-        checks.check_fraction("lora_dropout", self.lora_dropout)
+        validation.check_strings("lora_attn_modules", self.lora_attn_modules, "q_proj")
+        validation.check_count("lora_rank", self.lora_rank)
+        validation.check_count("lora_alpha", self.lora_alpha)
+        validation.check_fraction("lora_dropout", self.lora_dropout)
 
 
 @dataclass
 class TorchTuneInstructDataset:
-    """How the dataset becomes instructions and answers.
+    """Convert the dataset into instructions and answers (``torchtune.datasets.instruct_dataset``).
 
-    Every field left None keeps torchtune's own value.
+    A field that is None keeps torchtune's default.
 
     Args:
         source: Format of the files; a `DataFormat` or its value.
         split: Part of the dataset, such as ``"train[:90%]"``.
-        train_on_input: Also learn from the prompt, not only from the answer.
-        new_system_prompt: Put before each sample.
-        column_map: Which column holds what, such as ``{"input": "question", "output": "answer"}``.
+        train_on_input: Also compute the loss on the prompt.
+        new_system_prompt: System prompt to prepend to each sample.
+        column_map: Column names by role, such as ``{"input": "question", "output": "answer"}``.
 
     Raises:
-        ValueError: A value is of the wrong kind.
+        ValueError: A value has the wrong type.
     """
 
     source: DataFormat | None = None
@@ -115,25 +124,30 @@ class TorchTuneInstructDataset:
     def __post_init__(self) -> None:
         self.source = _member(DataFormat, "source", self.source)
         _check_flag("train_on_input", self.train_on_input)
-        checks.check_mapping("column_map", self.column_map, "{'input': 'question', 'output': 'answer'}")
+        validation.check_mapping("column_map", self.column_map, "{'input': 'question', 'output': 'answer'}")
 
 
 @dataclass
 class TorchTuneConfig:
-    """The recipe's settings. Every field left None keeps the recipe's own value.
+    """Settings of the torchtune recipe. A field that is None keeps the default of the recipe.
 
     Args:
         dtype: Precision of the weights; a `DataType` or its value.
-        batch_size: Samples in each batch, at least 1.
+        batch_size: Samples per batch, at least 1.
         epochs: Passes over the dataset, at least 1.
         loss: A `Loss`, its name or its value.
-        num_nodes: Nodes, at least 1.
-        peft_config: Fine-tune with LoRA instead of all weights.
-        dataset_preprocess_config: How the dataset becomes instructions.
-        resources_per_node: Kubernetes quantities by resource name.
+        num_nodes: Number of nodes, at least 1 (``spec.trainer.numNodes``).
+        peft_config: Fine-tune with LoRA instead of training all weights.
+        dataset_preprocess_config: How the dataset is converted into instructions.
+        resources_per_node: Kubernetes quantities by resource name (``spec.trainer.resourcesPerNode``).
 
     Raises:
-        ValueError: A value is of the wrong kind or out of range.
+        ValueError: A value has the wrong type or is out of range.
+
+    Example:
+        ```python
+        BuiltinTrainer(TorchTuneConfig(epochs=1, batch_size=2, resources_per_node={"gpu": 1}))
+        ```
     """
 
     dtype: DataType | None = None
@@ -149,35 +163,35 @@ class TorchTuneConfig:
         self.dtype = _member(DataType, "dtype", self.dtype)
         self.loss = _member(Loss, "loss", self.loss)
         for name in ("batch_size", "epochs", "num_nodes"):
-            checks.check_count(name, getattr(self, name))
+            validation.check_count(name, getattr(self, name))
         _check_kind("peft_config", self.peft_config, LoraConfig)
         _check_kind("dataset_preprocess_config", self.dataset_preprocess_config, TorchTuneInstructDataset)
         resources.check_resources("resources_per_node", self.resources_per_node)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TorchTuneConfig:
-        """Build it from plain data, as a request or a YAML file holds it.
+        """Build the settings from plain data, as in a request or a YAML file.
 
         Raises:
-            ValueError: An unknown field, or a value that the constructor refuses.
+            ValueError: An unknown field, or an invalid value.
         """
-        given = checks.known_fields(cls, data)
+        fields = validation.known_fields(cls, data)
         for name, kind in (("peft_config", LoraConfig), ("dataset_preprocess_config", TorchTuneInstructDataset)):
-            if isinstance(given.get(name), Mapping):
-                given[name] = kind(**checks.known_fields(kind, given[name]))
-        return cls(**given)
+            if isinstance(fields.get(name), Mapping):
+                fields[name] = kind(**validation.known_fields(kind, fields[name]))
+        return cls(**fields)
 
 
-def arguments(config: Mapping[str, Any], dataset_uri: str | None = None) -> list[str]:
-    """Return the arguments of ``tune run`` for a recipe's settings.
+def recipe_arguments(config: Mapping[str, Any], dataset_uri: str | None = None) -> list[str]:
+    """Return the arguments of ``tune run`` for the settings of a recipe.
 
     Args:
-        config: The settings as plain data, as a request holds them.
-        dataset_uri: Where the dataset comes from; a file or folder named within a Hugging Face
-            dataset (``hf://owner/name/path``) becomes the recipe's.
+        config: The settings as plain data, as in a request.
+        dataset_uri: URI of the dataset. A file or folder named in a Hugging Face dataset (``hf://owner/name/path``) is
+            passed to the recipe.
 
     Returns:
-        ``key=value`` texts in the recipe's spelling.
+        ``key=value`` strings.
     """
     return [
         *[f"{name}={config[name]}" for name in _TOP_FIELDS if config.get(name) is not None],
@@ -189,12 +203,12 @@ def arguments(config: Mapping[str, Any], dataset_uri: str | None = None) -> list
 
 def _data_location(dataset_uri: str | None) -> list[str]:
     if dataset_uri and dataset_uri.startswith("pvc://"):
-        # The folder that the URI names is mounted there.
+        # The folder of the URI is mounted there.
         return [f"dataset.data_dir={DATASET_PATH}"]
     if not dataset_uri or not dataset_uri.startswith("hf://"):
         return []
     inner = urlsplit(dataset_uri).path.strip("/").split("/", 1)[1:]
-    # Within a dataset, what has a dot is a file and what has none is a folder.
+    # A path with a dot is a file, a path without one is a folder.
     key = "dataset.data_files" if inner and "." in inner[0] else "dataset.data_dir"
     return [f"{key}={'/'.join([DATASET_PATH, *inner])}"]
 
@@ -220,7 +234,7 @@ def _dataset_arguments(config: Mapping[str, Any] | None) -> list[str]:
 
 
 def _member(kind: type[_E], what: str, value: object) -> _E | None:
-    """A member of an enum from itself, its value or its name."""
+    """Return the member of an enum for a member, a value or a name."""
     if value is None or isinstance(value, kind):
         return value
     for member in kind:

@@ -1,4 +1,4 @@
-"""Trainers: what to run. A Python function, a container image, or a packaged recipe."""
+"""Trainers: what a TrainJob runs. A Python function, a container image, or a packaged recipe."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from trainer_core import checks, resources, secrets
-from trainer_core.secrets import SecretRef, secret_from
+from trainer_core import resources, validation
+from trainer_core.secrets import SecretRef, parse_secret
 from trainer_core.torchtune import (
     DataFormat,
     DataType,
@@ -37,38 +37,47 @@ _REFERENCE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def _default_pip_index_urls() -> list[str]:
-    """Read when a trainer is made. None named: pip's own configuration, which a proxy or mirror is part of."""
+    """Read the environment when a trainer is created; with an empty list pip's own configuration applies."""
     return [url.strip() for url in os.environ.get("DEFAULT_PIP_INDEX_URLS", "").split(",") if url.strip()]
 
 
 @dataclass
 class CustomTrainer:
-    """Run a Python function on every process of every node.
+    """Run a Python function in every process of every node.
 
-    A text given for a number passes unread: orchestrators fill it in, and it is judged when the request is parsed.
-    So are the values of `func_args`.
+    Numbers and `func_args` may be given as strings: orchestrators render templates into them, and they are validated
+    when the request is parsed.
 
     Args:
-        func: The function, or where to import it from as ``"package.module:function"``.
-        func_args: Passed to it as keyword arguments. Plain JSON values.
-        image: Container image; None for the runtime's own.
-        packages_to_install: What pip installs before the function runs, such as ``["scikit-learn>=1.5"]``.
-        pip_index_urls: Where from: the first is the index, the others are extra ones. By default the environment
-            variable ``DEFAULT_PIP_INDEX_URLS`` (comma-separated), else what pip itself is configured with.
-        num_nodes: How many nodes, at least 1; None for the runtime's own number.
-        resources_per_node: Kubernetes quantities by resource name, such as ``{"gpu": 4, "cpu": 5, "memory": "10G"}``
-            or ``{"mig-1g.5gb": 1}``.
-        env: Environment variables of the nodes: texts, or on a cluster a `SecretRef`.
-        num_proc_per_node: Processes on each node, at least 1; None to derive it from the resources.
-        packaging: How the function travels: its ``"source"``, a ``"reference"`` to import where it runs, or a
-            ``"cloudpickle"``, which needs the same Python there. A function given as text is always a reference.
-        result_uri: Path or ``file://`` URI where the whole result is written as JSON, whatever its size.
+        func: The function, or its import path ``"package.module:function"``.
+        func_args: Keyword arguments of the function: plain JSON values. The default is none.
+        image: Container image (``spec.trainer.image``). The default is the runtime's image.
+        packages_to_install: Requirements that pip installs before the function runs, such as ``["scikit-learn>=1.5"]``.
+        pip_index_urls: Package indexes: the first is ``--index-url``, the others ``--extra-index-url``. The default is
+            the environment variable ``DEFAULT_PIP_INDEX_URLS`` (comma-separated), else pip's own configuration.
+        num_nodes: Number of nodes, at least 1 (``spec.trainer.numNodes``). The default is the runtime's number.
+        resources_per_node: Kubernetes quantities by resource name (``spec.trainer.resourcesPerNode``), such as
+            ``{"gpu": 4, "cpu": 5, "memory": "10G"}`` or ``{"mig-1g.5gb": 1}``. The default is the runtime's resources.
+        env: Environment variables of the nodes (``spec.trainer.env``): strings, or on a cluster a `SecretRef`.
+        num_proc_per_node: Processes per node, at least 1 (``spec.trainer.numProcPerNode``, or an argument of torchrun
+            since Trainer 2.2). The default is derived from the resources.
+        packaging: How the function reaches the job: ``"source"``, the default; ``"reference"``, an import path that
+            exists where it runs; ``"cloudpickle"``, which requires the same Python version there. A function given as
+            an import path is always a reference.
+        result_uri: Path or ``file://`` URI of a JSON file for the result, of any size. The default is no file; the
+            result is then limited to 4 KiB.
 
     Raises:
-        ValueError: An argument cannot be right.
+        ValueError: An invalid value.
+
+    Example:
+        ```python
+        trainer = CustomTrainer(func=train, func_args={"epochs": 3}, num_nodes=2, resources_per_node={"gpu": 1})
+        TrainerClient().train(runtime="torch-distributed", trainer=trainer)
+        ```
     """
 
-    # Its text form has an address, which no two processes share: Airflow would see a new DAG at each look.
+    # Not in the repr: the address in it differs between processes, and Airflow would see a changed DAG at each parse.
     func: Callable[..., Any] | str = field(repr=False)
     func_args: dict[str, Any] | None = None
     image: str | None = None
@@ -83,33 +92,39 @@ class CustomTrainer:
 
     def __post_init__(self) -> None:
         self._check_function()
-        checks.check_mapping("func_args", self.func_args, "{'epochs': 3}")
-        checks.check_packages("packages_to_install", self.packages_to_install)
-        checks.check_index_urls("pip_index_urls", self.pip_index_urls)
+        validation.check_mapping("func_args", self.func_args, "{'epochs': 3}")
+        validation.check_packages("packages_to_install", self.packages_to_install)
+        validation.check_index_urls("pip_index_urls", self.pip_index_urls)
         if self.image is not None:
-            checks.check_text("image", self.image, "ghcr.io/team/train:1.0")
-        checks.check_result_uri("result_uri", self.result_uri)
+            validation.check_string("image", self.image, "ghcr.io/team/train:1.0")
+        validation.check_result_uri("result_uri", self.result_uri)
         _check_nodes(self)
 
     def _check_function(self) -> None:
-        checks.check_one_of("packaging", self.packaging, _PACKAGINGS)
+        validation.check_one_of("packaging", self.packaging, _PACKAGINGS)
         if not callable(self.func) and not _REFERENCE.fullmatch(str(self.func)):
             raise ValueError(f"func must be a function or 'package.module:function', got {self.func!r}")
 
 
 @dataclass
 class CustomTrainerContainer:
-    """Run a container image as it is on every node.
+    """Run a container image on every node.
 
     Args:
-        image: The image. Its entry point is run; the options `TrainerCommand` and `TrainerArgs` replace it.
-        num_nodes: How many nodes, at least 1; None for the runtime's own number.
-        resources_per_node: Kubernetes quantities by resource name.
-        env: Environment variables of the nodes: texts, or on a cluster a `SecretRef`.
-        num_proc_per_node: Processes on each node, at least 1; None to derive it from the resources.
+        image: The image (``spec.trainer.image``). Its entry point runs; the options `TrainerCommand` and `TrainerArgs`
+            replace it.
+        num_nodes: Number of nodes, at least 1 (``spec.trainer.numNodes``). The default is the runtime's number.
+        resources_per_node: Kubernetes quantities by resource name (``spec.trainer.resourcesPerNode``).
+        env: Environment variables of the nodes (``spec.trainer.env``): strings, or on a cluster a `SecretRef`.
+        num_proc_per_node: Processes per node, at least 1. The default is derived from the resources.
 
     Raises:
-        ValueError: An argument cannot be right.
+        ValueError: An invalid value.
+
+    Example:
+        ```python
+        TrainerClient().train(trainer=CustomTrainerContainer(image="ghcr.io/team/train:1.0", num_nodes=2))
+        ```
     """
 
     image: str
@@ -119,19 +134,25 @@ class CustomTrainerContainer:
     num_proc_per_node: int | None = None
 
     def __post_init__(self) -> None:
-        checks.check_text("image", self.image, "ghcr.io/team/train:1.0")
+        validation.check_string("image", self.image, "ghcr.io/team/train:1.0")
         _check_nodes(self)
 
 
 @dataclass
 class BuiltinTrainer:
-    """Run a recipe that the runtime brings.
+    """Run a recipe that the runtime contains.
 
     Args:
-        config: The recipe's settings.
+        config: Settings of the recipe.
 
     Raises:
-        ValueError: Not a recipe's settings.
+        ValueError: Not the settings of a recipe.
+
+    Example:
+        ```python
+        trainer = BuiltinTrainer(TorchTuneConfig(epochs=1, peft_config=LoraConfig(lora_rank=8)))
+        TrainerClient().train(runtime="torchtune-llama3.2-1b", trainer=trainer)
+        ```
     """
 
     config: TorchTuneConfig
@@ -142,31 +163,31 @@ class BuiltinTrainer:
 
 
 def trainer_from_dict(data: Mapping[str, Any]) -> CustomTrainer | CustomTrainerContainer | BuiltinTrainer:
-    """Build a trainer from its fields as plain data, as a YAML file holds them.
+    """Build a trainer from plain data, as in a YAML file.
 
     Args:
-        data: With ``func`` a CustomTrainer, with ``config`` a BuiltinTrainer, else with ``image`` a
-            CustomTrainerContainer. A secret in ``env`` is given as ``{"name": …, "key": …}``.
+        data: Fields of a CustomTrainer (with ``func``), a BuiltinTrainer (with ``config``) or a CustomTrainerContainer
+            (with ``image``). A secret in ``env`` is written ``{"name": …, "key": …}``.
 
     Raises:
-        ValueError: None of the three, an unknown field, or a value that the constructor refuses.
+        ValueError: None of the three, an unknown field, or an invalid value.
     """
     if isinstance(data.get("env"), Mapping):
-        data = {**data, "env": {name: secret_from(value) for name, value in data["env"].items()}}
+        data = {**data, "env": {name: parse_secret(value) for name, value in data["env"].items()}}
     if "func" in data:
-        return CustomTrainer(**checks.known_fields(CustomTrainer, data))
+        return CustomTrainer(**validation.known_fields(CustomTrainer, data))
     if "config" in data:
-        config = checks.known_fields(BuiltinTrainer, data)["config"]
+        config = validation.known_fields(BuiltinTrainer, data)["config"]
         return BuiltinTrainer(TorchTuneConfig.from_dict(config) if isinstance(config, Mapping) else config)
     if "image" in data:
-        return CustomTrainerContainer(**checks.known_fields(CustomTrainerContainer, data))
-    given = ", ".join(str(name) for name in data) or "nothing"
-    raise ValueError(f"a trainer needs func (a function), config (a recipe) or image (a container); got {given}")
+        return CustomTrainerContainer(**validation.known_fields(CustomTrainerContainer, data))
+    fields = ", ".join(str(name) for name in data) or "no field"
+    raise ValueError(f"trainer must have func (a function), config (a recipe) or image (a container); got {fields}")
 
 
 def _check_nodes(trainer: CustomTrainer | CustomTrainerContainer) -> None:
-    """What a function and an image have in common."""
-    checks.check_count("num_nodes", trainer.num_nodes)
-    checks.check_count("num_proc_per_node", trainer.num_proc_per_node)
+    """Check the fields that functions and images share."""
+    validation.check_count("num_nodes", trainer.num_nodes)
+    validation.check_count("num_proc_per_node", trainer.num_proc_per_node)
     resources.check_resources("resources_per_node", trainer.resources_per_node)
-    secrets.check_env("env", trainer.env)
+    validation.check_env("env", trainer.env)

@@ -1,1 +1,1 @@
-"""Decorators over the training core."""
+"""The ``@task.trainjob`` decorator."""

@@ -1,4 +1,4 @@
-"""``@task.trainjob``: the decorated function is the training function."""
+"""``@task.trainjob``: run the decorated function as a TrainJob."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_d
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
 from airflow_provider.operators.trainjob import TrainJobOperator
-from trainer_core import packaging
+from trainer_core.packaging import serializer
 from trainer_core.trainers import CustomTrainer
 
 __all__ = ["TrainJobDecoratedOperator", "trainjob_task"]
 
-_OF_TRAINER = {item.name for item in fields(CustomTrainer)} - {"func", "func_args"}
-_STAND_IN = "{argument}"
+_TRAINER_FIELDS = {item.name for item in fields(CustomTrainer)} - {"func", "func_args"}
+_PLACEHOLDER = "{argument}"
 
 
 class TrainJobDecoratedOperator(DecoratedOperator, TrainJobOperator):
-    """The task that `trainjob_task` makes of a function.
+    """Operator of a task that `trainjob_task` creates.
 
     Args:
-        python_callable: The training function.
-        op_args: What it is called with.
-        op_kwargs: What it is called with, by name.
-        packages: What pip installs before it runs.
-        kwargs: As for `trainjob_task`.
+        python_callable: The training function. Its source is packaged, not templated.
+        op_args: Positional arguments of the function. Default: None. Templated.
+        op_kwargs: Keyword arguments of the function. Default: None. Templated.
+        packages: Python packages that pip installs before the function runs. Default: None. Templated.
+        kwargs: Arguments of `trainjob_task`.
 
     Raises:
-        ValueError: The function cannot travel, or something in the definition cannot be right.
-        TypeError: The arguments do not fit the function.
+        ValueError: The function cannot be packaged, or an argument is invalid.
+        TypeError: The arguments do not match the function's signature.
     """
 
     custom_operator_name = "@task.trainjob"
@@ -48,84 +48,101 @@ class TrainJobDecoratedOperator(DecoratedOperator, TrainJobOperator):
         packages: list[str] | None = None,
         **kwargs: Any,
     ) -> None:
-        given: dict[str, Any] = {name: kwargs.pop(name) for name in _OF_TRAINER & kwargs.keys()}
-        trainer = CustomTrainer(python_callable, **{"packages_to_install": packages, **given})
+        settings: dict[str, Any] = {name: kwargs.pop(name) for name in _TRAINER_FIELDS & kwargs.keys()}
+        trainer = CustomTrainer(python_callable, **{"packages_to_install": packages, **settings})
         if not kwargs.get("wait_for_completion", True):
-            # Then the result is a ref, whatever the function returns.
+            # The result is the job's ref, whatever the function returns.
             kwargs["multiple_outputs"] = False
         super().__init__(
             python_callable=python_callable,
             op_args=op_args,
             op_kwargs=op_kwargs,
             trainer=trainer,
-            func_args=_by_name(python_callable, op_args or (), op_kwargs or {}),
+            func_args=_bind_arguments(python_callable, op_args or (), op_kwargs or {}),
             **kwargs,
         )
-        self.func_args = None  # They are in op_args and op_kwargs, which Airflow renders and shows for every @task.
+        self.func_args = None  # Airflow renders and shows op_args and op_kwargs instead, as for every @task.
 
-    def _arguments(self) -> Mapping[str, Any]:
-        return _by_name(self.python_callable, self.op_args, self.op_kwargs)
+    def _get_func_args(self) -> Mapping[str, Any]:
+        return _bind_arguments(self.python_callable, self.op_args, self.op_kwargs)
 
 
 def trainjob_task(
     python_callable: Callable[..., Any] | None = None, multiple_outputs: bool | None = None, **kwargs: Any
 ) -> TaskDecorator:
-    """Make a task of a training function: each call of it in a DAG is a TrainJob.
+    """Turn a training function into a task: each call of it in a DAG runs a TrainJob.
 
-    The function travels as source, without its decorator and without the names of the DAG file: it imports what it
-    needs. Its arguments may be results of earlier tasks, templates and parameters of the DAG; they arrive as what it
-    declares. What it returns is the task's result.
+    The function is packaged as source, without its decorator and without the global names of the DAG file, so it must
+    import what it uses. Its arguments can be results of upstream tasks, templates and DAG parameters; they are
+    converted to the types that the function declares. The return value of the function is the result of the task.
+
+    Example:
+        ```python
+        @task.trainjob(packages=["scikit-learn"], num_nodes=1)
+        def fit(epochs: int, day: str):
+            from sklearn.linear_model import LogisticRegression
+
+            return {"accuracy": 0.9}
+
+        fit(epochs=3, day="{{ ds }}")
+        ```
 
     Args:
-        python_callable: The function.
-        multiple_outputs: Push each entry of a returned dict as an XCom of its own; None to go by what it declares.
-        kwargs: ``packages`` (what pip installs first); what `CustomTrainer` takes (``num_nodes``,
-            ``resources_per_node``, ``env``, ``image``, …); what `TrainJobOperator` takes (``runtime``, ``options``,
-            ``initializer``, ``deferrable``, …) and every operator.
+        python_callable: The training function. Default: None, when the decorator is used with arguments.
+        multiple_outputs: True: push each entry of a returned dict as a separate XCom. Default: None, True if the
+            function is annotated to return a dict.
+        kwargs: ``packages``, a list of Python packages that pip installs before the function runs (templated); fields
+            of `CustomTrainer` except `func` and `func_args`, such as ``num_nodes`` (``spec.trainer.numNodes``),
+            ``resources_per_node`` (``spec.trainer.resourcesPerNode``), ``env`` (``spec.trainer.env``) and ``image``
+            (``spec.trainer.image``); and arguments of `TrainJobOperator` and of every operator, such as ``runtime``,
+            ``options``, ``initializer``, ``trainjob_conn_id`` and ``deferrable``.
 
     Raises:
-        ValueError: The function cannot travel; one line says why and what to do.
+        ValueError: The function cannot be packaged, or a parameter has the name of a context variable of Airflow;
+            raised when the DAG is parsed.
     """
     decorate = task_decorator_factory(
         multiple_outputs=multiple_outputs, decorated_operator_class=TrainJobDecoratedOperator, **kwargs
     )
 
-    def checked(function: Callable[..., Any]) -> Any:
-        # Here, because Airflow makes no operator of a mapped task before it runs.
-        _check(function, kwargs.get("packaging", "source"))
+    def decorate_after_check(function: Callable[..., Any]) -> Any:
+        # Checked here because Airflow creates the operator of a mapped task only at run time.
+        _validate_function(function, kwargs.get("packaging", "source"))
         return decorate(function)
 
-    return checked if python_callable is None else checked(python_callable)  # type: ignore[return-value]
+    return decorate_after_check if python_callable is None else decorate_after_check(python_callable)  # type: ignore[return-value]
 
 
-def _check(function: Callable[..., Any], mode: str) -> None:
+def _validate_function(function: Callable[..., Any], mode: str) -> None:
     parameters = inspect.signature(function).parameters.values()
-    _refuse_context(function.__name__, [each.name for each in parameters if each.default is None])
-    stand_ins = {each.name: _STAND_IN for each in parameters if each.default is each.empty and _has_name(each)}
-    packaging.package(function, stand_ins, mode)
+    _refuse_context_parameters(function.__name__, [each.name for each in parameters if each.default is None])
+    placeholders = {
+        each.name: _PLACEHOLDER for each in parameters if each.default is each.empty and _accepts_keyword(each)
+    }
+    serializer.package(function, placeholders, mode)
 
 
-def _has_name(parameter: inspect.Parameter) -> bool:
+def _accepts_keyword(parameter: inspect.Parameter) -> bool:
     return parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
 
 
-def _by_name(function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by the names of the parameters; a job is given nothing by position."""
+def _bind_arguments(function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call by parameter name; a TrainJob has keyword arguments only."""
     signature = inspect.signature(function)
-    found = dict(signature.bind(*args, **kwargs).arguments)
+    bound = dict(signature.bind(*args, **kwargs).arguments)
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
-            found.update(found.pop(parameter.name, {}))
-        elif parameter.kind is parameter.VAR_POSITIONAL and found.pop(parameter.name, ()):
-            raise ValueError(f"{function.__name__} takes *{parameter.name}, but arguments of a training go by name")
-    return found
+            bound.update(bound.pop(parameter.name, {}))
+        elif parameter.kind is parameter.VAR_POSITIONAL and bound.pop(parameter.name, ()):
+            raise ValueError(f"{function.__name__}: *{parameter.name} is not supported; pass the arguments by keyword")
+    return bound
 
 
-def _refuse_context(function: str, names: list[str]) -> None:
-    """A parameter of such a name is filled in by Airflow where the function runs in it, as in ``ti=None``."""
-    asked = [name for name in names if name in KNOWN_CONTEXT_KEYS]
-    if asked:
+def _refuse_context_parameters(function: str, names: list[str]) -> None:
+    """Refuse parameters such as ``ti=None``, which Airflow fills with context variables in other decorated tasks."""
+    refused = [name for name in names if name in KNOWN_CONTEXT_KEYS]
+    if refused:
         raise ValueError(
-            f"{function} takes {', '.join(asked)} of Airflow, which a training has nothing of; pass what it needs, "
-            "such as day='{{ ds }}', under another name"
+            f"{function}: parameter {', '.join(refused)} is a context variable of Airflow, which a TrainJob does not "
+            "have; pass the needed value under another name, such as day='{{ ds }}'"
         )

@@ -1,1 +1,1 @@
-"""Hooks over the training core."""
+"""Hook that connects Airflow to a training backend."""

@@ -1,7 +1,7 @@
-"""TrainJobHook: connection → TrainerClient.
+"""TrainJobHook: creates a TrainerClient from an Airflow connection.
 
-Whoever may edit connections is trusted less than whoever writes DAGs. So of a connection only the fields of its form
-are taken, each by name, and what the DAG says itself wins over them.
+People who edit connections are trusted less than DAG authors. Therefore only the fields of the connection form are
+read, and settings in the DAG override those of the connection.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from airflow.sdk import BaseHook
 from airflow_provider import get_provider_info, links
 from airflow_provider.compat import AirflowNotFoundException
 from trainer_core.client import TrainerClient
-from trainer_core.configs import BackendConfig, config_from_dict
+from trainer_core.config import BackendConfig, config_from_dict
 from trainer_core.errors import TrainerError
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from trainer_core.doctor import Report
+    from trainer_core.preflight import PreflightReport
 
 __all__ = ["TrainJobHook"]
 
@@ -30,16 +30,22 @@ _DEFAULT_BACKEND = "local"
 
 
 class TrainJobHook(BaseHook):
-    """Reach the backend that a connection, or the DAG itself, names.
+    """Create the client of the backend that a connection or the DAG names.
 
-    Nothing is looked up before it is needed.
+    The connection is read on first use.
+
+    Example:
+        ```python
+        for job in TrainJobHook("trainjob_default").client.list_jobs():
+            print(job.name, job.status)
+        ```
 
     Args:
-        trainjob_conn_id: The connection. The default one need not exist: then jobs run as processes on the machine
-            of the worker. None to look up no connection at all.
-        backend: Name of the backend; None for the connection's.
-        backend_config: A configuration of `trainer_core.configs`, which is taken as it is, or a dict of its settings,
-            which win over the connection's.
+        trainjob_conn_id: Id of an Airflow connection of type ``trainjob``. Default: ``trainjob_default``; if that
+            connection does not exist, jobs run as processes on the worker. None: use no connection.
+        backend: Name of the backend. Default: None, the backend of the connection.
+        backend_config: A configuration of `trainer_core.config`, used instead of the connection, or a dict of settings
+            that override those of the connection. Default: None.
     """
 
     conn_name_attr = "trainjob_conn_id"
@@ -60,101 +66,104 @@ class TrainJobHook(BaseHook):
 
     @cached_property
     def config(self) -> BackendConfig:
-        """The configuration of the backend.
+        """Configuration of the backend.
 
         Raises:
-            ValueError: Connection and DAG contradict each other, or a setting cannot be right.
-            AirflowNotFoundException: There is no such connection.
+            ValueError: Connection and DAG name different backends, or a setting is invalid.
+            AirflowNotFoundException: The connection does not exist.
         """
-        given = self.backend_config
-        if given is not None and not isinstance(given, Mapping):
-            return self._checked(given)
-        backend, settings = self._from_connection()
-        return config_from_dict(self.backend or backend or _DEFAULT_BACKEND, {**settings, **(given or {})})
+        overrides = self.backend_config
+        if overrides is not None and not isinstance(overrides, Mapping):
+            return self._check_backend(overrides)
+        backend, settings = self._read_settings()
+        return config_from_dict(self.backend or backend or _DEFAULT_BACKEND, {**settings, **(overrides or {})})
 
     @cached_property
     def link_templates(self) -> dict[str, str]:
-        """Templates of addresses at which people look at a job, by the field of the connection."""
+        """URL templates of the connection for a job's dashboard and logs, by field name."""
         try:
-            extra = getattr(self._connection(), "extra_dejson", {})
+            extra = getattr(self._get_connection(), "extra_dejson", {})
         except AirflowNotFoundException:
-            return {}  # The DAG itself says how the backend is reached.
-        return {name: extra[name] for name in links.TEMPLATES if extra.get(name)}
+            return {}  # A backend_config object in the DAG needs no connection.
+        return {name: extra[name] for name in links.URL_FIELDS if extra.get(name)}
 
     @cached_property
     def client(self) -> TrainerClient:
-        """The client of the backend.
+        """Client of the backend.
 
         Raises:
-            ValueError: As for `config`.
-            BackendUnavailableError: The backend needs an extra that is not installed, or cannot be reached.
+            ValueError: Connection and DAG name different backends, or a setting is invalid.
+            AirflowNotFoundException: The connection does not exist.
+            BackendUnavailableError: An extra is not installed, or the backend cannot be reached.
         """
         return TrainerClient(self.config)
 
-    def portable(self) -> dict[str, Any]:
-        """Return what another process needs to make the same hook: plain JSON data, without secrets.
+    def to_trigger_kwargs(self) -> dict[str, Any]:
+        """Return the arguments with which a trigger creates the same hook: plain JSON data without secrets.
 
         Raises:
-            ValueError: The configuration holds a secret that only an object in this process has.
+            ValueError: The configuration has a secret, which must not be stored with the trigger.
         """
         config = self.config
         settings = config.model_dump(mode="json", exclude_unset=True)
-        secret = sorted(config.model_fields_set - settings.keys())
-        if not secret:
+        secrets = sorted(config.model_fields_set - settings.keys())
+        if not secrets:
             return {"trainjob_conn_id": None, "backend": config.backend, "backend_config": settings}
         raise ValueError(
-            f"{type(config).__name__}.{', '.join(secret)} cannot leave this process; "
-            "put what it says into a connection, or use deferrable=False"
+            f"{type(config).__name__}.{', '.join(secrets)} is not stored in Airflow's database and cannot reach the "
+            "triggerer; set it in the connection, or use deferrable=False"
         )
 
     def test_connection(self) -> tuple[bool, str]:
-        """Return whether TrainJobs can be run, and what is missing: one line for each thing."""
-        from trainer_core import doctor  # what a task does not need
+        """Return whether the backend can run TrainJobs, and a message with one line for each failed check."""
+        from trainer_core import preflight  # tasks do not need it
 
         try:
-            report = doctor.examine(self.config)
+            report = preflight.check_backend(self.config)
             if not report.fit:
-                return False, "\n".join([f"The {self.config.backend} backend cannot run TrainJobs.", *_wrong(report)])
+                return False, "\n".join(
+                    [f"The {self.config.backend} backend cannot run TrainJobs.", *_format_failed_checks(report)]
+                )
             runtimes = ", ".join(sorted(runtime.name for runtime in self.client.list_runtimes()))
         except (TrainerError, ValueError, AirflowNotFoundException) as error:
             return False, str(error)
-        answer = f"The {self.config.backend} backend answers. Its runtimes: {runtimes or 'none'}"
-        return True, "\n".join([answer, *_wrong(report)])
+        message = f"The {self.config.backend} backend is available. Runtimes: {runtimes or 'none'}"
+        return True, "\n".join([message, *_format_failed_checks(report)])
 
     @classmethod
     def get_connection_form_widgets(cls) -> dict[str, Any]:
-        """Return the form for Airflow 3.1; later ones read the metadata of the provider instead."""
-        return {name: _widget(field) for name, field in _form()["conn-fields"].items()}
+        """Return the form fields for Airflow 3.1; later versions read them from the provider's metadata."""
+        return {name: _create_widget(field) for name, field in _get_form()["conn-fields"].items()}
 
     @classmethod
     def get_ui_field_behaviour(cls) -> dict[str, Any]:
-        """Return how the standard fields of the form look in Airflow 3.1."""
-        return {key.replace("-", "_"): value for key, value in _form()["ui-field-behaviour"].items()}
+        """Return the behaviour of the standard connection fields for Airflow 3.1."""
+        return {key.replace("-", "_"): value for key, value in _get_form()["ui-field-behaviour"].items()}
 
-    def _checked(self, config: BackendConfig) -> BackendConfig:
+    def _check_backend(self, config: BackendConfig) -> BackendConfig:
         if self.backend is not None and config.backend != self.backend:
             raise ValueError(
-                f"backend={self.backend!r} and backend_config={type(config).__name__}, which is of {config.backend!r}, "
-                "contradict each other; leave one of them out"
+                f"backend={self.backend!r} conflicts with backend_config={type(config).__name__}, which belongs to "
+                f"backend {config.backend!r}; remove one of them"
             )
         return config
 
-    def _from_connection(self) -> tuple[str | None, dict[str, Any]]:
-        """The backend and the settings that the connection names."""
-        connection = self._connection()
+    def _read_settings(self) -> tuple[str | None, dict[str, Any]]:
+        """Return backend and settings of the connection; None and no settings if it does not apply."""
+        connection = self._get_connection()
         if connection is None:
             return None, {}
-        backend, settings = _read(connection, self.trainjob_conn_id)
+        backend, settings = _parse_connection(connection, self.trainjob_conn_id)
         if self.backend in (None, backend):
             return backend, settings
         if self.trainjob_conn_id == self.default_conn_name:
             return None, {}
         raise ValueError(
-            f"connection {self.trainjob_conn_id!r} is of backend {backend!r}, but backend={self.backend!r} was given; "
-            "leave backend out, or name another connection"
+            f"connection {self.trainjob_conn_id!r} is for backend {backend!r}, not {self.backend!r}; "
+            "remove backend, or use another connection"
         )
 
-    def _connection(self) -> Connection | None:
+    def _get_connection(self) -> Connection | None:
         if self.trainjob_conn_id is None:
             return None
         try:
@@ -165,33 +174,39 @@ class TrainJobHook(BaseHook):
             raise
 
 
-def _form() -> dict[str, Any]:
+def _get_form() -> dict[str, Any]:
     form: dict[str, Any] = get_provider_info()["connection-types"][0]
     return form
 
 
-def _widget(field: Mapping[str, Any]) -> Any:
-    # They come with the web server of those that read this; Airflow 3.1 has stand-ins of them, each by its own name.
+def _create_widget(field: Mapping[str, Any]) -> Any:
+    # Only Airflow 3.1 calls this; it provides substitutes for these modules, which later versions do not have.
     wtforms, validators = import_module("wtforms"), import_module("wtforms.validators")
     schema = field["schema"]
     kind = wtforms.BooleanField if "boolean" in schema["type"] else wtforms.StringField
-    known = [validators.any_of(schema["enum"])] if "enum" in schema else []
-    checks = [validators.Optional(), *known]
-    return kind(field["label"], checks, description=field["description"], default=schema.get("default"))
+    choices = [validators.any_of(schema["enum"])] if "enum" in schema else []
+    return kind(
+        field["label"],
+        [validators.Optional(), *choices],
+        description=field["description"],
+        default=schema.get("default"),
+    )
 
 
-def _wrong(report: Report) -> list[str]:
-    """A line for each thing that is not as it should be."""
+def _format_failed_checks(report: PreflightReport) -> list[str]:
+    """Return one line for each check that is not ok."""
     lines = ((each, f" ({each.cost})" if each.cost else "") for each in report.checks if each.state != "ok")
     return [f"{each.what} {each.state}: {each.found}{cost}" for each, cost in lines]
 
 
-def _read(connection: Connection, conn_id: str | None) -> tuple[str, dict[str, Any]]:
-    """Take the fields of the form, each by name; what is empty or not ticked there is not set."""
-    known = _form()["conn-fields"]
-    given = {name: value for name, value in connection.extra_dejson.items() if value not in (None, "", False)}
-    unknown = sorted(set(given) - set(known))
+def _parse_connection(connection: Connection, conn_id: str | None) -> tuple[str, dict[str, Any]]:
+    """Return backend and settings of a connection; empty and unticked fields of the form are not set."""
+    known = _get_form()["conn-fields"]
+    extra = {name: value for name, value in connection.extra_dejson.items() if value not in (None, "", False)}
+    unknown = sorted(set(extra) - set(known))
     if unknown:
-        raise ValueError(f"connection {conn_id!r}: unknown field {', '.join(unknown)}; known are {', '.join(known)}")
-    settings = {name: value for name, value in given.items() if name not in links.TEMPLATES}
+        raise ValueError(
+            f"connection {conn_id!r}: unknown field {', '.join(unknown)}; the fields are {', '.join(known)}"
+        )
+    settings = {name: value for name, value in extra.items() if name not in links.URL_FIELDS}
     return settings.pop("backend", _DEFAULT_BACKEND), settings

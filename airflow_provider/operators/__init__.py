@@ -1,1 +1,1 @@
-"""Operators over the training core."""
+"""Operators that run and manage TrainJobs."""

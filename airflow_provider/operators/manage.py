@@ -1,4 +1,4 @@
-"""Operators for TrainJobs that are there already: delete, suspend, resume."""
+"""Operators that delete, suspend and resume existing TrainJobs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_provider import given, handover
+from airflow_provider import job_ref, xcom
 from airflow_provider.exceptions import TrainJobRejectedError, TrainJobUnreachableError
 from airflow_provider.hooks.trainjob import TrainJobHook
 from trainer_core.client import TrainerClient
-from trainer_core.configs import BackendConfig
+from trainer_core.config import BackendConfig
 from trainer_core.errors import BackendUnavailableError, TrainerError
-from trainer_core.ref import TrainJobRef
+from trainer_core.jobs import TrainJobRef
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -38,106 +38,133 @@ class _ManageOperator(BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         if not job:
-            raise ValueError("job must be the name of a TrainJob, or its ref, such as train.output; got nothing")
-        self.job = given.templated(job)
+            raise ValueError("job is empty; pass the name of a TrainJob, or its ref, such as train.output")
+        self.job = job_ref.to_template_value(job)
         self.backend = backend
         self.backend_config = backend_config
         self.trainjob_conn_id = trainjob_conn_id
 
     @cached_property
     def hook(self) -> TrainJobHook:
-        """The way to the backend of the TrainJob."""
-        job = given.job(self.job)
-        known = job.backend if isinstance(job, TrainJobRef) else None
-        return TrainJobHook(self.trainjob_conn_id, self.backend or known, self.backend_config)
+        """Hook for the operator's connection and the backend of the job."""
+        job = job_ref.parse_job(self.job)
+        ref_backend = job.backend if isinstance(job, TrainJobRef) else None
+        return TrainJobHook(self.trainjob_conn_id, self.backend or ref_backend, self.backend_config)
 
     def execute(self, context: Context) -> Any:
-        """Do it. Done already: this succeeds."""
+        """Run the operation. Succeeds if the job is already in the requested state.
+
+        Raises:
+            TrainJobRejectedError: The job does not exist, or the backend refuses the operation.
+            TrainJobUnreachableError: The backend is unavailable.
+        """
         try:
-            return self._do(self.hook.client, given.job(self.job), context)
+            return self._run(self.hook.client, job_ref.parse_job(self.job), context)
         except BackendUnavailableError as error:
             raise TrainJobUnreachableError(str(error)) from error
         except (TrainerError, ValueError) as error:
             raise TrainJobRejectedError(str(error)) from error
 
     @abstractmethod
-    def _do(self, client: TrainerClient, job: str | TrainJobRef, context: Context) -> Any:
-        """What this operator is for."""
+    def _run(self, client: TrainerClient, job: str | TrainJobRef, context: Context) -> Any:
+        """Call the client."""
 
 
 class DeleteTrainJobOperator(_ManageOperator):
-    """Delete a TrainJob: end every process of it and remove what it left. Gone already: this succeeds.
+    """Delete a TrainJob: stop its processes and remove its log, files and cluster objects.
 
-    Good as a teardown: ``DeleteTrainJobOperator(task_id="delete", job=train.output).as_teardown(setups=train)``.
+    Succeeds if the job is already gone.
+
+    Example:
+        As a teardown:
+
+        ```python
+        DeleteTrainJobOperator(task_id="delete", job=train.output).as_teardown(setups=train)
+        ```
 
     Args:
-        job: Its name, or its ref, such as the XCom ``ref`` of `TrainJobOperator`. A ref deletes that very job only,
-            not another one that has its name by now. Templated.
-        backend: Name of the backend; None for the ref's own, else for the connection's.
-        backend_config: As for `TrainJobOperator`.
-        trainjob_conn_id: As for `TrainJobOperator`.
-        kwargs: As for every operator.
+        job: Name of the job, or its ref, such as the XCom ``ref`` of `TrainJobOperator`. A ref identifies one job by
+            its uid: a newer job of the same name is not deleted. Required. Templated.
+        backend: Name of the backend. Default: None, the backend of the ref; for a name, the backend of the connection.
+            Not templated.
+        backend_config: A configuration of `trainer_core.config`, used instead of the connection, or a dict of settings
+            that override those of the connection. Default: None. Not templated.
+        trainjob_conn_id: Id of an Airflow connection of type ``trainjob``. Default: ``trainjob_default``; if that
+            connection does not exist, the ``local`` backend of the worker is used. None: use no connection. Not
+            templated.
+        kwargs: Arguments of every operator.
 
     Raises:
-        ValueError: There is no job to delete.
+        ValueError: `job` is empty; raised when the DAG is parsed.
     """
 
-    def _do(self, client: TrainerClient, job: str | TrainJobRef, context: Context) -> None:
+    def _run(self, client: TrainerClient, job: str | TrainJobRef, context: Context) -> None:
         if isinstance(job, TrainJobRef):
-            client.backend.delete(job)
+            client.delete_job(job)
         else:
             client.delete_job(job)
 
 
-class _ChangeOperator(_ManageOperator):
-    """Changes how a job lives, and hands its ref on."""
+class _SuspendResumeOperator(_ManageOperator):
+    """Apply a change to a job and push its ref."""
 
-    def _do(self, client: TrainerClient, job: str | TrainJobRef, context: Context) -> dict[str, Any]:
-        ref = client.ref(job)
-        self._change(client, ref)
-        handover.push_ref(context["ti"], ref)
+    def _run(self, client: TrainerClient, job: str | TrainJobRef, context: Context) -> dict[str, Any]:
+        ref = client.get_job_ref(job)
+        self._apply(client, ref)
+        xcom.push_ref(context["ti"], ref)
         return ref.to_dict()
 
     @abstractmethod
-    def _change(self, client: TrainerClient, ref: TrainJobRef) -> None:
-        """What becomes of it."""
+    def _apply(self, client: TrainerClient, ref: TrainJobRef) -> None:
+        """Suspend or resume the job."""
 
 
-class SuspendTrainJobOperator(_ChangeOperator):
-    """Suspend a TrainJob: end the steps that run and keep the job. Suspended or ended already: this succeeds.
+class SuspendTrainJobOperator(_SuspendResumeOperator):
+    """Suspend a TrainJob: stop its running steps and keep the job. Succeeds if it is already suspended or has ended.
 
-    XComs: ``return_value`` and ``ref``, the job's ref.
+    Sets ``spec.suspend`` of the TrainJob. XComs: ``return_value`` and ``ref``, both the job's ref.
 
     Args:
-        job: As for `DeleteTrainJobOperator`.
-        backend: As for `DeleteTrainJobOperator`.
-        backend_config: As for `TrainJobOperator`.
-        trainjob_conn_id: As for `TrainJobOperator`.
-        kwargs: As for every operator.
+        job: Name of the job, or its ref, such as the XCom ``ref`` of `TrainJobOperator`. A ref identifies one job by
+            its uid. Required. Templated.
+        backend: Name of the backend. Default: None, the backend of the ref; for a name, the backend of the connection.
+            Not templated.
+        backend_config: A configuration of `trainer_core.config`, used instead of the connection, or a dict of settings
+            that override those of the connection. Default: None. Not templated.
+        trainjob_conn_id: Id of an Airflow connection of type ``trainjob``. Default: ``trainjob_default``; if that
+            connection does not exist, the ``local`` backend of the worker is used. None: use no connection. Not
+            templated.
+        kwargs: Arguments of every operator.
 
     Raises:
-        ValueError: There is no job to suspend.
+        ValueError: `job` is empty; raised when the DAG is parsed.
     """
 
-    def _change(self, client: TrainerClient, ref: TrainJobRef) -> None:
+    def _apply(self, client: TrainerClient, ref: TrainJobRef) -> None:
         client.suspend(ref)
 
 
-class ResumeTrainJobOperator(_ChangeOperator):
-    """Start a suspended TrainJob again, from its beginning. Running or ended already: this succeeds.
+class ResumeTrainJobOperator(_SuspendResumeOperator):
+    """Resume a suspended TrainJob: its steps start again. Succeeds if it is already running or has ended.
 
-    It does not wait; its result is the ref for a `TrainJobSensor` to wait for. XComs: ``return_value`` and ``ref``.
+    The operator does not wait for the job; pass its result, the job's ref, to `TrainJobSensor`. Clears ``spec.suspend``
+    of the TrainJob. XComs: ``return_value`` and ``ref``, both the job's ref.
 
     Args:
-        job: As for `DeleteTrainJobOperator`.
-        backend: As for `DeleteTrainJobOperator`.
-        backend_config: As for `TrainJobOperator`.
-        trainjob_conn_id: As for `TrainJobOperator`.
-        kwargs: As for every operator.
+        job: Name of the job, or its ref, such as the XCom ``ref`` of `TrainJobOperator`. A ref identifies one job by
+            its uid. Required. Templated.
+        backend: Name of the backend. Default: None, the backend of the ref; for a name, the backend of the connection.
+            Not templated.
+        backend_config: A configuration of `trainer_core.config`, used instead of the connection, or a dict of settings
+            that override those of the connection. Default: None. Not templated.
+        trainjob_conn_id: Id of an Airflow connection of type ``trainjob``. Default: ``trainjob_default``; if that
+            connection does not exist, the ``local`` backend of the worker is used. None: use no connection. Not
+            templated.
+        kwargs: Arguments of every operator.
 
     Raises:
-        ValueError: There is no job to resume.
+        ValueError: `job` is empty; raised when the DAG is parsed.
     """
 
-    def _change(self, client: TrainerClient, ref: TrainJobRef) -> None:
+    def _apply(self, client: TrainerClient, ref: TrainJobRef) -> None:
         client.resume(ref)

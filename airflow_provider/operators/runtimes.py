@@ -1,4 +1,4 @@
-"""Operators for runtimes of a cluster: create one for the tasks of a DAG run, and delete it after them."""
+"""Operators that create and delete training runtimes of a cluster, as setup and teardown of a DAG run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from airflow.sdk import BaseOperator
 
 from airflow_provider.exceptions import TrainJobError, TrainJobRejectedError, TrainJobUnreachableError
 from airflow_provider.hooks.trainjob import TrainJobHook
-from trainer_core import checks
-from trainer_core.configs import KubernetesBackendConfig
+from trainer_core import validation
+from trainer_core.config import KubernetesBackendConfig
 from trainer_core.errors import BackendUnavailableError, ConflictError, RuntimeNotFoundError, TrainerError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from trainer_core.admin.apply import RuntimeAdmin
+    from trainer_core.runtime_admin.apply import RuntimeAdmin
 
 __all__ = ["CreateRuntimeOperator", "DeleteRuntimeOperator"]
 
@@ -35,8 +35,8 @@ class _RuntimeOperator(BaseOperator):
         self,
         *,
         runtime: Any,
-        backend_config: KubernetesBackendConfig | Mapping[str, Any] | None = None,
-        trainjob_conn_id: str | None = TrainJobHook.default_conn_name,
+        backend_config: KubernetesBackendConfig | Mapping[str, Any] | None,
+        trainjob_conn_id: str | None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -46,63 +46,87 @@ class _RuntimeOperator(BaseOperator):
 
     @cached_property
     def hook(self) -> TrainJobHook:
-        """The way to the cluster."""
+        """Hook for the operator's connection and the ``kubernetes`` backend."""
         return TrainJobHook(self.trainjob_conn_id, KubernetesBackendConfig.backend, self.backend_config)
 
     def execute(self, context: Context) -> Any:
-        """Do it. Done already: this succeeds."""
+        """Run the operation. Succeeds if the cluster is already in the requested state.
+
+        Raises:
+            TrainJobRejectedError: The manifest is invalid, or the server refuses the operation.
+            TrainJobUnreachableError: The cluster is unavailable.
+            TrainJobError: The runtime is in use, or another client changes it; a retry can succeed.
+        """
         try:
-            return self._do()
+            return self._run()
         except BackendUnavailableError as error:
             raise TrainJobUnreachableError(str(error)) from error
         except ConflictError as error:
-            raise TrainJobError(str(error)) from error  # Whoever uses or changes it now may have ended by a next try.
+            raise TrainJobError(str(error)) from error  # A retry can succeed: the TrainJobs that use it may have ended.
         except (TrainerError, ValueError) as error:
             raise TrainJobRejectedError(str(error)) from error
 
     @abstractmethod
-    def _do(self) -> Any:
-        """What this operator is for."""
+    def _run(self) -> Any:
+        """Call the runtime administration API."""
 
-    def _admin(self, namespace: str | None) -> RuntimeAdmin:
-        from trainer_core.admin.apply import RuntimeAdmin  # rules of runtimes, which no DAG file needs
+    def _create_admin(self, namespace: str | None) -> RuntimeAdmin:
+        from trainer_core.runtime_admin.apply import RuntimeAdmin  # imports the runtime rules, which no DAG file needs
 
         config = self.hook.config
-        assert isinstance(config, KubernetesBackendConfig)  # noqa: S101 -- for the type checker; it was asked for
+        assert isinstance(config, KubernetesBackendConfig)  # noqa: S101 -- for the type checker; the hook guarantees it
         return RuntimeAdmin(config.model_copy(update={"namespace": namespace}) if namespace else config)
 
 
 class CreateRuntimeOperator(_RuntimeOperator):
-    """Create a runtime on a cluster, or make the one of its name like it: the setup of tasks that train with it.
+    """Create a training runtime on a cluster, or update the existing one of the same name.
 
+    The result is a dict with ``name``, ``kind``, ``namespace`` (TrainingRuntime only) and ``action``: ``created``,
+    ``changed``, ``recreated`` or ``unchanged``. Use a name that is unique to the DAG run, such as one with
+    ``{{ ds_nodash }}``, because the teardown deletes the runtime.
+
+    Example:
+        ```python
         create = CreateRuntimeOperator(task_id="create", runtime=manifest)
         delete = DeleteRuntimeOperator(task_id="delete", runtime=create.output)
         create.as_setup() >> train >> delete.as_teardown(setups=create)
-
-    Give it a name that nobody else uses, such as one with ``{{ ds_nodash }}``: the teardown deletes it.
-
-    Its result says what there is now: ``name``, ``kind`` and, of a TrainingRuntime, ``namespace``; and ``action``:
-    ``created``, ``changed``, ``recreated`` or ``unchanged``.
+        ```
 
     Args:
-        runtime: The manifest of a TrainingRuntime or ClusterTrainingRuntime: a dict, as `trainer_core.admin.build`
-            makes it, or YAML. Templated.
-        recreate: Delete it and create it again if the server would refuse a change.
-        backend_config: As for `TrainJobOperator`.
-        trainjob_conn_id: As for `TrainJobOperator`; it must be of the backend ``kubernetes``.
-        kwargs: As for every operator.
+        runtime: Manifest of a TrainingRuntime or ClusterTrainingRuntime: a dict, such as the result of
+            `trainer_core.runtime_admin.runtime_builder`, or YAML. See
+            [TrainingRuntime](https://pkg.go.dev/github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1#TrainingRuntime).
+            Required. Templated.
+        recreate: True: if the server refuses an update, delete the runtime and create it again. Default: False. Not
+            templated.
+        backend_config: A `KubernetesBackendConfig`, used instead of the connection, or a dict of settings that override
+            those of the connection. Default: None. Not templated.
+        trainjob_conn_id: Id of an Airflow connection of type ``trainjob`` with backend ``kubernetes``. Default:
+            ``trainjob_default``. None: use no connection. Not templated.
+        kwargs: Arguments of every operator.
 
     Raises:
-        ValueError: Not the manifest of a runtime, or it breaks a rule.
+        ValueError: `runtime` is not the manifest of a runtime, or violates a rule; raised when the DAG is parsed. A
+            manifest with templates is checked when the task runs.
     """
 
-    def __init__(self, *, runtime: Mapping[str, Any] | str, recreate: bool = False, **kwargs: Any) -> None:
-        super().__init__(runtime=_manifest(runtime), **kwargs)
+    def __init__(
+        self,
+        *,
+        runtime: Mapping[str, Any] | str,
+        recreate: bool = False,
+        backend_config: KubernetesBackendConfig | Mapping[str, Any] | None = None,
+        trainjob_conn_id: str | None = TrainJobHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            runtime=_parse_manifest(runtime), backend_config=backend_config, trainjob_conn_id=trainjob_conn_id, **kwargs
+        )
         self.recreate = recreate
 
-    def _do(self) -> dict[str, Any]:
+    def _run(self) -> dict[str, Any]:
         metadata = self.runtime["metadata"]
-        admin = self._admin(metadata.get("namespace"))
+        admin = self._create_admin(metadata.get("namespace"))
         action = admin.apply(self.runtime, recreate=self.recreate)
         self.log.info("%s %s: %s", self.runtime["kind"], metadata["name"], action)
         where = {"namespace": admin.namespace} if self.runtime["kind"] == _KINDS[0] else {}
@@ -110,64 +134,79 @@ class CreateRuntimeOperator(_RuntimeOperator):
 
 
 class DeleteRuntimeOperator(_RuntimeOperator):
-    """Delete a runtime of a cluster: the teardown for `CreateRuntimeOperator`. Gone already: this succeeds.
+    """Delete a training runtime of a cluster, as the teardown of `CreateRuntimeOperator`.
 
-    One that TrainJobs use which have not ended is not deleted: the task fails, and a retry may find them ended.
+    Succeeds if the runtime is already gone. A runtime that unfinished TrainJobs use is not deleted: the task fails, and
+    a retry can succeed after they end.
 
     Args:
-        runtime: What `CreateRuntimeOperator` returned (``create.output``), or a name: then a TrainingRuntime of the
-            namespace comes before a ClusterTrainingRuntime. Templated.
-        force: Do not ask which TrainJobs use it.
-        backend_config: As for `TrainJobOperator`.
-        trainjob_conn_id: As for `CreateRuntimeOperator`.
-        kwargs: As for every operator.
+        runtime: Result of `CreateRuntimeOperator` (``create.output``), or a name; with a name, a TrainingRuntime of the
+            namespace takes precedence over a ClusterTrainingRuntime. Required. Templated.
+        force: True: delete the runtime even if unfinished TrainJobs use it. Default: False. Not templated.
+        backend_config: A `KubernetesBackendConfig`, used instead of the connection, or a dict of settings that override
+            those of the connection. Default: None. Not templated.
+        trainjob_conn_id: Id of an Airflow connection of type ``trainjob`` with backend ``kubernetes``. Default:
+            ``trainjob_default``. None: use no connection. Not templated.
+        kwargs: Arguments of every operator.
 
     Raises:
-        ValueError: There is no runtime to delete.
+        ValueError: `runtime` is empty; raised when the DAG is parsed.
     """
 
-    def __init__(self, *, runtime: Any, force: bool = False, **kwargs: Any) -> None:
-        super().__init__(runtime=runtime, **kwargs)
+    def __init__(
+        self,
+        *,
+        runtime: Any,
+        force: bool = False,
+        backend_config: KubernetesBackendConfig | Mapping[str, Any] | None = None,
+        trainjob_conn_id: str | None = TrainJobHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(runtime=runtime, backend_config=backend_config, trainjob_conn_id=trainjob_conn_id, **kwargs)
         if not runtime:
-            raise ValueError("runtime must be a name, or what CreateRuntimeOperator returned; got nothing")
+            raise ValueError("runtime is empty; pass a name, or the result of CreateRuntimeOperator (create.output)")
         self.force = force
 
-    def _do(self) -> None:
-        from trainer_core.cluster.kinds import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES
+    def _run(self) -> None:
+        from trainer_core.k8s.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES
 
-        found = self.runtime if isinstance(self.runtime, Mapping) else {"name": self.runtime}
-        checks.check_object_name("runtime", found.get("name"))
-        scope = {kind.kind: kind for kind in (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)}.get(found.get("kind", ""))
+        runtime = self.runtime if isinstance(self.runtime, Mapping) else {"name": self.runtime}
+        validation.check_object_name("runtime", runtime.get("name"))
+        scopes = {kind.kind: kind for kind in (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)}
+        admin = self._create_admin(runtime.get("namespace"))
         try:
-            self._admin(found.get("namespace")).delete(found["name"], scope=scope, force=self.force)
+            admin.delete(runtime["name"], scope=scopes.get(runtime.get("kind", "")), force=self.force)
         except RuntimeNotFoundError:
-            self.log.info("runtime %s is gone already", found["name"])
+            self.log.info("Runtime %s does not exist; nothing to delete", runtime["name"])
 
 
-def _manifest(given: Any) -> Any:
-    found = given
-    if isinstance(given, str):
-        import yaml  # 20 ms that only those who give YAML shall pay
+def _parse_manifest(runtime: Any) -> Any:
+    manifest = runtime
+    if isinstance(runtime, str):
+        import yaml  # takes 20 ms, so it is imported only for YAML
 
         try:
-            found = yaml.safe_load(given)
+            manifest = yaml.safe_load(runtime)
         except yaml.YAMLError as error:
             problem = " ".join(str(error).split())
             raise ValueError(
-                f"runtime is not YAML: {problem}; put templates such as '{{{{ ds }}}}' in quotes"
+                f"runtime is not valid YAML: {problem}; put templates such as '{{{{ ds }}}}' in quotes"
             ) from error
-    named = isinstance(found, Mapping) and isinstance(found.get("metadata"), Mapping) and found["metadata"].get("name")
-    if not named or found.get("kind") not in _KINDS:
+    metadata = manifest.get("metadata") if isinstance(manifest, Mapping) else None
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    if not name or manifest.get("kind") not in _KINDS:
         raise ValueError(f"runtime must be the manifest of a {' or '.join(_KINDS)} with metadata.name")
-    # What is still to be filled in is judged when the task runs.
-    if "{{" not in json.dumps(found, default=str):
-        _check_rules(found)
-    return found
+    # A manifest with templates is checked when the task runs, after rendering.
+    if "{{" not in json.dumps(manifest, default=str):
+        _check_rules(manifest)
+    return manifest
 
 
 def _check_rules(manifest: Mapping[str, Any]) -> None:
-    from trainer_core.admin.validate import findings  # rules of runtimes, which no other DAG file needs
+    from trainer_core.runtime_admin.validate import (
+        validate_runtime,
+    )  # imports the runtime rules, which no other DAG file needs
 
-    wrong = next((each for each in findings(manifest) if each.severity == "error"), None)
+    wrong = next((each for each in validate_runtime(manifest) if each.severity == "error"), None)
     if wrong is not None:
         raise ValueError(f"runtime {manifest['metadata']['name']!r}: {wrong}")

@@ -1,8 +1,7 @@
-"""TrainJobOperator and InitializeOperator: a TrainJob as a task.
+"""TrainJobOperator and InitializeOperator: run a TrainJob as an Airflow task.
 
-The job, not the worker, is what goes on: its name follows from the task instance, so that a worker killed at any
-instant leaves one job or none, and the next try finds it. After submitting nothing reads the operator's definition
-any more; whatever comes later starts from the ref.
+The job's name is derived from the task instance. A worker that is killed at any point therefore leaves at most one job,
+and the next try finds it. After submission only the job's ref is used, never the operator's definition.
 """
 
 from __future__ import annotations
@@ -14,25 +13,34 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 from airflow.configuration import conf
 from airflow.sdk import BaseOperator
 
-from airflow_provider import assets, cancelling, deferral, definition, handover, identity, links, logs
-from airflow_provider import secrets as connected
+from airflow_provider import (
+    assets,
+    cancellation,
+    connection_secrets,
+    deferral,
+    links,
+    owner,
+    spec,
+    task_log,
+    xcom,
+)
 from airflow_provider.compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider.exceptions import (
+    TrainJobElsewhereError,
     TrainJobInterruptedError,
     TrainJobRejectedError,
     TrainJobTimeoutError,
     TrainJobUnreachableError,
+    build_failure,
 )
 from airflow_provider.hooks.trainjob import TrainJobHook
-from airflow_provider.lineage import ReportsLineage
-from trainer_core.build import Option, Trainer
-from trainer_core.configs import BackendConfig
-from trainer_core.errors import ConflictError, RuntimeNotFoundError, TrainerError, WaitTimeoutError
+from airflow_provider.lineage import OpenLineageMixin
+from trainer_core.config import BackendConfig
+from trainer_core.errors import ConflictError, JobElsewhereError, RuntimeNotFoundError, TrainerError, WaitTimeoutError
 from trainer_core.initializers import Initializer
-from trainer_core.observation import CREATED, Observation
-from trainer_core.outcome import Outcome
-from trainer_core.ref import TrainJobRef
+from trainer_core.jobs import CREATED, Observation, Outcome, TrainJobRef
 from trainer_core.request import TrainJobRequest
+from trainer_core.request_builder import Option, Trainer
 from trainer_core.runtimes import Runtime
 
 if TYPE_CHECKING:
@@ -40,42 +48,79 @@ if TYPE_CHECKING:
 
 __all__ = ["InitializeOperator", "TrainJobOperator"]
 
+#: Key of the ref in the storage that all tries of a task share.
+_REF_KEY = "trainjob_ref"
 
-class TrainJobOperator(ReportsLineage, BaseOperator):
+
+class TrainJobOperator(OpenLineageMixin, BaseOperator):
     """Run a TrainJob: submit it, wait for it, and return its result.
 
-    A retry takes up the job that the try before it left: one that runs is waited for, one that is complete is handed
-    over, one that failed is run again. Clearing the task ends what runs and starts anew.
+    A retry continues with the job of the previous try: it waits for a running job, returns the result of a complete
+    one, and starts a new attempt after a failed one. Clearing the task cancels a running job and starts a new one.
 
-    XComs: ``return_value`` (the result; the ref where `wait_for_completion` is False), ``ref``, ``status``,
-    ``metrics``, ``artifacts``, ``diagnosis`` (of one that failed).
+    XComs: ``return_value`` (the result of the training function; the job's ref if `wait_for_completion` is False),
+    ``ref``, ``status``, ``metrics``, ``artifacts``, and ``diagnosis`` if the job failed.
+
+    Upstream fields are those of Kubeflow's
+    [TrainJobSpec](https://pkg.go.dev/github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1#TrainJobSpec).
+
+    Example:
+        ```python
+        def fit(epochs: int, day: str):
+            return {"accuracy": 0.9}
+
+        train = TrainJobOperator(
+            task_id="train",
+            runtime="torch-distributed",
+            trainer=CustomTrainer(fit, func_args={"epochs": 3, "day": "{{ ds }}"}, num_nodes=2),
+            trainjob_conn_id="trainjob_default",
+            deferrable=True,
+        )
+        ```
 
     Args:
-        runtime: The blueprint, or its name; None for the backend's default (``torch-distributed``).
-        trainer: What to run: a trainer, a dict of its fields, or YAML of that dict. Templates reach `func_args`, `env`
-            and numbers, and arrive in the function as what it declares.
-        func_args: Arguments of the training function, over the trainer's own; what a sweep expands over. Values may be
-            templates and results of earlier tasks.
-        initializer: What to fetch first: an object, or a dict such as ``{"dataset": "hf://owner/name"}``.
-        options: Such as ``[Labels({"team": "vision"})]``, as objects, plain data (``[{"QueueName": "nightly"}]``) or
-            YAML of that; each must be accepted by the backend.
-        secrets: Connections with which initializers fetch, by ``dataset`` and ``model``: ``{"model": "hf_default"}``.
-            For ``hf://`` the password is the token; for ``s3://`` login and password are the keys. Under ``env`` those
-            whose password (with ``:login`` behind the id: whose login) training finds in an environment variable:
-            ``{"env": {"HF_TOKEN": "hf_default"}}``.
-        backend: Name of the backend; None for the connection's. The DAG is then checked against ``local``.
-        backend_config: A configuration of `trainer_core.configs`, or a dict of settings that win over the connection's.
-        trainjob_conn_id: The connection. The default one need not exist: jobs then run on the worker's machine.
-        wait_for_completion: False to return the ref at once, for `TrainJobSensor` to wait.
-        deferrable: Wait in the triggerer, without a worker slot.
-        on_kill: What becomes of the job when the task is killed, marked or times out: ``cancel`` or ``keep``.
-        fail_fast: End a job that cannot get well (an image that does not exist, a crash loop, no node that could take
-            it for five minutes), instead of waiting until its backend gives it up.
-        kwargs: As for every operator. `execution_timeout` also holds while deferred. The events of Assets among the
-            `outlets` carry metrics, ref and artifacts; see `ModelAsset`.
+        runtime: Runtime of the job: its name or a `Runtime`. Becomes ``spec.runtimeRef``. Default: None, the backend's
+            default runtime (``torch-distributed``). Templated.
+        trainer: What to run: a `CustomTrainer`, `CustomTrainerContainer` or `BuiltinTrainer`, a dict of its fields, or
+            that dict as YAML. Becomes ``spec.trainer``. Default: None, what the runtime runs. Templated: `func_args`,
+            `env` and numbers; each argument is converted to the type that the function declares. The source of the
+            function is not templated.
+        func_args: Keyword arguments of the training function; they override those of the trainer. Values can be
+            templates and results of upstream tasks. Use it with ``.partial(…).expand(func_args=…)``. Becomes part of
+            ``spec.trainer.command``. Default: None. Templated.
+        initializer: Dataset and model to download before training: an `Initializer`, or a dict such as
+            ``{"dataset": "hf://owner/name"}``. Becomes ``spec.initializer.dataset`` and ``spec.initializer.model``.
+            Default: None. Templated.
+        options: Changes to the job before it is submitted, such as ``[Labels({"team": "vision"})]``: option objects,
+            plain data (``[{"QueueName": "nightly"}]``), or that list as YAML. The backend must accept each option.
+            Each option documents the upstream field that it sets. Default: None. Templated.
+        secrets: Ids of Airflow connections that hold credentials. Keys ``dataset`` and ``model`` name the connections
+            that the initializers use: for ``hf://`` the password is the token, for ``s3://`` login and password are
+            access key and secret key. Key ``env`` maps environment variables of the trainer to connections:
+            ``{"env": {"HF_TOKEN": "hf_default"}}`` sets the variable to the connection's password,
+            ``"hf_default:login"`` to its login. The values are masked in logs and stored in no XCom, template field
+            or manifest. Default: None. Not templated.
+        backend: Name of the backend: ``local``, ``debug``, ``container``, ``kubernetes``, ``runai`` or
+            ``training-operator``. Default: None, the backend of the connection; the DAG is then checked for ``local``
+            when it is parsed, and for the backend of the connection before anything is created. Not templated.
+        backend_config: A configuration of `trainer_core.config`, used instead of the connection, or a dict of settings
+            that override those of the connection. Default: None. Not templated.
+        trainjob_conn_id: Id of an Airflow connection of type ``trainjob``. Default: ``trainjob_default``; if that
+            connection does not exist, jobs run as processes on the worker. None: use no connection. Not templated.
+        wait_for_completion: True (default): the task ends with the job. False: the task returns the job's ref after
+            submission; use `TrainJobSensor` to wait. Not templated.
+        deferrable: True: wait in the triggerer and free the worker slot. Default: the Airflow setting
+            ``[operators] default_deferrable`` (False). Not templated.
+        on_kill: What happens to the job when the task is killed, marked as success or failed, or exceeds
+            `execution_timeout`: ``cancel`` (default) or ``keep``. Not templated.
+        fail_fast: True (default): fail and cancel a job that cannot start or recover, such as one with a missing image,
+            a crash loop, or no node with enough resources for five minutes. False: wait until the backend itself
+            reports the job as failed. Not templated.
+        kwargs: Arguments of every operator. `execution_timeout` also limits the time that the task is deferred. The
+            asset events of the `outlets` carry metrics, ref and artifacts of the job; see `ModelAsset`.
 
     Raises:
-        ValueError: Something in the definition cannot be right.
+        ValueError: An argument is invalid; raised when the DAG is parsed.
     """
 
     template_fields: Sequence[str] = ("spec", "func_args")
@@ -102,7 +147,7 @@ class TrainJobOperator(ReportsLineage, BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        data = definition.plain(
+        data = spec.build_spec(
             backend=backend,
             backend_config=backend_config,
             runtime=runtime,
@@ -111,98 +156,121 @@ class TrainJobOperator(ReportsLineage, BaseOperator):
             initializer=initializer,
             options=options,
         )
-        self.spec, self.code_text = definition.split(data)
+        self.spec, self.code_text = spec.split_code(data)
         self.func_args = func_args
-        self.secrets = connected.check(secrets, data)
+        self.secrets = connection_secrets.validate_secrets(secrets, data)
         self.backend = backend
         self.backend_config = backend_config
         self.trainjob_conn_id = trainjob_conn_id
         assets.check_outlets(self.task_id, self.outlets, waits=wait_for_completion)
         self.wait_for_completion = wait_for_completion
         self.deferrable = deferrable
-        self.on_kill_policy = cancelling.check_policy(on_kill)
+        self.on_kill_policy = cancellation.check_on_kill(on_kill)
         self.fail_fast = fail_fast
         self._ref: TrainJobRef | None = None
         self._interrupted = False
-        #: What Airflow keeps over the tries of the task, from 3.3 on.
-        self._store: Any = None
+        #: Airflow 3.3 and later: storage that all tries of the task share.
+        self._task_store: Any = None
 
     @cached_property
     def hook(self) -> TrainJobHook:
-        """The way to the backend."""
+        """Hook for the operator's connection and backend."""
         return TrainJobHook(self.trainjob_conn_id, self.backend, self.backend_config)
 
     def execute(self, context: Context) -> Any:
-        """Submit the TrainJob, or take up the one there is; then return its ref, defer, or wait."""
+        """Submit the TrainJob or attach to the existing one; then wait, defer, or return its ref.
+
+        Raises:
+            TrainJobRejectedError: The definition is invalid, or conflicts with an existing job.
+            TrainJobFailedError: The job failed. The class depends on the category of its diagnosis.
+            TrainJobInterruptedError: The task was killed while it waited.
+            TrainJobUnreachableError: The status of the job can no longer be read.
+        """
         ti = context["ti"]
-        self._store = context.get("task_state_store")
+        self._task_store = context.get("task_state_store")
+        self._check_earlier_try(ti)
         ref = self._submit(ti)
-        handover.push_ref(ti, ref)
-        links.push(ti, self, self.hook)
-        return self._follow(ti, ref)
+        self._save_ref(ti, ref)
+        xcom.push_ref(ti, ref)
+        links.push_links(ti, self, self.hook)
+        return self._wait_or_defer(ti, ref)
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
-        """Finish from the trigger's event alone."""
+        """Finish the task with the event of the trigger; if it carries an outcome, the backend is not read again.
+
+        Raises:
+            TrainJobFailedError: The job failed. The class depends on the category of its diagnosis.
+            TrainJobTimeoutError: The job did not end within `execution_timeout`.
+            TrainJobUnreachableError: The trigger could no longer read the status of the job.
+        """
         ti = context["ti"]
-        self._store = context.get("task_state_store")
-        # This is another process than the one that submitted, and shows the rest of the log.
-        connected.mask(connected.fields(self.secrets, self.spec))
-        ref = deferral.ref_of(event)
-        self._ref = self._known_ref(ti) or ref
+        self._task_store = context.get("task_state_store")
+        # The process is not the one that submitted the job, so secrets must be masked again before the log is written.
+        connection_secrets.mask_connection_fields(connection_secrets.list_connection_fields(self.secrets, self.spec))
+        ref = deferral.parse_event_ref(event)
+        self._ref = self._pull_ref(ti) or ref
         if ref != self._ref:
-            # Airflow can deliver the event of a trigger that an earlier, cleared try left behind.
-            self.log.info("That was TrainJob %s of an earlier try; waiting for %s", ref.name, self._ref.name)
-            return self._follow(ti, self._ref)
+            # Airflow can deliver the event of a trigger that belongs to an earlier, cleared try.
+            self.log.info("TrainJob %s belongs to an earlier try; waiting for %s", ref.name, self._ref.name)
+            return self._wait_or_defer(ti, self._ref)
         if "outcome" in event:
-            deferral.show_rest_of_log(self.hook, event, self.log, self._store)
+            deferral.write_remaining_log(self.hook, event, self.log, self._task_store)
             return self._finish(ti, Outcome.from_dict(event["outcome"]))
         if "timeout" in event:
             raise TrainJobTimeoutError(event["timeout"])
+        if "elsewhere" in event:
+            self.log.warning("The triggerer cannot see TrainJob %s; waiting in this worker", ref.name)
+            return self._wait_without_deferring(ti, ref)
         self._cancel_unless_retried(ti)
-        raise TrainJobUnreachableError(f"TrainJob {ref.name!r} could not be followed: {event.get('error')}")
+        raise _unreachable(ref, event.get("error"))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Resume from deferral. Where Airflow gave up by itself, see to the job that nobody waits for any more."""
+        """Resume after the deferral. If Airflow itself ended the deferral, cancel the job."""
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout as error:
             self._cancel(context["ti"])
-            raise TrainJobTimeoutError("the time of the task is over, and its trigger did not say so") from error
+            raise TrainJobTimeoutError(
+                f"task {self.task_id!r}: the deferral timed out without an event from the trigger; "
+                "check that a triggerer is running"
+            ) from error
         except TaskDeferralError:
             self._cancel_unless_retried(context["ti"])
             raise
 
     def on_kill(self) -> None:
-        """Cancel the job, unless it is to be kept. Nothing here speaks with Airflow: its locks may be held."""
+        """Cancel the job if `on_kill` is ``cancel``. Must not call Airflow's API: the task may hold its locks."""
         self._interrupted = True
         if self.on_kill_policy == "cancel" and self._ref is not None:
-            cancelling.cancel_in_signal_handler(self.hook, self._ref, self.log)
+            cancellation.cancel_job_from_signal_handler(self.hook, self._ref, self.log)
 
     def _submit(self, ti: Any) -> TrainJobRef:
         try:
             if self.deferrable:
-                self.hook.portable()
-            ref = self._ref = self.hook.client.submit(self._request(ti))
+                self.hook.to_trigger_kwargs()
+            ref = self._ref = self.hook.client.submit(self._build_request(ti))
+        except JobElsewhereError as error:
+            raise self._build_elsewhere_error(error) from error
         except (ValueError, RuntimeNotFoundError, ConflictError) as error:
             raise TrainJobRejectedError(str(error)) from error
         self.log.info("TrainJob %s on the %s backend (%s)", ref.name, ref.backend, ref.namespace)
         if self._interrupted:
-            # The signal came when there was no ref to cancel yet.
+            # The signal arrived before there was a ref to cancel.
             self.on_kill()
             self._raise_interrupted(ref)
         return ref
 
-    def _request(self, ti: Any) -> TrainJobRequest:
-        asked = definition.joined(self.spec, self.code_text, self._arguments())
-        literals = connected.literals(self.secrets, asked)
-        return TrainJobRequest.parse({**asked, "owner": identity.owner(ti), "literal_secrets": literals})
+    def _build_request(self, ti: Any) -> TrainJobRequest:
+        data = spec.join_code(self.spec, self.code_text, self._get_func_args())
+        literals = connection_secrets.resolve_secrets(self.secrets, data)
+        return TrainJobRequest.parse({**data, "owner": owner.build_owner(ti), "literal_secrets": literals})
 
-    def _arguments(self) -> Mapping[str, Any]:
-        """What is laid over the trainer's own arguments, rendered."""
+    def _get_func_args(self) -> Mapping[str, Any]:
+        """Return the rendered arguments that override those of the trainer."""
         return self.func_args or {}
 
-    def _follow(self, ti: Any, ref: TrainJobRef) -> Any:
-        status, outcome = self._first_look(ref)
+    def _wait_or_defer(self, ti: Any, ref: TrainJobRef) -> Any:
+        status, outcome = self._observe_once(ref)
         ti.xcom_push(key="status", value=status)
         if not self.wait_for_completion:
             return ref.to_dict()
@@ -211,92 +279,149 @@ class TrainJobOperator(ReportsLineage, BaseOperator):
         if outcome is None:
             outcome = self._wait(ti, ref)
         else:
-            logs.of_task(self.hook.client, ref, self.log, self._store).look(ended=True)
+            task_log.create_log_forwarder(self.hook.client, ref, self.log, self._task_store).poll(ended=True)
         return self._finish(ti, outcome)
 
-    def _first_look(self, ref: TrainJobRef) -> tuple[str, Outcome | None]:
-        seen = [CREATED]
+    def _wait_without_deferring(self, ti: Any, ref: TrainJobRef) -> Any:
+        try:
+            outcome = self._observe_once(ref)[1]
+        except JobElsewhereError as error:
+            raise self._build_elsewhere_error(error) from error
+        return self._finish(ti, outcome or self._wait(ti, ref))
+
+    def _build_elsewhere_error(self, error: JobElsewhereError) -> TrainJobUnreachableError:
+        # A retry knows of the job only by the storage that all tries share.
+        cls = TrainJobElsewhereError if self._task_store is None else TrainJobUnreachableError
+        return cls(
+            f"{error}; for tasks on several hosts, set queue= to one host and run a triggerer there, or use a cluster"
+        )
+
+    def _check_earlier_try(self, ti: Any) -> None:
+        """Refuse to submit if an earlier try of this run has a TrainJob on a host that this one cannot see.
+
+        Clearing the task allows a new TrainJob.
+
+        Raises:
+            TrainJobUnreachableError: The earlier TrainJob may still run.
+        """
+        saved = self._task_store.get(_REF_KEY) if self._task_store is not None else None
+        if not saved or saved["generation"] != owner.build_owner(ti)["generation"]:
+            return
+        ref = TrainJobRef.from_dict(saved["ref"])
+        if ref.host is None or ref.backend != self.hook.client.backend.name:
+            return
+        try:
+            self.hook.client.observe(ref)
+        except JobElsewhereError as error:
+            raise TrainJobUnreachableError(
+                f"{error}; no second TrainJob was started: end the first one and clear the task to start another"
+            ) from error
+        except TrainerError:
+            # It was deleted, or cannot be read: the submit decides what happens.
+            return
+
+    def _save_ref(self, ti: Any, ref: TrainJobRef) -> None:
+        """Store the ref of a local TrainJob for a retry on another host."""
+        if self._task_store is not None and ref.host is not None:
+            self._task_store.set(_REF_KEY, {"generation": owner.build_owner(ti)["generation"], "ref": ref.to_dict()})
+
+    def _observe_once(self, ref: TrainJobRef) -> tuple[str, Outcome | None]:
+        statuses = [CREATED]
         try:
             outcome = self.hook.client.wait(
-                ref, timeout=0, on_observation=lambda each: seen.append(each.status), fail_fast=self.fail_fast
+                ref, timeout=0, on_observation=lambda each: statuses.append(each.status), fail_fast=self.fail_fast
             )
         except WaitTimeoutError:
-            return seen[-1], None
-        return seen[-1], outcome
+            return statuses[-1], None
+        return statuses[-1], outcome
 
     def _defer(self, ti: Any, ref: TrainJobRef) -> None:
-        end = deferral.deadline(ti, self.execution_timeout)
-        masked = connected.fields(self.secrets, self.spec)
-        how = {"deadline": end, "on_kill": self.on_kill_policy, "fail_fast": self.fail_fast, "masked": masked}
-        trigger = deferral.trigger(self.hook, ref, **how)
-        self.defer(trigger=trigger, method_name="execute_complete", timeout=deferral.backstop(end))
+        deadline = deferral.compute_deadline(ti, self.execution_timeout)
+        trigger = deferral.create_trigger(
+            self.hook,
+            ref,
+            deadline=deadline,
+            on_kill=self.on_kill_policy,
+            fail_fast=self.fail_fast,
+            masked=connection_secrets.list_connection_fields(self.secrets, self.spec),
+        )
+        timeout = deferral.compute_defer_timeout(deadline)
+        self.defer(trigger=trigger, method_name="execute_complete", timeout=timeout)
 
     def _wait(self, ti: Any, ref: TrainJobRef) -> Outcome:
         client = self.hook.client
-        tail = logs.of_task(client, ref, self.log, self._store)
+        forwarder = task_log.create_log_forwarder(client, ref, self.log, self._task_store)
 
-        def seen(observation: Observation) -> None:
+        def handle_observation(observation: Observation) -> None:
             if self._interrupted:
                 self._raise_interrupted(ref)
-            tail.look(ended=observation.outcome is not None)
+            forwarder.poll(ended=observation.outcome is not None)
 
         try:
-            return client.wait(ref, on_observation=seen, fail_fast=self.fail_fast)
+            return client.wait(ref, on_observation=handle_observation, fail_fast=self.fail_fast)
         except TrainerError as error:
             self._cancel_unless_retried(ti)
-            raise TrainJobUnreachableError(f"TrainJob {ref.name!r} could not be followed: {error}") from error
+            raise _unreachable(ref, error) from error
 
     def _finish(self, ti: Any, outcome: Outcome) -> Any:
         self.outcome = outcome
-        handover.push_outcome(ti, outcome)
-        handover.report(self.log, outcome)
+        xcom.push_outcome(ti, outcome)
+        xcom.log_outcome(self.log, outcome)
         if outcome.succeeded:
-            assets.announce(self.outlets, outcome)
+            assets.update_asset_events(self.outlets, outcome)
             return outcome.result
         if self._interrupted:
-            # The job was ended together with its task: whether there is another try is Airflow's to say.
+            # `on_kill` cancelled the job, so its diagnosis must not decide whether Airflow retries the task.
             self._raise_interrupted(outcome.job)
-        raise handover.failure(outcome)
+        raise build_failure(outcome)
 
     def _raise_interrupted(self, ref: TrainJobRef) -> NoReturn:
-        became = "was cancelled" if self.on_kill_policy == "cancel" else "goes on (on_kill='keep')"
-        raise TrainJobInterruptedError(f"the task was told to end; TrainJob {ref.name!r} {became}")
+        result = "was cancelled" if self.on_kill_policy == "cancel" else "keeps running (on_kill='keep')"
+        raise TrainJobInterruptedError(f"task {self.task_id!r} was killed; TrainJob {ref.name!r} {result}")
 
     def _cancel_unless_retried(self, ti: Any) -> None:
-        """A next try takes up the job as it is; after the last one nobody would."""
+        """Cancel the job on the last try; an earlier try leaves it for the next one to attach to."""
         if ti.try_number > ti.max_tries:
             self._cancel(ti)
 
     def _cancel(self, ti: Any) -> None:
-        ref = self._ref or self._known_ref(ti)
+        ref = self._ref or self._pull_ref(ti)
         if ref is not None and self.on_kill_policy == "cancel":
-            cancelling.cancel(self.hook, ref, self.log)
+            cancellation.cancel_job(self.hook, ref, self.log)
 
-    def _known_ref(self, ti: Any) -> TrainJobRef | None:
-        """The TrainJob that this try wrote down before its deferral."""
-        known = ti.xcom_pull(task_ids=ti.task_id, key="ref", map_indexes=ti.map_index)
-        return TrainJobRef.from_dict(known) if known else None
+    def _pull_ref(self, ti: Any) -> TrainJobRef | None:
+        """Return the ref that this task instance pushed before it was deferred; None if there is none."""
+        data = ti.xcom_pull(task_ids=ti.task_id, key="ref", map_indexes=ti.map_index)
+        return TrainJobRef.from_dict(data) if data else None
+
+
+def _unreachable(ref: TrainJobRef, reason: Any) -> TrainJobUnreachableError:
+    return TrainJobUnreachableError(f"TrainJob {ref.name!r}: its status can no longer be read: {reason}")
 
 
 class InitializeOperator(TrainJobOperator):
-    """Fetch a dataset or a model once, for TrainJobs to use many times.
+    """Download a dataset or a model once, for any number of TrainJobs to use.
 
-    Its result names where the data lies, as ``{"dataset": uri, "model": uri}``. Each is an XCom of its own as well, so
-    that later tasks can take ``initialize.output["dataset"]``. Everything else as for `TrainJobOperator`.
+    The result is a dict of URIs, ``{"dataset": uri, "model": uri}``. Each entry is also a separate XCom, so that a
+    later task can use ``initialize.output["dataset"]``.
 
     Args:
-        initializer: What to fetch.
-        kwargs: As for `TrainJobOperator`, without runtime and trainer.
+        initializer: What to download: an `Initializer`, or a dict such as ``{"dataset": "hf://owner/name"}``. Becomes
+            ``spec.initializer.dataset`` and ``spec.initializer.model``. Required. Templated.
+        kwargs: Arguments of `TrainJobOperator`, except `runtime`, `trainer` and `func_args`.
 
     Raises:
-        ValueError: There is nothing to fetch, or something in the definition cannot be right.
+        ValueError: `initializer` is empty, or another argument is invalid; raised when the DAG is parsed.
     """
 
     def __init__(self, *, initializer: Initializer | Mapping[str, Any] | None, **kwargs: Any) -> None:
         if kwargs.get("runtime") is not None or kwargs.get("trainer") is not None:
-            raise ValueError("InitializeOperator runs no trainer; TrainJobOperator(initializer=…) fetches and trains")
+            raise ValueError(
+                "InitializeOperator does not accept runtime or trainer; to download and train in one job, "
+                "use TrainJobOperator(initializer=…, trainer=…)"
+            )
         super().__init__(
             initializer=initializer, **{"multiple_outputs": kwargs.get("wait_for_completion", True), **kwargs}
         )
         if "initializer" not in self.spec:
-            raise ValueError("InitializeOperator needs Initializer(dataset=…, model=…) with at least one of the two")
+            raise ValueError("initializer is empty; set Initializer(dataset=…), Initializer(model=…) or both")

@@ -1,1 +1,1 @@
-"""What Airflow loads into its own processes."""
+"""Airflow plugin with the TrainJobs page."""

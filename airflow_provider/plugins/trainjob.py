@@ -1,6 +1,6 @@
-"""TrainJobPlugin: the TrainJobs page in Airflow's menu.
+"""TrainJobPlugin: adds the TrainJobs page to Airflow's menu.
 
-Every process of Airflow loads its plugins, but only the API server serves pages: FastAPI is imported when it asks.
+Every Airflow process loads its plugins, but only the API server serves pages; FastAPI is therefore imported on use.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ __all__ = ["TrainJobPlugin"]
 
 
 class TrainJobPlugin(AirflowPlugin):
-    """The page, under "Browse"."""
+    """Plugin that adds the TrainJobs page to the Browse menu."""
 
     name = "trainjob"
 
     @cached_property
     def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The application that serves the page."""
+        """Application that serves the page."""
         from airflow_provider.ui.app import create_app
 
-        return [{"name": "TrainJobs", "app": create_app(), "url_prefix": links.PREFIX}]
+        return [{"name": "TrainJobs", "app": create_app(), "url_prefix": links.URL_PREFIX}]
 
     @cached_property
     def external_views(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The entry of the menu."""
+        """Menu entry of the page."""
         return [
             {
                 "name": "TrainJobs",
-                "href": f"{links.base_path()}{links.PREFIX}/",
+                "href": f"{links.get_base_path()}{links.URL_PREFIX}/",
                 "url_route": "trainjobs",
                 "destination": "nav",
                 "category": "browse",
-                "icon": f"{links.base_path()}{links.PREFIX}/assets/icon.svg",
-                "icon_dark_mode": f"{links.base_path()}{links.PREFIX}/assets/icon-dark.svg",
+                "icon": f"{links.get_base_path()}{links.URL_PREFIX}/assets/icon.svg",
+                "icon_dark_mode": f"{links.get_base_path()}{links.URL_PREFIX}/assets/icon-dark.svg",
             }
         ]

@@ -1,1 +1,1 @@
-"""Sensors over the training core."""
+"""Sensors that wait for TrainJobs."""

@@ -1,4 +1,4 @@
-"""TrainJobSensor: wait for a TrainJob that another task, or somebody else, submitted."""
+"""TrainJobSensor: wait for a TrainJob that another task or program submitted."""
 
 from __future__ import annotations
 
@@ -11,48 +11,62 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.configuration import conf
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from airflow_provider import assets, cancelling, deferral, given, handover
+from airflow_provider import assets, cancellation, deferral, job_ref, xcom
 from airflow_provider.compat import AirflowSensorTimeout, AirflowSkipException
-from airflow_provider.exceptions import TrainJobRejectedError, TrainJobUnreachableError
+from airflow_provider.exceptions import TrainJobRejectedError, TrainJobUnreachableError, build_failure
 from airflow_provider.hooks.trainjob import TrainJobHook
-from airflow_provider.lineage import ReportsLineage
-from airflow_provider.logs import LogTail
-from trainer_core import waiting
-from trainer_core.configs import BackendConfig
+from airflow_provider.lineage import OpenLineageMixin
+from airflow_provider.task_log import LogForwarder
+from trainer_core.config import BackendConfig
 from trainer_core.errors import TrainerError
-from trainer_core.outcome import Outcome
-from trainer_core.ref import TrainJobRef
+from trainer_core.jobs import Outcome, TrainJobRef
+from trainer_core.lifecycle import wait_state
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 __all__ = ["TrainJobSensor"]
 
-_TROUBLE = "trainjob_trouble"
+_PENDING_FAILURE_KEY = "trainjob_trouble"
 
 
-class TrainJobSensor(ReportsLineage, BaseSensorOperator):
+class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
     """Wait until a TrainJob has ended, and return its result.
 
-    The job belongs to whoever submitted it: a timeout of the sensor does not end it unless `on_kill` says so. A job
-    that failed fails the sensor at once, whatever retries are left, because a retry would read the same end; clear the
-    task that submitted it instead.
+    The sensor does not own the job: unless `on_kill` is ``cancel``, a timeout of the sensor leaves the job running. A
+    failed job fails the sensor without retries, because a retry would read the same status; clear the task that
+    submitted the job instead.
 
-    XComs: ``return_value`` (the result), ``ref``, ``status``, ``metrics``, ``artifacts``.
+    XComs: ``return_value`` (the result of the training function), ``ref``, ``status``, ``metrics``, ``artifacts``, and
+    ``diagnosis`` if the job failed.
+
+    Example:
+        ```python
+        submit = TrainJobOperator(task_id="submit", trainer=trainer, wait_for_completion=False)
+        TrainJobSensor(task_id="wait", job=submit.output, deferrable=True)
+        ```
 
     Args:
-        job: The TrainJob: the ref that ``TrainJobOperator(wait_for_completion=False)`` returns (``train.output``), or
-            a template of it. Templated.
-        backend: Name of the backend; None for the ref's own.
-        backend_config: As for `TrainJobOperator`.
-        trainjob_conn_id: As for `TrainJobOperator`.
-        deferrable: Wait in the triggerer, without a worker slot; `mode` and `poke_interval` then have no meaning.
-        on_kill: What becomes of the job when the sensor is killed or times out: ``keep`` or ``cancel``.
-        fail_fast: End a job that cannot get well, as for `TrainJobOperator`.
-        kwargs: As for every sensor; `poke_interval` is 10 seconds if not given.
+        job: Ref of the TrainJob, such as the result of ``TrainJobOperator(wait_for_completion=False)``
+            (``submit.output``), or a template that renders to a ref. Required. Templated.
+        backend: Name of the backend. Default: None, the backend of the ref. Not templated.
+        backend_config: A configuration of `trainer_core.config`, used instead of the connection, or a dict of settings
+            that override those of the connection. Default: None. Not templated.
+        trainjob_conn_id: Id of an Airflow connection of type ``trainjob``. Default: ``trainjob_default``; if that
+            connection does not exist, the ``local`` backend of the worker is used. None: use no connection. Not
+            templated.
+        deferrable: True: wait in the triggerer and free the worker slot; `mode` and `poke_interval` are then ignored.
+            Default: the Airflow setting ``[operators] default_deferrable`` (False). Not templated.
+        on_kill: What happens to the job when the sensor is killed or times out: ``keep`` (default) or ``cancel``. Not
+            templated.
+        fail_fast: True (default): fail and cancel a job that cannot start or recover, such as one with a missing image,
+            a crash loop, or no node with enough resources for five minutes. False: wait until the backend itself
+            reports the job as failed. Not templated.
+        kwargs: Arguments of every sensor. `poke_interval` is in seconds and defaults to 10; `timeout` is in seconds and
+            defaults to 7 days.
 
     Raises:
-        ValueError: An argument cannot be right.
+        ValueError: An argument is invalid; raised when the DAG is parsed.
     """
 
     template_fields: Sequence[str] = ("job",)
@@ -71,43 +85,50 @@ class TrainJobSensor(ReportsLineage, BaseSensorOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**{"poke_interval": 10, **kwargs})
-        self.job = given.templated(job)
+        self.job = job_ref.to_template_value(job)
         self.backend = backend
         self.backend_config = backend_config
         self.trainjob_conn_id = trainjob_conn_id
         self.deferrable = deferrable
-        self.on_kill_policy = cancelling.check_policy(on_kill)
+        self.on_kill_policy = cancellation.check_on_kill(on_kill)
         self.fail_fast = fail_fast
-        #: What Airflow keeps over the looks of a sensor that comes anew for each, from 3.3 on.
-        self._store: Any = None
+        #: Airflow 3.3 and later, mode="reschedule": storage that all pokes of the sensor share.
+        self._task_store: Any = None
 
     @cached_property
     def ref(self) -> TrainJobRef:
-        """The TrainJob, once the template is rendered.
+        """Ref of the TrainJob, available after rendering.
 
         Raises:
-            TrainJobRejectedError: `job` is no ref.
+            TrainJobRejectedError: `job` is not a TrainJob ref.
         """
         try:
-            return TrainJobRef.from_dict(given.plain(self.job))
+            return TrainJobRef.from_dict(job_ref.parse_ref_data(self.job))
         except ValueError as error:
             raise TrainJobRejectedError(
-                f"job must be the ref of a TrainJob, such as train.output of TrainJobOperator: {error}"
+                f"job must be the ref of a TrainJob, such as TrainJobOperator's output: {error}"
             ) from error
 
     @cached_property
     def hook(self) -> TrainJobHook:
-        """The way to the backend of the TrainJob."""
+        """Hook for the sensor's connection and the backend of the job."""
         return TrainJobHook(self.trainjob_conn_id, self.backend or self.ref.backend, self.backend_config)
 
     def execute(self, context: Context) -> Any:
-        """Wait in the way that was chosen, and return the result."""
-        handover.push_ref(context["ti"], self.ref)
+        """Wait for the TrainJob and return its result.
+
+        Raises:
+            TrainJobFailedError: The job failed. The class depends on the category of its diagnosis.
+            TrainJobRejectedError: `job` is not a TrainJob ref, or the backend refuses it.
+            TrainJobUnreachableError: The status of the job can no longer be read.
+            AirflowSensorTimeout: The job did not end within `timeout`.
+        """
+        xcom.push_ref(context["ti"], self.ref)
         if self.deferrable:
-            # As after the deferral, where Airflow sees to soft_fail and never_fail.
+            # resume_execution() applies soft_fail and never_fail, as it does after the deferral.
             return self.resume_execution(self._defer_unless_ended.__name__, {}, context)
         if self.reschedule:
-            self._store = context.get("task_state_store")
+            self._task_store = context.get("task_state_store")
         try:
             return super().execute(context)
         except (AirflowSensorTimeout, AirflowSkipException):
@@ -115,39 +136,42 @@ class TrainJobSensor(ReportsLineage, BaseSensorOperator):
             raise
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Take one look."""
+        """Read the status of the job once."""
         try:
             observation = self.hook.client.observe(self.ref)
         except TrainerError as error:
-            self._state = self._failed(error)
-            self.log.warning("TrainJob %s could not be looked at; trying again: %s", self.ref.name, error)
+            self._state = self._record_error(error)
+            self.log.warning("TrainJob %s: its status cannot be read, retrying: %s", self.ref.name, error)
         except ValueError as error:
             raise TrainJobRejectedError(str(error)) from error
         else:
-            self._state = self._state.seen(observation, self._now())
-            self._show(observation.status)
+            self._state = self._state.on_observation(observation, self._now())
+            self._write_log(observation.status)
         if self._state.outcome is None:
-            self._remember()
+            self._save_pending_failure()
             return PokeReturnValue(is_done=False)
-        outcome = self.hook.client.conclude(self._state)
+        outcome = self.hook.client.finish_wait(self._state)
         return PokeReturnValue(is_done=True, xcom_value=self._finish(context["ti"], outcome))
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
-        """Finish from the trigger's event alone."""
-        ref = deferral.ref_of(event)
+        """Finish the task with the event of the trigger; if it carries an outcome, the backend is not read again."""
+        ref = deferral.parse_event_ref(event)
         if ref != self.ref:
-            # Airflow can deliver the event of a trigger that an earlier, cleared try left behind.
-            self.log.info("That was TrainJob %s of an earlier try; waiting for %s", ref.name, self.ref.name)
+            # Airflow can deliver the event of a trigger that belongs to an earlier, cleared try.
+            self.log.info("TrainJob %s belongs to an earlier try; waiting for %s", ref.name, self.ref.name)
             return self._defer_unless_ended(context)
         if "outcome" in event:
-            deferral.show_rest_of_log(self.hook, event, self.log)
+            deferral.write_remaining_log(self.hook, event, self.log)
             return self._finish(context["ti"], Outcome.from_dict(event["outcome"]))
         if "timeout" in event:
             raise AirflowSensorTimeout(event["timeout"])
-        raise TrainJobUnreachableError(f"TrainJob {ref.name!r} could not be followed: {event.get('error')}")
+        if "elsewhere" in event:
+            self.log.warning("The triggerer cannot see TrainJob %s; waiting in this worker", ref.name)
+            return super().execute(context)
+        raise TrainJobUnreachableError(f"TrainJob {ref.name!r}: its status can no longer be read: {event.get('error')}")
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Resume from deferral; where Airflow gave up by itself, the trigger could not see to the job."""
+        """Resume after the deferral. If Airflow itself ended the deferral, apply `on_kill`."""
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except (AirflowSensorTimeout, AirflowSkipException):
@@ -155,63 +179,66 @@ class TrainJobSensor(ReportsLineage, BaseSensorOperator):
             raise
 
     def on_kill(self) -> None:
-        """Cancel the job if that was asked for. Nothing here speaks with Airflow: its locks may be held."""
+        """Cancel the job if `on_kill` is ``cancel``. Must not call Airflow's API: the task may hold its locks."""
         if self.on_kill_policy == "cancel":
-            cancelling.cancel_in_signal_handler(self.hook, self.ref, self.log)
+            cancellation.cancel_job_from_signal_handler(self.hook, self.ref, self.log)
 
     @cached_property
-    def _state(self) -> waiting.Waiting:
-        begun = waiting.start(self.ref, self._now(), fail_fast=self.fail_fast)
-        known = self._store.get(_TROUBLE) if self._store is not None else None
-        return waiting.resume(begun, known["of"]) if known and known["uid"] == self.ref.uid else begun
+    def _state(self) -> wait_state.WaitState:
+        state = wait_state.start(self.ref, self._now(), fail_fast=self.fail_fast)
+        saved = self._task_store.get(_PENDING_FAILURE_KEY) if self._task_store is not None else None
+        return wait_state.restore(state, saved["of"]) if saved and saved["uid"] == self.ref.uid else state
 
     def _now(self) -> float:
-        """The time; of a sensor that comes anew for each look, by a clock that all its processes share."""
+        """Return a time in seconds; with mode="reschedule" by the wall clock, because each poke is another process."""
         return time.time() if self.reschedule else time.monotonic()
 
-    def _remember(self) -> None:
-        """Write down, for the next look of a sensor that comes anew, since when something has been wrong."""
-        carried = self._state.carried()
-        if self._store is not None and carried:
-            self._store.set(_TROUBLE, {"uid": self.ref.uid, "of": carried})
+    def _save_pending_failure(self) -> None:
+        """Store since when a failure is pending, for the next poke of mode="reschedule"."""
+        saved = self._state.to_dict()
+        if self._task_store is not None and saved:
+            self._task_store.set(_PENDING_FAILURE_KEY, {"uid": self.ref.uid, "of": saved})
 
     @cached_property
-    def _tail(self) -> LogTail:
-        return LogTail(self.hook.client, self.ref, lambda line: self.log.info("%s", line))
+    def _log_forwarder(self) -> LogForwarder:
+        return LogForwarder(self.hook.client, self.ref, lambda line: self.log.info("%s", line))
 
-    def _failed(self, error: TrainerError) -> waiting.Waiting:
+    def _record_error(self, error: TrainerError) -> wait_state.WaitState:
         try:
-            return self._state.failed(error, self._now())
+            return self._state.on_error(error, self._now())
         except TrainerError as last:
-            raise TrainJobUnreachableError(f"TrainJob {self.ref.name!r} could not be followed: {last}") from last
+            raise TrainJobUnreachableError(
+                f"TrainJob {self.ref.name!r}: its status can no longer be read: {last}"
+            ) from last
 
-    def _show(self, status: str) -> None:
-        """The job's log, by a sensor that stays; one that comes anew for each look would begin at its start again."""
+    def _write_log(self, status: str) -> None:
+        """Write new lines of the job's log; with mode="reschedule", where each poke would repeat them, the status."""
         if self.reschedule:
             self.log.info("TrainJob %s is %s", self.ref.name, status)
         else:
-            self._tail.look(ended=self._state.outcome is not None)
+            self._log_forwarder.poll(ended=self._state.outcome is not None)
 
     def _defer_unless_ended(self, context: Context) -> Any:
-        seen = self.poke(context)
-        if seen:
-            return seen.xcom_value
+        poked = self.poke(context)
+        if poked:
+            return poked.xcom_value
         limits = [timedelta(seconds=self.timeout), self.execution_timeout]
-        end = deferral.deadline(context["ti"], min(limit for limit in limits if limit is not None))
-        trigger = deferral.trigger(
-            self.hook, self.ref, deadline=end, on_kill=self.on_kill_policy, fail_fast=self.fail_fast
+        deadline = deferral.compute_deadline(context["ti"], min(limit for limit in limits if limit is not None))
+        trigger = deferral.create_trigger(
+            self.hook, self.ref, deadline=deadline, on_kill=self.on_kill_policy, fail_fast=self.fail_fast
         )
-        return self.defer(trigger=trigger, method_name="execute_complete", timeout=deferral.backstop(end))
+        timeout = deferral.compute_defer_timeout(deadline)
+        return self.defer(trigger=trigger, method_name="execute_complete", timeout=timeout)
 
     def _finish(self, ti: Any, outcome: Outcome) -> Any:
         self.outcome = outcome
-        handover.push_outcome(ti, outcome)
-        handover.report(self.log, outcome)
+        xcom.push_outcome(ti, outcome)
+        xcom.log_outcome(self.log, outcome)
         if outcome.succeeded:
-            assets.announce(self.outlets, outcome)
+            assets.update_asset_events(self.outlets, outcome)
             return outcome.result
-        raise handover.failure(outcome, retry_can_help=False)
+        raise build_failure(outcome, retry_can_help=False)
 
     def _cancel(self) -> None:
         if self.on_kill_policy == "cancel":
-            cancelling.cancel(self.hook, self.ref, self.log)
+            cancellation.cancel_job(self.hook, self.ref, self.log)

@@ -1,4 +1,4 @@
-"""An Airflow home of its own: a temporary folder, an SQLite database, and nothing of the user's."""
+"""A separate Airflow home for tests: a temporary folder with an SQLite database."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ __all__ = ["AirflowHome"]
 
 
 class AirflowHome:
-    """A context manager: the folder is removed at its end.
+    """Temporary Airflow home. A context manager: on exit, the folder is removed.
 
     Attributes:
-        folder: What AIRFLOW_HOME is while it is in force.
+        folder: Value of AIRFLOW_HOME while the home is active.
     """
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="trainjob-airflow-"))
         for name in ("dags", "plugins"):
             (self.folder / name).mkdir()
-        self._in_force = False
+        self._active = False
         self._migrated = False
 
     def __enter__(self) -> AirflowHome:
-        """Do nothing more: the folder is there."""
+        """Return the home."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -36,24 +36,24 @@ class AirflowHome:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @contextmanager
-    def in_force(self) -> Iterator[None]:
-        """Make Airflow use it, also one that was imported before; afterwards Airflow is what it was."""
-        if self._in_force:
+    def activate(self) -> Iterator[None]:
+        """Make Airflow use this home, even if it is already imported; restore the previous settings on exit."""
+        if self._active:
             yield
             return
-        before = dict(os.environ)
-        self._in_force = True
+        previous = dict(os.environ)
+        self._active = True
         try:
-            os.environ.update(self._environment())
-            _read_settings_again()
+            os.environ.update(self._build_environment())
+            _reload_settings()
             yield
         finally:
-            self._in_force = False
-            _restore(before, self._environment())
-            _read_settings_again()
+            self._active = False
+            _restore_environment(previous, self._build_environment())
+            _reload_settings()
 
     def migrate(self) -> None:
-        """Make the database, once; to be called while it is in force."""
+        """Create the database on the first call. The home must be active."""
         if self._migrated:
             return
         from airflow.dag_processing.bundles.manager import DagBundlesManager
@@ -63,8 +63,8 @@ class AirflowHome:
         DagBundlesManager().sync_bundles_to_db()
         self._migrated = True
 
-    def _environment(self) -> dict[str, str]:
-        """What Airflow must read before anything else, and every folder and address it derives from its home."""
+    def _build_environment(self) -> dict[str, str]:
+        """Return the variables that Airflow reads first, and those of every path that it derives from its home."""
         return {
             "AIRFLOW_HOME": str(self.folder),
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.folder / "dags"),
@@ -78,17 +78,17 @@ class AirflowHome:
         }
 
 
-def _restore(before: Mapping[str, str], names: Mapping[str, str]) -> None:
-    """Put back only what was changed here: the test's own changes are for others to undo."""
+def _restore_environment(previous: Mapping[str, str], names: Mapping[str, str]) -> None:
+    """Restore only the variables that were set here, so that changes by the test itself stay."""
     for name in names:
-        if name in before:
-            os.environ[name] = before[name]
+        if name in previous:
+            os.environ[name] = previous[name]
         else:
             os.environ.pop(name, None)
 
 
-def _read_settings_again() -> None:
-    """An Airflow that is imported already has read the environment; its connections lead to the old database."""
+def _reload_settings() -> None:
+    """Make an imported Airflow read the environment again and connect to the new database."""
     settings = sys.modules.get("airflow.settings")
     if settings is None or getattr(settings, "engine", None) is None:
         return

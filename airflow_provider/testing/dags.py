@@ -1,4 +1,4 @@
-"""Running a DAG in this process, and reading what its run left."""
+"""Runs a DAG in the test process and reads the result of the run."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 __all__ = ["AssetUpdate", "FinishedRun", "load_dags", "run_dag"]
 
-#: The bundle that DAGs of tests belong to.
+#: DAG bundle of the DAGs under test.
 _BUNDLE = "trainjob-testing"
 
 
 @dataclass(frozen=True)
 class AssetUpdate:
-    """An Asset that a run made new.
+    """An asset event of a DAG run.
 
     Attributes:
-        name: Of the Asset.
-        uri: Of the Asset.
-        task_id: The task that made it new.
-        extra: What that task said of it.
+        name: Name of the Asset.
+        uri: URI of the Asset.
+        task_id: Task that updated the Asset.
+        extra: Data of the event.
     """
 
     name: str
@@ -39,7 +39,7 @@ class FinishedRun:
     """A DAG run that has ended.
 
     Args:
-        dag_run: What Airflow knows of it.
+        dag_run: Airflow's DAG run.
     """
 
     def __init__(self, dag_run: DagRun) -> None:
@@ -52,20 +52,20 @@ class FinishedRun:
 
     @property
     def states(self) -> dict[str, str | None]:
-        """The state of each task, by its id; those of a mapped task by ``id[0]`` and so on."""
-        found = sorted(self.dag_run.get_task_instances(), key=lambda ti: (ti.task_id, ti.map_index))
-        return {_label(ti): str(ti.state) if ti.state else None for ti in found}
+        """State of each task by its id; for a mapped task by ``id[0]``, ``id[1]`` and so on."""
+        instances = sorted(self.dag_run.get_task_instances(), key=lambda ti: (ti.task_id, ti.map_index))
+        return {_format_task_label(ti): str(ti.state) if ti.state else None for ti in instances}
 
     def xcom(self, task_id: str, key: str = "return_value", map_index: int = -1) -> Any:
-        """Return what a task pushed, None if nothing."""
+        """Return an XCom of a task; None if the task did not push it."""
         ti = self.dag_run.get_task_instance(task_id, map_index=map_index)
         if ti is None:
-            raise AssertionError(f"no task {task_id!r} in this run; it has {', '.join(self.states)}")
+            raise AssertionError(f"task {task_id!r} is not in this run; its tasks: {', '.join(self.states)}")
         return ti.xcom_pull(task_ids=task_id, key=key, map_indexes=map_index)
 
     @property
     def asset_updates(self) -> list[AssetUpdate]:
-        """The Assets that it made new, oldest first."""
+        """Asset events of the run, oldest first."""
         from airflow.models.asset import AssetEvent, AssetModel
         from airflow.utils.session import create_session
         from sqlalchemy import select
@@ -81,12 +81,12 @@ class FinishedRun:
 
 
 def load_dags(folder: str | Path) -> dict[str, DAG]:
-    """Read the DAG files of a folder as Airflow does, and return their DAGs by id.
+    """Read the DAG files of a folder as Airflow does, and return the DAGs by id.
 
     Raises:
-        AssertionError: A file cannot be read; its error is shown.
+        AssertionError: A file cannot be imported; the message has its error.
     """
-    from airflow_provider.testing.serialized import DagBag
+    from airflow_provider.testing.compat import DagBag
 
     bag = DagBag(str(folder))
     if bag.import_errors:
@@ -95,24 +95,24 @@ def load_dags(folder: str | Path) -> dict[str, DAG]:
 
 
 def run_dag(dag: DAG, **arguments: Any) -> FinishedRun:
-    """Run a DAG to its end, in this process.
+    """Run a DAG in this process until it ends.
 
     Args:
-        dag: It need not lie in a file. Deadlines are the scheduler's affair, and have no effect here.
-        arguments: As for `DAG.test`: `run_conf`, `logical_date`, …
+        dag: The DAG; it need not be in a file. Its deadline is ignored, because only a scheduler handles deadlines.
+        arguments: Arguments of `DAG.test`: `run_conf`, `logical_date`, …
     """
-    with _without_deadline(dag):
+    with _remove_deadline(dag):
         _write_dag(dag)
         return FinishedRun(dag.test(**arguments))
 
 
 def _write_dag(dag: DAG) -> None:
-    """Write a DAG into the metadata database: what is not there, Airflow does not run."""
+    """Write a DAG to the metadata database, without which Airflow cannot run it."""
     from airflow.models.dagbundle import DagBundleModel
     from airflow.models.serialized_dag import SerializedDagModel
     from airflow.utils.session import create_session
 
-    from airflow_provider.testing.serialized import DagSerialization, LazyDeserializedDAG, SerializedDAG
+    from airflow_provider.testing.compat import DagSerialization, LazyDeserializedDAG, SerializedDAG
 
     with create_session() as session:
         session.merge(DagBundleModel(name=_BUNDLE))
@@ -123,8 +123,8 @@ def _write_dag(dag: DAG) -> None:
 
 
 @contextmanager
-def _without_deadline(dag: DAG) -> Iterator[None]:
-    """Airflow 3.3 looks a deadline up where only a scheduler puts it, and a run in this process could not end."""
+def _remove_deadline(dag: DAG) -> Iterator[None]:
+    """Remove the DAG's deadline for the run: Airflow 3.3 reads it from where only a scheduler stores it, and fails."""
     deadline, dag.deadline = dag.deadline, None
     try:
         yield
@@ -132,5 +132,5 @@ def _without_deadline(dag: DAG) -> Iterator[None]:
         dag.deadline = deadline
 
 
-def _label(ti: Any) -> str:
+def _format_task_label(ti: Any) -> str:
     return ti.task_id if ti.map_index < 0 else f"{ti.task_id}[{ti.map_index}]"

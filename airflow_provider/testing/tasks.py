@@ -1,4 +1,4 @@
-"""Running one task in this process, with a task instance that needs no database."""
+"""Runs one task in the test process, with a task instance that needs no database."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _runs = itertools.count()
 
 
 class StandInTaskInstance:
-    """What an operator asks of its task instance; `xcoms` and `outlet_events` keep what it says."""
+    """Task instance for tests. `xcoms` and `outlet_events` hold what the operator pushes and writes."""
 
     def __init__(
         self,
@@ -51,15 +51,15 @@ class StandInTaskInstance:
         self.outlet_events = OutletEventAccessors()
 
     def xcom_push(self, key: str, value: Any) -> None:
-        """Keep a value."""
+        """Store an XCom."""
         self.xcoms[key] = value
 
     def xcom_pull(self, task_ids: Any = None, key: str = "return_value", map_indexes: Any = None, **_: Any) -> Any:
-        """Return a value of this task: there are no others."""
+        """Return an XCom of this task; there are no other tasks."""
         return self.xcoms.get(key)
 
     def next_try(self, *, cleared: bool = False) -> StandInTaskInstance:
-        """Return the same task, tried again by Airflow, or cleared by a person."""
+        """Return the task instance of the next try, after a retry by Airflow or after a user cleared the task."""
         return StandInTaskInstance(
             self.task_id,
             run_id=self.run_id,
@@ -71,106 +71,106 @@ class StandInTaskInstance:
 
 @dataclass(frozen=True)
 class FinishedTask:
-    """One try of a task, which has ended.
+    """One try of a task that has ended.
 
     Attributes:
         operator: The task.
         ti: Its task instance.
-        returned: What it returned.
-        error: What it raised; None if it returned.
-        triggers: What it was deferred to.
-        given: The entries of the template context that the test gave.
+        context: Entries of the template context that the test passed.
+        returned: Return value of the task.
+        error: Exception that the task raised; None if it returned.
+        triggers: Triggers to which the task was deferred.
     """
 
     operator: BaseOperator
     ti: StandInTaskInstance
-    given: Mapping[str, Any]
+    context: Mapping[str, Any]
     returned: Any
     error: Exception | None
     triggers: tuple[BaseTrigger, ...]
 
     @property
     def state(self) -> str:
-        """``success``, ``skipped``, ``failed``, or ``up_for_retry`` if Airflow would try it again."""
+        """``success``, ``skipped``, ``failed``, or ``up_for_retry`` if Airflow would retry the task."""
         if self.error is None:
             return "success"
         if isinstance(self.error, AirflowSkipException):
             return "skipped"
-        for_good = isinstance(self.error, (AirflowFailException, AirflowSensorTimeout))
-        return "failed" if for_good or self.ti.try_number > self.ti.max_tries else "up_for_retry"
+        final = isinstance(self.error, (AirflowFailException, AirflowSensorTimeout))
+        return "failed" if final or self.ti.try_number > self.ti.max_tries else "up_for_retry"
 
     @property
     def xcoms(self) -> dict[str, Any]:
-        """What it pushed."""
+        """XComs that the task pushed, by key."""
         return self.ti.xcoms
 
-    def said_of(self, asset: Asset) -> dict[str, Any]:
-        """Return what it said of an Asset among its outlets; Airflow makes that Asset new only if it succeeded."""
+    def get_asset_extra(self, asset: Asset) -> dict[str, Any]:
+        """Return the data of an Asset's event. Airflow creates the event only if the task succeeded."""
         return dict(self.ti.outlet_events[asset].extra)
 
     def retry(self) -> FinishedTask:
-        """Try it again, as Airflow does after a failure or a killed worker."""
-        return _run(self.operator, self.ti.next_try(), self.given)
+        """Run the task again, as Airflow does after a failure or a killed worker."""
+        return _run(self.operator, self.ti.next_try(), self.context)
 
     def clear(self) -> FinishedTask:
-        """Run it again, as after a person has cleared it."""
-        return _run(self.operator, self.ti.next_try(cleared=True), self.given)
+        """Run the task again, as Airflow does after a user cleared it."""
+        return _run(self.operator, self.ti.next_try(cleared=True), self.context)
 
 
 def run_task(operator: BaseOperator, *, map_index: int = -1, **context: Any) -> FinishedTask:
-    """Run a task to its end, in this process and without a database.
+    """Run a task in this process, without a database, until it ends.
 
     Args:
-        operator: The task. It is not changed, so that it can be run again.
-        map_index: Which instance of a mapped task it is.
-        context: Further entries of the template context, such as ``params={"epochs": 3}`` or ``ds="2026-01-01"``.
+        operator: The task. It is not changed and can be run again.
+        map_index: Index of the instance of a mapped task. Default: -1, not mapped.
+        context: Entries of the template context, such as ``params={"epochs": 3}`` or ``ds="2026-01-01"``.
     """
     ti = StandInTaskInstance(operator.task_id, max_tries=operator.retries or 0, map_index=map_index)
     return _run(operator, ti, context)
 
 
-def _run(operator: BaseOperator, ti: StandInTaskInstance, given: Mapping[str, Any]) -> FinishedTask:
+def _run(operator: BaseOperator, ti: StandInTaskInstance, entries: Mapping[str, Any]) -> FinishedTask:
     task = operator.prepare_for_execution()
-    context: Any = {**_context(task, ti), **given}
+    context: Any = {**_build_context(task, ti), **entries}
     triggers: list[BaseTrigger] = []
     try:
         with set_current_context(context):
             task.render_template_fields(context)
             returned = _execute(task, context, triggers)
-    except Exception as error:  # noqa: BLE001 - how a task ends is what the test asks about
-        return FinishedTask(operator, ti, given, None, error, tuple(triggers))
+    except Exception as error:  # noqa: BLE001 -- the test checks how the task ended
+        return FinishedTask(operator, ti, entries, None, error, tuple(triggers))
     if returned is not None:
         ti.xcom_push("return_value", returned)
-    return FinishedTask(operator, ti, given, returned, None, tuple(triggers))
+    return FinishedTask(operator, ti, entries, returned, None, tuple(triggers))
 
 
 def _execute(task: BaseOperator, context: Any, triggers: list[BaseTrigger]) -> Any:
-    """Execute, and go through the triggers that the task defers to."""
+    """Execute a task, including the triggers to which it is deferred."""
     step = partial(task.execute, context)
     while True:
         try:
             return step()
         except TaskDeferred as deferred:
-            triggers.append(_as_the_triggerer_has_it(deferred.trigger))
-            event = asyncio.run(_first_event(triggers[-1]))
+            triggers.append(_recreate_trigger(deferred.trigger))
+            event = asyncio.run(_read_first_event(triggers[-1]))
             arguments = {**(deferred.kwargs or {}), "event": event}
             step = partial(task.resume_execution, deferred.method_name, arguments, context)
 
 
-def _as_the_triggerer_has_it(trigger: Any) -> BaseTrigger:
-    """Made anew from what it says of itself: an attribute that it forgets is missing here, too."""
+def _recreate_trigger(trigger: Any) -> BaseTrigger:
+    """Recreate a trigger from its serialized form, as the triggerer does, so that missing attributes are noticed."""
     _, arguments = trigger.serialize()
-    made: BaseTrigger = type(trigger)(**arguments)
-    return made
+    recreated: BaseTrigger = type(trigger)(**arguments)
+    return recreated
 
 
-async def _first_event(trigger: BaseTrigger) -> Any:
+async def _read_first_event(trigger: BaseTrigger) -> Any:
     async for event in trigger.run():
         return event.payload
     raise AssertionError(f"{type(trigger).__name__} ended without an event")
 
 
-def _context(task: BaseOperator, ti: StandInTaskInstance) -> dict[str, Any]:
+def _build_context(task: BaseOperator, ti: StandInTaskInstance) -> dict[str, Any]:
     now = datetime.now(timezone.utc)
     return {
         "task": task,
@@ -178,7 +178,7 @@ def _context(task: BaseOperator, ti: StandInTaskInstance) -> dict[str, Any]:
         "task_instance": ti,
         "run_id": ti.run_id,
         "params": {},
-        "dag_run": SimpleNamespace(run_id=ti.run_id, conf={}, logical_date=now),
+        "dag_run": SimpleNamespace(run_id=ti.run_id, conf={}, logical_date=now, run_after=now),
         "logical_date": now,
         "ds": now.date().isoformat(),
         "outlet_events": ti.outlet_events,

@@ -1,1 +1,1 @@
-"""Triggers over the training core."""
+"""Triggers that wait for TrainJobs."""

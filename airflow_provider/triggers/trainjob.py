@@ -1,6 +1,7 @@
-"""TrainJobTrigger: wait for a TrainJob in the triggerer, and hand on its Outcome as JSON.
+"""TrainJobTrigger: wait for a TrainJob in the triggerer, and fire one event with its outcome.
 
-It decides nothing: what it sees and when goes into `trainer_core.waiting`, as in every other place that waits.
+The trigger makes no decision: it passes observations and times to `trainer_core.lifecycle.wait_state`, as every other
+waiting component does.
 """
 
 from __future__ import annotations
@@ -14,49 +15,52 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
-from airflow_provider import clients, secrets
+from airflow_provider import client_cache, connection_secrets
 from airflow_provider.compat import AirflowNotFoundException
-from airflow_provider.triggers.telling import Teller
-from trainer_core import waiting
-from trainer_core.errors import BackendUnavailableError, TrainerError, WaitTimeoutError
-from trainer_core.observation import RUNNING
-from trainer_core.ref import TrainJobRef
+from airflow_provider.triggers.log_reporter import LogReporter
+from trainer_core.errors import BackendUnavailableError, JobElsewhereError, TrainerError, WaitTimeoutError
+from trainer_core.jobs import RUNNING, TrainJobRef
+from trainer_core.lifecycle import wait_state
 
 if TYPE_CHECKING:
-    from trainer_core.backends.following import Follower
+    from trainer_core.backends.follower import Follower
     from trainer_core.client import TrainerClient
 
 __all__ = ["TrainJobTrigger"]
 
-#: How long to go on asking a server that does not answer, in seconds.
-_PATIENCE = 30.0
-#: Seconds after which to look at a job of which nothing was heard. Thousands of triggers begin together, and one event
-#: loop is held up for seconds if they look together ever after.
-_QUIET = (15.0, 30.0)
-#: What ends jobs now. The event loop itself holds no reference that keeps a task alive.
-_endings: set[asyncio.Task[None]] = set()
+#: Seconds for which to retry requests to a server that is unavailable.
+_RETRY_SECONDS = 30.0
+#: Range of seconds after which a job without events is checked. The delay is random, because thousands of triggers can
+#: start at the same time and would block the event loop with simultaneous checks.
+_RECHECK_SECONDS = (15.0, 30.0)
+#: Cancellations in progress. The event loop itself keeps only weak references to its tasks.
+_cancellations: set[asyncio.Task[None]] = set()
 
 
 class TrainJobTrigger(BaseTrigger):
     """Wait until a TrainJob has ended, and fire one event.
 
-    The event is ``{"ref": …}`` with one more entry: ``outcome`` (what the job left, failed or not), ``timeout`` (the
-    deadline has passed; a sentence) or ``error`` (the job could not be followed; a sentence); and ``log``, how far the
-    job's log was shown in the task's, see `airflow_provider.logs`.
+    The event is a dict with ``ref`` and one of: ``outcome`` (the job's outcome, complete or failed), ``timeout`` (the
+    deadline has passed; a message) or ``error`` (the job's status cannot be read; a message). With ``error``,
+    ``elsewhere`` is true if the job lives on a host that the triggerer cannot see. ``log`` is the log position, see
+    `airflow_provider.task_log`.
 
-    All arguments are plain JSON data without secrets, because Airflow stores them.
+    Airflow stores the arguments in its database, so they are plain JSON data without secrets.
 
     Args:
-        ref: The TrainJob, as `TrainJobRef.to_dict` wrote it.
-        backend: As for `TrainJobHook`.
-        backend_config: As for `TrainJobHook`, as a dict.
-        trainjob_conn_id: As for `TrainJobHook`; looked up in the triggerer.
-        deadline: When to give up, in seconds since the epoch: a point in time that stays when the trigger moves to
-            another triggerer. None for never.
-        on_kill: What becomes of the TrainJob when a person ends the task, or the deadline passes: ``cancel`` or
+        ref: Ref of the TrainJob, from `TrainJobRef.to_dict`.
+        backend: Name of the backend. Default: None, the backend of the connection.
+        backend_config: Settings of the backend that override those of the connection. Default: None.
+        trainjob_conn_id: Id of an Airflow connection of type ``trainjob``, read in the triggerer. Default: None, no
+            connection.
+        deadline: Time in seconds since the epoch at which to fire a ``timeout`` event; does not change when the trigger
+            moves to another triggerer. Default: None, never.
+        on_kill: What happens to the job when a user ends the task, or the deadline passes: ``cancel`` (default) or
             ``keep``.
-        fail_fast: End a job that cannot get well, instead of waiting until its backend gives it up.
-        masked: Which fields of which connections are to be hidden in the log: ``[["hf_default", "password"]]``.
+        fail_fast: True (default): fail and cancel a job that cannot start or recover. False: wait until the backend
+            itself reports the job as failed.
+        masked: Fields of connections to mask in the log, as pairs of connection id and field:
+            ``[["hf_default", "password"]]``.
     """
 
     def __init__(
@@ -83,7 +87,7 @@ class TrainJobTrigger(BaseTrigger):
         self._fired = False
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return where this class lies and what it was made with."""
+        """Return the class path and the arguments of the trigger."""
         return "airflow_provider.triggers.trainjob.TrainJobTrigger", {
             "ref": self.ref,
             "backend": self.backend,
@@ -96,132 +100,135 @@ class TrainJobTrigger(BaseTrigger):
         }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Fire the one event."""
-        found = await self._found()
+        """Wait for the job and yield one event."""
+        result = await self._wait_and_report()
         self._fired = True
-        yield TriggerEvent({"ref": self.ref, **found})
+        yield TriggerEvent({"ref": self.ref, **result})
 
     async def on_kill(self) -> None:
-        """End the TrainJob, if a person has ended the task.
+        """Cancel the TrainJob if a user has ended the task.
 
-        Airflow also calls this when the trigger moves to another triggerer, with nothing to tell the two apart but
-        the task's state. A task that is still deferred was moved; or it was cleared and its new try, to which the
-        job belongs now, waits already. Where the state cannot be had, the job goes on: ending training that
-        nobody wanted to end is the worse mistake, and a cleared task's next try ends what it finds.
+        Airflow also calls this method when the trigger moves to another triggerer; only the task's state distinguishes
+        the cases. A task in state ``deferred`` was moved, or was cleared and its new try already waits for the job. If
+        the state cannot be read, the job is kept: cancelling a wanted job is the worse error, and the next try of a
+        cleared task cancels the job anyway.
 
-        A triggerer repeats with every round, about a second, that a trigger is to end, and each time cancels what
-        runs here. Asking a fresh triggerer for a state alone takes longer. So the work is done in a task of its own.
+        While a trigger is being cancelled, the triggerer cancels its task again about every second, and reading a state
+        can take longer. The work is therefore done in a separate asyncio task.
         """
         if self._fired or self.on_kill_policy != "cancel":
             return
-        ending = asyncio.create_task(self._end_unless_wanted())
-        _endings.add(ending)
-        ending.add_done_callback(_endings.discard)
-        await asyncio.shield(ending)
+        cancellation = asyncio.create_task(self._cancel_unless_deferred())
+        _cancellations.add(cancellation)
+        cancellation.add_done_callback(_cancellations.discard)
+        await asyncio.shield(cancellation)
 
-    async def _end_unless_wanted(self) -> None:
-        if await self._is_still_wanted():
+    async def _cancel_unless_deferred(self) -> None:
+        if await self._is_deferred():
             return
-        self.log.info("The task was ended; cancelling TrainJob %s", self.ref.get("name"))
+        self.log.info("Task is no longer deferred; cancelling TrainJob %s", self.ref.get("name"))
         await self._cancel()
 
-    async def _found(self) -> dict[str, Any]:
-        """The entries of the event that say how waiting ended, and how far the log was shown."""
+    async def _wait_and_report(self) -> dict[str, Any]:
+        """Return the entries of the event: how the wait ended, and the log position."""
         try:
             ref = TrainJobRef.from_dict(self.ref)
             if self.masked:
-                await clients.in_thread(lambda: secrets.mask(self.masked))
-            with Teller(ref, self.task_instance, lambda line: self.log.info("%s", line)) as teller:
-                return await self._followed(await self._client(), ref, teller)
+                await client_cache.run_in_thread(lambda: connection_secrets.mask_connection_fields(self.masked))
+            with LogReporter(ref, self.task_instance, lambda line: self.log.info("%s", line)) as reporter:
+                return await self._follow(await self._get_client(), ref, reporter)
+        except JobElsewhereError as error:
+            # The task may return to a worker on the host of the job.
+            return {"error": str(error), "elsewhere": True}
         except (TrainerError, ValueError, AirflowNotFoundException) as error:
             return {"error": str(error)}
 
-    async def _client(self) -> TrainerClient:
-        return await clients.shared(self.trainjob_conn_id, self.backend, self.backend_config)
+    async def _get_client(self) -> TrainerClient:
+        return await client_cache.get_client(self.trainjob_conn_id, self.backend, self.backend_config)
 
-    async def _followed(self, client: TrainerClient, ref: TrainJobRef, teller: Teller) -> dict[str, Any]:
+    async def _follow(self, client: TrainerClient, ref: TrainJobRef, reporter: LogReporter) -> dict[str, Any]:
         timeout = None if self.deadline is None else self.deadline - time.time()
-        state = waiting.start(ref, time.monotonic(), timeout, self.fail_fast)
+        state = wait_state.start(ref, time.monotonic(), timeout, self.fail_fast)
         follower = client.follow(ref)
         try:
             while state.outcome is None:
                 try:
-                    seen = await follower.look_async(_patience(state, follower, teller))
+                    observation = await follower.next_observation_async(_compute_wait(state, follower, reporter))
                 except TrainerError as error:
-                    state = state.failed(error, time.monotonic())
-                    client, follower = await self._with_todays_client(client, follower)
+                    state = state.on_error(error, time.monotonic())
+                    client, follower = await self._refresh_client(client, follower)
                 else:
-                    state = state.seen(seen, time.monotonic())
+                    state = state.on_observation(observation, time.monotonic())
                     if state.outcome is None:
-                        await teller.tell(follower, seen.status == RUNNING)
-            if state.gave_up:
-                # What is left of the log goes with the job that is ended now.
-                log = await teller.end(follower, whole=True)
-                outcome = await asyncio.to_thread(client.conclude, state)
+                        await reporter.report(follower, observation.status == RUNNING)
+            if state.should_cancel:
+                # The log must be read first: cancelling the job, as client.finish_wait() does, can remove it.
+                log = await reporter.finish(follower, job_ended=True)
+                outcome = await asyncio.to_thread(client.finish_wait, state)
             else:
-                conclusion = asyncio.to_thread(client.conclude, state)
-                log, outcome = await asyncio.gather(teller.end(follower, whole=True), conclusion)
+                conclusion = asyncio.to_thread(client.finish_wait, state)
+                log, outcome = await asyncio.gather(reporter.finish(follower, job_ended=True), conclusion)
             return {"outcome": outcome.to_dict(), "log": log}
         except WaitTimeoutError as error:
-            log = await teller.end(follower, whole=False)
-            return {"timeout": await self._give_up(str(error)), "log": log}
+            log = await reporter.finish(follower, job_ended=False)
+            return {"timeout": await self._handle_timeout(str(error)), "log": log}
         finally:
             follower.close()
 
-    async def _with_todays_client(self, client: TrainerClient, follower: Follower) -> tuple[TrainerClient, Follower]:
-        """What fails may have been mended in the connection since."""
+    async def _refresh_client(self, client: TrainerClient, follower: Follower) -> tuple[TrainerClient, Follower]:
+        """Return the current client and its follower: after an error, the connection may have been corrected."""
         try:
-            newest = await self._client()
-        except Exception:  # noqa: BLE001 -- whatever keeps Airflow from answering: the client there is may get well
+            current = await self._get_client()
+        except Exception:  # noqa: BLE001 -- Airflow is unavailable; the previous client may recover
             return client, follower
-        if newest is client:
+        if current is client:
             return client, follower
         follower.close()
-        return newest, newest.follow(TrainJobRef.from_dict(self.ref))
+        return current, current.follow(TrainJobRef.from_dict(self.ref))
 
-    async def _give_up(self, reason: str) -> str:
+    async def _handle_timeout(self, reason: str) -> str:
         if self.on_kill_policy != "cancel":
             return f"{reason} (on_kill='keep')"
         await self._cancel()
-        return f"the time of the task is over; TrainJob {self.ref.get('name')!r} was cancelled"
+        return f"TrainJob {self.ref.get('name')!r} did not end before the task's timeout and was cancelled"
 
     async def _cancel(self) -> None:
         try:
-            client = await self._client()
-            await _patiently(BackendUnavailableError)(asyncio.to_thread, client.cancel, TrainJobRef.from_dict(self.ref))
+            client = await self._get_client()
+            await _retry_on(BackendUnavailableError)(asyncio.to_thread, client.cancel, TrainJobRef.from_dict(self.ref))
         except (TrainerError, ValueError, AirflowNotFoundException) as error:
-            self.log.warning("TrainJob %s could not be cancelled: %s", self.ref.get("name"), error)
+            self.log.warning("TrainJob %s: cancellation failed, it may still run: %s", self.ref.get("name"), error)
 
-    async def _is_still_wanted(self) -> bool:
+    async def _is_deferred(self) -> bool:
         ti = self.task_instance
         if ti is None:
             return False
         try:
-            state: str | None = await _patiently(Exception)(clients.in_thread, lambda: _state(ti))
-        except Exception as error:  # noqa: BLE001 - whatever keeps Airflow from answering, the answer is not known
-            self.log.warning("The state of the task is not known, so its TrainJob goes on: %s", error)
+            state: str | None = await _retry_on(Exception)(client_cache.run_in_thread, lambda: _get_task_state(ti))
+        except Exception as error:  # noqa: BLE001 -- any error of Airflow means that the state is unknown
+            self.log.warning("TrainJob %s: kept, because the task's state cannot be read: %s", self.ref["name"], error)
             return True
         return state == "deferred"
 
 
-def _patience(state: waiting.Waiting, follower: Follower, teller: Teller) -> float:
+def _compute_wait(state: wait_state.WaitState, follower: Follower, reporter: LogReporter) -> float:
     now = time.monotonic()
-    quiet = random.uniform(*_QUIET)  # noqa: S311 -- not a secret
-    return min(quiet, state.patience(now, follower.pushed), teller.patience(now))
+    recheck = random.uniform(*_RECHECK_SECONDS)  # noqa: S311 -- not a secret
+    return min(recheck, state.timeout(now, follower.supports_watch), reporter.seconds_until_due(now))
 
 
-def _patiently(error: type[Exception]) -> AsyncRetrying:
-    """Ask again while there is this error."""
+def _retry_on(error: type[Exception]) -> AsyncRetrying:
+    """Return a retry loop for this type of error."""
     return AsyncRetrying(
         retry=retry_if_exception_type(error),
-        stop=stop_after_delay(_PATIENCE),
+        stop=stop_after_delay(_RETRY_SECONDS),
         wait=wait_exponential(0.1, max=5),
         reraise=True,
     )
 
 
-def _state(ti: Any) -> str | None:
-    """The state of a task instance now, None if it has none."""
+def _get_task_state(ti: Any) -> str | None:
+    """Return the current state of a task instance; None if it has none."""
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     mapped = ti.map_index is not None and ti.map_index >= 0

@@ -1,1 +1,1 @@
-"""The TrainJobs page: what the API server of Airflow serves."""
+"""The TrainJobs page of Airflow's UI."""

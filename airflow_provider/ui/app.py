@@ -1,8 +1,8 @@
-"""The routes of the TrainJobs page: who may ask for what. What they answer is gathered elsewhere.
+"""Routes of the TrainJobs page, with their permissions.
 
-Routes of a plugin are open to everybody unless each says otherwise, so here each one does. A job is addressed by its
-task, never by a name: the permission is that of the task's DAG, and what the task wrote says which job it is. The DAG
-stands in the path, because before Airflow 3.2 that is the only place where the permission looks for it.
+Airflow serves routes of a plugin without authentication, so each route here requires its own permissions. A job is
+addressed by its task, never by name: the permission is that of the task's DAG, and the task's XComs identify the job.
+The DAG id is part of the path, because before Airflow 3.2 the permission check finds it nowhere else.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import FileResponse, JSONResponse, RedirectResponse
 from pydantic import AwareDatetime
 
-from airflow_provider.ui import live, store, view
-from airflow_provider.ui.store import Pushed, Task
+from airflow_provider.ui import backend_view, serializers, xcom_queries
+from airflow_provider.ui.xcom_queries import SubmittedJob, TaskKey
 from trainer_core.client import TrainerClient
 from trainer_core.errors import TrainerError
 
 __all__ = ["create_app"]
 
 _STATIC = Path(__file__).with_name("static")
-#: Rows of the list at once, and how many jobs are looked at for them.
-_ROWS, _SCANNED = 50, 1000
+#: Rows of one page of the list, and the largest number of jobs to read for it.
+_ROWS, _MAX_SCANNED = 50, 1000
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -41,72 +41,78 @@ _HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-_OF_A_DAG = "/api/dags/{dag_id}"
+_DAG_PATH = "/api/dags/{dag_id}"
 _Id = Annotated[str, Query(min_length=1, max_length=250)]
 
 
-def _task(dag_id: str, run_id: _Id, task_id: _Id, map_index: Annotated[int, Query(ge=-1)] = -1) -> Task:
-    return Task(dag_id, run_id, task_id, map_index)
+def _get_task_key(dag_id: str, run_id: _Id, task_id: _Id, map_index: Annotated[int, Query(ge=-1)] = -1) -> TaskKey:
+    return TaskKey(dag_id, run_id, task_id, map_index)
 
 
-def _pushed(task: Annotated[Task, Depends(_task)], session: SessionDep) -> Pushed:
-    """What the task wrote, for a user who may read it: every route that takes this also asks for the permission."""
-    found = store.one(session, task)
+def _get_submitted_job(task: Annotated[TaskKey, Depends(_get_task_key)], session: SessionDep) -> SubmittedJob:
+    """Return the job of a task. Every route that uses this dependency also requires the permission to read the task."""
+    found = xcom_queries.get_submitted_job(session, task)
     if found is None:
-        raise HTTPException(404, "This task has no TrainJob: it has not submitted one yet, or it was cleared.")
+        raise HTTPException(404, "This task has no TrainJob: it has not submitted one, or it was cleared.")
     return found
 
 
-_PushedDep = Annotated[Pushed, Depends(_pushed)]
+_SubmittedJobDep = Annotated[SubmittedJob, Depends(_get_submitted_job)]
 
 
-def _reached(pushed: _PushedDep) -> TrainerClient:
+def _connect(job: _SubmittedJobDep) -> TrainerClient:
     try:
-        return live.reach(pushed)
-    except live.UnreachableError as error:
+        return backend_view.connect(job)
+    except backend_view.UnreachableError as error:
         raise HTTPException(409, str(error)) from error
 
 
-_ClientDep = Annotated[TrainerClient, Depends(_reached)]
+_ClientDep = Annotated[TrainerClient, Depends(_connect)]
 
 
-def _from_this_page(request: Request) -> None:
-    """Refuse what another site makes a browser send.
+def _require_same_origin(request: Request) -> None:
+    """Refuse cross-site requests.
 
-    Airflow's cookie is not sent with it (SameSite=Lax); beyond that, a header of one's own needs a permission that
-    other sites do not have, and browsers say where a request comes from.
+    Browsers do not send Airflow's cookie with them (SameSite=Lax). In addition, other sites may not set a custom
+    header, and browsers send the origin in Sec-Fetch-Site.
     """
     site = request.headers.get("sec-fetch-site", "same-origin")
     if request.headers.get("x-trainjobs") != "1" or site != "same-origin":
-        raise HTTPException(403, "Changes are taken from the TrainJobs page only.")
+        raise HTTPException(403, "The request does not come from the TrainJobs page.")
 
 
-def _may(method: Any, entity: DagAccessEntity) -> Any:
+def _require_permission(method: Any, entity: DagAccessEntity) -> Any:
     return Depends(requires_access_dag(method, entity))
 
 
 _LOGGED_IN = [Depends(requires_authenticated())]
-_READ = [_may("GET", DagAccessEntity.TASK_INSTANCE)]
-#: What Airflow calls the permission that an action needs. The last two are Airflow's own: its API is asked by the page.
-_METHODS: dict[str, Any] = {"suspend": "PUT", "resume": "PUT", "delete": "DELETE", "end": "PUT", "rerun": "PUT"}
-_READ_LOGS = [*_READ, _may("GET", DagAccessEntity.TASK_LOGS)]
+_READ = [_require_permission("GET", DagAccessEntity.TASK_INSTANCE)]
+#: Airflow's permission for each action. For the last two, the page calls Airflow's own API.
+_METHODS: dict[str, Any] = {
+    "suspend": "PUT",
+    "resume": "PUT",
+    "delete": "DELETE",
+    "end": "PUT",
+    "rerun": "PUT",
+}
+_READ_LOGS = [*_READ, _require_permission("GET", DagAccessEntity.TASK_LOGS)]
 
 
-def page_of_all() -> FileResponse:
-    """The list."""
+def jobs_page() -> FileResponse:
+    """Serve the list of jobs."""
     return FileResponse(_STATIC / "jobs.html")
 
 
-def page_of_one() -> FileResponse:
-    """One job."""
+def job_page() -> FileResponse:
+    """Serve the page of one job."""
     return FileResponse(_STATIC / "job.html")
 
 
 def asset(name: str) -> FileResponse:
-    """What the pages consist of."""
+    """Serve a static file of the pages."""
     files = {path.name: path for path in _STATIC.iterdir() if path.suffix in (".js", ".css", ".svg")}
     if name not in files:
-        raise HTTPException(404, "There is no such file.")
+        raise HTTPException(404, "File not found.")
     return FileResponse(files[name])
 
 
@@ -118,95 +124,97 @@ def list_jobs(
     text: Annotated[str, Query(max_length=250)] = "",
     before: AwareDatetime | None = None,
 ) -> dict[str, Any]:
-    """The jobs of the DAGs that the user may read, newest first."""
+    """Return the jobs of the DAGs that the user may read, newest first."""
     readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
     wanted = readable & {dag} if dag else readable
-    found = list(store.newest(session, wanted, before, _SCANNED))
-    named = [pushed for pushed in found if pushed.deletion is None and view.matches(pushed, text)]
-    looked = ((pushed, view.row(pushed, job)) for pushed, job in live.unfinished(named))
-    rows = list(islice((each for each in looked if status in (None, each[1].get("status"))), _ROWS))
-    # Either the page is full, or so many jobs were gone through that there may be others before them.
-    last = rows[-1][0] if len(rows) == _ROWS else found[-1] if len(found) == _SCANNED else None
+    found = list(xcom_queries.list_submitted_jobs(session, wanted, before, _MAX_SCANNED))
+    matching = [job for job in found if job.deletion is None and serializers.matches_text(job, text)]
+    serialized = ((job, serializers.serialize_row(job, live)) for job, live in backend_view.read_unfinished(matching))
+    rows = list(islice((each for each in serialized if status in (None, each[1].get("status"))), _ROWS))
+    # There can be older jobs if the page is full, or if the limit of jobs to read was reached.
+    last = rows[-1][0] if len(rows) == _ROWS else found[-1] if len(found) == _MAX_SCANNED else None
     older = last.at.isoformat() if last else None
-    return _shown({"dags": store.dag_ids(session, readable), "jobs": [row for _, row in rows], "older": older})
+    return _mask_data(
+        {"dags": xcom_queries.list_dag_ids(session, readable), "jobs": [row for _, row in rows], "older": older}
+    )
 
 
-def get_job(request: Request, pushed: _PushedDep, user: GetUserDep) -> dict[str, Any]:
-    """One job."""
-    look, unreachable = None, None
+def get_job(request: Request, job: _SubmittedJobDep, user: GetUserDep) -> dict[str, Any]:
+    """Return the data of one job's page, with the actions that the user may perform."""
+    details, unreachable = None, None
     try:
-        look = live.look(live.reach(pushed), pushed.ref)
-    except live.UnreachableError as error:
+        details = backend_view.read_job(backend_view.connect(job), job.ref)
+    except backend_view.UnreachableError as error:
         unreachable = str(error)
-    found = view.job(pushed, look, unreachable)
+    found = serializers.serialize_job(job, details, unreachable)
     possible = found.get("actions", [])
-    found["actions"] = [action for action in possible if _may_act(action, request, user)]
+    found["actions"] = [action for action in possible if _is_permitted(action, request, user)]
     found["read_only"] = bool(possible) and not found["actions"]
-    return _shown(found)
+    return _mask_data(found)
 
 
 def get_log(
-    pushed: _PushedDep,
+    job: _SubmittedJobDep,
     client: _ClientDep,
     step: Annotated[str, Query(pattern=r"^[a-z0-9-]{1,63}$")] = "node-0",
     after: Annotated[int, Query(ge=0)] = 0,
 ) -> dict[str, Any]:
-    """The lines of a step that came after so many."""
-    return _shown(view.log(live.log(client, pushed.ref, step, after)))
+    """Return the log lines of a step after the first `after` lines."""
+    return _mask_data(serializers.serialize_log(backend_view.read_log(client, job.ref, step, after)))
 
 
-def get_manifest(pushed: _PushedDep, client: _ClientDep) -> dict[str, str]:
-    """What the backend was given, as YAML."""
-    shown = view.manifest(live.rendered(client, pushed.ref), _mask)
+def get_manifest(job: _SubmittedJobDep, client: _ClientDep) -> dict[str, str]:
+    """Return the job's manifest as YAML."""
+    shown = serializers.mask_manifest(backend_view.read_manifest(client, job.ref), _mask)
     return {"yaml": yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)}
 
 
-def suspend(pushed: _PushedDep, client: _ClientDep) -> Response:
-    """End what runs of a job but keep it."""
-    client.suspend(pushed.ref)
+def suspend(job: _SubmittedJobDep, client: _ClientDep) -> Response:
+    """Suspend a job."""
+    client.suspend(job.ref)
     return Response(status_code=204)
 
 
-def resume(pushed: _PushedDep, client: _ClientDep) -> Response:
-    """Start a suspended job again."""
-    client.resume(pushed.ref)
+def resume(job: _SubmittedJobDep, client: _ClientDep) -> Response:
+    """Resume a suspended job."""
+    client.resume(job.ref)
     return Response(status_code=204)
 
 
-def delete(pushed: _PushedDep, client: _ClientDep, session: SessionDep, user: GetUserDep) -> Response:
-    """Remove a job with everything it has."""
-    client.backend.delete(pushed.ref)
-    store.deleted(session, pushed.task, by=user.get_name())
+def delete(job: _SubmittedJobDep, client: _ClientDep, session: SessionDep, user: GetUserDep) -> Response:
+    """Delete a job with its log and files."""
+    client.delete_job(job.ref)
+    xcom_queries.record_deletion(session, job.task, by=user.get_name())
     return Response(status_code=204)
 
 
 def create_app() -> FastAPI:
-    """Return the application, to be mounted by Airflow."""
+    """Return the FastAPI application, which Airflow mounts."""
     app = FastAPI(title="TrainJobs", docs_url=None, redoc_url=None, openapi_url=None)
     get, post = app.get, app.post
-    get("/", dependencies=_LOGGED_IN)(page_of_all)
-    get("/job", dependencies=_LOGGED_IN)(page_of_one)
+    get("/", dependencies=_LOGGED_IN)(jobs_page)
+    get("/job", dependencies=_LOGGED_IN)(job_page)
     get("/assets/{name}", dependencies=_LOGGED_IN)(asset)
     get("/api/jobs", dependencies=_READ)(list_jobs)
-    # Its diagnosis quotes the log.
-    get(f"{_OF_A_DAG}/job", dependencies=_READ_LOGS)(get_job)
-    get(f"{_OF_A_DAG}/log", dependencies=_READ_LOGS)(get_log)
-    get(f"{_OF_A_DAG}/manifest", dependencies=[*_READ, _may("GET", DagAccessEntity.CODE)])(get_manifest)
+    # The diagnosis contains log lines, so the permission for logs is required.
+    get(f"{_DAG_PATH}/job", dependencies=_READ_LOGS)(get_job)
+    get(f"{_DAG_PATH}/log", dependencies=_READ_LOGS)(get_log)
+    get(f"{_DAG_PATH}/manifest", dependencies=[*_READ, _require_permission("GET", DagAccessEntity.CODE)])(get_manifest)
     for action in (suspend, resume, delete):
-        post(f"{_OF_A_DAG}/{action.__name__}", dependencies=_change(action.__name__))(action)
-    app.middleware("http")(_with_headers)
-    app.exception_handler(TrainerError)(_refusal)
-    app.exception_handler(401)(_to_the_login)
+        post(f"{_DAG_PATH}/{action.__name__}", dependencies=_list_change_dependencies(action.__name__))(action)
+    app.middleware("http")(_add_headers)
+    app.exception_handler(TrainerError)(_handle_trainer_error)
+    app.exception_handler(401)(_handle_unauthorized)
     return app
 
 
-def _change(action: str) -> list[Any]:
-    """What a change needs: our page, the permission, and an entry in Airflow's audit log."""
-    permission = _may(_METHODS[action], DagAccessEntity.TASK_INSTANCE)
-    return [Depends(_from_this_page), permission, Depends(action_logging(f"trainjob_{action}"))]
+def _list_change_dependencies(action: str) -> list[Any]:
+    """Return the dependencies of a route that changes a job: same origin, permission, entry in Airflow's audit log."""
+    permission = _require_permission(_METHODS[action], DagAccessEntity.TASK_INSTANCE)
+    return [Depends(_require_same_origin), permission, Depends(action_logging(f"trainjob_{action}"))]
 
 
-def _may_act(action: str, request: Request, user: Any) -> bool:
+def _is_permitted(action: str, request: Request, user: Any) -> bool:
     try:
         requires_access_dag(_METHODS[action], DagAccessEntity.TASK_INSTANCE)(request, user)
     except HTTPException:
@@ -214,9 +222,9 @@ def _may_act(action: str, request: Request, user: Any) -> bool:
     return True
 
 
-def _shown(data: dict[str, Any]) -> dict[str, Any]:
-    """Without any secret that Airflow knows."""
-    shown: dict[str, Any] = view.masked(data, _mask)
+def _mask_data(data: dict[str, Any]) -> dict[str, Any]:
+    """Mask all secrets that Airflow knows."""
+    shown: dict[str, Any] = serializers.mask_strings(data, _mask)
     return shown
 
 
@@ -224,18 +232,18 @@ def _mask(text: str, name: str | None = None) -> str:
     return str(redact(text, name))
 
 
-async def _with_headers(request: Request, call_next: Any) -> Response:
+async def _add_headers(request: Request, call_next: Any) -> Response:
     response: Response = await call_next(request)
     response.headers.update(_HEADERS)
     return response
 
 
-async def _refusal(request: Request, error: Exception) -> JSONResponse:
+async def _handle_trainer_error(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"detail": _mask(str(error))}, status_code=409)
 
 
-async def _to_the_login(request: Request, error: Any) -> Response:
-    """A person who opens a page is sent to the login; a program is told."""
+async def _handle_unauthorized(request: Request, error: Any) -> Response:
+    """Redirect a browser to the login page; return 401 to other clients."""
     if "text/html" not in request.headers.get("accept", ""):
         return JSONResponse({"detail": error.detail}, status_code=401)
     return RedirectResponse(get_auth_manager().get_url_login(next_url=str(request.url)), status_code=302)

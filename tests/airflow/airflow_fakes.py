@@ -1,4 +1,4 @@
-"""Training functions of the tests; they run in processes of their own, which need no Airflow."""
+"""Training functions of the tests. They run in separate processes without Airflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Airflow for tests: what the plug-in of `airflow_provider.testing` gives, by shorter names."""
+"""Fixtures for Airflow tests: those of the plugin `airflow_provider.testing`, with shorter names."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from airflow_fakes import wait_for_file
 
 from trainer_core import CustomTrainer
 
-# A whole Airflow is started by what people start it with.
+# standalone.py starts Airflow with tools/airflow_here.py.
 sys.path.append(str(pathlib.Path(__file__).parents[2] / "tools"))
 
 
 def pytest_configure(config) -> None:
-    """Airflow 3.1 imports some of its own modules by names that they no longer have."""
+    """Ignore warnings of Airflow 3.1, which imports some of its own modules by deprecated names."""
     config.addinivalue_line("filterwarnings", r"ignore:The .airflow\.operators\.branch\.BaseBranchOperator")
 
 
 def pytest_collection_modifyitems(items) -> None:
-    """Warnings of our own code are errors; those that Airflow earns with its own dependencies are not ours to mend."""
+    """Treat warnings of the project as errors, but not those that Airflow causes in its dependencies."""
     ours = pytest.mark.filterwarnings("ignore", "error:::airflow_provider", "error:::trainer_core")
     here = pathlib.Path(__file__).parent
     for item in items:
@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items) -> None:
 
 @pytest.fixture
 def home(trainjob_home):
-    """The state folder of this test's TrainJobs; none of them outlives the test."""
+    """State folder of the test's TrainJobs, which are deleted after the test."""
     return trainjob_home
 
 
@@ -44,14 +44,14 @@ def submit(client):
     """Submit a function and return the ref."""
 
     def run(func, **arguments):
-        return client.ref(client.train(runtime="python", trainer=CustomTrainer(func, arguments)))
+        return client.get_job_ref(client.train(runtime="python", trainer=CustomTrainer(func, arguments)))
 
     return run
 
 
 @pytest.fixture
 def running(submit, tmp_path):
-    """The ref of a job that goes on until it is ended."""
+    """Ref of a job that runs until it is cancelled."""
     return submit(wait_for_file, path=str(tmp_path / "never"))
 
 
@@ -62,13 +62,13 @@ def airflow_db(trainjob_airflow):
 
 @pytest.fixture
 def run_dag(run_trainjob_dag):
-    """Run a DAG in this process, with triggers, XComs and templates as in production; returns Airflow's DagRun."""
+    """Run a DAG in this process, with triggers, XComs and templates; return Airflow's DagRun."""
     return lambda dag, **arguments: run_trainjob_dag(dag, **arguments).dag_run
 
 
 @pytest.fixture
 def xcom():
-    """Read what a task of a DAG run has pushed."""
+    """Read an XCom of a task of a DAG run."""
 
     def read(dag_run, task_id, key="return_value", map_index=-1):
         ti = dag_run.get_task_instance(task_id, map_index=map_index)
@@ -79,7 +79,7 @@ def xcom():
 
 @pytest.fixture
 def task_log():
-    """What is written into the task's log, as one text; to be called after it was."""
+    """Return the task's log as one string."""
     import structlog
 
     with structlog.testing.capture_logs() as entries:

@@ -1,4 +1,4 @@
-"""A whole Airflow with all its processes, and what tests ask of it by REST."""
+"""A complete Airflow with all its processes, and a client of its REST API."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from contextlib import contextmanager
 import pytest
 import tenacity
 from airflow.triggers.base import BaseTrigger
-from airflow_here import QUIET_PORTS, AirflowHere
+from airflow_here import UNUSED_PORTS, AirflowHere
 
 from trainer_core import LocalProcessBackendConfig, TrainerClient, TrainJobRef
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "dags"
 
 
-#: For tests of what only some versions of Airflow can do.
-tells_triggers = pytest.mark.skipif(
-    not hasattr(BaseTrigger, "on_kill"), reason="before 3.3 Airflow tells a trigger nothing when somebody ends its task"
+#: For tests of features that some versions of Airflow lack.
+needs_trigger_on_kill = pytest.mark.skipif(
+    not hasattr(BaseTrigger, "on_kill"), reason="Airflow before 3.3 does not call on_kill of a trigger"
 )
 _ENDED = {"success", "failed", "skipped", "upstream_failed", "removed"}
 
 
 def until(condition):
-    """Wait for something to become true, and return it; pytest's timeout is the limit."""
+    """Wait until a function returns a true value, and return it; limited by pytest's timeout."""
     pause = threading.Event()
     while not (found := condition()):
-        # Each question costs Airflow more than it costs us.
+        # Requests are expensive for Airflow.
         pause.wait(0.3)
     return found
 
 
 def _is_passing(error):
-    """Whether asking again can help: Airflow is not there yet, or busy; what was refused is refused again."""
+    """Return whether a retry can help: Airflow is starting or busy. A refusal is permanent."""
     if isinstance(error, urllib.error.HTTPError):
         return error.code >= http.HTTPStatus.INTERNAL_SERVER_ERROR
     return isinstance(error, (OSError, http.client.HTTPException))
 
 
 def _answer(request):
-    # One SQLite serves all of a test's Airflow: while another process writes, the api-server answers 500 or 503. A
-    # longer wait for the lock than the usual five seconds is no help: it may be waiting for a request of its own.
+    # All processes share one SQLite file: while another process writes, the API server returns 500 or 503. A
+    # longer lock timeout than the default of five seconds does not help: the lock owner may wait for this server.
     again = tenacity.Retrying(
         retry=tenacity.retry_if_exception(_is_passing),
         stop=tenacity.stop_after_delay(90),
@@ -62,15 +62,15 @@ def _answer(request):
                 with urllib.request.urlopen(request, timeout=120) as answer:  # noqa: S310
                     return answer.read().decode()
             except urllib.error.HTTPError as error:
-                error.close()  # Its socket would be left to the garbage collector, in the middle of another test.
+                error.close()  # Otherwise the garbage collector closes its socket during another test.
                 if error.code == http.HTTPStatus.CONFLICT and attempt.retry_state.attempt_number > 1:
-                    return ""  # It had taken effect, although the answer was an error.
+                    return ""  # The first request had taken effect, although its response was an error.
                 raise
     raise AssertionError("unreachable")
 
 
 class Airflow:
-    """A running Airflow, by its REST interface."""
+    """Client of a running Airflow's REST API."""
 
     def __init__(self, here, dags):
         self.here = here
@@ -103,7 +103,7 @@ class Airflow:
         self.ask("PATCH", f"/api/v2/dags/{run['dag_id']}/dagRuns/{run['dag_run_id']}", {"state": "failed"})
 
     def causes(self, run):
-        """The Assets that started a run, and who made each of them new."""
+        """Return the Assets that started a run, and the DAG that updated each of them."""
         path = f"/api/v2/dags/{run['dag_id']}/dagRuns/{run['dag_run_id']}/upstreamAssetEvents"
         return [(event["name"], event["source_dag_id"]) for event in self.ask("GET", path)["asset_events"]]
 
@@ -124,7 +124,7 @@ class Task:
         return self._airflow.ask("GET", f"/api/v2/dags/{self._dag}/dagRuns/{self.run}")["state"]
 
     def is_now(self, state):
-        """Wait for a state; a task that has ended in another one will not come to it."""
+        """Wait for a state; fail if the task has ended in another one."""
         found = until(lambda: (now := self.instance()["state"]) in {state, *_ENDED} and now)
         assert found == state, self.log()
 
@@ -132,7 +132,7 @@ class Task:
         return self._airflow.ask("GET", f"{self._path}/xcomEntries/{key}?deserialize=true")["value"]
 
     def submitted(self):
-        """Wait for the job to exist; return its ref. A task that has ended submits none any more."""
+        """Wait for the task to submit its job; return the ref. Fail if the task has ended without one."""
         found = until(lambda: self.ref() or self.instance()["state"] in _ENDED)
         known = self.ref() if found is True else found
         assert known, self.log()
@@ -146,14 +146,14 @@ class Task:
         return ref
 
     def training_while_deferred(self):
-        """Wait until the triggerer follows the training: it shows the log then. Return its ref."""
+        """Wait until the triggerer writes the job's log; return the ref."""
         self.is_now("deferred")
         ref = self.training()
         until(lambda: "training begins" in self.log())
         return ref
 
     def log(self):
-        """What the task has logged; nothing if that grew while Airflow sent it, which Airflow answers with an error."""
+        """Return the task's log; empty if it grew during the request, for which Airflow returns an error."""
         try:
             return json.dumps(self._airflow.ask("GET", f"{self._path}/logs/1?full_content=true"))
         except (OSError, http.client.HTTPException):
@@ -167,7 +167,7 @@ class Task:
         self._airflow.ask("POST", f"/api/v2/dags/{self._dag}/clearTaskInstances", body)
 
     def ref(self):
-        """Where the job is, None as long as that is not known."""
+        """Return the ref of the job; None if the task has not pushed it."""
         try:
             return self.xcom("ref")
         except urllib.error.HTTPError:
@@ -175,18 +175,18 @@ class Task:
 
 
 def _settings(dags):
-    """What differs from the Airflow that a person starts."""
+    """Settings that differ from `make airflow-up`."""
     return {
         "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
         "AIRFLOW__CORE__PARALLELISM": "2",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
-        # Ten times what a busy machine needs to read a file.
+        # Ten times the time that a busy machine needs to parse a file.
         "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "120",
         "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "180",
-        # Its DAG files stay what they are.
+        # The DAG files do not change during the tests.
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "180",
-        # So soon a task that runs hears that it shall not.
+        # Seconds until a running task notices that it was ended.
         "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
         "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "False",
         "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
@@ -195,7 +195,7 @@ def _settings(dags):
 
 @contextmanager
 def a_running_airflow(home, files, dags, **environment):
-    """Start an Airflow; it is healthy, and ends with all its TrainJobs.
+    """Start an Airflow, wait until it is healthy, and stop it with all its TrainJobs at the end.
 
     Args:
         home: Its folder.
@@ -207,11 +207,11 @@ def a_running_airflow(home, files, dags, **environment):
     folder.mkdir()
     for file in files:
         shutil.copy(file, folder)
-    here = AirflowHere(home / "airflow", _settings(folder) | environment, ports=random.sample(QUIET_PORTS, 3))
+    here = AirflowHere(home / "airflow", _settings(folder) | environment, ports=random.sample(UNUSED_PORTS, 3))
     try:
         with here:
             yield Airflow(here, dags)
-            # Nobody needs it any more; some of its processes take ten seconds to end by themselves.
+            # Kill them: some processes take ten seconds to exit after SIGTERM.
             for leader in here._leaders.values():
                 leader.kill()
     finally:

@@ -1,4 +1,4 @@
-"""The DAGs of test_standalone.py; each trains until the file named in the run's configuration is there."""
+"""DAGs of test_standalone.py. Each trains until the file in the run's configuration exists."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ def a_dag(name: str, dag_arguments: dict | None = None, **arguments) -> DAG:
 waiting = a_dag("waiting", retries=1, retry_delay=datetime.timedelta(seconds=1))
 deferred = a_dag("deferred", deferrable=True)
 kept = a_dag("kept", deferrable=True, on_kill="keep")
-#: Long enough for a busy machine to submit; the time begins with the task.
+#: Starts with the task, so it must be long enough to submit on a busy machine.
 out_of_time = a_dag("out_of_time", deferrable=True, execution_timeout=datetime.timedelta(seconds=10))
 run_out_of_time = a_dag("run_out_of_time", {"dagrun_timeout": datetime.timedelta(hours=1)}, deferrable=True)

@@ -1,4 +1,4 @@
-"""Assets of models: what their events say, which model is better, and deadlines of DAG runs."""
+"""Model Assets: data of their events, comparison of models, and deadlines of DAG runs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from airflow.sdk import DAG, Asset, task
 from airflow_fakes import double
 
-from airflow_provider.alerts import late_run, log_late_run
 from airflow_provider.assets import ModelAsset
+from airflow_provider.deadlines import late_run, log_late_run
 from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from trainer_core import CustomTrainer
@@ -33,11 +33,11 @@ def a_task(**arguments):
     return TrainJobOperator(**{"task_id": "train", "runtime": "python", "trainer": trainer, **arguments})
 
 
-def test_the_event_of_a_model_says_what_the_job_left(trainjob_recorder, run_trainjob_task):
+def test_a_model_asset_event_has_metrics_ref_and_artifacts_of_the_job(trainjob_recorder, run_trainjob_task):
     trainjob_recorder.script(completes(LEFT))
     done = run_trainjob_task(a_task(outlets=[MODEL]))
 
-    said = done.said_of(MODEL)
+    said = done.get_asset_extra(MODEL)
     assert said["metrics"] == {"accuracy": 0.9}
     assert said["artifact_uri"] == "s3://models/digits"
     assert said["artifacts"] == LEFT["artifacts"]
@@ -45,37 +45,37 @@ def test_the_event_of_a_model_says_what_the_job_left(trainjob_recorder, run_trai
     assert said["job"] == done.xcoms["ref"]["name"]
 
 
-def test_the_model_can_be_another_artifact(trainjob_recorder, run_trainjob_task):
+def test_the_artifact_that_is_the_model_can_be_chosen(trainjob_recorder, run_trainjob_task):
     trainjob_recorder.script(completes(LEFT))
     report = ModelAsset("report", artifact="report")
 
-    assert run_trainjob_task(a_task(outlets=[report])).said_of(report)["artifact_uri"] == "s3://reports/1"
+    assert run_trainjob_task(a_task(outlets=[report])).get_asset_extra(report)["artifact_uri"] == "s3://reports/1"
 
 
-def test_any_other_asset_gets_the_same(trainjob_recorder, run_trainjob_task):
+def test_the_event_of_any_other_asset_has_the_same_data(trainjob_recorder, run_trainjob_task):
     trainjob_recorder.script(completes(LEFT))
     asset = Asset("plain")
 
-    said = run_trainjob_task(a_task(outlets=[asset])).said_of(asset)
+    said = run_trainjob_task(a_task(outlets=[asset])).get_asset_extra(asset)
     assert said["metrics"] == {"accuracy": 0.9}
     assert "artifact_uri" not in said
 
 
-def test_a_sensor_announces_the_model_it_waited_for(trainjob_recorder, run_trainjob_task):
+def test_a_sensor_writes_the_event_of_the_model_it_waited_for(trainjob_recorder, run_trainjob_task):
     trainjob_recorder.script(completes(LEFT))
     ref = run_trainjob_task(a_task(wait_for_completion=False)).returned
     waited = run_trainjob_task(TrainJobSensor(task_id="wait", job=ref, outlets=[MODEL]))
 
-    assert waited.said_of(MODEL)["metrics"] == {"accuracy": 0.9}
+    assert waited.get_asset_extra(MODEL)["metrics"] == {"accuracy": 0.9}
 
 
-def test_a_task_that_only_submits_cannot_announce_a_model():
-    with pytest.raises(ValueError, match="task 'train' only submits, so ModelAsset 'digits' would be new before"):
+def test_a_task_that_does_not_wait_cannot_have_a_model_outlet():
+    with pytest.raises(ValueError, match="task 'train' does not wait for its TrainJob, so ModelAsset 'digits'"):
         a_task(outlets=[MODEL], wait_for_completion=False)
 
 
 @pytest.mark.parametrize("deferrable", [False, True])
-def test_only_a_training_that_succeeds_makes_the_model_new(trainjob_recorder, run_trainjob_dag, deferrable):
+def test_a_failed_training_does_not_update_the_model(trainjob_recorder, run_trainjob_dag, deferrable):
     trainjob_recorder.script(fails("UserCode"), completes(LEFT))
     updates = []
     for number in (1, 2):
@@ -86,26 +86,26 @@ def test_only_a_training_that_succeeds_makes_the_model_new(trainjob_recorder, ru
     assert updates == [[], [{"accuracy": 0.9}]]
 
 
-def test_the_address_of_a_model_stays_while_models_come_and_go():
+def test_the_uri_of_a_model_asset_is_derived_from_its_name():
     assert MODEL.uri == "trainjob://models/digits"
     assert ModelAsset("digits", "s3://models/digits").uri == "s3://models/digits"
     assert MODEL.group == "model"
 
 
-def test_a_mode_that_is_neither_is_refused():
+def test_an_unknown_mode_is_refused():
     with pytest.raises(ValueError, match="ModelAsset 'digits': mode must be 'max' or 'min', got 'best'"):
         ModelAsset("digits", mode="best")
 
 
 class Event:
-    """An Asset's event, as a context has it."""
+    """An asset event as in a task's context."""
 
     def __init__(self, extra):
         self.extra = extra
 
 
 class Events:
-    """The events of one Asset, as a context has them."""
+    """The events of one Asset as in a task's context."""
 
     def __init__(self, extras):
         self._events = [Event(extra) for extra in extras]
@@ -123,22 +123,22 @@ def test_the_first_model_is_an_improvement():
 
 
 @pytest.mark.parametrize(("mode", "value", "better"), [("max", 0.91, True), ("max", 0.9, False), ("min", 0.89, True)])
-def test_a_model_is_compared_with_the_last_one(mode, value, better):
+def test_a_model_is_compared_with_the_last_event(mode, value, better):
     model = ModelAsset("digits", mode=mode)
 
     assert model.is_improved_by({"accuracy": value}, events({"accuracy": 0.99}, {"accuracy": 0.9})) is better
 
 
-def test_an_event_that_somebody_else_made_without_metrics_is_no_obstacle():
+def test_an_event_without_metrics_does_not_prevent_an_improvement():
     assert MODEL.is_improved_by({"accuracy": 0.1}, Events([{}]))
 
 
-def test_a_model_without_the_metric_is_refused_in_one_line():
-    with pytest.raises(ValueError, match="ModelAsset 'digits' compares by 'accuracy'; the model has loss"):
+def test_a_model_without_the_metric_is_refused():
+    with pytest.raises(ValueError, match="ModelAsset 'digits': the new model has no metric 'accuracy'; it has: loss"):
         MODEL.is_improved_by({"loss": 0.1}, events())
 
 
-def test_a_gate_compares_with_the_model_of_the_last_event(trainjob_recorder, run_trainjob_dag):
+def test_a_task_can_compare_with_the_model_of_the_last_event(trainjob_recorder, run_trainjob_dag):
     gated = ModelAsset("gated-digits")
     trainjob_recorder.script(*(completes({"accuracy": accuracy}) for accuracy in (0.8, 0.7, 0.9)))
     states = []
@@ -160,8 +160,8 @@ def test_a_gate_compares_with_the_model_of_the_last_event(trainjob_recorder, run
     assert states == ["success", "skipped", "success"]
 
 
-def test_a_deadline_is_part_of_what_the_scheduler_knows_of_a_dag(run_trainjob_dag):
-    from airflow_provider.testing.serialized import DagSerialization
+def test_a_deadline_is_serialized_with_the_dag(run_trainjob_dag):
+    from airflow_provider.testing.compat import DagSerialization
 
     with a_dag("late", deadline=late_run(timedelta(hours=6), "no new model")) as dag:
 
@@ -172,19 +172,19 @@ def test_a_deadline_is_part_of_what_the_scheduler_knows_of_a_dag(run_trainjob_da
         look()
     known = json.dumps(DagSerialization.to_dict(dag)["dag"]["deadline"])
 
-    assert "airflow_provider.alerts.log_late_run" in known
+    assert "airflow_provider.deadlines.log_late_run" in known
     assert str(6 * 3600) in known
     assert run_trainjob_dag(dag).state == "success"
 
 
-def test_the_triggerer_says_which_run_is_late():
+def test_the_late_run_is_named_in_the_triggerer_log():
     run = {"dag_id": "nightly", "dag_run_id": "scheduled__2026-01-01"}
     said = asyncio.run(log_late_run("no new model", context={"dag_run": run}))
 
-    assert said == "late: no new model (DAG nightly, run scheduled__2026-01-01)"
+    assert said == "late DAG run: no new model (DAG nightly, run scheduled__2026-01-01)"
 
 
-def test_the_dags_of_the_guide_train_and_promote_only_what_is_better(trainjob_dags, run_trainjob_dag, tmp_path):
+def test_the_dags_of_the_guide_train_and_promote_only_better_models(trainjob_dags, run_trainjob_dag, tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "guides" / "airflow-assets.md").read_text()
     (text,) = re.findall(r"```python\n(# train_and_gate\.py\n.*?)^```$", page, re.M | re.S)
     (tmp_path / "train_and_gate.py").write_text(text)

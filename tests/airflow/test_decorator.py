@@ -1,4 +1,4 @@
-"""``@task.trainjob`` in DAG runs: the decorated function is the training function."""
+"""``@task.trainjob`` in DAG runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from airflow.sdk import DAG, dag, task, task_group
 
 from airflow_provider.sensors.trainjob import TrainJobSensor
-from airflow_provider.testing.serialized import DagSerialization
+from airflow_provider.testing.compat import DagSerialization
 
 _ids = itertools.count()
 _START = datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc)
@@ -46,7 +46,7 @@ def type_of(run, xcom, task_id="describe"):
 
 
 @pytest.mark.parametrize("deferrable", [False, True])
-def test_what_the_function_returns_is_the_xcom(run_dag, xcom, deferrable):
+def test_the_return_value_of_the_function_is_the_xcom(run_dag, xcom, deferrable):
     with a_dag() as dag_:
         train.override(deferrable=deferrable)(0.5, epochs=4)
     run = run_dag(dag_)
@@ -55,14 +55,14 @@ def test_what_the_function_returns_is_the_xcom(run_dag, xcom, deferrable):
     assert xcom(run, "train", "metrics")["score"] == 2.0
 
 
-def test_a_result_of_an_earlier_task_is_an_argument_and_a_dependency(run_dag, xcom):
+def test_an_upstream_result_is_an_argument_and_a_dependency(run_dag, xcom):
     with a_dag() as dag_:
         trained = train(a_rate())
     assert trained.operator.upstream_task_ids == {"a_rate"}
     assert xcom(run_dag(dag_), "train")["lr"] == 0.5
 
 
-def test_entries_of_a_declared_dict_are_xcoms_of_their_own(run_dag, xcom):
+def test_entries_of_a_declared_dict_are_separate_xcoms(run_dag, xcom):
     with a_dag() as dag_:
         describe(train(0.5)["score"])
     assert type_of(run_dag(dag_), xcom) == "float"
@@ -74,13 +74,13 @@ def test_a_result_keeps_its_type(run_dag, xcom):
     assert xcom(run_dag(dag_), "describe")["value"] == [[0.5, 0.25], {"nested": 0.5}]
 
 
-def test_templates_become_what_the_function_declares(run_dag, xcom):
+def test_rendered_templates_are_converted_to_the_declared_types(run_dag, xcom):
     with a_dag(params={"lr": 0.5, "epochs": 2}) as dag_:
         train("{{ params.lr }}", "{{ params.epochs }}")
     assert xcom(run_dag(dag_), "train") == {"score": 1.0, "lr": 0.5, "epochs": 2}
 
 
-def test_parameters_of_the_dag_are_arguments(run_dag, xcom):
+def test_dag_parameters_can_be_arguments(run_dag, xcom):
     @dag(schedule=None, start_date=_START)
     def with_parameters(lr: float = 0.25, epochs: int = 4):
         train(lr, epochs)
@@ -90,7 +90,7 @@ def test_parameters_of_the_dag_are_arguments(run_dag, xcom):
     assert xcom(run_dag(made, run_conf={"lr": 0.5, "epochs": 4}), "train")["score"] == 2.0
 
 
-def test_each_entry_of_a_list_is_a_job(run_dag, xcom, client):
+def test_expand_submits_one_job_for_each_entry(run_dag, xcom, client):
     with a_dag() as dag_:
         train.partial(epochs=2).expand(lr=[0.5, 0.25])
     run = run_dag(dag_)
@@ -98,28 +98,28 @@ def test_each_entry_of_a_list_is_a_job(run_dag, xcom, client):
     assert len(client.list_jobs()) == 2
 
 
-def test_a_list_of_an_earlier_task_is_mapped_over(run_dag, xcom):
+def test_expand_accepts_a_list_from_an_upstream_task(run_dag, xcom):
     with a_dag() as dag_:
         train.override(deferrable=True).expand(lr=rates())
     run = run_dag(dag_)
     assert [xcom(run, "train", map_index=index)["score"] for index in (0, 1)] == [0.5, 0.25]
 
 
-def test_dicts_of_arguments_are_mapped_over(run_dag, xcom):
+def test_expand_kwargs_accepts_dicts_of_arguments(run_dag, xcom):
     with a_dag() as dag_:
         train.expand_kwargs([{"lr": 0.5, "epochs": 2}, {"lr": 0.25}])
     run = run_dag(dag_)
     assert [xcom(run, "train", map_index=index)["score"] for index in (0, 1)] == [1.0, 0.25]
 
 
-def test_a_partial_argument_of_an_earlier_task_is_a_dependency(run_dag, xcom):
+def test_an_upstream_result_in_partial_is_a_dependency(run_dag, xcom):
     with a_dag() as dag_:
         trained = train.partial(lr=a_rate()).expand(epochs=[1, 2])
     assert trained.operator.upstream_task_ids == {"a_rate"}
     assert xcom(run_dag(dag_), "train", map_index=1)["score"] == 1.0
 
 
-def test_all_results_of_a_mapped_task_are_a_list(run_dag, xcom):
+def test_results_of_a_mapped_task_arrive_as_a_list(run_dag, xcom):
     with a_dag() as dag_:
         describe(train.expand(lr=[0.5, 0.25]))
     found = xcom(run_dag(dag_), "describe")
@@ -127,7 +127,7 @@ def test_all_results_of_a_mapped_task_are_a_list(run_dag, xcom):
     assert [each["lr"] for each in found["value"]] == [0.5, 0.25]
 
 
-def test_it_works_in_groups_and_in_groups_that_are_mapped(run_dag, xcom):
+def test_the_decorator_works_in_task_groups_and_mapped_task_groups(run_dag, xcom):
     @task_group
     def both(lr):
         describe(train(lr)["lr"])
@@ -138,7 +138,7 @@ def test_it_works_in_groups_and_in_groups_that_are_mapped(run_dag, xcom):
     assert [xcom(run, "both.describe", map_index=index)["value"] for index in (0, 1)] == [0.5, 0.25]
 
 
-def test_override_changes_one_use_only(run_dag, xcom, client):
+def test_override_changes_one_call_only(run_dag, xcom, client):
     with a_dag() as dag_:
         train.override(task_id="other", env={"TEAM": "vision"}, num_nodes=1)(0.5)
         train(0.25)
@@ -155,7 +155,7 @@ def test_without_waiting_the_result_is_the_ref(run_dag, xcom):
     assert xcom(run, "wait")["lr"] == 0.5
 
 
-def test_settings_of_trainer_and_operator_reach_the_definition():
+def test_arguments_of_trainer_and_operator_reach_the_request():
     @task.trainjob(
         backend="kubernetes",
         runtime="torch-distributed",
@@ -182,7 +182,7 @@ def test_settings_of_trainer_and_operator_reach_the_definition():
     assert operator.retries == 3
 
 
-def test_the_function_travels_without_decorator_and_without_names_of_the_file():
+def test_the_packaged_source_has_no_decorator_and_no_globals_of_the_file():
     with a_dag():
         operator = train(0.5).operator
     assert "@task" not in operator.code_text
@@ -209,13 +209,13 @@ def takes_by_position(x, /):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (uses_a_name_of_the_file, "uses _START, defined outside it, which its source does not carry"),
-        (takes_the_context, "takes ti, ds of Airflow, which a training has nothing of; pass what it needs"),
+        (uses_a_name_of_the_file, "uses _START, defined outside it, which its source does not contain"),
+        (takes_the_context, "parameter ti, ds is a context variable of Airflow"),
         (is_async, "is async"),
-        (takes_by_position, "takes x by position only"),
+        (takes_by_position, r"has positional-only parameters \(x\)"),
     ],
 )
-def test_a_function_that_cannot_travel_is_found_where_it_is_decorated(function, message):
+def test_a_function_that_cannot_be_packaged_is_refused_at_its_decorator(function, message):
     with pytest.raises(ValueError, match=message) as refused:
         task.trainjob(runtime="python")(function)
     assert "\n" not in str(refused.value)
@@ -227,17 +227,17 @@ def test_a_function_that_cannot_travel_is_found_where_it_is_decorated(function, 
         (lambda: train(), TypeError, "missing a required argument: 'lr'"),
         (lambda: train(0.5, batch=3), TypeError, "batch"),
         (lambda: train.expand(rate=[1]), TypeError, "unexpected keyword argument 'rate'"),
-        (lambda: train({1, 2}), ValueError, r"lr'?\]? is a set, which JSON cannot hold"),
+        (lambda: train({1, 2}), ValueError, r"lr'?\]? is a set, which is not JSON"),
         (lambda: train.override(num_nodes=0)(1), ValueError, "num_nodes must be a whole number of at least 1"),
         (lambda: train.override(nodes=2)(1), TypeError, "nodes"),
     ],
 )
-def test_a_wrong_call_is_found_when_the_dag_is_parsed(call, error, message):
+def test_wrong_arguments_are_refused_when_the_dag_is_parsed(call, error, message):
     with a_dag(), pytest.raises(error, match=message):
         call()
 
 
-def test_a_dag_with_it_survives_serialization():
+def test_a_dag_with_the_decorator_can_be_serialized():
     with a_dag() as dag_:
         train(a_rate())
         train.override(task_id="mapped").partial(epochs=2).expand(lr=[0.5])

@@ -1,4 +1,4 @@
-"""Real worker processes, killed at any instant, leave one job; the next try delivers what it left."""
+"""Worker processes killed at any time lead to one job; the next try returns its result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HERE = pathlib.Path(__file__).parent
 
 
 class Worker:
-    """The program of `worker.py`, for as many tries as a test likes."""
+    """Runs tries of a task with `worker.py`."""
 
     def __init__(self):
         command = [sys.executable, "-W", "ignore", str(_HERE / "worker.py")]
@@ -33,7 +33,7 @@ class Worker:
         self._process.stdin.flush()
 
     def finish(self, folder, number):
-        """Wait for a try to end; return what it left, None if it was killed."""
+        """Wait for a try to end; return its result, None if it was killed."""
         self._hear("done")
         answer = folder / f"try-{number}.json"
         return json.loads(answer.read_text()) if answer.exists() else None
@@ -78,7 +78,7 @@ def runs_in(folder):
 
 
 def delivered(folder, answer):
-    """One job, run once, its outcome delivered."""
+    """Check that one job ran once and that its outcome was returned."""
     assert answer == {"returned": 42}
     assert [job.status for job in jobs_in(folder).list_jobs()] == ["Complete"]
     assert runs_in(folder) == 1
@@ -92,7 +92,7 @@ _LATE = ["before-finishing", "before-xcom-metrics", "after-xcom-artifacts", "bef
 
 @pytest.mark.parametrize("deferrable", [False, True])
 @pytest.mark.parametrize("stop", [*_EARLY, *_LATE])
-def test_a_worker_killed_between_two_steps_leaves_one_job(worker, folder, stop, deferrable):
+def test_a_worker_killed_between_two_steps_leads_to_one_job(worker, folder, stop, deferrable):
     (folder / "gate").touch()
     assert worker.attempt(folder, 1, stop=stop, deferrable=deferrable) is None
     delivered(folder, worker.attempt(folder, 2, deferrable=deferrable))
@@ -107,36 +107,36 @@ def test_a_worker_killed_before_waiting_leaves_the_job_running(worker, folder, s
     delivered(folder, worker.attempt(folder, 2, deferrable=deferrable))
 
 
-def test_a_worker_killed_in_every_try_but_the_last_leaves_one_job(worker, folder):
+def test_a_worker_killed_in_every_try_but_the_last_leads_to_one_job(worker, folder):
     (folder / "gate").touch()
     for number, stop in enumerate(["after-submit", "after-xcom-ref", "before-returning"], 1):
         assert worker.attempt(folder, number, stop=stop) is None
     delivered(folder, worker.attempt(folder, 4))
 
 
-def survives_kills_at_random(worker, folder, seed, kills):
-    """Kill one try after the other at an instant of its own, and let the one after them deliver."""
+def check_random_kills(worker, folder, seed, kills):
+    """Kill one try after the other at different times, and let the last one finish."""
     (folder / "gate").touch()
-    chance = random.Random(seed)  # noqa: S311 - chosen anew for nobody's secret
-    deferrable = chance.random() < 0.5
+    generator = random.Random(seed)  # noqa: S311 - not a secret
+    deferrable = generator.random() < 0.5
     for number in range(1, kills + 1):
-        worker.attempt(folder, number, kill_after=chance.uniform(0.0, 0.35), deferrable=deferrable)
+        worker.attempt(folder, number, kill_after=generator.uniform(0.0, 0.35), deferrable=deferrable)
     delivered(folder, worker.attempt(folder, kills + 1, deferrable=deferrable))
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_workers_killed_at_random_instants_leave_one_job(worker, folder, seed):
-    survives_kills_at_random(worker, folder, seed, kills=2)
+def test_workers_killed_at_random_times_lead_to_one_job(worker, folder, seed):
+    check_random_kills(worker, folder, seed, kills=2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 120))
-def test_a_hundred_workers_killed_at_random_instants_leave_one_job_a_task(worker, folder, seed):
-    survives_kills_at_random(worker, folder, seed, kills=5)
+def test_a_hundred_workers_killed_at_random_times_lead_to_one_job_per_task(worker, folder, seed):
+    check_random_kills(worker, folder, seed, kills=5)
 
 
-def begun(worker, folder, **command):
-    """A try whose training runs, and the process of the try."""
+def start_training(worker, folder, **command):
+    """Start a try and wait until its training runs; return the try and its process."""
     worker.begin(folder, 1, **command)
     until(lambda: (folder / "runs").exists())
     return int((folder / "started-1").read_text())
@@ -148,22 +148,22 @@ def until(condition):
         pause.wait(0.02)
 
 
-def test_ending_a_task_by_signal_ends_its_job(worker, folder):
-    os.kill(begun(worker, folder), signal.SIGTERM)
+def test_a_signal_to_the_task_cancels_its_job(worker, folder):
+    os.kill(start_training(worker, folder), signal.SIGTERM)
     assert worker.finish(folder, 1)["raised"] == "TrainJobInterruptedError"
-    # A task has seconds to end itself, and need not see the end of its job.
+    # A task has a few seconds after SIGTERM, so it does not wait for the end of its job.
     until(lambda: [job.status for job in jobs_in(folder).list_jobs()] == ["Failed"])
 
 
-def test_a_job_to_be_kept_outlives_its_task_and_is_taken_up_again(worker, folder):
-    os.kill(begun(worker, folder, on_kill="keep"), signal.SIGTERM)
-    assert "goes on" in worker.finish(folder, 1)["message"]
+def test_a_kept_job_outlives_its_task_and_the_retry_attaches_to_it(worker, folder):
+    os.kill(start_training(worker, folder, on_kill="keep"), signal.SIGTERM)
+    assert "keeps running (on_kill='keep')" in worker.finish(folder, 1)["message"]
     (folder / "gate").touch()
     delivered(folder, worker.attempt(folder, 2, on_kill="keep"))
 
 
-def test_a_worker_killed_while_waiting_leaves_the_job_running(worker, folder):
-    os.kill(begun(worker, folder), signal.SIGKILL)
+def test_a_worker_killed_while_it_waits_leaves_the_job_running(worker, folder):
+    os.kill(start_training(worker, folder), signal.SIGKILL)
     assert worker.finish(folder, 1) is None
     (folder / "gate").touch()
     delivered(folder, worker.attempt(folder, 2))

@@ -1,4 +1,4 @@
-"""The example DAGs: they import lightly, they are what the documentation says, and they run."""
+"""The example DAGs: their imports, tasks and runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODULES = ("digits", "registry", "retraining", "ingest_digits", "retrain_digits"
 
 @pytest.fixture
 def dags(monkeypatch, home, tmp_path):
-    """Import the DAG files anew, with folders of this test."""
+    """Import the DAG files again, with folders of this test."""
     monkeypatch.setenv("DIGITS_DATASET", str(tmp_path / "dataset"))
     monkeypatch.setenv("DIGITS_REGISTRY", str(tmp_path / "registry"))
     monkeypatch.syspath_prepend(str(DAGS))
@@ -31,7 +31,7 @@ def dags(monkeypatch, home, tmp_path):
 
 @pytest.fixture
 def bag(airflow_db, dags):
-    from airflow_provider.testing.serialized import DagBag
+    from airflow_provider.testing.compat import DagBag
 
     return DagBag(dag_folder=str(DAGS))
 
@@ -45,7 +45,7 @@ def test_every_task_of_every_dag_is_retried(bag):
     assert {task.retries for dag in bag.dags.values() for task in dag.tasks} == {2}
 
 
-def test_the_retraining_has_its_steps_in_a_row_and_runs_by_asset_and_by_night(bag):
+def test_the_retraining_has_the_expected_tasks_and_schedules(bag):
     dag = bag.dags["retrain_digits"]
 
     assert [task.task_id for task in dag.topological_sort()] == ["initialize", "train", "wait", "promote"]
@@ -53,7 +53,7 @@ def test_the_retraining_has_its_steps_in_a_row_and_runs_by_asset_and_by_night(ba
     assert type(dag.timetable).__name__ == "AssetOrTimeSchedule"
 
 
-def test_parsing_the_dags_loads_nothing_heavy():
+def test_parsing_the_dags_imports_no_client_library():
     program = f"""
 import sys
 sys.path.insert(0, {str(DAGS)!r})
@@ -68,7 +68,7 @@ print(sorted({{"torch", "sklearn", "numpy", "kubernetes", "kfp"}} & set(sys.modu
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_retraining_trains_promotes_and_hands_over_real_types(run_dag, xcom, bag, dags, client):
+def test_the_retraining_trains_promotes_and_keeps_types(run_dag, xcom, bag, dags, client):
     from digits import write_dataset
 
     registry = dags("registry")
@@ -86,7 +86,7 @@ def test_the_retraining_trains_promotes_and_hands_over_real_types(run_dag, xcom,
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_one_deferrable_task_does_the_same(run_dag, xcom, bag, dags):
+def test_one_deferrable_task_gives_the_same_result(run_dag, xcom, bag, dags):
     from digits import write_dataset
 
     write_dataset(dags("registry").dataset_folder())
@@ -124,7 +124,7 @@ def test_a_retried_promotion_changes_nothing(dags, tmp_path):
     assert json.loads((tmp_path / "registry" / "current.json").read_text()) == first
 
 
-def test_of_models_promoted_at_the_same_time_the_best_is_in_force(dags, tmp_path):
+def test_the_best_of_models_promoted_at_the_same_time_is_current(dags, tmp_path):
     registry = dags("registry")
     accuracies = [0.90 + n / 1000 for n in (3, 9, 1, 7, 5, 8, 2, 6, 4, 0)]
     results = [a_result(accuracy, tmp_path) for accuracy in accuracies]
@@ -138,7 +138,7 @@ def test_of_models_promoted_at_the_same_time_the_best_is_in_force(dags, tmp_path
 
 @pytest.fixture
 def run_promotion(run_dag, dags, tmp_path):
-    """Run the task `promote` for a training of some accuracy; returns its state."""
+    """Run the task `promote` for a training with this accuracy; return its state."""
     from airflow.sdk import DAG, task
 
     promote_if_better = dags("retraining").promote_if_better
@@ -160,7 +160,7 @@ def run_promotion(run_dag, dags, tmp_path):
     return run
 
 
-def test_only_a_promotion_updates_the_model_asset_and_it_carries_the_metrics(run_promotion):
+def test_only_a_promotion_updates_the_model_asset(run_promotion):
     from airflow.models.asset import AssetEvent
     from airflow.utils.session import create_session
     from sqlalchemy import select

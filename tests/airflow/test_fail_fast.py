@@ -1,4 +1,4 @@
-"""A TrainJob that cannot get well, on the API double: its task says why and ends it, whoever waits and however."""
+"""Fail-fast on the fake API server: the task reports why a job cannot start, and cancels it, however it waits."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.testing.tasks import StandInTaskInstance
 from trainer_core import CustomTrainerContainer, KubernetesBackendConfig, TrainerClient
-from trainer_core.cluster import reasons
+from trainer_core.k8s import failure_reasons
 
 pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture
 def cluster():
-    """A cluster that never gives up a job by itself, however late somebody looks at it."""
+    """A cluster that never marks a job as failed by itself."""
     with Cluster(backoff_limit=100_000) as cluster:
         yield cluster
 
@@ -36,7 +36,7 @@ def client(cluster):
 
 @pytest.fixture
 def train(where, run_trainjob_task):
-    """Run the task of a job that lives like this; it has three retries."""
+    """Run a task with three retries whose job has these states."""
 
     def run(**arguments):
         trainer = CustomTrainerContainer(image="registry.local/no-such:1")
@@ -49,25 +49,25 @@ def train(where, run_trainjob_task):
 
 @pytest.fixture
 def little_patience(monkeypatch):
-    """What may pass by itself gets a second instead of five minutes."""
-    monkeypatch.setattr(reasons, "WAIT", 1.0)
+    """Reduce the grace period of temporary failures from five minutes to a second."""
+    monkeypatch.setattr(failure_reasons, "LONG_GRACE", 1.0)
 
 
 @pytest.mark.parametrize("deferrable", [False, True], ids=["in the worker", "deferred"])
 @pytest.mark.parametrize("life", ["image-pull-error", "invalid-image-name", "crash-loop"])
-def test_what_no_retry_can_help_fails_the_task_at_once_with_the_diagnosis(cluster, client, train, life, deferrable):
+def test_a_failure_that_no_retry_can_fix_fails_the_task_without_retries(cluster, client, train, life, deferrable):
     cluster.lives.set("*", life)
     done = train(deferrable=deferrable)
 
     job = client.list_jobs()[0]
-    diagnosis = client.outcome(job.name).diagnosis
+    diagnosis = client.get_job_outcome(job.name).diagnosis
     assert isinstance(done.error, AirflowFailException), done.error
     assert done.state == "failed"
     assert str(done.error) == f"TrainJob {job.name!r} is Failed: {diagnosis} (a retry will not help)"
     assert cluster.get("TrainJob", job.name)["spec"]["suspend"] is True
 
 
-def test_an_image_that_does_not_exist_is_named(cluster, train):
+def test_a_missing_image_is_named(cluster, train):
     cluster.lives.set("*", "image-pull-error")
     done = train(deferrable=True)
 
@@ -76,20 +76,20 @@ def test_an_image_that_does_not_exist_is_named(cluster, train):
 
 
 @pytest.mark.parametrize("deferrable", [False, True], ids=["in the worker", "deferred"])
-def test_a_job_that_no_machine_takes_is_ended_and_tried_again(cluster, client, train, little_patience, deferrable):
+def test_an_unschedulable_job_is_cancelled_and_retried(cluster, client, train, little_patience, deferrable):
     cluster.lives.set("*", "pending-unschedulable")
     done = train(deferrable=deferrable)
     again = done.retry()
 
     assert isinstance(done.error, exceptions.TrainJobUnschedulableError)
-    assert "no machine has enough nvidia.com/gpu" in str(done.error)
+    assert "no Kubernetes node has enough nvidia.com/gpu" in str(done.error)
     assert (done.state, again.state) == ("up_for_retry", "up_for_retry")
     assert [job.status for job in client.list_jobs()] == ["Failed", "Failed"]
 
 
 @pytest.fixture
 def wait(where, train, run_trainjob_task):
-    """Run a sensor for a job that another task has submitted."""
+    """Run a sensor for a job of another task."""
 
     def run(**arguments):
         job = train(wait_for_completion=False).returned
@@ -101,7 +101,7 @@ def wait(where, train, run_trainjob_task):
 
 
 @pytest.mark.parametrize("deferrable", [False, True], ids=["in the worker", "deferred"])
-def test_a_sensor_fails_at_once_and_ends_the_job_too(cluster, client, wait, deferrable):
+def test_a_sensor_fails_fast_and_cancels_the_job(cluster, client, wait, deferrable):
     cluster.lives.set("*", "invalid-image-name")
     done = wait(deferrable=deferrable)
 
@@ -111,7 +111,7 @@ def test_a_sensor_fails_at_once_and_ends_the_job_too(cluster, client, wait, defe
 
 
 class Store:
-    """What Airflow keeps for a task over its looks."""
+    """Airflow's storage that all pokes of a task share."""
 
     def __init__(self):
         self.kept = {}
@@ -123,25 +123,25 @@ class Store:
         self.kept[key] = value
 
 
-def test_a_sensor_that_comes_anew_for_each_look_loses_patience_too(cluster, client, where, train, little_patience):
+def test_a_sensor_in_reschedule_mode_fails_fast_across_pokes(cluster, client, where, train, little_patience):
     cluster.lives.set("*", "pending-unschedulable")
     job, store = train(wait_for_completion=False).returned, Store()
 
-    def look():
-        """As in a process of its own."""
+    def poke():
+        """Poke as in a separate process."""
         sensor = TrainJobSensor(task_id="wait", job=job, mode="reschedule", **where)
-        sensor._store = store
+        sensor._task_store = store
         return sensor.poke({"ti": StandInTaskInstance("wait")}).is_done
 
     with pytest.raises(exceptions.TrainJobUnschedulableError):
-        cluster.until(look)
+        cluster.until(poke)
     assert [job.status for job in client.list_jobs()] == ["Failed"]
 
 
-def test_what_is_not_to_fail_fast_is_left_to_its_backend(cluster, client, where, train):
+def test_without_fail_fast_the_job_keeps_waiting(cluster, client, where, train):
     cluster.lives.set("*", "invalid-image-name")
     job = train(wait_for_completion=False, fail_fast=False).returned
-    cluster.until(lambda: client.observe(job["name"]).trouble)
+    cluster.until(lambda: client.observe(job["name"]).pending_failure)
     sensor = TrainJobSensor(task_id="wait", job=job, fail_fast=False, **where)
 
     assert not sensor.poke({"ti": StandInTaskInstance("wait")}).is_done

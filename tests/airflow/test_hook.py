@@ -1,4 +1,4 @@
-"""From a connection to the backend."""
+"""TrainJobHook: from a connection to the backend."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from airflow_provider.compat import AirflowNotFoundException
 from airflow_provider.hooks.trainjob import TrainJobHook
 from trainer_core import DebugBackendConfig, LocalProcessBackendConfig
-from trainer_core.configs import KubernetesBackendConfig
+from trainer_core.config import KubernetesBackendConfig
 
 
 @pytest.fixture
 def connection(airflow_db, monkeypatch):
-    """Define a connection, as an administrator does in the environment."""
+    """Define a connection in the environment."""
 
     def define(conn_id="trainjob_default", **extra):
         described = json.dumps({"conn_type": "trainjob", "extra": extra})
@@ -23,85 +23,83 @@ def connection(airflow_db, monkeypatch):
     return define
 
 
-def test_without_a_default_connection_jobs_run_on_this_machine(airflow_db, home):
+def test_without_the_default_connection_jobs_run_locally(airflow_db, home):
     assert TrainJobHook().config == LocalProcessBackendConfig()
 
 
-def test_a_connection_that_was_named_must_exist(airflow_db):
+def test_a_named_connection_must_exist(airflow_db):
     with pytest.raises(AirflowNotFoundException):
         _ = TrainJobHook("elsewhere").config
 
 
-def test_a_connection_names_backend_and_settings(connection, tmp_path):
+def test_a_connection_provides_backend_and_settings(connection, tmp_path):
     connection("cluster", backend="kubernetes", namespace="ml", context="")
     assert TrainJobHook("cluster").config == KubernetesBackendConfig(namespace="ml")
 
 
-def test_what_the_dag_says_wins_over_the_connection(connection):
+def test_settings_of_the_dag_override_those_of_the_connection(connection):
     connection("cluster", backend="kubernetes", namespace="ml", context="prod")
     hook = TrainJobHook("cluster", backend_config={"namespace": "mine"})
     assert hook.config == KubernetesBackendConfig(namespace="mine", context="prod")
 
 
-def test_a_field_that_the_form_does_not_have_is_refused(connection):
+def test_an_unknown_connection_field_is_refused(connection):
     connection("cluster", backend="kubernetes", client_configuration={"host": "https://evil"})
     with pytest.raises(
-        ValueError, match="connection 'cluster': unknown field client_configuration; known are backend, home"
+        ValueError, match="connection 'cluster': unknown field client_configuration; the fields are backend, home"
     ):
         _ = TrainJobHook("cluster").config
 
 
-def test_a_connection_of_another_backend_than_the_dag_names_is_refused(connection):
+def test_a_connection_for_another_backend_is_refused(connection):
     connection("cluster", backend="kubernetes")
-    with pytest.raises(
-        ValueError, match="connection 'cluster' is of backend 'kubernetes', but backend='local' was given"
-    ):
+    with pytest.raises(ValueError, match="connection 'cluster' is for backend 'kubernetes', not 'local'"):
         _ = TrainJobHook("cluster", backend="local").config
 
 
-def test_a_default_connection_of_another_backend_is_not_meant(connection, home):
+def test_the_default_connection_is_ignored_if_it_is_for_another_backend(connection, home):
     connection(backend="kubernetes", namespace="ml")
     assert TrainJobHook(backend="local").config == LocalProcessBackendConfig()
 
 
-def test_a_configuration_object_is_taken_as_it_is(connection, tmp_path):
+def test_a_configuration_object_is_used_unchanged(connection, tmp_path):
     connection(backend="kubernetes")
     config = LocalProcessBackendConfig(home=tmp_path)
     assert TrainJobHook(backend_config=config).config is config
 
 
-def test_a_configuration_object_of_another_backend_is_refused():
-    with pytest.raises(ValueError, match="contradict each other"):
+def test_a_configuration_object_for_another_backend_is_refused():
+    with pytest.raises(ValueError, match="conflicts with backend_config"):
         _ = TrainJobHook(backend="local", backend_config=DebugBackendConfig()).config
 
 
-def test_another_process_can_make_the_same_hook_from_plain_data(connection, tmp_path):
+def test_trigger_kwargs_recreate_the_same_hook(connection, tmp_path):
     connection("here", backend="local", home=str(tmp_path))
-    portable = json.loads(json.dumps(TrainJobHook("here").portable()))
-    assert TrainJobHook(**portable).config == LocalProcessBackendConfig(home=tmp_path)
+    to_trigger_kwargs = json.loads(json.dumps(TrainJobHook("here").to_trigger_kwargs()))
+    assert TrainJobHook(**to_trigger_kwargs).config == LocalProcessBackendConfig(home=tmp_path)
 
 
-def test_a_secret_that_only_this_process_has_stays_here():
+def test_a_configuration_with_a_secret_object_cannot_be_stored():
     class Configuration:
         host = "https://cluster"
 
     hook = TrainJobHook(backend_config=KubernetesBackendConfig(client_configuration=Configuration()))
-    with pytest.raises(ValueError, match="client_configuration cannot leave this process"):
-        hook.portable()
+    with pytest.raises(ValueError, match="client_configuration is not stored in Airflow's database"):
+        hook.to_trigger_kwargs()
 
 
-def test_testing_a_connection_says_what_answers(airflow_db, home):
+def test_testing_a_connection_lists_the_runtimes(airflow_db, home):
     ok, message = TrainJobHook().test_connection()
     assert ok
     assert "python, torch-distributed" in message
 
 
-def test_testing_a_connection_says_what_is_wrong(connection):
+def test_testing_a_connection_reports_failed_checks(connection):
     connection("broken", backend="nowhere")
     ok, message = TrainJobHook("broken").test_connection()
     assert not ok
     assert "unknown backend 'nowhere'" in message
 
 
-def test_making_a_hook_looks_nothing_up():
+def test_creating_a_hook_does_not_read_the_connection():
     assert TrainJobHook("does_not_exist").trainjob_conn_id == "does_not_exist"

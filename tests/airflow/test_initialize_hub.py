@@ -1,4 +1,4 @@
-"""InitializeOperator on the local backend, from the stand-in of the HuggingFace Hub."""
+"""InitializeOperator on the local backend, with a fake Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def hub(monkeypatch, tmp_path):
         yield hub
 
 
-def test_a_private_dataset_is_fetched_with_a_connection(hub, run_dag, xcom, task_log, monkeypatch):
+def test_a_private_dataset_is_downloaded_with_a_connection(hub, run_dag, xcom, task_log, monkeypatch):
     monkeypatch.setenv("AIRFLOW_CONN_HF_TEAM", json.dumps({"conn_type": "generic", "password": TOKEN}))
     start = datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc)
     with DAG("fetch_from_the_hub", schedule=None, start_date=start) as dag:

@@ -1,4 +1,4 @@
-"""What tasks tell OpenLineage, by the real provider; skipped where that is not installed."""
+"""OpenLineage data of tasks, with the real provider; skipped if it is not installed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def facets():
 
 
 def _forget_settings():
-    """The provider reads each of its settings once in a process."""
+    """Clear the cached settings of the OpenLineage provider."""
     from airflow.providers.openlineage import conf
 
     for setting in vars(conf).values():
@@ -57,7 +57,7 @@ def _forget_settings():
 
 @pytest.fixture
 def ran(facets, trainjob_recorder):
-    """A task whose job has ended; the very operator that executed."""
+    """Run a task; return the operator that executed."""
 
     def run(ending, operator=None):
         trainjob_recorder.script(ending)
@@ -75,7 +75,7 @@ def places(datasets):
     return [(each.namespace, each.name) for each in datasets]
 
 
-def test_what_initializers_fetch_is_what_the_task_reads(facets):
+def test_initializer_uris_are_lineage_inputs(facets):
     told = a_task().get_openlineage_facets_on_start()
 
     assert places(told.inputs) == [("s3://data", "digits/v1"), ("hf://huggingface.co", "google/vit")]
@@ -83,20 +83,20 @@ def test_what_initializers_fetch_is_what_the_task_reads(facets):
     assert told.outputs == []
 
 
-def test_the_code_that_is_shipped_is_the_code_of_the_job(facets):
+def test_the_packaged_source_is_the_source_code_facet(facets):
     source = a_task().get_openlineage_facets_on_start().job_facets["sourceCode"]
 
     assert source.language == "python"
     assert "def double(number: int)" in source.sourceCode
 
 
-def test_no_code_is_told_where_that_is_switched_off(facets, monkeypatch):
+def test_no_source_code_facet_if_it_is_disabled(facets, monkeypatch):
     monkeypatch.setenv("AIRFLOW__OPENLINEAGE__DISABLE_SOURCE_CODE", "True")
 
     assert a_task().get_openlineage_facets_on_start().job_facets == {}
 
 
-def test_a_job_that_is_complete_has_written_its_artifacts_and_tells_its_metrics(ran):
+def test_a_complete_job_has_artifacts_as_outputs_and_metrics(ran):
     task, _ = ran(completes(LEFT))
     told = task.get_openlineage_facets_on_complete(None)
 
@@ -106,7 +106,7 @@ def test_a_job_that_is_complete_has_written_its_artifacts_and_tells_its_metrics(
     assert told.run_facets["externalQuery"].source == "kubernetes"
 
 
-def test_a_job_that_failed_tells_why(ran):
+def test_a_failed_job_has_its_diagnosis_in_the_facet(ran):
     task, error = ran(fails("OutOfMemory", "the batch is too large"))
     told = task.get_openlineage_facets_on_failure(None)
 
@@ -116,7 +116,7 @@ def test_a_job_that_failed_tells_why(ran):
     assert told.outputs == []
 
 
-def test_a_sensor_tells_what_the_job_has_written(ran, trainjob_recorder):
+def test_a_sensor_reports_the_artifacts_of_the_job(ran, trainjob_recorder):
     trainjob_recorder.script(completes(LEFT))
     ref = a_task(wait_for_completion=False)
     submitted, _ = ran(completes(LEFT), ref)
@@ -127,7 +127,7 @@ def test_a_sensor_tells_what_the_job_has_written(ran, trainjob_recorder):
     assert places(waited.get_openlineage_facets_on_complete(None).outputs) == [("file", "/models/a b")]
 
 
-def test_the_provider_finds_what_a_task_tells(ran):
+def test_the_openlineage_provider_calls_the_task(ran):
     from airflow.providers.openlineage.extractors.manager import ExtractorManager
 
     task, _ = ran(completes(LEFT))
@@ -138,7 +138,7 @@ def test_the_provider_finds_what_a_task_tells(ran):
     assert told.run_facets["trainjob"].metrics == {"accuracy": 0.9}
 
 
-def test_what_a_task_tells_is_an_event_that_openlineage_can_send(ran):
+def test_the_lineage_is_a_valid_openlineage_event(ran):
     from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
     from openlineage.client.serde import Serde
 
@@ -160,7 +160,7 @@ def test_what_a_task_tells_is_an_event_that_openlineage_can_send(ran):
 
 
 def listeners():
-    """What tells listeners about tasks in the process that runs them."""
+    """Return the listener manager of the process that runs tasks."""
     try:
         from airflow.sdk.listener import get_listener_manager
     except ImportError:  # before 3.2
@@ -170,15 +170,15 @@ def listeners():
 
 @pytest.fixture
 def sent(facets, trainjob_airflow, monkeypatch, tmp_path):
-    """The events that Airflow's own listener has sent, by kind: START, COMPLETE, FAIL."""
+    """Events that Airflow's listener has sent, by type: START, COMPLETE, FAIL."""
     from airflow.providers.openlineage.plugins.listener import OpenLineageListener
 
     file = tmp_path / "events.jsonl"
     transport = {"type": "file", "log_file_path": str(file), "append": True}
     monkeypatch.setenv("AIRFLOW__OPENLINEAGE__TRANSPORT", json.dumps(transport))
-    # A process of many threads, as that of these tests, is not to be forked.
+    # The test process has many threads and must not be forked.
     monkeypatch.setenv("AIRFLOW__OPENLINEAGE__EXECUTE_IN_THREAD", "True")
-    # For so long a task waits for the event to be sent.
+    # Seconds that a task waits for the event to be sent.
     monkeypatch.setenv("AIRFLOW__OPENLINEAGE__EXECUTION_TIMEOUT", "100")
     listener = OpenLineageListener()
     listeners().add_listener(listener)
@@ -188,7 +188,7 @@ def sent(facets, trainjob_airflow, monkeypatch, tmp_path):
 
 @pytest.fixture
 def train(run_trainjob_dag, trainjob_recorder):
-    """Run a DAG whose task trains and ends like this."""
+    """Run a DAG whose training ends with this result."""
 
     def run(ending):
         trainjob_recorder.script(ending)
@@ -204,7 +204,7 @@ def names(datasets):
     return [(each["namespace"], each["name"]) for each in datasets]
 
 
-def test_airflow_sends_what_a_training_reads_and_leaves(sent, train):
+def test_airflow_sends_inputs_and_outputs_of_a_training(sent, train):
     train(completes(LEFT))
     begins, ends = sent()["START"], sent()["COMPLETE"]
 
@@ -216,7 +216,7 @@ def test_airflow_sends_what_a_training_reads_and_leaves(sent, train):
     assert ends["run"]["runId"] == begins["run"]["runId"]
 
 
-def test_airflow_sends_why_a_training_failed(sent, train):
+def test_airflow_sends_the_diagnosis_of_a_failed_training(sent, train):
     train(fails("OutOfMemory", "the batch is too large"))
     failed = sent()["FAIL"]
 

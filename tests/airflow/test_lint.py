@@ -1,4 +1,4 @@
-"""`trainjob lint`: mistakes in the TrainJobs of DAGs, found before anything runs."""
+"""`trainjob lint` with DAG files."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def operator(arguments):
         "upstream()",
     ],
 )
-def test_what_may_be_right_is_no_problem(lint, tasks):
+def test_values_unknown_before_the_run_are_no_problem(lint, tasks):
     assert lint(tasks) == (0, [])
 
 
@@ -92,10 +92,10 @@ def test_what_may_be_right_is_no_problem(lint, tasks):
         (
             operator("trainer=CustomTrainer(train, {'lr': 1}, env={'A': '{{ ds }'})"),
             "train",
-            "trainer.env.A: the template cannot be read: unexpected '}'",
+            "trainer.env.A: the template has a syntax error: unexpected '}'",
         ),
         (operator("initializer={'dataset': '{{ ds }}'}"), "train", "initializer.dataset.storage_uri"),
-        ("fit('two')", "fit", "parameter x is declared as int, and 'two' cannot be read as one"),
+        ("fit('two')", "fit", "parameter x is declared as int, and 'two' cannot be converted"),
     ],
 )
 def test_a_problem_is_one_line_with_file_dag_and_task(lint, tasks, task, problem):
@@ -113,12 +113,12 @@ def test_a_problem_is_one_line_with_file_dag_and_task(lint, tasks, task, problem
 @pytest.mark.parametrize(
     ("tasks", "entry", "problem"),
     [
-        ("fit.expand(x=[1, 'two'])", "1", "'two' cannot be read as one"),
+        ("fit.expand(x=[1, 'two'])", "1", "'two' cannot be converted"),
         ("fit.override(num_nodes=0).expand(x=[1])", "0", "num_nodes must be a whole number"),
         (
             "TrainJobOperator.partial(task_id='s', trainer=CustomTrainer(train)).expand(func_args=[{'lr': 1}, {}])",
             "1",
-            "train needs lr",
+            "train requires lr",
         ),
         (
             "TrainJobOperator.partial(task_id='s').expand_kwargs([{'trainer': {'image': 'a', 'num_nodes': 'x'}}])",
@@ -127,13 +127,13 @@ def test_a_problem_is_one_line_with_file_dag_and_task(lint, tasks, task, problem
         ),
     ],
 )
-def test_entries_of_mapped_tasks_are_looked_at_one_by_one(lint, tasks, entry, problem):
+def test_each_entry_of_a_mapped_task_is_checked(lint, tasks, entry, problem):
     code, (found,) = lint(tasks)
     assert (code, found["entry"]) == (2, entry)
     assert problem in found["problem"]
 
 
-def test_a_file_that_airflow_cannot_import_is_a_problem_with_its_line(lint):
+def test_an_import_error_is_a_problem_with_its_line(lint):
     code, (found,) = lint(operator("trainer={'image': 'a', 'num_nodes': -1}"))
     assert code == 2
     assert found == {
@@ -142,7 +142,7 @@ def test_a_file_that_airflow_cannot_import_is_a_problem_with_its_line(lint):
     }
 
 
-def test_what_files_print_is_not_among_the_problems(lint):
+def test_output_of_dag_files_is_not_mixed_with_the_problems(lint):
     assert lint("print('noise')") == (0, [])
 
 
@@ -162,21 +162,21 @@ def on_cluster(config, arguments):
     ("arguments", "problems"),
     [("runtime='python'", 0), ("runtime='absent'", 1), ("runtime='python', secrets=None", 0)],
 )
-def test_a_server_is_asked_and_nothing_is_created(lint, cluster, tmp_path, arguments, problems):
+def test_the_server_check_creates_nothing(lint, cluster, tmp_path, arguments, problems):
     config = {"config_file": str(cluster.kubeconfig(tmp_path / "config", "team"))}
     _, found = lint(on_cluster(config, arguments), "--server")
     assert len(found) == problems
     assert cluster.objects("TrainJob", "team") == []
 
 
-def test_what_the_server_refuses_is_a_problem(lint, cluster, tmp_path):
+def test_a_refusal_by_the_server_is_a_problem(lint, cluster, tmp_path):
     config = {"config_file": str(cluster.kubeconfig(tmp_path / "config", "team"))}
     cluster.faults.next(status=422, method="POST", path="trainjobs")
     code, (found,) = lint(on_cluster(config, "runtime='python'"), "--server")
     assert (code, found["task"]) == (2, "train")
 
 
-def test_a_connection_that_is_not_there_is_a_problem_when_the_server_is_asked(lint):
+def test_a_missing_connection_is_a_problem_of_the_server_check(lint):
     tasks = operator("trainer=CustomTrainer(train, {'lr': 1}), trainjob_conn_id='absent'")
     assert lint(tasks) == (0, [])
     code, (found,) = lint(tasks, "--server")
@@ -184,12 +184,12 @@ def test_a_connection_that_is_not_there_is_a_problem_when_the_server_is_asked(li
     assert "absent" in found["problem"]
 
 
-def test_a_path_that_is_not_there_is_bad_input(capsys):
+def test_a_missing_path_is_bad_input(capsys):
     assert main(["lint", "/absent"]) == 2
     assert "/absent does not exist" in capsys.readouterr().err
 
 
-def test_the_command_works_where_airflow_was_never_set_up(tmp_path):
+def test_the_command_works_without_an_initialized_airflow(tmp_path):
     (tmp_path / "dags").mkdir()
     (tmp_path / "dags" / "nightly.py").write_text(HEAD + "    print('noise')\n    fit('two')\n")
     environment = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}

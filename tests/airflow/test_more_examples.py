@@ -1,4 +1,4 @@
-"""The examples around a training: sweep, Assets, approval, drift, several backends, queues, fine-tuning, backfill."""
+"""Example DAGs: sweep, Assets, approval, drift, several backends, queues, fine-tuning, backfill."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def day(number):
     return datetime(2026, 3, number, tzinfo=timezone.utc)
 
 
-def test_no_dag_file_imports_another_one(dags):
+def test_dag_files_do_not_import_each_other(dags):
     files = {Path(dag.fileloc).stem for dag in dags.values()}
     imported = {name for file in files for name in _imported_by(DAGS / f"{file}.py")}
 
@@ -39,7 +39,7 @@ def _imported_by(path):
     return re.findall(r"^\s*(?:from|import) (\w+)", path.read_text(), re.M)
 
 
-def test_a_sweep_trains_each_learning_rate_and_the_best_goes_on(dags, run_trainjob_dag, trainjob_client):
+def test_a_sweep_trains_each_learning_rate_and_selects_the_best(dags, run_trainjob_dag, trainjob_client):
     run = run_trainjob_dag(dags["sweep_forecast"])
 
     errors = [run.xcom("train", map_index=index)["error"] for index in range(4)]
@@ -49,14 +49,14 @@ def test_a_sweep_trains_each_learning_rate_and_the_best_goes_on(dags, run_trainj
     assert len(trainjob_client.list_jobs()) == 4
 
 
-def test_every_night_trains_on_the_day_before_and_has_a_job_of_its_own(dags, run_trainjob_dag, trainjob_client):
+def test_each_night_has_its_own_job_for_the_day_before(dags, run_trainjob_dag, trainjob_client):
     runs = [run_trainjob_dag(dags["nightly_forecast"], logical_date=day(number)) for number in (2, 3)]
 
     assert [run.xcom("train")["day"] for run in runs] == ["2026-03-01", "2026-03-02"]
     assert len({run.xcom("train", "ref")["name"] for run in runs}) == len(trainjob_client.list_jobs()) == 2
 
 
-def test_the_nightly_training_announces_a_candidate_and_has_a_deadline(dags, run_trainjob_dag):
+def test_the_nightly_training_updates_the_candidate_and_has_a_deadline(dags, run_trainjob_dag):
     nightly = dags["nightly_forecast"]
     (update,) = run_trainjob_dag(nightly, logical_date=day(5)).asset_updates
 
@@ -78,7 +78,7 @@ def test_a_candidate_is_promoted_only_if_it_is_better(dags, run_trainjob_dag, tr
 
 
 def assets_of(dag):
-    """What starts a DAG."""
+    """Return the schedule of a DAG."""
     return dag.timetable.asset_condition.objects
 
 
@@ -96,7 +96,7 @@ def test_nothing_is_promoted_without_approval(dags, run_trainjob_dag, trainjob_r
     assert dags["approve_forecast"].get_task("promote").upstream_task_ids == {"approve", "train"}
 
 
-def test_a_person_is_asked_with_the_numbers_of_the_training(dags):
+def test_the_approval_shows_the_metrics_of_the_training(dags):
     approve = dags["approve_forecast"].get_task("approve").prepare_for_execution()
     pushed = {"metrics": {"error": 0.25}, "artifacts": {"model": "file:///models/1"}}
     approve.render_template_fields({"run_id": "tonight", "ti": Pushed(pushed)})
@@ -106,7 +106,7 @@ def test_a_person_is_asked_with_the_numbers_of_the_training(dags):
 
 
 class Pushed:
-    """A task instance that finds what another one pushed."""
+    """Task instance that reads XComs of another task."""
 
     def __init__(self, xcoms):
         self._xcoms = xcoms
@@ -115,7 +115,7 @@ class Pushed:
         return self._xcoms[key]
 
 
-def test_a_report_of_drift_starts_the_retraining_once(dags, tmp_path):
+def test_a_drift_event_starts_the_retraining_once(dags, tmp_path):
     (drift,) = assets_of(dags["retrain_on_drift"])
     (watcher,) = drift.watchers
     report = tmp_path / "drift.json"
@@ -129,7 +129,7 @@ async def first_event(trigger):
     return await anext(trigger.run())
 
 
-def test_what_drift_started_trains_a_candidate(dags, run_trainjob_dag, trainjob_recorder):
+def test_a_retraining_after_drift_trains_a_candidate(dags, run_trainjob_dag, trainjob_recorder):
     (update,) = run_trainjob_dag(dags["retrain_on_drift"]).asset_updates
 
     assert (update.name, update.task_id) == ("energy-candidate", "train")
@@ -137,7 +137,7 @@ def test_what_drift_started_trains_a_candidate(dags, run_trainjob_dag, trainjob_
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    """A cluster behind the connections that the examples name."""
+    """A cluster for the connections of the examples."""
     with Cluster(kueue=True, namespaces=["runai-team-a"]) as found:
         found.load_stock_runtimes()
         config = {
@@ -154,12 +154,12 @@ def cluster(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("arguments", [[], ["--server"]])
-def test_the_examples_have_no_mistakes_and_their_backends_would_take_them(cluster, dags, capsys, home, arguments):
+def test_the_examples_pass_lint_and_their_backends_accept_them(cluster, dags, capsys, home, arguments):
     assert main(["lint", str(DAGS), *arguments]) == 0, capsys.readouterr().out
     assert cluster.objects("TrainJob") == []
 
 
-def test_one_definition_runs_here_and_on_a_cluster(dags, run_trainjob_dag, cluster):
+def test_one_definition_runs_locally_and_on_a_cluster(dags, run_trainjob_dag, cluster):
     run = run_trainjob_dag(dags["train_anywhere"])
 
     assert run.states == {"train": "success", "try_out": "success"}
@@ -168,7 +168,7 @@ def test_one_definition_runs_here_and_on_a_cluster(dags, run_trainjob_dag, clust
     assert [job["metadata"]["name"] for job in cluster.objects("TrainJob")] == [run.xcom("train", "ref")["name"]]
 
 
-def test_a_connection_that_is_not_there_is_named(dags, run_trainjob_task, trainjob_recorder):
+def test_a_missing_connection_is_named(dags, run_trainjob_task, trainjob_recorder):
     train = dags["train_anywhere"].get_task("train")
     done = run_trainjob_task(train)
 
@@ -176,7 +176,7 @@ def test_a_connection_that_is_not_there_is_named(dags, run_trainjob_task, trainj
     assert not isinstance(done.error, AirflowFailException)
 
 
-def test_fine_tuning_is_a_recipe_with_its_model_data_and_lora(dags, run_trainjob_dag, cluster):
+def test_the_fine_tuning_example_submits_a_recipe_with_model_data_and_lora(dags, run_trainjob_dag, cluster):
     cluster.lives.set("*", "complete")
     run = run_trainjob_dag(dags["finetune_llm"])
 

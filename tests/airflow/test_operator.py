@@ -1,8 +1,10 @@
-"""The operator against real local jobs, with a task instance that only keeps XComs."""
+"""TrainJobOperator with real local jobs and a stand-in task instance."""
 
 from __future__ import annotations
 
 import datetime
+import shutil
+from contextlib import contextmanager
 
 import pytest
 from airflow.sdk.log import mask_secret
@@ -10,6 +12,7 @@ from airflow_fakes import die, double, fail, wait_for_file
 
 from airflow_provider.compat import AirflowFailException, TaskDeferralError, TaskDeferred
 from airflow_provider.exceptions import (
+    TrainJobElsewhereError,
     TrainJobFailedError,
     TrainJobFailedForGoodError,
     TrainJobInterruptedError,
@@ -36,13 +39,13 @@ def names(client):
 
 @pytest.fixture
 def gate(tmp_path):
-    """A file that a training function waits for."""
+    """File that a training function waits for."""
     return tmp_path / "gate"
 
 
 @pytest.fixture
 def waiting(gate, home):
-    """Make an operator whose training goes on until the gate is there."""
+    """Create an operator whose training runs until the gate exists."""
 
     def make(**arguments):
         return an_operator(wait_for_file, {"path": str(gate)}, **arguments)
@@ -50,7 +53,7 @@ def waiting(gate, home):
     return make
 
 
-def test_where_the_job_is_stands_in_xcom_before_any_waiting(waiting, client):
+def test_the_ref_is_pushed_before_the_task_waits(waiting, client):
     ti = StandInTaskInstance()
     returned = waiting(wait_for_completion=False).execute({"ti": ti})
     assert returned == ti.xcoms["ref"]
@@ -63,7 +66,7 @@ def test_the_log_of_the_training_is_the_log_of_the_task(home, task_log):
     assert "doubling 4" in task_log()
 
 
-def test_a_failure_of_the_training_function_fails_the_task_for_good(home, task_log):
+def test_an_error_in_the_training_function_fails_the_task_without_retries(home, task_log):
     ti = StandInTaskInstance()
     with pytest.raises(TrainJobFailedForGoodError, match="ValueError: the data is odd") as caught:
         an_operator(fail, {"message": "the data is odd"}).execute({"ti": ti})
@@ -73,7 +76,7 @@ def test_a_failure_of_the_training_function_fails_the_task_for_good(home, task_l
     assert "raise ValueError(message)" in task_log()
 
 
-def test_a_failure_of_the_machine_leaves_the_task_its_retries(home):
+def test_a_failure_of_the_machine_is_retried(home):
     with pytest.raises(TrainJobFailedError, match="a retry can help") as caught:
         an_operator(die).execute({"ti": StandInTaskInstance()})
     assert not isinstance(caught.value, AirflowFailException)
@@ -88,14 +91,14 @@ def test_a_retry_waits_for_the_job_that_still_runs(waiting, gate, client):
     assert again.xcoms["ref"] == first.xcoms["ref"]
 
 
-def test_a_retry_is_handed_what_a_complete_job_left(home, client):
+def test_a_retry_returns_the_result_of_a_complete_job(home, client):
     first = StandInTaskInstance(max_tries=1)
     an_operator().execute({"ti": first})
     assert an_operator().execute({"ti": first.next_try()})["doubled"] == 8
     assert names(client) == [first.xcoms["ref"]["name"]]
 
 
-def test_a_retry_runs_a_failed_job_again(home, client):
+def test_a_retry_starts_a_new_attempt_after_a_failed_job(home, client):
     first = StandInTaskInstance(max_tries=1)
     with pytest.raises(TrainJobFailedError):
         an_operator(die).execute({"ti": first})
@@ -106,12 +109,12 @@ def test_a_retry_runs_a_failed_job_again(home, client):
     assert names(client) == [name, f"{name}-1"]
 
 
-def test_clearing_a_task_ends_what_runs_and_starts_anew(waiting, client):
+def test_clearing_a_task_cancels_the_running_job_and_starts_a_new_one(waiting, client):
     first = StandInTaskInstance()
     waiting(wait_for_completion=False).execute({"ti": first})
     cleared = first.next_try(cleared=True)
     waiting(wait_for_completion=False).execute({"ti": cleared})
-    assert client.outcome(TrainJobRef.from_dict(first.xcoms["ref"])).status == "Failed"
+    assert client.get_job_outcome(TrainJobRef.from_dict(first.xcoms["ref"])).status == "Failed"
     assert client.observe(TrainJobRef.from_dict(cleared.xcoms["ref"])).outcome is None
 
 
@@ -128,29 +131,29 @@ def test_tasks_of_different_runs_have_different_jobs(home, client):
     assert len(names(client)) == 3
 
 
-def test_a_runtime_that_does_not_exist_is_refused_before_anything_is_created(home, client):
+def test_a_missing_runtime_is_refused_before_anything_is_created(home, client):
     operator = TrainJobOperator(
         task_id="train", runtime="nope", trainer=CustomTrainer(func=double, func_args={"number": 1})
     )
-    with pytest.raises(TrainJobRejectedError, match="no runtime 'nope'"):
+    with pytest.raises(TrainJobRejectedError, match="runtime 'nope' does not exist"):
         operator.execute({"ti": StandInTaskInstance()})
     assert names(client) == []
 
 
 def test_a_rendered_argument_of_the_wrong_type_is_refused_before_anything_is_created(home, client):
-    with pytest.raises(TrainJobRejectedError, match="number is declared as int, and 'many' cannot be read as one"):
+    with pytest.raises(TrainJobRejectedError, match="number is declared as int, and 'many' cannot be converted"):
         an_operator(args={"number": "many"}).execute({"ti": StandInTaskInstance()})
     assert names(client) == []
 
 
-def test_a_dataset_that_is_not_there_is_refused_before_anything_is_created(home, client, tmp_path):
+def test_a_missing_dataset_is_refused_before_anything_is_created(home, client, tmp_path):
     missing = Initializer(dataset=FileDatasetInitializer(f"file://{tmp_path}/missing"))
     with pytest.raises(TrainJobRejectedError, match="missing does not exist"):
         InitializeOperator(task_id="fetch", initializer=missing).execute({"ti": StandInTaskInstance()})
     assert names(client) == []
 
 
-def test_deferring_stores_plain_data_and_a_deadline_that_stays(waiting):
+def test_the_trigger_has_plain_data_and_a_fixed_deadline(waiting):
     ti = StandInTaskInstance()
     operator = waiting(deferrable=True, execution_timeout=datetime.timedelta(hours=1))
     with pytest.raises(TaskDeferred) as caught:
@@ -163,7 +166,7 @@ def test_deferring_stores_plain_data_and_a_deadline_that_stays(waiting):
     assert caught.value.timeout > datetime.timedelta(hours=1)
 
 
-def test_a_job_that_has_ended_is_not_waited_for_in_the_triggerer(home):
+def test_a_task_with_an_ended_job_does_not_defer(home):
     ti = StandInTaskInstance()
     an_operator().execute({"ti": ti})
     assert an_operator(deferrable=True).execute({"ti": ti})["doubled"] == 8
@@ -176,14 +179,14 @@ def ended(ref, **left):
 REF = TrainJobRef("local", "/nowhere", "train-1", "uid").to_dict()
 
 
-def test_resuming_needs_nothing_but_the_event(home):
+def test_resuming_uses_only_the_event(home):
     ti = StandInTaskInstance()
     event = ended(REF, status="Complete", result=[1], metrics={"loss": 0.5}, artifacts={"model": "file:///m"})
     assert an_operator(deferrable=True).execute_complete({"ti": ti}, event) == [1]
     assert ti.xcoms == {"status": "Complete", "metrics": {"loss": 0.5}, "artifacts": {"model": "file:///m"}}
 
 
-def test_why_a_job_failed_is_an_xcom_without_what_it_printed(home):
+def test_the_diagnosis_xcom_has_no_log_lines(home):
     ti = StandInTaskInstance()
     why = {"category": "OutOfMemory", "reason": "it was killed", "step": "node-0", "log_tail": ["a line"]}
     with pytest.raises(TrainJobOutOfMemoryError):
@@ -196,7 +199,7 @@ def test_why_a_job_failed_is_an_xcom_without_what_it_printed(home):
     }
 
 
-def test_a_secret_that_the_training_function_raised_is_in_no_xcom(home):
+def test_a_secret_in_an_exception_of_the_training_is_masked_in_xcoms(home):
     mask_secret("quoted-by-the-training")
     ti = StandInTaskInstance()
     why = {"category": "UserCode", "reason": "ValueError: no such token: quoted-by-the-training"}
@@ -205,12 +208,12 @@ def test_a_secret_that_the_training_function_raised_is_in_no_xcom(home):
     assert ti.xcoms["diagnosis"]["reason"] == "ValueError: no such token: ***"
 
 
-def test_an_event_of_a_timeout_fails_the_task_and_leaves_its_retries(home):
+def test_a_timeout_event_fails_the_task_and_allows_retries(home):
     with pytest.raises(TrainJobTimeoutError, match="time is over"):
         an_operator().execute_complete({"ti": StandInTaskInstance()}, {"ref": REF, "timeout": "time is over"})
 
 
-def test_an_event_that_an_earlier_try_left_behind_is_not_taken_for_ours(waiting, gate):
+def test_the_event_of_an_earlier_try_is_ignored(waiting, gate):
     ti = StandInTaskInstance()
     deferred(waiting(deferrable=True), ti)
     with pytest.raises(TaskDeferred) as caught:
@@ -224,15 +227,15 @@ def deferred(operator, ti):
     return TrainJobRef.from_dict(ti.xcoms["ref"])
 
 
-def test_a_deferral_that_airflow_timed_out_ends_the_job(waiting, client):
+def test_a_deferral_that_airflow_timed_out_cancels_the_job(waiting, client):
     ti = StandInTaskInstance(max_tries=1)
     ref = deferred(waiting(deferrable=True), ti)
     with pytest.raises(TrainJobTimeoutError):
         waiting(deferrable=True).resume_execution("__fail__", {"error": "Trigger timeout"}, {"ti": ti})
-    assert client.outcome(ref).status == "Failed"
+    assert client.get_job_outcome(ref).status == "Failed"
 
 
-def test_a_trigger_that_failed_leaves_the_job_to_the_next_try(waiting, client):
+def test_after_a_failed_trigger_the_next_try_attaches_to_the_job(waiting, client):
     ti = StandInTaskInstance(max_tries=1)
     ref = deferred(waiting(deferrable=True), ti)
     with pytest.raises(TaskDeferralError):
@@ -240,24 +243,78 @@ def test_a_trigger_that_failed_leaves_the_job_to_the_next_try(waiting, client):
     assert client.observe(ref).outcome is None
 
 
-def test_a_trigger_that_failed_in_the_last_try_ends_the_job(waiting, client):
+def test_a_failed_trigger_in_the_last_try_cancels_the_job(waiting, client):
     ti = StandInTaskInstance(max_tries=0)
     ref = deferred(waiting(deferrable=True), ti)
     with pytest.raises(TaskDeferralError):
         waiting(deferrable=True).resume_execution("__fail__", {"error": "Trigger failure"}, {"ti": ti})
-    assert client.outcome(ref).status == "Failed"
+    assert client.get_job_outcome(ref).status == "Failed"
 
 
-def test_a_job_that_cannot_be_followed_in_the_last_try_is_ended(waiting, client):
+def test_an_unreachable_job_is_cancelled_in_the_last_try(waiting, client):
     ti = StandInTaskInstance(max_tries=0)
     ref = deferred(waiting(deferrable=True), ti)
     with pytest.raises(TrainJobUnreachableError, match="no answer"):
         waiting(deferrable=True).execute_complete({"ti": ti}, {"ref": ref.to_dict(), "error": "no answer"})
-    assert client.outcome(ref).status == "Failed"
+    assert client.get_job_outcome(ref).status == "Failed"
+
+
+class TaskStore(dict):
+    """Storage that all tries of a task share, as Airflow 3.3 has it."""
+
+    set = dict.__setitem__
+
+
+ELSEWHERE = {"error": "it lives on another host", "elsewhere": True}
+
+
+def test_a_worker_waits_for_a_job_that_the_triggerer_cannot_see(waiting, gate):
+    ti = StandInTaskInstance(max_tries=0)
+    ref = deferred(waiting(deferrable=True), ti)
+    gate.write_text("go")
+    result = waiting(deferrable=True).execute_complete({"ti": ti}, {"ref": ref.to_dict(), **ELSEWHERE})
+    assert result == "it came"
+
+
+def test_a_task_on_a_host_that_cannot_see_the_job_fails_without_a_retry(waiting, client, home):
+    ti = StandInTaskInstance(max_tries=3)
+    ref = deferred(waiting(deferrable=True), ti)
+    with another_disk(home), pytest.raises(TrainJobElsewhereError, match=r"lives on host .*set queue= to one host"):
+        waiting(deferrable=True).execute_complete({"ti": ti}, {"ref": ref.to_dict(), **ELSEWHERE})
+    assert client.observe(ref).outcome is None
+
+
+def test_a_retry_on_another_host_does_not_start_a_second_job(waiting, client, home):
+    context = {"ti": StandInTaskInstance(max_tries=3), "task_state_store": TaskStore()}
+    ref = TrainJobRef.from_dict(waiting(wait_for_completion=False).execute(context))
+    with another_disk(home):
+        with pytest.raises(TrainJobUnreachableError, match="no second TrainJob was started") as caught:
+            waiting(wait_for_completion=False).execute(context)
+        assert TrainerClient(client.config).list_jobs() == []
+    assert not isinstance(caught.value, AirflowFailException)
+    assert TrainJobRef.from_dict(waiting(wait_for_completion=False).execute(context)) == ref
+
+
+def test_a_cleared_task_starts_a_job_on_another_host(waiting, client, home):
+    store = TaskStore()
+    waiting(wait_for_completion=False).execute({"ti": StandInTaskInstance(max_tries=3), "task_state_store": store})
+    cleared = {"ti": StandInTaskInstance(max_tries=4), "task_state_store": store}
+    with another_disk(home):
+        ref = TrainJobRef.from_dict(waiting(wait_for_completion=False).execute(cleared))
+        client.delete_job(ref)
+
+
+@contextmanager
+def another_disk(home):
+    """Replaces the state folder by an empty one, as another host has it at the same path."""
+    aside = home.rename(home.with_name("disk-of-the-first-host"))
+    yield
+    shutil.rmtree(home, ignore_errors=True)
+    aside.rename(home)
 
 
 class LosesSight(TrainerClient):
-    """Reaches its backend, but not for long enough to follow a job."""
+    """Client that becomes unavailable while it waits."""
 
     def wait(self, job, timeout=None, **arguments):
         if timeout is None:
@@ -266,7 +323,7 @@ class LosesSight(TrainerClient):
 
 
 @pytest.mark.parametrize(("max_tries", "ended"), [(0, True), (1, False)])
-def test_a_job_that_a_worker_loses_sight_of_is_ended_in_the_last_try_only(waiting, client, max_tries, ended):
+def test_a_worker_cancels_an_unreachable_job_in_the_last_try_only(waiting, client, max_tries, ended):
     ti = StandInTaskInstance(max_tries=max_tries)
     operator = waiting()
     operator.hook.client = LosesSight(operator.hook.config)
@@ -275,7 +332,7 @@ def test_a_job_that_a_worker_loses_sight_of_is_ended_in_the_last_try_only(waitin
     assert (client.observe(TrainJobRef.from_dict(ti.xcoms["ref"])).outcome is not None) is ended
 
 
-def test_nothing_ends_a_job_that_is_to_be_kept(waiting, client):
+def test_a_job_with_on_kill_keep_is_never_cancelled(waiting, client):
     ti = StandInTaskInstance(max_tries=0)
     operator = waiting(deferrable=True, on_kill="keep")
     ref = deferred(operator, ti)
@@ -285,27 +342,27 @@ def test_nothing_ends_a_job_that_is_to_be_kept(waiting, client):
     assert client.observe(ref).outcome is None
 
 
-def test_killing_a_task_ends_its_job(waiting, client):
+def test_killing_a_task_cancels_its_job(waiting, client):
     ti = StandInTaskInstance()
     operator = waiting(wait_for_completion=False)
     operator.execute({"ti": ti})
     operator.on_kill()
-    # A task has seconds to end itself, and need not see the end of its job.
+    # A task has a few seconds after SIGTERM, so it does not wait for the end of its job.
     outcome = client.wait(TrainJobRef.from_dict(ti.xcoms["ref"]))
     assert outcome.diagnosis.reason == "it was cancelled"
 
 
-def test_killing_a_task_before_it_knows_its_job_ends_the_job(waiting, client):
+def test_killing_a_task_during_submission_cancels_the_job(waiting, client):
     ti = StandInTaskInstance()
     operator = waiting()
     operator.on_kill()
     with pytest.raises(TrainJobInterruptedError, match="was cancelled"):
         operator.execute({"ti": ti})
     (job,) = client.list_jobs()
-    assert client.wait(client.ref(job.name)).diagnosis.reason == "it was cancelled"
+    assert client.wait(client.get_job_ref(job.name)).diagnosis.reason == "it was cancelled"
 
 
-def test_killing_a_task_after_its_job_is_done_is_harmless(home):
+def test_killing_a_task_after_its_job_has_ended_has_no_effect(home):
     operator = an_operator()
     operator.execute({"ti": StandInTaskInstance()})
     operator.on_kill()

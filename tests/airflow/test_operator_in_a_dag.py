@@ -1,4 +1,4 @@
-"""Operators and sensor in DAG runs, with triggers, XComs and templates as in production."""
+"""Operators and sensor in DAG runs, with triggers, XComs and templates."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def first_line(task: str) -> str:
 
 
 @pytest.mark.parametrize("deferrable", [False, True])
-def test_a_waiting_task_returns_the_result_and_leaves_its_xcoms(run_dag, xcom, client, deferrable):
+def test_a_waiting_task_returns_the_result_and_pushes_its_xcoms(run_dag, xcom, client, deferrable):
     with a_dag() as dag:
         TrainJobOperator(
             task_id="train",
@@ -59,7 +59,7 @@ def test_a_waiting_task_returns_the_result_and_leaves_its_xcoms(run_dag, xcom, c
     assert xcom(run, "train", "ref")["name"] == client.list_jobs()[0].name
 
 
-def test_templates_reach_arguments_and_environment_as_what_the_function_declares(run_dag, xcom):
+def test_templates_in_arguments_and_environment_are_rendered_and_converted(run_dag, xcom):
     with a_dag(params={"epochs": 3, "rates": [0.1, 0.2], "final": True, "team": "vision"}) as dag:
         TrainJobOperator(
             task_id="train",
@@ -81,7 +81,7 @@ def test_templates_reach_arguments_and_environment_as_what_the_function_declares
     assert xcom(run, "train") == expected
 
 
-def test_braces_in_the_training_function_are_not_templates(run_dag, xcom):
+def test_braces_in_the_training_function_are_not_rendered(run_dag, xcom):
     with a_dag() as dag:
         TrainJobOperator(
             task_id="train", runtime="python", trainer=CustomTrainer(func=braces, func_args={"name": "{{ 'x' * 2 }}"})
@@ -114,7 +114,7 @@ def test_fetch_train_and_wait_as_three_tasks(run_dag, xcom, tmp_path, client):
 
 
 @pytest.mark.parametrize("how", [{"mode": "poke"}, {"mode": "reschedule"}, {"deferrable": True}])
-def test_a_sensor_hands_over_what_the_job_left(run_dag, xcom, how):
+def test_a_sensor_returns_the_result_of_the_job(run_dag, xcom, how):
     with a_dag() as dag:
         train = TrainJobOperator(
             task_id="train",
@@ -145,7 +145,7 @@ def test_a_sensor_fails_at_once_with_the_job(run_dag, xcom):
     assert xcom(run, "wait", "status") == "Failed"
 
 
-def test_tasks_are_mapped_over_plain_dicts(run_dag, xcom):
+def test_expand_accepts_plain_dicts(run_dag, xcom):
     with a_dag() as dag:
         importable = {"PYTHONPATH": str(pathlib.Path(__file__).parent)}
         TrainJobOperator.partial(task_id="train", runtime="python").expand(
@@ -158,7 +158,7 @@ def test_tasks_are_mapped_over_plain_dicts(run_dag, xcom):
     assert [xcom(run, "train", map_index=index)["doubled"] for index in (0, 1)] == [2, 4]
 
 
-def test_a_result_of_an_earlier_task_is_an_argument_and_a_dependency(run_dag, xcom):
+def test_an_upstream_result_is_an_argument_and_a_dependency(run_dag, xcom):
     with a_dag() as dag:
         first = TrainJobOperator(
             task_id="first",

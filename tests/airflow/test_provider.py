@@ -1,4 +1,4 @@
-"""What Airflow is told about the provider, and what importing it costs."""
+"""Provider metadata, and the modules that its imports load."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import jsonschema
 import pytest
 
 from airflow_provider import get_provider_info, links
-from trainer_core.configs import CONFIGS
+from trainer_core.config import CONFIGS
 
 
-def test_the_provider_info_fits_the_schema_of_airflow():
+def test_the_provider_info_matches_the_schema_of_airflow():
     schema = json.loads(resources.files("airflow").joinpath("provider_info.schema.json").read_text())
     jsonschema.validate(get_provider_info(), schema)
 
@@ -36,12 +36,12 @@ def test_every_module_the_provider_names_exists(kind):
             assert import_module(module).__all__
 
 
-def test_the_connection_form_names_settings_that_some_backend_has():
+def test_each_connection_field_is_a_setting_of_a_backend():
     connection = get_provider_info()["connection-types"][0]
     fields = dict(connection["conn-fields"])
     assert sorted(fields.pop("backend")["schema"]["enum"]) == sorted(CONFIGS)
     settings = {name for config in CONFIGS.values() for name in config.model_fields}
-    assert fields.keys() <= settings | set(links.TEMPLATES)
+    assert fields.keys() <= settings | set(links.URL_FIELDS)
     assert "client_configuration" not in fields
 
 
@@ -60,7 +60,7 @@ print(json.dumps({"operators": operators, "all": sorted(sys.modules)}))
 
 @pytest.fixture(scope="module")
 def loaded():
-    """The modules that importing the operators loads, and all that a DAG file with model Assets has loaded."""
+    """Modules that importing the operators loads, and modules that a DAG file with model Assets loads."""
     command = [sys.executable, "-W", "ignore", "-c", _COST]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return json.loads(done.stdout.splitlines()[-1])
@@ -91,11 +91,11 @@ def test_operators_need_no_openlineage(loaded):
     assert "airflow_provider.lineage_facets" not in loaded["all"]
 
 
-def test_a_dag_file_with_model_assets_loads_nothing_heavy(loaded):
+def test_a_dag_file_with_model_assets_imports_no_client_library(loaded):
     assert {"torch", "kubernetes", "openlineage", "pytest", "fastapi"}.isdisjoint(packages(loaded["all"]))
 
 
-def test_asking_for_the_provider_info_imports_nothing():
+def test_get_provider_info_imports_nothing():
     program = (
         "import sys; import airflow_provider; airflow_provider.get_provider_info(); print('airflow' in sys.modules)"
     )

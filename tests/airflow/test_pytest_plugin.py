@@ -1,4 +1,4 @@
-"""The pytest plug-in: what our users' tests may rely on, and that it costs nothing where it is not used."""
+"""The pytest plugin: its fixtures, and that it imports nothing if it is not used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_provider.exceptions import TrainJobFailedError, TrainJobRejectedErr
 from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from trainer_core import CustomTrainer, Labels
-from trainer_core.testing.recorder import completes, fails, goes_on
+from trainer_core.testing.recorder import completes, fails, runs_until_cancelled
 
 BEGINNING = datetime(2024, 1, 1, tzinfo=timezone.utc)
 
@@ -42,7 +42,7 @@ def test_a_recorded_task_is_submitted_and_nothing_runs(trainjob_recorder, run_tr
     assert trainjob_recorder.requests[0].runtime.name == "python"
 
 
-def test_a_recorded_job_ends_as_the_test_says(trainjob_recorder, run_trainjob_task):
+def test_a_recorded_job_has_the_scripted_outcome(trainjob_recorder, run_trainjob_task):
     trainjob_recorder.script(
         completes(lambda job: {"doubled": 2 * job.args["number"], "artifacts": {"model": "s3://m"}})
     )
@@ -53,7 +53,7 @@ def test_a_recorded_job_ends_as_the_test_says(trainjob_recorder, run_trainjob_ta
     assert done.xcoms["artifacts"] == {"model": "s3://m"}
 
 
-def test_a_scripted_failure_has_the_diagnosis_that_was_asked_for(trainjob_recorder, run_trainjob_task):
+def test_a_scripted_failure_has_the_scripted_diagnosis(trainjob_recorder, run_trainjob_task):
     trainjob_recorder.script(fails("OutOfMemory", "the batch is too large"))
     done = run_trainjob_task(a_task(retries=3), params={"number": 4})
 
@@ -61,17 +61,17 @@ def test_a_scripted_failure_has_the_diagnosis_that_was_asked_for(trainjob_record
     assert "OutOfMemory in node-0: the batch is too large" in str(done.error)
 
 
-def test_a_failure_that_a_retry_can_mend_is_followed_by_the_next_ending(trainjob_recorder, run_trainjob_task):
+def test_a_retry_after_a_scripted_failure_gets_the_next_outcome(trainjob_recorder, run_trainjob_task):
     trainjob_recorder.script(fails("NodeLost"), completes(3))
     first = run_trainjob_task(a_task(retries=1), params={"number": 4})
     second = first.retry()
 
     assert isinstance(first.error, TrainJobFailedError)
     assert (first.state, second.state, second.returned) == ("up_for_retry", "success", 3)
-    assert [job.attempt for job in trainjob_recorder.jobs_of("train")] == [0, 1]
+    assert [job.attempt for job in trainjob_recorder.get_jobs("train")] == [0, 1]
 
 
-def test_a_retry_is_handed_the_recorded_job_that_is_complete(trainjob_recorder, run_trainjob_task):
+def test_a_retry_returns_the_result_of_the_recorded_job(trainjob_recorder, run_trainjob_task):
     run_trainjob_task(a_task(retries=1), params={"number": 4}).retry()
 
     assert len(trainjob_recorder.jobs) == 1
@@ -83,7 +83,7 @@ def test_clearing_submits_another_job(trainjob_recorder, run_trainjob_task):
     assert [job.attempt for job in trainjob_recorder.jobs] == [0, 1]
 
 
-def test_each_task_can_have_a_script_of_its_own(trainjob_recorder, run_trainjob_task):
+def test_each_task_can_have_its_own_script(trainjob_recorder, run_trainjob_task):
     trainjob_recorder.script(completes("other"))
     trainjob_recorder.script(completes("mine"), task_id="mine")
     returned = [run_trainjob_task(a_task(name), params={"number": 1}).returned for name in ("mine", "yours")]
@@ -91,7 +91,7 @@ def test_each_task_can_have_a_script_of_its_own(trainjob_recorder, run_trainjob_
     assert returned == ["mine", "other"]
 
 
-def test_any_backend_is_recorded_and_its_own_class_judges_the_options(trainjob_recorder, run_trainjob_task):
+def test_any_backend_can_be_recorded_and_checks_its_options(trainjob_recorder, run_trainjob_task):
     operator = a_task(backend="kubernetes", options=[Labels({"team": "vision"})])
     run_trainjob_task(operator, params={"number": 1})
 
@@ -100,15 +100,15 @@ def test_any_backend_is_recorded_and_its_own_class_judges_the_options(trainjob_r
     assert job.request.metadata.labels == {"team": "vision"}
 
 
-def test_a_wrong_argument_is_refused_as_by_a_real_backend(trainjob_recorder, run_trainjob_task):
+def test_the_recorder_refuses_invalid_arguments_like_a_real_backend(trainjob_recorder, run_trainjob_task):
     done = run_trainjob_task(a_task(), params={"number": "many"})
 
     assert isinstance(done.error, TrainJobRejectedError)
     assert trainjob_recorder.jobs == []
 
 
-def test_a_recorded_job_can_go_on_until_somebody_ends_it(trainjob_recorder, run_trainjob_task):
-    trainjob_recorder.script(goes_on())
+def test_a_recorded_job_can_run_until_it_is_cancelled(trainjob_recorder, run_trainjob_task):
+    trainjob_recorder.script(runs_until_cancelled())
     submitted = run_trainjob_task(a_task(wait_for_completion=False), params={"number": 1})
     sensor = TrainJobSensor(task_id="wait", job=submitted.returned, timeout=0.01, poke_interval=0.01, on_kill="cancel")
     waited = run_trainjob_task(sensor)
@@ -117,28 +117,28 @@ def test_a_recorded_job_can_go_on_until_somebody_ends_it(trainjob_recorder, run_
     assert trainjob_recorder.job().cancelled
 
 
-def test_a_backend_that_does_not_answer_leaves_the_task_its_retries(trainjob_recorder, run_trainjob_task):
-    trainjob_recorder.go_down()
+def test_an_unavailable_backend_is_retried(trainjob_recorder, run_trainjob_task):
+    trainjob_recorder.make_unavailable()
     done = run_trainjob_task(a_task(retries=1), params={"number": 1})
-    trainjob_recorder.come_back()
+    trainjob_recorder.make_available()
 
     assert done.state == "up_for_retry"
     assert not isinstance(done.error, TrainJobUnreachableError)
     assert done.retry().state == "success"
 
 
-def test_asking_for_the_one_job_says_what_there_is_instead(trainjob_recorder):
-    with pytest.raises(AssertionError, match="one TrainJob should have been submitted by task 'train'; there are 0"):
+def test_expecting_one_job_names_the_jobs_that_exist(trainjob_recorder):
+    with pytest.raises(AssertionError, match="expected one submitted TrainJob of task 'train', got 0"):
         trainjob_recorder.job("train")
 
 
 def test_a_deferred_task_goes_through_its_trigger(trainjob_recorder, run_trainjob_task):
-    trainjob_recorder.script(goes_on())
+    trainjob_recorder.script(runs_until_cancelled())
     operator = a_task(deferrable=True, execution_timeout=timedelta(seconds=0.2))
     done = run_trainjob_task(operator, params={"number": 1})
 
     assert [type(trigger).__name__ for trigger in done.triggers] == ["TrainJobTrigger"]
-    assert "time of the task is over" in str(done.error)
+    assert "did not end before the task's timeout" in str(done.error)
     assert trainjob_recorder.job().cancelled
 
 
@@ -155,7 +155,7 @@ def test_a_task_really_trains_on_the_embedded_backend(run_trainjob_task, trainjo
 # DAG runs
 
 
-def test_a_dag_run_says_what_each_task_became_and_left(trainjob_recorder, run_trainjob_dag):
+def test_a_dag_run_has_states_and_xcoms_of_its_tasks(trainjob_recorder, run_trainjob_dag):
     trainjob_recorder.script(completes(lambda job: job.args["number"]), task_id="train")
     trainjob_recorder.script(fails("UserCode"), task_id="broken")
     with a_dag("plugin_states") as dag:
@@ -169,7 +169,7 @@ def test_a_dag_run_says_what_each_task_became_and_left(trainjob_recorder, run_tr
     assert [run.xcom("train", map_index=index) for index in (0, 1)] == [5, 6]
 
 
-def test_a_dag_run_says_which_assets_it_made_new(run_trainjob_dag):
+def test_a_dag_run_has_its_asset_updates(run_trainjob_dag):
     model = Asset(name="plugin-model", uri="trainjob://plugin/model")
     with a_dag("plugin_assets") as dag:
 
@@ -184,7 +184,7 @@ def test_a_dag_run_says_which_assets_it_made_new(run_trainjob_dag):
     assert update.extra == {"accuracy": 0.9}
 
 
-def test_a_task_that_is_not_there_is_named_together_with_those_that_are(run_trainjob_dag):
+def test_the_error_for_an_unknown_task_names_the_tasks(run_trainjob_dag):
     with a_dag("plugin_missing") as dag:
 
         @task
@@ -192,7 +192,7 @@ def test_a_task_that_is_not_there_is_named_together_with_those_that_are(run_trai
             return 1
 
         there()
-    with pytest.raises(AssertionError, match="no task 'gone' in this run; it has there"):
+    with pytest.raises(AssertionError, match="task 'gone' is not in this run; its tasks: there"):
         run_trainjob_dag(dag).xcom("gone")
 
 
@@ -204,7 +204,7 @@ dag = DAG(NAME, schedule=None)
 """
 
 
-def test_dag_files_are_read_anew_with_what_they_share(trainjob_dags, tmp_path):
+def test_dag_files_and_their_modules_are_imported_again_for_each_test(trainjob_dags, tmp_path):
     found = []
     for name in ("first", "second"):
         folder = tmp_path / name
@@ -216,7 +216,7 @@ def test_dag_files_are_read_anew_with_what_they_share(trainjob_dags, tmp_path):
     assert found == ["first", "second"]
 
 
-def test_a_dag_file_that_cannot_be_read_fails_the_test_with_its_error(trainjob_dags, tmp_path):
+def test_a_dag_file_with_an_import_error_fails_the_test(trainjob_dags, tmp_path):
     (tmp_path / "broken_dag.py").write_text("from airflow.sdk import DAG\nDAG(1 / 0)")
     with pytest.raises(AssertionError, match=r"(?s)broken_dag\.py.*ZeroDivisionError"):
         trainjob_dags(tmp_path)
@@ -282,7 +282,7 @@ def test_nothing_is_loaded():
 
 
 class Project:
-    """Somebody else's tests, in a folder of their own, run with our plug-in and no other."""
+    """Runs tests of another project with this plugin only."""
 
     def __init__(self, folder, ini="", **tests):
         self.own_airflow, self.temporary = folder / "own-airflow", folder / "temporary"
@@ -308,12 +308,12 @@ class Project:
         return {"AIRFLOW_HOME": str(self.own_airflow)}
 
     def ended(self, name):
-        """How each test of a file ended, by its name."""
+        """Return the result of each test of a file by its name."""
         return {test: how for how, test in re.findall(rf"^([A-Z]+) test_{name}\.py::(\w+)", self.said, re.M)}
 
 
 class WithoutAirflow(Project):
-    """One whose environment names no Airflow."""
+    """A project without Airflow settings in its environment."""
 
     def environment(self):
         return {}
@@ -321,7 +321,7 @@ class WithoutAirflow(Project):
 
 @pytest.fixture(scope="module")
 def ordinary(tmp_path_factory):
-    """A project whose Airflow is given back after each test."""
+    """A project whose Airflow settings are restored after each test."""
     return Project(tmp_path_factory.mktemp("ordinary"), inside=INSIDE_TASKS, back=GIVEN_BACK)
 
 
@@ -332,14 +332,14 @@ def tests_of_the_guide():
 
 @pytest.fixture(scope="module")
 def isolated(tmp_path_factory):
-    """A project that has an Airflow of its own from the beginning."""
+    """A project that isolates Airflow from the start."""
     ini = "trainjob_isolate_airflow = true"
     return Project(tmp_path_factory.mktemp("isolated"), ini, isolated=ISOLATED, **tests_of_the_guide())
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_test_inside_a_task_ends_as_any_other(ordinary):
+def test_a_test_inside_a_task_passes_fails_and_skips_like_any_other(ordinary):
     assert "1 failed" in ordinary.said, ordinary.said
     assert "assert 1 == 2" in ordinary.said
     assert {"test_passes": "PASSED", "test_fails": "FAILED"}.items() <= ordinary.ended("inside").items()
@@ -348,7 +348,7 @@ def test_a_test_inside_a_task_ends_as_any_other(ordinary):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_airflow_is_given_back_as_it_was(ordinary):
+def test_the_airflow_settings_are_restored_after_the_test(ordinary):
     assert ordinary.ended("back") == {"test_one": "PASSED", "test_two": "PASSED"}, ordinary.said
     assert not (ordinary.own_airflow / "airflow.db").exists()
 
@@ -370,17 +370,17 @@ def test_the_tests_of_the_guide_pass(isolated):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("project", ["ordinary", "isolated"])
-def test_nothing_is_left_behind(project, request):
+def test_temporary_folders_are_removed(project, request):
     assert list(request.getfixturevalue(project).temporary.glob("trainjob-*")) == []
 
 
-def test_a_project_that_does_not_use_the_plugin_loads_neither_airflow_nor_the_core(tmp_path):
+def test_the_plugin_imports_neither_airflow_nor_the_core_until_used(tmp_path):
     project = WithoutAirflow(tmp_path, unconcerned=UNCONCERNED)
 
     assert project.ended("unconcerned") == {"test_nothing_is_loaded": "PASSED"}, project.said
 
 
-def test_the_distribution_announces_the_plugin():
+def test_the_distribution_registers_the_plugin():
     import tomllib
 
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]

@@ -1,4 +1,4 @@
-"""Which job a task has, whatever Airflow does with the task: runs, groups, mapping, versions, retries, clears."""
+"""Jobs of task instances: run types, groups, mapping, DAG versions, retries and clearing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def operator(func, args, **arguments):
 
 @pytest.fixture
 def submit(tmp_path):
-    """Submit the job of a task instance without waiting for it; return its name."""
+    """Submit the job of a task instance without waiting; return its name."""
 
     def run(ti, func=wait_for_file, **arguments):
         args = {"path": str(tmp_path / "gate")}
@@ -53,31 +53,31 @@ def later(path: str) -> str:
 
 
 @pytest.mark.parametrize("run_id", RUNS)
-def test_every_kind_of_run_finds_its_job_again(home, submit, client, run_id):
+def test_a_retry_finds_its_job_in_every_kind_of_run(home, submit, client, run_id):
     ti = StandInTaskInstance(run_id=run_id)
     assert submit(ti) == submit(ti.next_try())
     assert len(client.list_jobs()) == 1
 
 
-def test_kinds_of_runs_do_not_share_jobs(home, submit):
+def test_different_kinds_of_runs_have_different_jobs(home, submit):
     assert len({submit(StandInTaskInstance(run_id=run_id)) for run_id in RUNS}) == len(RUNS)
 
 
 @pytest.mark.parametrize("task_id", ["train", "group.train", "a.b.c.Train_It", "x" * 200])
-def test_tasks_of_groups_and_with_long_names_find_their_jobs_again(home, submit, client, task_id):
+def test_a_retry_finds_its_job_for_grouped_and_long_task_ids(home, submit, client, task_id):
     ti = StandInTaskInstance(task_id)
     assert submit(ti) == submit(ti.next_try())
     assert len(client.list_jobs()) == 1
 
 
-def test_each_instance_of_a_mapped_task_has_its_own_job_and_finds_it_again(home, submit, client):
+def test_each_mapped_instance_has_its_own_job_and_finds_it_on_retry(home, submit, client):
     mapped = [StandInTaskInstance(run_id="run", map_index=index) for index in range(3)]
     jobs = [submit(ti) for ti in mapped]
     assert jobs == [submit(ti.next_try()) for ti in mapped]
     assert len(set(jobs)) == len(client.list_jobs()) == 3
 
 
-def test_clearing_one_instance_of_a_mapped_task_leaves_the_jobs_of_the_others_alone(home, submit, client):
+def test_clearing_one_mapped_instance_does_not_affect_the_others(home, submit, client):
     one, other = (StandInTaskInstance(run_id="run", map_index=index) for index in range(2))
     cleared, left = submit(one), submit(other)
     assert submit(one.next_try(cleared=True)) != cleared
@@ -85,14 +85,14 @@ def test_clearing_one_instance_of_a_mapped_task_leaves_the_jobs_of_the_others_al
     assert client.observe(left).outcome is None
 
 
-def test_a_retry_under_a_new_version_of_the_dag_goes_on_with_the_job_of_the_old_one(home, submit, client, caplog):
+def test_a_retry_with_a_new_dag_version_attaches_to_the_job_of_the_old_one(home, submit, client, caplog):
     ti = StandInTaskInstance()
     assert submit(ti) == submit(ti.next_try(), later)
     assert len(client.list_jobs()) == 1
-    assert "goes on as it was first submitted" in caplog.text
+    assert "continues as it was first submitted" in caplog.text
 
 
-def test_clearing_under_a_new_version_of_the_dag_trains_with_the_new_one(home, submit, client, tmp_path):
+def test_clearing_with_a_new_dag_version_trains_with_the_new_one(home, submit, client, tmp_path):
     ti = StandInTaskInstance()
     old = submit(ti)
     new = submit(ti.next_try(cleared=True), later)
@@ -101,8 +101,8 @@ def test_clearing_under_a_new_version_of_the_dag_trains_with_the_new_one(home, s
     assert client.wait(new).result == "of the new version"
 
 
-def test_a_backfill_that_runs_a_day_again_trains_again(home, submit, client):
-    """Airflow clears the task then, which is what counts; the run keeps its name."""
+def test_a_backfill_that_reruns_a_day_trains_again(home, submit, client):
+    """A backfill that reruns a day clears the task; the run keeps its id."""
     ti = StandInTaskInstance(run_id="backfill__2024-01-01T00:00:00+00:00")
     assert submit(ti) != submit(ti.next_try(cleared=True))
     assert len([job for job in client.list_jobs() if job.status != "Failed"]) == 1
@@ -129,7 +129,7 @@ def test_a_task_in_a_mapped_group_returns_its_own_result(run_dag, xcom, client):
     assert len(client.list_jobs()) == 2
 
 
-def test_runs_that_depend_on_the_past_have_a_job_each(run_dag, client):
+def test_runs_with_depends_on_past_have_separate_jobs(run_dag, client):
     with a_dag(schedule="@daily", catchup=False) as dag:
         operator(double, {"number": 1}, depends_on_past=True)
     for day in (1, 2):
@@ -138,7 +138,7 @@ def test_runs_that_depend_on_the_past_have_a_job_each(run_dag, client):
     assert len(client.list_jobs()) == 2
 
 
-def test_a_failure_that_a_retry_can_mend_is_retried_as_another_attempt(run_dag, client):
+def test_a_retryable_failure_is_retried_as_another_attempt(run_dag, client):
     with a_dag() as dag:
         operator(die, {}, retries=1, retry_delay=datetime.timedelta(0))
     run = run_dag(dag)

@@ -1,4 +1,4 @@
-"""Airflow runs jobs on Run:ai by connection alone: the DAG is the one that runs here and on Kubernetes."""
+"""DAGs on Run:ai: only the connection differs from other backends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMESPACE = "runai-team-a"
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    """A cluster that Run:ai manages, behind the connections that the examples name."""
+    """A Run:ai cluster for the connections of the examples."""
     with Cluster(namespaces=[NAMESPACE, "runai"]) as found:
         config = {"backend": "runai", "config_file": str(found.kubeconfig(tmp_path / "config")), "project": "team-a"}
         for name in ("CLUSTER", "RUNAI"):
@@ -38,7 +38,7 @@ def test_the_same_dag_runs_on_runai(dags, run_trainjob_dag, cluster):
     assert (workload["metadata"]["namespace"], workload["status"]["phase"]) == (NAMESPACE, "Completed")
 
 
-def test_the_example_for_runai_trains_on_a_part_of_a_gpu(dags, run_trainjob_dag, cluster):
+def test_the_runai_example_requests_a_fraction_of_a_gpu(dags, run_trainjob_dag, cluster):
     run = run_trainjob_dag(dags["train_on_runai"])
 
     assert run.states == {"train": "success"}

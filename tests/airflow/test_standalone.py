@@ -1,6 +1,6 @@
-"""A whole Airflow with all its processes: what people and clocks do to a task reaches its TrainJob; the examples run.
+"""A complete Airflow: effects of users and timeouts on TrainJobs, and runs of the examples.
 
-One Airflow for all of them: starting one takes longer than most of what is asked of it.
+One Airflow for all of them: starting one takes longer than most of the tests.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from functools import partial
 
 import psutil
 import pytest
-from airflow_here import QUIET_PORTS
-from standalone import EXAMPLES, Task, a_running_airflow, tells_triggers, until
+from airflow_here import UNUSED_PORTS
+from standalone import EXAMPLES, Task, a_running_airflow, needs_trigger_on_kill, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 _DAGS = pathlib.Path(__file__).with_name("standalone_dags.py")
 _DIGITS = ("digits", "registry", "retraining", "ingest_digits", "retrain_digits", "retrain_digits_one_task")
 _ENERGY = ("energy", "nightly_forecast", "promote_forecast", "approve_forecast", "retrain_on_drift")
-#: Seconds without a heartbeat after which a triggerer's triggers are given to another.
+#: Seconds without a heartbeat after which the triggers of a triggerer move to another one.
 _QUICKLY = {"AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "8"}
 
 
 @pytest.fixture(scope="module")
 def drift(tmp_path_factory):
-    """The file by which a monitor reports drift."""
+    """File with which a monitor reports drift."""
     return tmp_path_factory.mktemp("monitor") / "drift.json"
 
 
@@ -53,7 +53,7 @@ def why_it_ended(airflow, ref):
     return until(lambda: airflow.client.observe(ref).outcome).diagnosis.reason
 
 
-def test_a_deferred_task_returns_the_result_and_shows_the_log_of_the_training(airflow, gate):
+def test_a_deferred_task_returns_the_result_and_writes_the_log(airflow, gate):
     task = airflow.start("deferred", gate)
     task.training_while_deferred()
     gate.touch()
@@ -63,50 +63,50 @@ def test_a_deferred_task_returns_the_result_and_shows_the_log_of_the_training(ai
 
 
 def begun(airflow, dag, gate):
-    """A task whose training runs, and its ref; the triggerer of a deferred one follows it."""
+    """Start a task and wait until its training runs; return task and ref."""
     task = airflow.start(dag, gate)
     return task, task.training_while_deferred() if dag == "deferred" else task.training()
 
 
 @pytest.mark.parametrize("state", ["failed", "success"])
-@pytest.mark.parametrize("dag", [pytest.param("deferred", marks=tells_triggers), "waiting"])
-def test_marking_a_task_ends_its_job(airflow, gate, dag, state):
+@pytest.mark.parametrize("dag", [pytest.param("deferred", marks=needs_trigger_on_kill), "waiting"])
+def test_marking_a_task_cancels_its_job(airflow, gate, dag, state):
     task, ref = begun(airflow, dag, gate)
     task.mark(state)
     assert why_it_ended(airflow, ref) == "it was cancelled"
 
 
 @pytest.mark.parametrize("state", ["failed", "success"])
-@pytest.mark.parametrize("dag", [pytest.param("deferred", marks=tells_triggers), "waiting"])
-def test_ending_the_run_of_a_task_ends_its_job(airflow, gate, dag, state):
+@pytest.mark.parametrize("dag", [pytest.param("deferred", marks=needs_trigger_on_kill), "waiting"])
+def test_failing_the_dag_run_cancels_the_job(airflow, gate, dag, state):
     task, ref = begun(airflow, dag, gate)
     airflow.ask("PATCH", f"/api/v2/dags/{dag}/dagRuns/{task.run}", {"state": state})
     assert why_it_ended(airflow, ref) == "it was cancelled"
 
 
 def has_begun_long_ago(airflow, task):
-    """Set back when the run of a task began."""
+    """Change the start time of a task's DAG run to the past."""
     database = airflow.here.environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].removeprefix("sqlite:///")
     with closing(sqlite3.connect(database, timeout=60)) as connection, connection:
         began = "UPDATE dag_run SET start_date = '2001-01-01 00:00:00.000000' WHERE run_id = ?"
         assert connection.execute(began, [task.run]).rowcount == 1
 
 
-@tells_triggers
-def test_a_dag_run_that_times_out_ends_the_job_of_a_deferred_task(airflow, gate):
+@needs_trigger_on_kill
+def test_a_dag_run_timeout_cancels_the_job_of_a_deferred_task(airflow, gate):
     task = airflow.start("run_out_of_time", gate)
     ref = task.training_while_deferred()
     has_begun_long_ago(airflow, task)
     assert why_it_ended(airflow, ref) == "it was cancelled"
 
 
-def test_a_deferred_task_that_times_out_fails_and_ends_its_job(airflow, gate):
+def test_a_deferred_task_that_times_out_fails_and_cancels_its_job(airflow, gate):
     task = airflow.start("out_of_time", gate)
     assert why_it_ended(airflow, task.submitted()) == "it was cancelled"
     task.is_now("failed")
 
 
-def test_a_job_to_be_kept_outlives_its_task(airflow, gate):
+def test_a_job_with_on_kill_keep_outlives_its_task(airflow, gate):
     task = airflow.start("kept", gate)
     ref = task.training_while_deferred()
     task.mark("failed")
@@ -115,7 +115,7 @@ def test_a_job_to_be_kept_outlives_its_task(airflow, gate):
     assert until(lambda: airflow.client.observe(ref).outcome).result == {"accuracy": 0.97}
 
 
-def test_clearing_a_deferred_task_ends_its_job_and_starts_another(airflow, gate):
+def test_clearing_a_deferred_task_cancels_its_job_and_starts_another(airflow, gate):
     task = airflow.start("deferred", gate)
     first = task.training_while_deferred()
     task.clear()
@@ -124,18 +124,18 @@ def test_clearing_a_deferred_task_ends_its_job_and_starts_another(airflow, gate)
     second = task.training()
     gate.touch()
     task.is_now("success")
-    assert airflow.client.outcome(second).status == "Complete"
+    assert airflow.client.get_job_outcome(second).status == "Complete"
 
 
 def process_of(task):
-    """The process in which Airflow runs a task, by the title Airflow gives it."""
+    """Return the process of a task, found by its title."""
     title = f"airflow worker -- {task.instance()['id']}"
     return next(
         process for process in psutil.process_iter(["cmdline"]) if title in " ".join(process.info["cmdline"] or ())
     )
 
 
-def test_a_killed_worker_leaves_the_job_to_the_retry(airflow, gate):
+def test_the_retry_attaches_to_the_job_of_a_killed_worker(airflow, gate):
     task = airflow.start("waiting", gate)
     ref = task.training()
     process_of(task).kill()
@@ -146,7 +146,7 @@ def test_a_killed_worker_leaves_the_job_to_the_retry(airflow, gate):
     assert task.xcom("return_value") == {"accuracy": 0.97}
 
 
-def test_a_new_dataset_starts_the_retraining_which_fetches_it(airflow, gate):
+def test_a_new_dataset_starts_the_retraining_and_is_downloaded(airflow, gate):
     pytest.importorskip("sklearn")
     nightly, *_ = started(airflow, "retrain_digits", "scheduled")
     airflow.end(nightly)
@@ -160,16 +160,16 @@ def test_a_new_dataset_starts_the_retraining_which_fetches_it(airflow, gate):
     assert airflow.causes(run) == [("digits-dataset", "ingest_digits")]
 
 
-# The examples: its scheduler, its triggerer and a person start, continue and approve them.
+# The examples.
 
 
 def started(airflow, dag, kind, number=1):
-    """The runs of a DAG that something else started, once there are so many."""
+    """Wait until a DAG has this number of runs; return them."""
     return until(lambda: len(runs := airflow.runs(dag, kind)) >= number and runs)
 
 
 def promotion(airflow, candidate):
-    """Wait for the run of the gate that a DAG's candidate has started; return its last task."""
+    """Wait for the evaluation run of a DAG's candidate; return its last task."""
     gates = partial(airflow.runs, "promote_forecast", "asset_triggered")
     gated = until(
         lambda: next((run for run in gates() if ("energy-candidate", candidate) in airflow.causes(run)), None)
@@ -177,15 +177,15 @@ def promotion(airflow, candidate):
     return Task(airflow, "promote_forecast", gated["dag_run_id"], "promote")
 
 
-def test_a_report_of_drift_trains_a_candidate_which_goes_through_the_gate(airflow, drift):
-    # Of two candidates at the same moment Airflow may show the gate only one; the nightly one comes by itself.
+def test_a_drift_event_trains_a_candidate_that_is_evaluated(airflow, drift):
+    # Airflow can combine two candidates of the same time into one run; the scheduled one may come at any time.
     nightly, *_ = started(airflow, "nightly_forecast", "scheduled")
     promotion(airflow, "nightly_forecast").is_now("success")
     drift.write_text("{}")
     (run,) = started(airflow, "retrain_on_drift", "asset_triggered")
     first, second = (Task(airflow, each["dag_id"], each["dag_run_id"]) for each in (nightly, run))
     second.is_now("success")
-    # Each run trains on readings of its own: whose error is smaller is a matter of chance.
+    # The errors of two runs are random, so either model can be better.
     is_better = second.xcom("metrics")["error"] < first.xcom("metrics")["error"]
     promotion(airflow, "retrain_on_drift").is_now({True: "success", False: "skipped"}[is_better])
 
@@ -208,7 +208,7 @@ def test_a_backfill_trains_each_past_day_once(airflow):
 
 
 def asked(airflow):
-    """Start the DAG that needs approval; return what the person is asked, and the promotion."""
+    """Start the DAG that needs approval; return the question and the promotion task."""
     run = airflow.start("approve_forecast", "").run
     path = f"/api/v2/dags/approve_forecast/dagRuns/{run}/taskInstances/approve/-1/hitlDetails"
     noted = f"TaskInstance Finished: dag_id=approve_forecast, task_id=approve, run_id={run}"
@@ -216,15 +216,15 @@ def asked(airflow):
     def question():
         train = Task(airflow, "approve_forecast", run).instance()["state"]
         waits = Task(airflow, "approve_forecast", run, "approve").instance()["state"]
-        # To an answer that comes before its scheduler has noted the question, Airflow 3.3.2 asks once more.
-        known = train == "success" and noted in airflow.here.log_of("scheduler").read_text()
+        # Airflow 3.3.2 asks again if the answer arrives before the scheduler has recorded the question.
+        known = train == "success" and noted in airflow.here.get_log_file("scheduler").read_text()
         return known and waits in ("awaiting_input", "deferred") and airflow.ask("GET", path)
 
     return until(question), path, Task(airflow, "approve_forecast", run, "promote")
 
 
 @pytest.mark.parametrize(("answer", "became"), [("Approve", "success"), ("Reject", "skipped")])
-def test_a_person_decides_by_the_numbers(airflow, answer, became):
+def test_an_approval_task_shows_the_metrics(airflow, answer, became):
     question, path, promote = asked(airflow)
     airflow.ask("PATCH", path, {"chosen_options": [answer], "params_input": {}})
     promote.is_now(became)
@@ -233,16 +233,16 @@ def test_a_person_decides_by_the_numbers(airflow, answer, became):
     assert "forecast.json" in question["body"]
 
 
-# Two triggerers: what moves between them goes on, and what a person ends is ended.
+# Two triggerers.
 
 
 @pytest.fixture
 def second_triggerer(airflow):
-    """Start one when the test wants it."""
+    """Start a second triggerer when the test calls the function."""
     started = []
 
     def start():
-        (port,) = random.sample(QUIET_PORTS, 1)
+        (port,) = random.sample(UNUSED_PORTS, 1)
         environment = airflow.here.environment | {"AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(port)}
         with (airflow.home / "second.log").open("w") as output:
             command = [sys.executable, "-m", "airflow", "triggerer"]
@@ -262,7 +262,7 @@ def second_triggerer(airflow):
 
 @pytest.fixture
 def suspended():
-    """Suspend processes; they go on at the end of the test in any case: what is suspended cannot even be ended."""
+    """Suspend processes with SIGSTOP; resume them after the test, because suspended processes ignore SIGTERM."""
     held = []
 
     def suspend(processes):
@@ -277,18 +277,18 @@ def suspended():
 
 
 def first_triggerer(airflow):
-    """The processes of the triggerer that Airflow has had from the beginning."""
+    """Processes of Airflow's first triggerer."""
     leader = psutil.Process(airflow.here._leaders["triggerer"].pid)
     return [leader, *leader.children(recursive=True)]
 
 
 def triggerer_of(task):
-    """The number of the triggerer that waits for a task, None between two."""
+    """Return the id of the triggerer of a task; None while it has none."""
     return (task.instance().get("triggerer_job") or {}).get("id")
 
 
 def moved_from(task, before):
-    """Wait for another triggerer to have the task; return its number."""
+    """Wait until the task has another triggerer; return its id."""
     return until(lambda: (now := triggerer_of(task)) != before and now)
 
 
@@ -296,8 +296,8 @@ def goes_on(airflow, ref):
     return airflow.client.observe(ref).outcome is None
 
 
-@tells_triggers
-def test_a_task_that_moves_between_triggerers_keeps_its_job(airflow, gate, second_triggerer, suspended):
+@needs_trigger_on_kill
+def test_a_deferred_task_that_moves_to_another_triggerer_keeps_its_job(airflow, gate, second_triggerer, suspended):
     task = airflow.start("deferred", gate)
     ref = task.training_while_deferred()
     one, processes = until(lambda: triggerer_of(task)), first_triggerer(airflow)
@@ -306,8 +306,8 @@ def test_a_task_that_moves_between_triggerers_keeps_its_job(airflow, gate, secon
     two = moved_from(task, one)
     for process in processes:
         process.resume()
-    # The first one now ends the trigger with the very reason that it has for a person who ends a task.
-    until(lambda: "cancelled by user action" in task.log() + airflow.here.log_of("triggerer").read_text())
+    # The first triggerer now cancels the trigger in the same way as after a user ended the task.
+    until(lambda: "cancelled by user action" in task.log() + airflow.here.get_log_file("triggerer").read_text())
     assert goes_on(airflow, ref)
     os.kill(another.pid, signal.SIGTERM)
     moved_from(task, two)

@@ -1,4 +1,4 @@
-"""DAGs on the Training Operator: the connection names it, and no task changes."""
+"""DAGs on the Training Operator: only the connection differs from other backends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DAGS = Path(__file__).parents[2] / "dags"
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    """A cluster behind the connections of two examples."""
+    """A cluster for the connections of two examples."""
     with Cluster() as found:
         config = {
             "backend": "training-operator",
@@ -41,7 +41,7 @@ def test_the_dag_that_ran_on_a_trainjob_runs_on_a_pytorchjob(dags, run_trainjob_
     assert job["metadata"]["name"] == run.xcom("train", "ref")["name"]
 
 
-def test_what_only_a_pytorchjob_can_be_told_reaches_it(dags, run_trainjob_dag, cluster):
+def test_pytorchjob_options_reach_the_manifest(dags, run_trainjob_dag, cluster):
     run = run_trainjob_dag(dags["train_on_pytorchjobs"])
 
     (job,) = cluster.objects("PyTorchJob")

@@ -1,4 +1,4 @@
-"""The trigger, on an event loop, against real local jobs."""
+"""TrainJobTrigger with real local jobs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import json
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from airflow_fakes import double, fail
 
-from airflow_provider.triggers import telling
+from airflow_provider.triggers import log_reporter
 from airflow_provider.triggers.trainjob import TrainJobTrigger
 from trainer_core import TrainJobRef
 
@@ -29,29 +30,37 @@ async def test_the_event_holds_the_outcome_as_json(submit, client):
     ref = submit(double, number=2)
     event = await fired(TrainJobTrigger(ref.to_dict()))
     assert event["ref"] == ref.to_dict()
-    assert event["outcome"] == client.outcome(ref).to_dict()
+    assert event["outcome"] == client.get_job_outcome(ref).to_dict()
 
 
-async def test_a_job_that_failed_is_an_outcome_too(submit):
+async def test_the_event_of_a_failed_job_has_its_outcome(submit):
     event = await fired(TrainJobTrigger(submit(fail, message="no").to_dict()))
     assert event["outcome"]["diagnosis"]["reason"] == "ValueError: no"
 
 
-async def test_a_job_that_was_deleted_is_an_outcome_too(submit, client):
+async def test_the_event_of_a_deleted_job_has_an_outcome(submit, client):
     ref = submit(double, number=2)
     client.delete_job(ref.name)
     event = await fired(TrainJobTrigger(ref.to_dict()))
     assert event["outcome"]["diagnosis"]["category"] == "Deleted"
 
 
-async def test_the_log_of_the_training_is_shown_while_it_is_waited_for(submit, task_log, monkeypatch):
-    # What a busy machine cannot read in time is left to the task.
-    monkeypatch.setattr(telling, "_LAST_MOMENT", 60.0)
+async def test_a_job_on_a_host_that_the_triggerer_cannot_see_is_not_reported_as_deleted(submit, tmp_path):
+    ref = replace(submit(double, number=2), namespace=str(tmp_path / "another-disk"))
+    event = await fired(TrainJobTrigger(ref.to_dict()))
+    assert "outcome" not in event
+    assert event["elsewhere"] is True
+    assert "lives on host" in event["error"]
+
+
+async def test_the_log_of_the_training_is_written_during_the_wait(submit, task_log, monkeypatch):
+    # On a busy machine, the default timeout would leave lines to the task.
+    monkeypatch.setattr(log_reporter, "_FINAL_READ_TIMEOUT", 60.0)
     await fired(TrainJobTrigger(submit(double, number=2).to_dict()))
     assert task_log().count("doubling 2") == 1
 
 
-def test_a_trigger_is_made_again_from_what_it_stored():
+def test_a_trigger_can_be_recreated_from_its_serialized_form():
     ref = TrainJobRef("local", "/home", "a-job", "uid").to_dict()
     trigger = TrainJobTrigger(
         ref, backend="local", backend_config={"home": "/x"}, deadline=5.0, on_kill="keep", fail_fast=False
@@ -61,24 +70,24 @@ def test_a_trigger_is_made_again_from_what_it_stored():
     assert TrainJobTrigger(**json.loads(json.dumps(stored))).serialize() == (path, stored)
 
 
-async def test_a_deadline_that_passed_ends_the_job(running, client):
+async def test_a_passed_deadline_cancels_the_job(running, client):
     event = await fired(TrainJobTrigger(running.to_dict(), deadline=time.time() - 1))
     assert "was cancelled" in event["timeout"]
-    assert client.outcome(running).status == "Failed"
+    assert client.get_job_outcome(running).status == "Failed"
 
 
-async def test_a_deadline_that_passed_leaves_a_job_that_is_to_be_kept(running, client):
+async def test_a_passed_deadline_keeps_a_job_with_on_kill_keep(running, client):
     event = await fired(TrainJobTrigger(running.to_dict(), deadline=time.time() - 1, on_kill="keep"))
     assert "was not stopped" in event["timeout"]
     assert client.observe(running).outcome is None
 
 
-async def test_a_backend_that_cannot_be_made_is_an_error_and_not_a_crash(running):
+async def test_an_invalid_backend_configuration_is_an_error_event(running):
     event = await fired(TrainJobTrigger(running.to_dict(), backend="local", backend_config={"hme": "/x"}))
     assert "unknown setting hme" in event["error"]
 
 
-async def test_a_trigger_that_is_cancelled_leaves_the_job_alone(running, client):
+async def test_cancelling_the_trigger_leaves_the_job_running(running, client):
     trigger = TrainJobTrigger(running.to_dict())
     task = asyncio.create_task(events_of(trigger))
     await asyncio.sleep(0)

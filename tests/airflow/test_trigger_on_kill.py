@@ -1,4 +1,4 @@
-"""What a triggerer does to a trigger whose task was ended, and what becomes of the job."""
+"""on_kill of the trigger, called by Airflow's trigger runner."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from airflow.jobs.triggerer_job_runner import TriggerRunner
 from airflow.sdk.execution_time.comms import TaskStatesResult
 from airflow.sdk.execution_time.supervisor import set_supervisor_comms
 from airflow_fakes import double
-from standalone import tells_triggers
+from standalone import needs_trigger_on_kill
 
 from airflow_provider.testing.tasks import StandInTaskInstance
 from airflow_provider.triggers.trainjob import TrainJobTrigger
 
 
 class Supervisor:
-    """Answers for Airflow what a trigger asks of it."""
+    """Supervisor that answers requests of a trigger."""
 
     def __init__(self, states):
         self.states = states
@@ -27,7 +27,7 @@ class Supervisor:
 
 
 class SlowSupervisor(Supervisor):
-    """Answers when it is let go; says that it was asked."""
+    """Supervisor that answers after an event is set, and records requests."""
 
     def __init__(self, states):
         super().__init__(states)
@@ -41,7 +41,7 @@ class SlowSupervisor(Supervisor):
 
 
 class FailingSupervisor(Supervisor):
-    """Fails to answer the first questions."""
+    """Supervisor whose first responses fail."""
 
     def __init__(self, states, failures):
         super().__init__(states)
@@ -67,39 +67,39 @@ async def killed(ref, states, **arguments):
 
 
 async def until(condition):
-    """Wait for something to become true; pytest's timeout is the limit."""
+    """Wait until a function returns a true value; limited by pytest's timeout."""
     while not condition():
         await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("state", ["failed", "success", "skipped", "removed", "queued", None])
-async def test_a_person_who_ends_the_task_ends_the_job(running, client, state):
+async def test_ending_the_task_cancels_the_job(running, client, state):
     await killed(running, {"run": {"train": state}})
-    assert client.outcome(running).diagnosis.reason == "it was cancelled"
+    assert client.get_job_outcome(running).diagnosis.reason == "it was cancelled"
 
 
-async def test_a_task_that_is_gone_needs_its_job_no_more(running, client):
+async def test_the_job_of_a_deleted_task_is_cancelled(running, client):
     await killed(running, {})
-    assert client.outcome(running).status == "Failed"
+    assert client.get_job_outcome(running).status == "Failed"
 
 
-async def test_a_trigger_that_moves_to_another_triggerer_leaves_the_job_alone(running, client):
+async def test_a_trigger_that_moves_to_another_triggerer_keeps_the_job(running, client):
     await killed(running, {"run": {"train": "deferred"}})
     assert client.observe(running).outcome is None
 
 
-async def test_the_state_of_a_mapped_task_is_that_of_its_own_index(running, client):
+async def test_a_mapped_task_reads_the_state_of_its_own_index(running, client):
     await killed(running, {"run": {"train_3": "deferred", "train_4": "failed"}}, map_index=3)
     assert client.observe(running).outcome is None
 
 
-async def test_airflow_is_asked_again_when_it_fails_to_answer(running, client):
+async def test_reading_the_task_state_is_retried(running, client):
     with set_supervisor_comms(FailingSupervisor({"run": {"train": "failed"}}, failures=2)):
         await trigger_for(running).on_kill()
-    assert client.outcome(running).diagnosis.reason == "it was cancelled"
+    assert client.get_job_outcome(running).diagnosis.reason == "it was cancelled"
 
 
-async def test_as_long_as_airflow_does_not_answer_the_job_goes_on(running, client):
+async def test_the_job_is_kept_while_airflow_is_unavailable(running, client):
     supervisor = FailingSupervisor({}, failures=1000)
     with set_supervisor_comms(supervisor):
         ending = asyncio.create_task(trigger_for(running).on_kill())
@@ -108,21 +108,21 @@ async def test_as_long_as_airflow_does_not_answer_the_job_goes_on(running, clien
     assert client.observe(running).outcome is None
 
 
-async def test_a_job_that_is_to_be_kept_outlives_its_task(running, client):
+async def test_on_kill_keep_keeps_the_job(running, client):
     await killed(running, {"run": {"train": "failed"}}, on_kill="keep")
     assert client.observe(running).outcome is None
 
 
-async def test_an_event_that_fired_is_not_undone(submit, client):
+async def test_the_job_is_kept_after_the_event_was_fired(submit, client):
     ref = submit(double, number=2)
     trigger = TrainJobTrigger(ref.to_dict())
     assert [event async for event in trigger.run()]
     await trigger.on_kill()
-    assert client.outcome(ref).status == "Complete"
+    assert client.get_job_outcome(ref).status == "Complete"
 
 
 class Triggerer:
-    """The part of Airflow's triggerer that runs triggers, with one trigger."""
+    """Airflow's trigger runner with one trigger."""
 
     def __init__(self, trigger):
         self._runner = TriggerRunner()
@@ -135,13 +135,13 @@ class Triggerer:
         self.task = details["task"] = asyncio.create_task(self._runner.run_trigger(1, self._trigger))
 
     async def round(self):
-        """Tell the trigger to end, as in every round in which the supervisor names it."""
+        """Cancel the trigger, as the runner does in every round while the supervisor lists it."""
         self._runner.to_cancel.append(1)
         await self._runner.cancel_triggers()
 
 
-@tells_triggers
-async def test_a_job_is_ended_by_a_triggerer_that_repeats_itself_before_airflow_has_answered(running, client):
+@needs_trigger_on_kill
+async def test_repeated_cancellation_by_the_triggerer_does_not_stop_the_cancellation_of_the_job(running, client):
     supervisor = SlowSupervisor({"run": {"train": "failed"}})
     triggerer = Triggerer(trigger_for(running))
     with set_supervisor_comms(supervisor):
@@ -153,20 +153,20 @@ async def test_a_job_is_ended_by_a_triggerer_that_repeats_itself_before_airflow_
         await until(triggerer.task.done)
         supervisor.may_answer.set()
         await until(lambda: client.observe(running).outcome)
-    assert client.outcome(running).diagnosis.reason == "it was cancelled"
+    assert client.get_job_outcome(running).diagnosis.reason == "it was cancelled"
 
 
 class SlowTrigger(TrainJobTrigger):
-    """Takes its time to make a client, as one that looks up a connection."""
+    """Trigger whose client takes long to create."""
 
-    async def _client(self):
+    async def _get_client(self):
         self.begun.set()
         await until(self.may_go_on.is_set)
-        return await super()._client()
+        return await super()._get_client()
 
 
-@tells_triggers
-async def test_a_trigger_that_is_still_starting_ends_its_job(running, client):
+@needs_trigger_on_kill
+async def test_a_trigger_that_is_still_starting_cancels_its_job(running, client):
     trigger = SlowTrigger(running.to_dict())
     trigger.begun, trigger.may_go_on = threading.Event(), threading.Event()
     trigger.task_instance = StandInTaskInstance(run_id="run")
@@ -177,4 +177,4 @@ async def test_a_trigger_that_is_still_starting_ends_its_job(running, client):
         await triggerer.round()
         trigger.may_go_on.set()
         await until(lambda: client.observe(running).outcome)
-    assert client.outcome(running).diagnosis.reason == "it was cancelled"
+    assert client.get_job_outcome(running).diagnosis.reason == "it was cancelled"

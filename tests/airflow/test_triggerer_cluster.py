@@ -1,4 +1,4 @@
-"""Triggers that wait for TrainJobs of a cluster, many in one event loop, whatever happens to cluster and triggerer."""
+"""Many triggers in one event loop, with failures of the cluster and the triggerer."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from airflow.sdk.execution_time.comms import XComResult
 from airflow.sdk.execution_time.supervisor import set_supervisor_comms
 from fake_cluster import Cluster
 
-from airflow_provider import clients
+from airflow_provider import client_cache
 from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.testing.tasks import StandInTaskInstance
-from airflow_provider.triggers import telling, trainjob
+from airflow_provider.triggers import log_reporter, trainjob
 from airflow_provider.triggers.trainjob import TrainJobTrigger
 from trainer_core import CustomTrainerContainer, KubernetesBackendConfig, TrainerClient
-from trainer_core.backends import watching
-from trainer_core.cluster import watch
-from trainer_core.observation import CREATED, RUNNING
+from trainer_core.backends import watch_follower
+from trainer_core.jobs import CREATED, RUNNING
+from trainer_core.k8s import informer
 from trainer_core.request import TrainJobRequest
 
 pytestmark = pytest.mark.timeout(120)
@@ -33,7 +33,7 @@ MANY = 60
 
 @pytest.fixture
 def cluster():
-    """A cluster in which time goes on by `tick` alone."""
+    """A cluster whose time advances only with `tick`."""
     with Cluster(delay=None) as cluster:
         cluster.lives.set("*", "complete")
         yield cluster
@@ -41,14 +41,14 @@ def cluster():
 
 @pytest.fixture(autouse=True)
 def time_to_read(monkeypatch):
-    """The machine of a test may be busy; what is asked here is not how long a last look takes."""
-    monkeypatch.setattr(telling, "_LAST_MOMENT", 60.0)
+    """Increase the timeout of the final log read for busy machines."""
+    monkeypatch.setattr(log_reporter, "_FINAL_READ_TIMEOUT", 60.0)
 
 
 @pytest.fixture
 def no_time_to_read(time_to_read, monkeypatch):
-    """What is to be read does not come."""
-    monkeypatch.setattr(telling, "_LAST_MOMENT", 0.5)
+    """Restore the timeout of the final log read, for logs that hang."""
+    monkeypatch.setattr(log_reporter, "_FINAL_READ_TIMEOUT", 0.5)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def submit(client):
 
 @pytest.fixture
 def wait_for(cluster, tmp_path):
-    """Make a trigger as a triggerer does: from plain data; its task instance keeps XComs."""
+    """Create a trigger from plain data, as a triggerer does, with a stand-in task instance."""
     config = {"config_file": str(cluster.kubeconfig(tmp_path / "config")), "namespace": "default"}
 
     def make(ref, **arguments):
@@ -80,7 +80,7 @@ def wait_for(cluster, tmp_path):
 
 
 class Supervisor:
-    """Keeps XComs for Airflow, and says how often it was asked."""
+    """Supervisor that stores XComs and counts requests."""
 
     def __init__(self):
         self.xcoms = {}
@@ -107,13 +107,13 @@ async def fired(trigger):
 
 
 async def until(condition):
-    """Wait for something to become true; pytest's timeout is the limit."""
+    """Wait until a function returns a true value; limited by pytest's timeout."""
     while not condition():
         await asyncio.sleep(0.01)
 
 
 async def ends(cluster, *tasks):
-    """Let time go on until all these have ended; return what they return."""
+    """Advance the time until all these have finished; return their results."""
     while not all(task.done() for task in tasks):
         cluster.tick()
         await asyncio.sleep(0.02)
@@ -122,7 +122,7 @@ async def ends(cluster, *tasks):
 
 @asynccontextmanager
 async def waiting(*triggers):
-    """Triggers that run; what is left of them at the end is shut down as a triggerer does."""
+    """Running triggers; the remaining ones are cancelled after the test."""
     tasks = [asyncio.create_task(fired(trigger)) for trigger in triggers]
     try:
         yield tasks
@@ -133,7 +133,7 @@ async def waiting(*triggers):
 
 
 def runs(cluster):
-    """Let the first job begin to run; it prints two lines then."""
+    """Start the first job, which then prints two lines."""
 
     def is_running():
         cluster.tick()
@@ -154,20 +154,20 @@ async def test_all_triggers_of_a_connection_share_one_watch(cluster, submit, wai
         watches = cluster.watches
         events = await ends(cluster, *tasks)
     assert {event["outcome"]["status"] for event in events} == {"Complete"}
-    # Of jobs and of pods. The first who comes is listed alone, and so are a few who come while all are being listed.
+    # Lists of jobs and pods. The first trigger lists its own job, and so do a few that start during the first list.
     assert watches == 2
     assert len(asked) < MANY / 2
 
 
-async def test_a_list_that_takes_long_does_not_make_all_ask_for_themselves(cluster, submit, wait_for, monkeypatch):
-    monkeypatch.setattr(watching, "_FIRST_SECONDS", 0.2)
+async def test_a_slow_list_request_does_not_make_each_trigger_poll(cluster, submit, wait_for, monkeypatch):
+    monkeypatch.setattr(watch_follower, "_FIRST_LIST_SECONDS", 0.2)
     refs = [submit(f"job-{number}") for number in range(MANY)]
     cluster.faults.next(hang=3, path="trainjobs", method="GET", times=8)
     cluster.forget_requests()
     async with waiting(*map(wait_for, refs)) as tasks:
         await asyncio.sleep(2)
         asked = [request for request in cluster.requests if request.verb == "get"]
-        # However late that was: what was asked before any could be answered.
+        # Counts the requests before the first response, independent of its time.
         asked = [request for request in asked if request.time < asked[0].time + 2.5]
         events = await ends(cluster, *tasks)
     assert len(asked) <= 8
@@ -183,34 +183,34 @@ async def test_a_change_is_delivered_at_once(cluster, submit, wait_for):
     assert event["outcome"]["status"] == "Complete"
 
 
-async def test_a_training_that_ended_while_nobody_watched_is_delivered_at_once(cluster, client, submit, wait_for):
+async def test_a_training_that_ended_before_the_watch_is_delivered_at_once(cluster, client, submit, wait_for):
     ref = submit()
     cluster.until(lambda: cluster.tick() is not None and client.observe(ref).outcome)
     event = await asyncio.wait_for(fired(wait_for(ref)), 60)
     assert event["outcome"]["result"] == {"loss": 0.25}
 
 
-async def test_a_thousand_triggers_that_start_together_make_one_client(cluster, wait_for, submit):
+async def test_a_thousand_concurrent_triggers_create_one_client(cluster, wait_for, submit):
     trigger = wait_for(submit())
-    made = await asyncio.gather(*(trigger._client() for _ in range(1000)))
+    made = await asyncio.gather(*(trigger._get_client() for _ in range(1000)))
     assert len({id(client) for client in made}) == 1
 
 
-async def test_a_client_is_made_anew_after_some_minutes(monkeypatch, wait_for, submit):
+async def test_a_client_is_created_again_after_some_minutes(monkeypatch, wait_for, submit):
     trigger = wait_for(submit())
-    before = await trigger._client()
-    monkeypatch.setattr(clients, "_KEEP_SECONDS", 0.0)
-    assert await trigger._client() is not before
+    before = await trigger._get_client()
+    monkeypatch.setattr(client_cache, "_KEEP_SECONDS", 0.0)
+    assert await trigger._get_client() is not before
 
 
-async def test_a_client_that_could_not_be_made_is_tried_again():
+async def test_a_failed_client_creation_is_retried():
     for _ in range(2):
         with pytest.raises(ValueError, match="unknown setting hme"):
-            await clients.shared(None, "local", {"hme": "/x"})
+            await client_cache.get_client(None, "local", {"hme": "/x"})
 
 
 class Clock:
-    """A clock that can be put forward: ten minutes of an outage need not take ten minutes."""
+    """A clock that can be advanced, so that an outage of ten minutes takes no time."""
 
     ahead = 0.0
 
@@ -220,9 +220,9 @@ class Clock:
     time = staticmethod(time.time)
 
 
-async def test_an_outage_of_ten_minutes_is_borne(cluster, submit, wait_for, monkeypatch):
+async def test_an_outage_of_ten_minutes_is_tolerated(cluster, submit, wait_for, monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(watch, "_USUAL", watch.Pace(patience=0.1))
+    monkeypatch.setattr(informer, "_DEFAULT_TIMINGS", informer.WatchTimings(error_grace=0.1))
     monkeypatch.setattr(trainjob, "time", clock)
     async with waiting(wait_for(submit())) as (task,):
         runs(cluster)
@@ -238,7 +238,7 @@ async def test_an_outage_of_ten_minutes_is_borne(cluster, submit, wait_for, monk
     assert event["outcome"]["status"] == "Complete"
 
 
-async def test_what_ends_during_an_outage_is_delivered_after_it(cluster, client, submit, wait_for):
+async def test_a_job_that_ends_during_an_outage_is_delivered_after_it(cluster, client, submit, wait_for):
     ref = submit()
     async with waiting(wait_for(ref)) as (task,):
         await until(lambda: cluster.watches == 2)
@@ -250,7 +250,7 @@ async def test_what_ends_during_an_outage_is_delivered_after_it(cluster, client,
         assert (await asyncio.wait_for(task, 60))["outcome"]["status"] == "Complete"
 
 
-async def test_a_watch_whose_place_is_no_longer_kept_begins_anew(cluster, submit, wait_for):
+async def test_a_watch_with_an_expired_resource_version_lists_again(cluster, submit, wait_for):
     async with waiting(wait_for(submit())) as (task,):
         await until(lambda: cluster.watches == 2)
         cluster.compact()
@@ -259,7 +259,7 @@ async def test_a_watch_whose_place_is_no_longer_kept_begins_anew(cluster, submit
     assert event["outcome"]["status"] == "Complete"
 
 
-async def test_a_token_that_is_rotated_is_taken_up(cluster, submit, wait_for, tmp_path):
+async def test_a_rotated_token_is_used(cluster, submit, wait_for, tmp_path):
     async with waiting(wait_for(submit())) as (task,):
         await until(lambda: cluster.watches == 2)
         cluster.tokens = ["another"]
@@ -269,13 +269,13 @@ async def test_a_token_that_is_rotated_is_taken_up(cluster, submit, wait_for, tm
     assert event["outcome"]["status"] == "Complete"
 
 
-async def test_a_triggerer_that_is_restarted_ends_no_job_and_shows_no_line_twice(
+async def test_a_restarted_triggerer_cancels_no_job_and_repeats_no_line(
     cluster, client, submit, wait_for, task_log, supervisor
 ):
     ref = submit()
     async with waiting(wait_for(ref)):
         runs(cluster)
-        await until(lambda: telling.LOG in supervisor.xcoms)
+        await until(lambda: log_reporter.LOG_KEY in supervisor.xcoms)
     assert client.observe(ref).outcome is None
     async with waiting(wait_for(ref)) as (task,):
         (event,) = await ends(cluster, task)
@@ -283,7 +283,7 @@ async def test_a_triggerer_that_is_restarted_ends_no_job_and_shows_no_line_twice
     assert [line for line in task_log().splitlines() if "epoch" in line] == ["[node-0] epoch 1", "[node-0] epoch 2"]
 
 
-async def test_two_triggerers_that_have_the_same_trigger_deliver_the_same(cluster, submit, wait_for):
+async def test_two_triggerers_with_the_same_trigger_deliver_the_same_event(cluster, submit, wait_for):
     ref = submit()
     async with waiting(wait_for(ref), wait_for(ref)) as tasks:
         one, other = await ends(cluster, *tasks)
@@ -295,7 +295,7 @@ def has_been_given_up(cluster, name):
     return "Suspended" in [condition["type"] for condition in conditions]
 
 
-async def test_a_job_that_cannot_get_well_is_ended_unless_it_shall_go_on(cluster, submit, wait_for):
+async def test_fail_fast_cancels_a_job_that_cannot_start(cluster, submit, wait_for):
     cluster.lives.set("*", "invalid-image-name")
     impatient, patient = wait_for(submit("one"), fail_fast=True), wait_for(submit("other"), fail_fast=False)
     async with waiting(impatient, patient) as (ended, goes_on):
@@ -308,7 +308,7 @@ async def test_a_job_that_cannot_get_well_is_ended_unless_it_shall_go_on(cluster
     assert not has_been_given_up(cluster, "other")
 
 
-async def test_the_log_is_shown_while_the_task_is_deferred(cluster, submit, wait_for, task_log):
+async def test_the_log_is_written_while_the_task_is_deferred(cluster, submit, wait_for, task_log):
     async with waiting(wait_for(submit())):
         runs(cluster)
         await until(lambda: "epoch 2" in task_log())
@@ -322,11 +322,11 @@ async def test_progress_is_an_xcom_while_the_task_is_deferred(cluster, submit, w
         runs(cluster)
         line = '[trainjob:progress] {"step": 3, "total": 10, "metrics": {"loss": 0.5}}'
         cluster.write_log(cluster.objects("pods")[0]["metadata"]["name"], line)
-        await until(lambda: telling.PROGRESS in supervisor.xcoms)
+        await until(lambda: log_reporter.PROGRESS_KEY in supervisor.xcoms)
     assert supervisor.xcoms["progress"] == {"step": 3, "total": 10, "metrics": {"loss": 0.5}, "percentage": 30}
 
 
-async def test_many_logs_are_read_at_an_even_pace(cluster, submit, wait_for, supervisor):
+async def test_many_logs_are_read_at_a_limited_rate(cluster, submit, wait_for, supervisor):
     refs = [submit(f"job-{number}") for number in range(MANY)]
     async with waiting(*map(wait_for, refs)):
         runs(cluster)
@@ -342,11 +342,11 @@ def logs_read(cluster):
     return [request for request in cluster.requests if request.path.endswith("/log")]
 
 
-async def test_of_many_who_hear_nothing_for_long_a_few_at_a_time_ask_for_their_job(
+async def test_many_triggers_without_events_recheck_their_jobs_at_different_times(
     cluster, submit, wait_for, monkeypatch
 ):
-    monkeypatch.setattr(watching, "_SILENT_SECONDS", {CREATED: 0.0, RUNNING: 0.0})
-    monkeypatch.setattr(trainjob, "_QUIET", (0.1, 0.2))
+    monkeypatch.setattr(watch_follower, "_STATUS_CHECK_SECONDS", {CREATED: 0.0, RUNNING: 0.0})
+    monkeypatch.setattr(trainjob, "_RECHECK_SECONDS", (0.1, 0.2))
     refs = [submit(f"job-{number}") for number in range(MANY)]
     async with waiting(*map(wait_for, refs)):
         await until(lambda: cluster.watches == 2)
@@ -357,9 +357,7 @@ async def test_of_many_who_hear_nothing_for_long_a_few_at_a_time_ask_for_their_j
     assert asked <= 2 + 5 * seconds
 
 
-async def test_a_log_that_does_not_come_keeps_no_outcome_from_being_delivered(
-    cluster, submit, wait_for, no_time_to_read
-):
+async def test_a_log_read_that_hangs_does_not_delay_the_outcome(cluster, submit, wait_for, no_time_to_read):
     async with waiting(wait_for(submit())) as (task,):
         runs(cluster)
         cluster.faults.next(hang=50, path="/log", method="GET", times=1)
@@ -370,7 +368,7 @@ async def test_a_log_that_does_not_come_keeps_no_outcome_from_being_delivered(
 
 
 class SilentSupervisor(Supervisor):
-    """Does not answer until it may."""
+    """Blocks until it is released."""
 
     def __init__(self):
         super().__init__()
@@ -381,9 +379,7 @@ class SilentSupervisor(Supervisor):
         return super().send(msg)
 
 
-async def test_an_airflow_that_does_not_answer_keeps_no_outcome_from_being_delivered(
-    cluster, submit, wait_for, no_time_to_read
-):
+async def test_an_unavailable_airflow_does_not_delay_the_outcome(cluster, submit, wait_for, no_time_to_read):
     supervisor = SilentSupervisor()
     with set_supervisor_comms(supervisor):
         async with waiting(wait_for(submit())) as (task,):
@@ -395,16 +391,16 @@ async def test_an_airflow_that_does_not_answer_keeps_no_outcome_from_being_deliv
     assert not answered
 
 
-async def test_a_trigger_that_is_over_leaves_nothing_behind(cluster, submit, wait_for):
+async def test_a_finished_trigger_leaves_no_tasks_or_counters(cluster, submit, wait_for):
     async with waiting(wait_for(submit())) as (task,):
         await ends(cluster, task)
     gc.collect()
-    assert telling._Crowd.telling == 0
-    assert telling._Crowd.ending == 0
+    assert log_reporter._Counters.active == 0
+    assert log_reporter._Counters.finishing == 0
 
 
 @pytest.mark.parametrize("fault", [{"hang": 50}, {"status": 503}])
-def test_a_killed_worker_does_not_wait_for_a_cluster_in_trouble(cluster, tmp_path, fault):
+def test_killing_a_worker_does_not_wait_for_an_unavailable_cluster(cluster, tmp_path, fault):
     config = {"config_file": str(cluster.kubeconfig(tmp_path / "config")), "namespace": "default"}
     trainer = CustomTrainerContainer(image="registry.local/train:1")
     operator = TrainJobOperator(

@@ -1,4 +1,4 @@
-"""The TrainJobs page in a real browser, against a running Airflow whose tasks really train.
+"""The TrainJobs page in a browser, with a running Airflow and real trainings.
 
 Needs Chromium (`apt-get install chromium`); Playwright comes with `make install`. What the
 browser shows is kept as build/screenshots/*.png.
@@ -32,7 +32,7 @@ _QUIET = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
-#: A busy machine takes its time.
+#: Timeout in milliseconds for busy machines.
 expect.set_options(timeout=90_000)
 
 
@@ -56,7 +56,7 @@ def is_elsewhere(url, airflow):
 
 
 def of_a_user(browser, airflow, scheme):
-    """A browser whose user has logged in. (Airflow 3.1 forgets at a login which page was asked for.)"""
+    """A browser with a logged-in user. (The login of Airflow 3.1 does not redirect back to the page.)"""
     context = browser.new_context(base_url=airflow.url, viewport={"width": 1280, "height": 900}, color_scheme=scheme)
     token = airflow.ask("GET", "/auth/token")["access_token"]
     context.set_default_timeout(90_000)
@@ -66,7 +66,7 @@ def of_a_user(browser, airflow, scheme):
 
 @pytest.fixture
 def page(browser, airflow):
-    """A page of a browser. What goes wrong in its scripts fails the test, as does any request to another host."""
+    """A page of the browser. Script errors and requests to other hosts fail the test."""
     context = of_a_user(browser, airflow, "light")
     opened = context.new_page()
     problems = []
@@ -79,7 +79,7 @@ def page(browser, airflow):
 
 
 class Training:
-    """A task that trains, its job, and the gate that lets it finish."""
+    """A task with a running training, and the gate that lets it finish."""
 
     def __init__(self, airflow, folder):
         self.gate = folder / "gate"
@@ -90,18 +90,18 @@ class Training:
 
 @pytest.fixture(scope="module")
 def trains(airflow, tmp_path_factory):
-    """A job that trains: for all tests that only look at one."""
+    """A running job shared by tests that do not change it."""
     return Training(airflow, tmp_path_factory.mktemp("trains"))
 
 
 @pytest.fixture
 def own(airflow, tmp_path):
-    """A job that trains, for a test that changes it."""
+    """A running job that the test can change."""
     return Training(airflow, tmp_path)
 
 
 def opened(page, training):
-    """Open the page of a job, by the list."""
+    """Open the page of a job from the list."""
     page.goto("/trainjobs/")
     page.get_by_role("link", name=training.name).click()
     expect(page.get_by_role("heading", level=1)).to_have_text(training.name)
@@ -111,13 +111,13 @@ def opened(page, training):
 
 @pytest.fixture
 def job_page(page, trains):
-    """The page of the job that is only looked at."""
+    """Page of the shared job."""
     return opened(page, trains)
 
 
 @pytest.fixture
 def own_page(page, own):
-    """The page of the job that the test may change."""
+    """Page of the test's own job."""
     return opened(page, own)
 
 
@@ -126,7 +126,7 @@ def keep(page, name):
     page.screenshot(path=_SCREENSHOTS / f"{name}.png", full_page=True)
 
 
-def test_the_list_shows_a_job_its_status_and_its_age(page, trains):
+def test_the_list_shows_a_job_with_status_and_age(page, trains):
     page.goto("/trainjobs/")
     row = page.get_by_role("row", name=trains.name)
     expect(row).to_contain_text("Running")
@@ -136,19 +136,19 @@ def test_the_list_shows_a_job_its_status_and_its_age(page, trains):
     keep(page, "list-light")
 
 
-def test_the_list_is_filtered_and_the_filter_stays_in_the_address(page, trains):
+def test_filters_of_the_list_are_kept_in_the_url(page, trains):
     page.goto("/trainjobs/")
     page.get_by_label("Status").select_option("Failed")
     expect(page.get_by_role("link", name=trains.name)).to_have_count(0)
     page.get_by_label("Status").select_option("Running")
     expect(page.get_by_role("link", name=trains.name)).to_be_visible()
     page.get_by_label("Search").fill("no such job")
-    expect(page.get_by_text("No TrainJob fits these filters.")).to_be_visible()
+    expect(page.get_by_text("No TrainJobs match these filters.")).to_be_visible()
     page.reload()
     expect(page.get_by_label("Search")).to_have_value("no such job")
 
 
-def test_progress_moves_and_curves_grow_while_the_job_trains(job_page):
+def test_progress_and_curves_are_updated_while_the_job_trains(job_page):
     bar = job_page.get_by_role("progressbar", name="Progress of the training")
     curve = job_page.get_by_role("img", name=re.compile("^loss from"))
     expect(curve).to_be_visible()
@@ -158,7 +158,7 @@ def test_progress_moves_and_curves_grow_while_the_job_trains(job_page):
     keep(job_page, "job-light")
 
 
-def test_the_log_grows_and_is_text_only(job_page):
+def test_the_log_is_updated_and_shown_as_text(job_page):
     log = job_page.get_by_role("log")
     expect(log).to_contain_text("<img src=x onerror=alert(1)>")
     before = log.inner_text()
@@ -169,7 +169,7 @@ def test_the_log_grows_and_is_text_only(job_page):
 
 @pytest.fixture
 def growing_log(browser):
-    """The page of a job whose log has one line more each time somebody asks for it; there is no server."""
+    """Page of a job whose log grows by one line with each request; the responses are fake."""
     static = pathlib.Path(ui.__file__).with_name("static")
     begin = "2026-01-01T00:00:00+00:00"
     job = {"name": "train-1", "status": "Running", "created": begin, "started": begin, "actions": []}
@@ -198,7 +198,7 @@ def growing_log(browser):
     context.close()
 
 
-def test_no_line_of_the_log_is_shown_twice_although_two_questions_overlap(growing_log):
+def test_overlapping_log_requests_show_no_line_twice(growing_log):
     log = growing_log.get_by_role("log")
     expect(log).to_contain_text("line 0.")
     for _ in range(3):
@@ -209,10 +209,10 @@ def test_no_line_of_the_log_is_shown_twice_although_two_questions_overlap(growin
     assert len(lines) == len(set(lines))
 
 
-def test_the_log_stays_where_a_reader_scrolled_to(job_page):
+def test_the_log_keeps_its_scroll_position(job_page):
     log = job_page.get_by_role("log")
     until(lambda: log.evaluate("place => place.scrollHeight > place.clientHeight + 100"))
-    # New lines that come at the very moment take the reader to the end once more; he scrolls on, then.
+    # A line that arrives at the same time can scroll to the end once; scroll again.
     until(lambda: log.evaluate("place => { place.scrollTop = 0 }") or not job_page.get_by_label("Follow").is_checked())
     before = log.inner_text()
     expect(log).not_to_have_text(before, use_inner_text=True)
@@ -222,7 +222,7 @@ def test_the_log_stays_where_a_reader_scrolled_to(job_page):
 def test_steps_and_events_are_shown(job_page):
     expect(job_page.get_by_role("table", name="Steps")).to_contain_text("node-0")
     expect(job_page.get_by_role("table", name="Events")).to_be_visible()
-    # Nothing was restarted, and the job has neither failed nor left anything.
+    # No restarts, no failure, no result.
     expect(job_page.get_by_role("columnheader", name="Restarts")).to_have_count(0)
     expect(job_page.get_by_role("heading", name="Result")).to_have_count(0)
     expect(job_page.locator("#notices")).to_be_empty()
@@ -242,7 +242,7 @@ def test_a_job_is_suspended_and_resumed(own_page):
     expect(own_page.get_by_role("button", name="Suspend")).to_be_visible()
 
 
-def test_what_the_server_refuses_is_said_until_the_next_try(job_page):
+def test_a_refused_action_is_shown_until_the_next_action(job_page):
     refusal = "It is being looked after by somebody else."
     job_page.route("**/suspend?*", lambda route: route.fulfill(status=409, json={"detail": refusal}))
     job_page.get_by_role("button", name="Suspend").click()
@@ -252,12 +252,12 @@ def test_what_the_server_refuses_is_said_until_the_next_try(job_page):
     expect(job_page.get_by_role("alert")).to_have_text(refusal)
 
 
-def test_a_job_is_deleted_by_keyboard_alone_and_only_when_confirmed(own_page, airflow, own):
+def test_deleting_a_job_needs_a_confirmation_and_works_by_keyboard(own_page, airflow, own):
     delete = own_page.get_by_role("button", name="Delete", exact=True).first
     delete.focus()
     own_page.keyboard.press("Enter")
     expect(own_page.get_by_role("dialog")).to_be_visible()
-    expect(own_page.get_by_role("button", name="Keep it")).to_be_focused()
+    expect(own_page.get_by_role("button", name="Keep")).to_be_focused()
     keep(own_page, "job-delete")
     own_page.keyboard.press("Escape")
     expect(own_page.get_by_role("dialog")).to_be_hidden()
@@ -271,7 +271,7 @@ def test_a_job_is_deleted_by_keyboard_alone_and_only_when_confirmed(own_page, ai
     keep(own_page, "job-deleted")
 
 
-def test_a_job_is_reached_by_keyboard_alone(page, trains):
+def test_a_job_can_be_opened_by_keyboard(page, trains):
     page.goto("/trainjobs/")
     link = page.get_by_role("link", name=trains.name)
     expect(link).to_be_visible()
@@ -291,19 +291,19 @@ def test_a_finished_job_shows_its_result(own_page, own):
     keep(own_page, "job-complete")
 
 
-def test_a_failed_job_says_why(page, airflow, tmp_path):
+def test_a_failed_job_shows_its_diagnosis(page, airflow, tmp_path):
     ref = airflow.start("train_broken", tmp_path / "gate").submitted()
     until(lambda: airflow.client.observe(ref).outcome)
     page.goto("/trainjobs/?dag=train_broken")
     page.get_by_role("link", name=ref.name).click()
-    expect(page.get_by_role("heading", name="Failed: UserCode")).to_be_visible()
+    expect(page.get_by_role("heading", name="Error in your code")).to_be_visible()
     expect(page.locator("#notices")).to_contain_text("no such file: /data/digits.npz")
     keep(page, "job-failed")
 
 
 @pytest.fixture
 def elsewhere(airflow, tmp_path):
-    """A task that trains, and the client of its jobs, which lie in a folder that the API server does not look at."""
+    """A running task whose jobs are in a state folder that the API server does not read, and a client for it."""
     client = TrainerClient(LocalProcessBackendConfig(home=airflow.home / "elsewhere"))
     task = airflow.start("train_elsewhere", tmp_path / "gate")
     task.submitted()
@@ -312,39 +312,39 @@ def elsewhere(airflow, tmp_path):
         client.delete_job(job.name)
 
 
-def test_a_job_that_the_server_cannot_reach_shows_what_its_task_wrote(page, elsewhere):
+def test_an_unreachable_job_shows_the_xcoms_of_its_task(page, elsewhere):
     name = elsewhere[0].ref()["name"]
     page.goto("/trainjobs/")
     page.get_by_role("link", name=name).click()
-    expect(page.locator("#notices")).to_contain_text("the API server cannot ask the backend")
+    expect(page.locator("#notices")).to_contain_text("The API server cannot read this TrainJob")
     expect(page.get_by_role("button", name="Delete")).to_have_count(0)
-    expect(page.get_by_role("button", name="End")).to_be_visible()
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
     expect(page.get_by_role("progressbar", name="Progress of the training")).to_be_visible()
     expect(page.get_by_role("img", name=re.compile("^loss from"))).to_be_visible()
     expect(page.get_by_role("region", name="Log")).to_have_count(0)
     keep(page, "job-unreachable")
 
 
-def test_a_job_that_the_server_cannot_reach_is_ended_and_run_again_by_its_task(page, elsewhere):
+def test_an_unreachable_job_is_stopped_and_run_again_through_its_task(page, elsewhere):
     task, client = elsewhere
     first = task.ref()["name"]
     task.is_now("deferred")
     page.goto("/trainjobs/")
     page.get_by_role("link", name=first).click()
-    page.get_by_role("button", name="End").click()
-    page.get_by_role("dialog").get_by_role("button", name="End").click()
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("dialog").get_by_role("button", name="Stop").click()
     expect(page.get_by_text("Task state", exact=True).locator("..")).to_contain_text("failed")
-    # Of a task that is cleared while its run is about to fail, Airflow on SQLite forgets that it is to run again.
+    # Airflow on SQLite can lose the clearing of a task while its DAG run is being marked as failed.
     until(lambda: task.run_state() == "failed")
     page.get_by_role("button", name="Run again").click()
     page.get_by_role("dialog").get_by_role("button", name="Run again").click()
     expect(page.get_by_role("heading", level=1)).not_to_have_text(first)
-    expect(page.get_by_role("button", name="End")).to_be_visible()
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
     assert until(lambda: client.observe(first).outcome).diagnosis.reason == "it was cancelled"
     assert len(client.list_jobs()) == 2
 
 
-def test_the_page_is_dark_where_the_browser_is(browser, airflow, trains):
+def test_the_page_follows_the_dark_mode_of_the_browser(browser, airflow, trains):
     context = of_a_user(browser, airflow, "dark")
     page = context.new_page()
     page.goto("/trainjobs/")
@@ -355,7 +355,7 @@ def test_the_page_is_dark_where_the_browser_is(browser, airflow, trains):
     context.close()
 
 
-def test_in_airflows_frame_the_page_takes_its_theme_and_leads_to_its_task(page, trains):
+def test_in_airflows_frame_the_page_uses_its_theme_and_links_to_the_task(page, trains):
     page.goto("/trainjobs/")
     page.evaluate("localStorage.setItem('theme', 'dark')")
     page.goto("/plugin/trainjobs")
@@ -370,8 +370,8 @@ def test_in_airflows_frame_the_page_takes_its_theme_and_leads_to_its_task(page, 
     page.wait_for_url("**/dags/train_digits/runs/**/tasks/train**")
 
 
-def test_the_button_of_a_task_leads_to_its_job(page, trains):
+def test_the_extra_link_of_a_task_opens_its_job(page, trains):
     page.goto(f"/dags/train_digits/runs/{trains.task.run}/tasks/train/details")
-    # Some versions of Airflow open it in a window of its own.
+    # Some versions of Airflow open the link in a new window.
     page.goto(page.get_by_role("link", name="TrainJob", exact=True).get_attribute("href"))
     expect(page.get_by_role("heading", level=1)).to_have_text(re.compile("^train-"))

@@ -1,4 +1,4 @@
-"""The routes of the TrainJobs page in a real API server: who may see and do what, and what they answer."""
+"""Routes of the TrainJobs page in a real API server: permissions and responses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OF_A_JOB = ["api/job", "api/log", "api/manifest"]
 
 @pytest.fixture(scope="module", autouse=True)
 def one_app():
-    """The API server is made once for all tests here, and for no others."""
+    """Create the API server once for all tests of this file."""
     yield
     from airflow.api_fastapi.app import purge_cached_app
 
@@ -36,7 +36,7 @@ def one_app():
 
 @pytest.fixture
 def server(monkeypatch, airflow_db):
-    """The API server with the plugin, and its auth manager."""
+    """API server with the plugin, and its auth manager."""
     monkeypatch.setenv("AIRFLOW__CORE__AUTH_MANAGER", "ui_auth.ByDag")
     monkeypatch.setenv(
         "AIRFLOW__API_AUTH__JWT_SECRET", "long enough for the tests, and for HS512, which wants 64 bytes!!!!"
@@ -61,7 +61,7 @@ def gate(tmp_path):
 
 @pytest.fixture
 def submitted(run_dag, gate, home):
-    """Run a DAG whose task submits a job that trains until the gate is there; return the task."""
+    """Run a DAG whose task submits a job that runs until the gate exists; return the task."""
 
     def run(dag_id, **arguments):
         return task_of(run_dag(a_dag(dag_id, training(gate, **arguments))))
@@ -78,7 +78,7 @@ def until(condition):
 
 @pytest.fixture
 def trains(submitted, client):
-    """A task whose job trains; its first lines are written."""
+    """A task with a running job that has written its first lines."""
 
     def run(dag_id, **arguments):
         task = submitted(dag_id, **arguments)
@@ -92,7 +92,7 @@ def trains(submitted, client):
 @pytest.mark.parametrize(
     ("path", "method"), [*((path, "GET") for path in _PAGES), *((path, "POST") for path in _CHANGES)]
 )
-def test_nobody_gets_in_without_a_login(server, path, method):
+def test_every_route_needs_a_login(server, path, method):
     url = f"/trainjobs{path}?run_id=b&task_id=c".replace("{name}", "trainjobs.js").replace("{dag_id}", "a")
     assert server[0].request(method, url, headers={"X-TrainJobs": "1"}).status_code == 401
 
@@ -104,23 +104,23 @@ def test_there_are_no_other_routes(server):
 
 
 def sent_to(server):
-    """Where somebody is sent who opens a page without a login."""
+    """Return the redirect of a page without a login."""
     answer = server[0].get("/trainjobs/job?dag_id=a", headers={"Accept": "text/html"}, follow_redirects=False)
     assert answer.status_code == 302
     return answer.headers["location"]
 
 
-def test_who_opens_a_page_without_a_login_is_sent_to_it(server):
+def test_a_page_without_a_login_redirects_to_the_login(server):
     assert "login" in sent_to(server)
 
 
 @pytest.mark.skipif(airflow.__version__.startswith("3.1."), reason="Airflow 3.1 forgets at a login what was asked for")
-def test_who_has_logged_in_comes_to_the_page(server):
+def test_the_login_redirects_back_to_the_page(server):
     assert urllib.parse.quote_plus("/trainjobs/job?dag_id=a") in sent_to(server)
 
 
 @pytest.mark.parametrize("path", ["", "job", "assets/trainjobs.js", "assets/trainjobs.css", "assets/icon.svg"])
-def test_pages_run_only_scripts_of_their_own(browse, path):
+def test_pages_have_a_strict_content_security_policy(browse, path):
     answer = browse(VIEWER).get(path)
     assert answer.status_code == 200
     assert "script-src 'self'" in answer.headers["content-security-policy"]
@@ -128,11 +128,11 @@ def test_pages_run_only_scripts_of_their_own(browse, path):
 
 
 @pytest.mark.parametrize("name", ["..%2Fapp.py", "jobs.html", "nothing.js"])
-def test_nothing_but_the_parts_of_the_page_is_an_asset(browse, name):
+def test_only_files_of_the_page_are_served_as_assets(browse, name):
     assert browse(VIEWER).get(f"assets/{name}").status_code == 404
 
 
-def test_a_user_finds_the_jobs_of_the_dags_that_he_may_read(browse, submitted):
+def test_the_list_has_the_jobs_of_readable_dags_only(browse, submitted):
     submitted("open_list")
     submitted("closed_list")
     of_outsider = browse(OUTSIDER).get("api/jobs").json()
@@ -141,17 +141,17 @@ def test_a_user_finds_the_jobs_of_the_dags_that_he_may_read(browse, submitted):
     assert {"open_list", "closed_list"} <= set(of_viewer["dags"])
 
 
-def test_asking_for_a_closed_dag_by_name_finds_no_job(browse, submitted):
+def test_filtering_by_an_unreadable_dag_finds_no_job(browse, submitted):
     submitted("closed_by_name")
     assert browse(OUTSIDER).get("api/jobs", dag="closed_by_name").json()["jobs"] == []
 
 
 @pytest.mark.parametrize("path", _OF_A_JOB)
-def test_a_job_of_a_dag_that_a_user_may_not_read_is_closed_to_him(browse, submitted, path):
+def test_the_job_of_an_unreadable_dag_is_forbidden(browse, submitted, path):
     assert browse(OUTSIDER, submitted("closed_job")).get(path).status_code == 403
 
 
-def test_a_second_dag_in_the_address_opens_no_door(browse, submitted):
+def test_a_second_dag_id_in_the_query_gives_no_access(browse, submitted):
     task = submitted("closed_twice")
     outsider = browse(OUTSIDER, task)
     assert outsider.get("api/job", dag_id="open").status_code == 403
@@ -159,12 +159,12 @@ def test_a_second_dag_in_the_address_opens_no_door(browse, submitted):
     assert outsider.get("api/job", dag_id="closed_twice").status_code == 404
 
 
-def test_all_dags_at_once_open_no_door(browse, submitted):
+def test_the_dag_id_wildcard_gives_no_access(browse, submitted):
     assert browse(OUTSIDER, {**submitted("closed_all"), "dag_id": "~"}).get("api/job").status_code == 404
 
 
 @pytest.mark.parametrize("action", ["suspend", "resume", "delete"])
-def test_who_may_only_look_can_do_nothing(browse, trains, action):
+def test_a_viewer_cannot_change_a_job(browse, trains, action):
     viewer = browse(VIEWER, trains("open_look"))
     assert viewer.post(f"api/{action}").status_code == 403
     job = viewer.job()
@@ -174,7 +174,7 @@ def test_who_may_only_look_can_do_nothing(browse, trains, action):
 @pytest.mark.parametrize(
     "headers", [{"X-TrainJobs": ""}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}]
 )
-def test_what_another_site_makes_a_browser_send_is_refused(browse, trains, headers):
+def test_cross_site_requests_are_refused(browse, trains, headers):
     editor = browse(EDITOR, trains("open_forged"))
     assert editor.post("api/delete", **headers).status_code == 403
     assert editor.job()["status"] == "Running"
@@ -190,7 +190,7 @@ def test_an_editor_suspends_and_resumes_a_job(browse, trains):
     until(lambda: editor.job()["status"] == "Running")
 
 
-def test_a_deleted_job_is_gone_and_the_page_says_who_did_it(browse, trains, client):
+def test_the_page_of_a_deleted_job_shows_who_deleted_it(browse, trains, client):
     task = trains("open_delete")
     editor = browse(EDITOR, task)
     name = ref_of(task).name
@@ -200,7 +200,7 @@ def test_a_deleted_job_is_gone_and_the_page_says_who_did_it(browse, trains, clie
     assert name not in str(browse(EDITOR).get("api/jobs", dag="open_delete").json()["jobs"])
 
 
-def test_a_change_stands_in_the_audit_log(browse, trains):
+def test_a_change_is_recorded_in_the_audit_log(browse, trains):
     from airflow.models.log import Log
     from airflow.utils.session import create_session
     from sqlalchemy import select
@@ -211,7 +211,7 @@ def test_a_change_stands_in_the_audit_log(browse, trains):
         assert (entry.owner, entry.task_id) == ("editor", "train")
 
 
-def test_a_job_that_another_dag_only_claims_is_not_shown(browse, submitted, trains):
+def test_a_job_claimed_by_another_dag_is_not_shown(browse, submitted, trains):
     theirs, mine = trains("closed_victim"), submitted("open_claims")
     push(mine, "ref", ref_of(theirs).to_dict())
     job = browse(OUTSIDER, mine).job()
@@ -221,7 +221,7 @@ def test_a_job_that_another_dag_only_claims_is_not_shown(browse, submitted, trai
     assert browse(OUTSIDER, mine).post("api/delete").status_code == 409
 
 
-def test_a_job_that_another_dag_only_claims_has_no_status_in_the_list(browse, submitted, trains):
+def test_a_job_claimed_by_another_dag_has_no_status_in_the_list(browse, submitted, trains):
     theirs, mine = trains("closed_victim_of_list"), submitted("open_claims_in_list")
     push(mine, "ref", ref_of(theirs).to_dict())
     push(mine, "status", None)
@@ -229,7 +229,7 @@ def test_a_job_that_another_dag_only_claims_has_no_status_in_the_list(browse, su
     assert {"status", "progress"}.isdisjoint(row)
 
 
-def test_a_running_job_shows_how_far_it_is(browse, trains):
+def test_a_running_job_has_progress(browse, trains):
     job = browse(VIEWER, trains("open_running")).job()
     assert job["progress"] == {"step": 4, "total": 4, "percentage": 100, "metrics": {"loss": 0.5}}
     assert [(step["name"], step["status"]) for step in job["steps"]] == [("node-0", "Running")]
@@ -237,7 +237,7 @@ def test_a_running_job_shows_how_far_it_is(browse, trains):
     assert "diagnosis" not in job
 
 
-def test_a_complete_job_shows_what_it_left(browse, run_dag, gate, home):
+def test_a_complete_job_has_metrics_and_artifacts(browse, run_dag, gate, home):
     gate.touch()
     task = task_of(run_dag(a_dag("open_complete", training(gate), wait_for_completion=True)))
     job = browse(EDITOR, task).job()
@@ -245,13 +245,13 @@ def test_a_complete_job_shows_what_it_left(browse, run_dag, gate, home):
     assert job["artifacts"] == {"model": "s3://models/one"}
 
 
-def test_the_list_says_status_and_progress(browse, trains):
+def test_the_list_has_status_and_progress(browse, trains):
     trains("open_rows")
     (row,) = browse(VIEWER).get("api/jobs", dag="open_rows").json()["jobs"]
     assert (row["status"], row["progress"]["percentage"], row["task_id"]) == ("Running", 100, "train")
 
 
-def test_a_task_that_only_waits_for_a_job_has_no_line_of_its_own(browse, run_dag, gate):
+def test_a_sensor_has_no_row_in_the_list(browse, run_dag, gate):
     gate.touch()
     dag = a_dag("open_sensor", training(gate))
     with dag:
@@ -262,13 +262,13 @@ def test_a_task_that_only_waits_for_a_job_has_no_line_of_its_own(browse, run_dag
     assert browse(VIEWER, {**task, "task_id": "wait"}).get("api/job").status_code == 404
 
 
-def test_a_job_that_needs_no_connection_is_in_the_list(browse, run_dag, gate):
+def test_a_job_without_a_connection_is_in_the_list(browse, run_dag, gate):
     run_dag(a_dag("open_without", training(gate), trainjob_conn_id=None))
     (row,) = browse(VIEWER).get("api/jobs", dag="open_without").json()["jobs"]
     assert row["status"] in ("Created", "Running")
 
 
-def test_what_a_task_says_of_its_job_is_data_whatever_it_claims_to_be(browse, submitted):
+def test_xcoms_are_read_as_plain_data(browse, submitted):
     from airflow.models.xcom import XComModel
     from airflow.utils.session import create_session
     from sqlalchemy import update
@@ -282,7 +282,7 @@ def test_what_a_task_says_of_its_job_is_data_whatever_it_claims_to_be(browse, su
     assert row["task_id"] == "train"
 
 
-def test_a_time_without_a_zone_is_refused(browse):
+def test_a_time_without_a_timezone_is_refused(browse):
     assert browse(VIEWER).get("api/jobs", before="2020-01-01T00:00:00").status_code == 422
 
 
@@ -303,7 +303,7 @@ def test_the_list_can_be_filtered(browse, trains, filters, count):
     assert len([row for row in found if row["run_id"] == task["run_id"]]) == count
 
 
-def test_a_log_comes_in_parts_and_progress_apart_from_it(browse, trains):
+def test_a_log_is_read_in_parts_and_progress_is_separate(browse, trains):
     viewer = browse(VIEWER, trains("open_log"))
     first = viewer.get("api/log").json()
     assert "<b>waiting</b>" in first["lines"]
@@ -312,23 +312,23 @@ def test_a_log_comes_in_parts_and_progress_apart_from_it(browse, trains):
     assert (second["lines"], second["next"]) == ([], first["next"])
 
 
-def test_a_log_that_began_anew_is_read_from_its_beginning(browse, trains):
+def test_a_log_that_was_reset_is_read_from_the_beginning(browse, trains):
     viewer = browse(VIEWER, trains("open_log_anew"))
     whole = viewer.get("api/log").json()
     assert viewer.get("api/log", after=whole["next"] + 1).json() == whole
 
 
 @pytest.mark.parametrize("step", ["../../etc/passwd", "node-0/..", "", "NODE"])
-def test_a_step_that_cannot_be_one_is_refused(browse, trains, step):
+def test_an_invalid_step_name_is_refused(browse, trains, step):
     assert browse(VIEWER, trains("open_step")).get("api/log", step=step).status_code == 422
 
 
-def test_a_step_that_the_job_has_not_is_named(browse, trains):
+def test_an_unknown_step_is_named(browse, trains):
     answer = browse(VIEWER, trains("open_no_step")).get("api/log", step="node-7")
     assert (answer.status_code, "node-0" in answer.json()["detail"]) == (409, True)
 
 
-def test_a_secret_that_airflow_knows_is_not_shown(browse, trains):
+def test_a_secret_that_airflow_masks_is_not_shown(browse, trains):
     from airflow.sdk.log import mask_secret
 
     mask_secret("hunter2-of-the-log")
@@ -347,7 +347,7 @@ def test_a_task_without_a_job_has_no_page(browse, submitted):
 
 @pytest.fixture
 def elsewhere(browse, submitted):
-    """A task whose job is on a cluster that the API server has no connection to."""
+    """A task with a job on a cluster without a connection."""
     task = submitted("open_elsewhere")
     push(task, "ref", {**ref_of(task).to_dict(), "backend": "kubernetes", "namespace": "team"})
     push(task, "status", "Complete")
@@ -355,37 +355,37 @@ def elsewhere(browse, submitted):
     return browse(EDITOR, task)
 
 
-def test_without_a_connection_the_page_shows_what_the_task_wrote(elsewhere):
+def test_without_a_connection_the_page_shows_the_xcoms_of_the_task(elsewhere):
     job = elsewhere.job()
     assert (job["status"], job["metrics"], job["namespace"]) == ("Complete", {"accuracy": 0.5}, "team")
     assert "trainjob_default" in job["unreachable"]
 
 
-def test_without_a_connection_the_page_shows_the_progress_that_the_trigger_wrote(elsewhere):
+def test_without_a_connection_the_page_shows_the_progress_xcom(elsewhere):
     push(elsewhere.task, "status", "Created")
     push(elsewhere.task, "progress", {"step": 5, "total": 10, "metrics": {"loss": 1.5}, "percentage": 50})
     job = elsewhere.job()
     assert (job["status"], job["progress"]["percentage"]) == ("Running", 50)
 
 
-def test_without_a_connection_the_page_says_why_a_job_failed(elsewhere):
+def test_without_a_connection_the_page_shows_the_diagnosis_xcom(elsewhere):
     push(elsewhere.task, "status", "Failed")
     push(elsewhere.task, "diagnosis", {"category": "OutOfMemory", "reason": "it was killed", "retryable": False})
     assert elsewhere.job()["diagnosis"]["category"] == "OutOfMemory"
 
 
-def test_without_a_connection_what_is_done_is_done_by_the_task(elsewhere, browse):
+def test_without_a_connection_the_actions_apply_to_the_task(elsewhere, browse):
     assert elsewhere.job()["actions"] == ["rerun"]
     assert browse(VIEWER, elsewhere.task).job()["actions"] == []
 
 
 @pytest.mark.parametrize("action", ["suspend", "resume", "delete"])
-def test_without_a_connection_the_api_server_can_do_nothing_to_a_job(elsewhere, action):
+def test_without_a_connection_the_api_server_refuses_changes_to_a_job(elsewhere, action):
     assert elsewhere.post(f"api/{action}").status_code == 409
 
 
 @pytest.mark.parametrize("name", ["../../etc", "a/../b", "Name"])
-def test_a_name_that_no_job_can_have_is_not_looked_for(browse, submitted, name):
+def test_an_invalid_job_name_is_not_requested(browse, submitted, name):
     task = submitted("open_name")
     push(task, "ref", {**ref_of(task).to_dict(), "name": name})
     assert "is not a DNS label" in browse(VIEWER, task).job()["unreachable"]
@@ -393,7 +393,7 @@ def test_a_name_that_no_job_can_have_is_not_looked_for(browse, submitted, name):
 
 @pytest.fixture
 def on_a_cluster(browse, run_dag, monkeypatch, tmp_path):
-    """A task whose job trains on a cluster that the API server has a connection to."""
+    """A task with a running job on a cluster with a connection."""
     with Cluster(delay=None) as cluster:
         cluster.lives.set("*", "complete")
         extra = {"backend": "kubernetes", "config_file": str(cluster.kubeconfig(tmp_path / "config"))}
@@ -403,7 +403,7 @@ def on_a_cluster(browse, run_dag, monkeypatch, tmp_path):
         yield browse(EDITOR, task), cluster
 
 
-def test_a_job_on_a_cluster_is_asked_about_by_the_connection_of_its_task(on_a_cluster):
+def test_a_job_on_a_cluster_is_read_with_the_connection_of_its_task(on_a_cluster):
     editor, _ = on_a_cluster
     job = editor.job()
     assert (job["backend"], job["namespace"], job["actions"]) == ("kubernetes", "default", ["suspend", "delete"])
@@ -424,13 +424,13 @@ def test_a_job_on_a_cluster_is_deleted(on_a_cluster):
     until(lambda: cluster.get("TrainJob", name) is None)
 
 
-def test_a_job_in_a_folder_that_is_not_the_servers_own_is_not_read(browse, trains, tmp_path):
+def test_a_local_job_in_another_state_folder_is_not_read(browse, trains, tmp_path):
     task = trains("open_folder")
     push(task, "ref", {**ref_of(task).to_dict(), "namespace": str(tmp_path)})
-    assert "is not where this API server looks" in browse(VIEWER, task).job()["unreachable"]
+    assert "is not in the state folder of the API server" in browse(VIEWER, task).job()["unreachable"]
 
 
-def test_airflow_has_the_page_in_its_menu(server, browse):
+def test_the_page_is_in_the_menu_of_airflow(server, browse):
     from airflow.plugins_manager import get_plugin_info
 
     (plugin,) = [plugin for plugin in get_plugin_info() if plugin["name"] == "trainjob"]

@@ -1,4 +1,4 @@
-"""`make airflow-up` and `make airflow-e2e`: a whole Airflow that starts after it was killed, and leaves nothing."""
+"""`make airflow-up` and `make airflow-e2e`: starts after a kill, stops without leftovers, and the checks of the run."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def e2e(here):
 
 @pytest.fixture
 def program(tmp_path):
-    """The program in a folder of its own, where it keeps everything that it makes; with one DAG to read."""
+    """The program in a separate folder for its data, with one DAG."""
     shutil.copytree(ROOT / "tools", tmp_path / "tools", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "dags").mkdir()
     for name in ("approve_forecast", "energy"):
         shutil.copy(ROOT / "dags" / f"{name}.py", tmp_path / "dags")
     yield tmp_path / "tools" / "airflow_up.py"
-    for pid in left_in(tmp_path / ".airflow" / "up"):
+    for pid in list_remaining_processes(tmp_path / ".airflow" / "up"):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
@@ -62,7 +62,7 @@ class Up:
             text=True,
             start_new_session=True,
         )
-        self.said = ""
+        self.output = ""
 
     def __enter__(self):
         return self
@@ -71,52 +71,54 @@ class Up:
         self.process.kill()
         self.process.communicate()
 
-    def invites(self):
-        """Wait until it says that it is there."""
+    def wait_until_ready(self):
+        """Wait until it prints its URL and login."""
         for line in self.process.stdout:
-            self.said += line
+            self.output += line
             if "Ctrl-C" in line:
                 return
-        raise AssertionError(self.said)
+        raise AssertionError(self.output)
 
     @contextmanager
     def api(self):
-        """A client that has logged in as the program says."""
-        url = re.search(r"Airflow: +(\S+)", self.said)[1]
-        username, password = re.search(r"user (\w+), password (\S+)", self.said).groups()
+        """A client that is logged in as the printed user."""
+        url = re.search(r"Airflow: +(\S+)", self.output)[1]
+        username, password = re.search(r"user (\w+), password (\S+)", self.output).groups()
         with httpx.Client(base_url=url, trust_env=False, timeout=60) as client:
             token = client.post("/auth/token", json={"username": username, "password": password}).json()["access_token"]
             client.headers["Authorization"] = f"Bearer {token}"
             yield client
 
 
-def started_in(folder):
-    """The sessions of the Airflow that the folder knows, by name; of a file that is being written, none yet."""
+def read_started_processes(folder):
+    """Return the recorded session ids by process name; empty while the record is being written."""
     with suppress(FileNotFoundError, ValueError):
         return {name: session for name, (session, _) in json.loads((folder / "processes.json").read_text()).items()}
     return {}
 
 
-def left_in(folder):
-    """The processes of the Airflow that the folder knows."""
-    for session in started_in(folder).values():
-        yield from (pid for pid in psutil.pids() if session_of(pid) == session)
+def list_remaining_processes(folder):
+    """Yield the pids of the folder's Airflow that still run."""
+    for session in read_started_processes(folder).values():
+        yield from (pid for pid in psutil.pids() if get_session(pid) == session)
 
 
-def session_of(pid):
+def get_session(pid):
     with suppress(OSError):
         return os.getsid(pid)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_it_runs_right_after_it_was_killed_and_ends_at_ctrl_c(program, here, tmp_path):
+def test_it_starts_again_after_sigkill_and_stops_at_ctrl_c(program, here, tmp_path):
     folder = tmp_path / ".airflow" / "up"
     with Up(program) as killed:
-        here.until(lambda: len(started_in(folder)) == len(here.COMPONENTS), "all its processes have started")
+        here.wait_until(
+            lambda: len(read_started_processes(folder)) == len(here.COMPONENTS), "all its processes have started"
+        )
         killed.process.kill()
     with Up(program) as up:
-        up.invites()
+        up.wait_until_ready()
         with up.api() as api:
             health = api.get("/api/v2/monitor/health").json()
         up.process.send_signal(signal.SIGINT)
@@ -125,18 +127,18 @@ def test_it_runs_right_after_it_was_killed_and_ends_at_ctrl_c(program, here, tmp
     assert {part["status"] for part in health.values()} == {"healthy"}
     assert (up.process.returncode, rest.splitlines()[-1]) == (
         0,
-        "airflow-up: ended; `make airflow-up` goes on where it was",
+        "airflow-up: stopped; `make airflow-up` continues with the same data",
     )
-    assert list(left_in(folder)) == []
+    assert list(list_remaining_processes(folder)) == []
 
 
-def test_a_second_one_in_the_same_folder_is_refused(here, tmp_path):
+def test_a_second_airflow_in_the_same_folder_is_refused(here, tmp_path):
     first, second = here.AirflowHere(tmp_path / "up"), here.AirflowHere(tmp_path / "up")
-    with first._lock, pytest.raises(here.AirflowHereError, match=r"one runs already in .*up; end it first"):
+    with first._lock, pytest.raises(here.AirflowHereError, match=r"an Airflow already runs in .*up; stop it first"):
         second.__enter__()
 
 
-def test_a_port_that_is_taken_is_left_to_its_owner(here, tmp_path):
+def test_a_port_in_use_is_refused(here, tmp_path):
     with socket.socket() as owner:
         owner.bind(("127.0.0.1", 0))
         owner.listen()
@@ -144,24 +146,24 @@ def test_a_port_that_is_taken_is_left_to_its_owner(here, tmp_path):
         assert here.AirflowHere(tmp_path / "up", ports=[taken]).port != taken
 
 
-def test_a_port_that_is_free_is_taken(here, tmp_path):
-    (free,) = random.sample(here.QUIET_PORTS, 1)
+def test_a_free_port_is_accepted(here, tmp_path):
+    (free,) = random.sample(here.UNUSED_PORTS, 1)
     assert here.AirflowHere(tmp_path / "up", ports=[free]).port == free
 
 
-def test_what_does_not_become_true_is_named(here):
-    with pytest.raises(here.AirflowHereError, match=r"^the task is deferred: not within 0 s$"):
-        here.until(lambda: None, "the task is deferred", patience=0.01)
+def test_a_timeout_names_the_condition(here):
+    with pytest.raises(here.AirflowHereError, match=r"^the task is deferred: not true after 0 s$"):
+        here.wait_until(lambda: None, "the task is deferred", timeout=0.01)
 
 
-def test_a_number_that_another_process_has_now_is_no_leftover(here):
+def test_a_reused_pid_is_not_a_leftover_process(here):
     own = psutil.Process()
-    assert not here._is_another(own.pid, own.create_time())
-    assert here._is_another(own.pid, own.create_time() - 3600)
+    assert not here._is_reused_pid(own.pid, own.create_time())
+    assert here._is_reused_pid(own.pid, own.create_time() - 3600)
 
 
 class Run:
-    """A DAG run as the end-to-end run reads it."""
+    """A DAG run with the interface that the end-to-end run uses."""
 
     def __init__(self, dag, tries, jobs=None):
         self.dag = dag
@@ -178,32 +180,32 @@ class Run:
         return self._jobs.get(task)
 
 
-def test_a_task_that_succeeded_twice_is_told(e2e):
+def test_a_task_that_succeeded_twice_is_reported(e2e):
     right = Run("retrain_digits", {"train": ["failed", "success"], "wait": ["success"]})
     wrong = Run("retrain_digits_one_task", {"retrain": ["success", "success"]})
 
-    assert list(e2e.tasks_that_went_wrong([right, wrong])) == [
-        "task retrain of retrain_digits_one_task has the tries ['success', 'success'], not ['success']"
+    assert list(e2e.check_tasks([right, wrong])) == [
+        "task retrain of retrain_digits_one_task has the tries ['success', 'success'], expected ['success']"
     ]
 
 
-def test_a_worker_that_was_not_killed_is_told(e2e):
+def test_a_worker_that_was_not_killed_is_reported(e2e):
     missed = Run("retrain_digits", {"train": ["success"]})
 
-    assert list(e2e.tasks_that_went_wrong([missed])) == [
-        "task train of retrain_digits has the tries ['success'], not ['failed', 'success']"
+    assert list(e2e.check_tasks([missed])) == [
+        "task train of retrain_digits has the tries ['success'], expected ['failed', 'success']"
     ]
 
 
 def train(seed: int) -> None: ...
 
 
-def test_a_second_training_is_told(e2e, client, submit):
+def test_a_second_training_is_reported(e2e, client, submit):
     first, second = submit(train, seed=1), submit(train, seed=2)
     run = Run("retrain_digits", {"train": [], "wait": []}, {"train": first.name, "wait": first.name})
 
-    (told,) = e2e.jobs_that_went_wrong([run], client)
+    (problem,) = e2e.check_jobs([run], client)
 
-    assert told == (
-        f"the backend has the TrainJobs {sorted([first.name, second.name])}, the runs know of {[first.name]}"
+    assert problem == (
+        f"the backend has the TrainJobs {sorted([first.name, second.name])}, the runs refer to {[first.name]}"
     )

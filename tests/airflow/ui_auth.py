@@ -1,4 +1,4 @@
-"""Airflow's simple auth manager, and DAGs that are closed to somebody: the simple one knows no permission by DAG."""
+"""Airflow's simple auth manager, extended by DAGs that one user cannot read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleA
 
 
 class ByDag(SimpleAuthManager):
-    """Who is called "outsider" may not even read the DAGs whose name begins with "closed"."""
+    """The user "outsider" cannot read DAGs whose id begins with "closed"."""
 
     def is_authorized_dag(self, *, method, user, access_entity=None, details=None):
         dag_id = (details and details.id) or ""

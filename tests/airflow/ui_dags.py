@@ -1,4 +1,4 @@
-"""The DAGs of test_ui_page.py: trainings that report, until the file named in the run's configuration is there."""
+"""DAGs of test_ui_page.py: trainings with progress that run until the file in the run's configuration exists."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def train(gate: str) -> dict:
     from trainer_core import progress
 
     total = 1500
-    # Again and again: however long a test takes, its job trains.
+    # Repeats its steps, so that the job runs as long as the test.
     for step in itertools.cycle(range(1, total + 1)):
         loss = 2.3 * math.exp(-step / 60) + 0.08 + 0.02 * math.sin(step)
         accuracy = 1 - 0.9 * math.exp(-step / 50)
@@ -53,5 +53,5 @@ def a_dag(name: str, func, **arguments) -> DAG:
 
 train_digits = a_dag("train_digits", train)
 train_broken = a_dag("train_broken", fail)
-#: Its jobs lie where only its tasks look.
+#: State folder that only the tasks use.
 train_elsewhere = a_dag("train_elsewhere", train, backend_config={"home": f"{os.environ['AIRFLOW_HOME']}/elsewhere"})

@@ -1,4 +1,4 @@
-"""An API server in this process, its users, and DAGs whose tasks have submitted TrainJobs."""
+"""An API server in this process, its users, and DAGs with submitted TrainJobs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from trainer_core import CustomTrainer, TrainJobRef
 
 EDITOR = {"username": "editor", "role": "USER"}
 VIEWER = {"username": "viewer", "role": "VIEWER"}
-#: Not even a viewer of the DAGs whose name begins with "closed".
+#: A user without access to DAGs whose id begins with "closed".
 OUTSIDER = {"username": "outsider", "role": "USER"}
 
 
 class Browser:
-    """Asks the API server as one user, as the page does."""
+    """Client of the API server for one user."""
 
     def __init__(self, client, manager, user, task=None):
         from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
@@ -80,7 +80,7 @@ def training(gate, **arguments):
 
 
 def push(task, key, value):
-    """Write an XCom as a task would."""
+    """Write an XCom of a task."""
     from airflow.models.xcom import XComModel
 
     XComModel.set(key, value, **task)

@@ -1,4 +1,4 @@
-"""A worker of tests: runs a task in processes that can be killed.
+"""Worker for tests: runs a task in processes that can be killed.
 
 Airflow is imported once; each try is a fork of this program. Commands are read from stdin, one JSON object a line;
 each is answered by one line, when its try has ended.
@@ -26,7 +26,7 @@ from trainer_core import CustomTrainer
 
 
 def train(folder: str) -> int:
-    """Count that it ran; go on until the gate opens."""
+    """Count the run; continue until the gate opens."""
     import pathlib
     import time
 
@@ -43,7 +43,7 @@ def die_at(point: str, stop: str | None) -> None:
 
 
 class Task(TrainJobOperator):
-    """The operator, stopped where a test says."""
+    """Operator that stops at a point that the test chooses."""
 
     stop: str | None = None
 
@@ -69,7 +69,7 @@ class Task(TrainJobOperator):
 
 
 class TaskInstance(StandInTaskInstance):
-    """Keeps XComs in files, as Airflow keeps them in its database."""
+    """Task instance that stores XComs in files."""
 
     folder = ""
     stop: str | None = None

@@ -1,4 +1,4 @@
-"""The command in a folder with training code."""
+"""The command `trainjob` in a folder with training code."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def uses_a_global():
 
 @pytest.fixture
 def trainjob(tmp_path, monkeypatch, capsys):
-    """The command with a home of its own, no terminal, no other backend."""
+    """The command with the local backend, an empty home folder, and no terminal."""
     (tmp_path / "train.py").write_text(TRAINING)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TRAINJOB_HOME", str(tmp_path / "home"))

@@ -1,4 +1,4 @@
-"""What the command does, from outside."""
+"""Subcommands for TrainJobs on the local backend: results, exit codes and messages."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import yaml
 RUN = ("--runtime", "python")
 
 
-def test_a_function_is_submitted_waited_for_and_its_result_printed(trainjob):
+def test_submit_and_wait_print_the_result_of_a_function(trainjob):
     done = trainjob("submit", "train:train", "-a", "x=3", "-a", "rate=0.25", *RUN, "--name", "job", "--wait")
 
     assert (done.returncode, done.stdout) == (0, "job Complete {'x': 3, 'accuracy': 0.25}\n")
     assert "job Complete 100%" in done.stderr
 
 
-def test_submitting_prints_the_name_that_other_commands_take(trainjob):
+def test_submit_prints_the_name_for_other_commands(trainjob):
     name = trainjob("submit", "train:train", "-a", "x=3", *RUN).stdout.strip()
 
     assert trainjob("wait", name).returncode == 0
@@ -30,7 +30,7 @@ def test_submitting_prints_the_name_that_other_commands_take(trainjob):
     assert trainjob.json("get", name)["outcome"]["metrics"] == {"loss": 0.25, "x": 3.0, "accuracy": 0.5}
 
 
-def test_a_failed_job_ends_the_command_with_1_and_says_why(trainjob):
+def test_a_failed_job_exits_with_1_and_prints_the_reason(trainjob):
     done = trainjob("submit", "train:train", "-a", "x=3", "-a", "fail=true", *RUN, "--wait")
 
     assert done.returncode == 1
@@ -61,14 +61,14 @@ def test_the_request_of_a_job_can_be_submitted_again_under_another_name(trainjob
     assert done.stdout == "second Complete {'x': 3, 'accuracy': 0.5}\n"
 
 
-def test_submitting_the_same_again_gives_the_same_job(trainjob):
+def test_submitting_the_same_request_twice_creates_one_job(trainjob):
     arguments = ("submit", "train:train", "-a", "x=3", *RUN, "--name", "job", "--wait")
 
     assert trainjob(*arguments).stdout == trainjob(*arguments).stdout
     assert trainjob.jobs == ["job"]
 
 
-def test_another_job_of_the_same_name_is_a_conflict(trainjob):
+def test_another_request_with_the_same_name_exits_with_4(trainjob):
     trainjob("submit", "train:train", "-a", "x=3", *RUN, "--name", "job", "--wait")
     done = trainjob("submit", "train:train", "-a", "x=4", *RUN, "--name", "job")
 
@@ -76,7 +76,7 @@ def test_another_job_of_the_same_name_is_a_conflict(trainjob):
     assert "exists with another request" in done.stderr
 
 
-def test_initialize_tells_where_the_data_lies(trainjob):
+def test_initialize_prints_the_uri_of_the_fetched_data(trainjob):
     (trainjob.folder / "data").mkdir()
     (trainjob.folder / "data" / "a.txt").write_text("a")
     done = trainjob("initialize", "--dataset", (trainjob.folder / "data").as_uri(), "--wait", "-o", "json")
@@ -84,7 +84,7 @@ def test_initialize_tells_where_the_data_lies(trainjob):
     assert json.loads(done.stdout)["result"]["dataset"].startswith("file:///")
 
 
-def test_logs_follow_to_the_end_of_the_job(trainjob):
+def test_logs_are_followed_until_the_job_has_ended(trainjob):
     gate = trainjob.folder / "gate"
     trainjob("submit", "train:wait_for", "-a", f"path={gate}", *RUN, "--name", "job")
     following = trainjob.start("logs", "-f", "job")
@@ -95,7 +95,7 @@ def test_logs_follow_to_the_end_of_the_job(trainjob):
     following.communicate()
 
 
-def test_ctrl_c_leaves_the_job_running_and_says_so(trainjob):
+def test_ctrl_c_ends_the_wait_and_not_the_job(trainjob):
     gate = trainjob.folder / "gate"
     trainjob("submit", "train:wait_for", "-a", f"path={gate}", *RUN, "--name", "job")
     waiting = trainjob.start("wait", "job")
@@ -104,12 +104,12 @@ def test_ctrl_c_leaves_the_job_running_and_says_so(trainjob):
     _, err = waiting.communicate()
 
     assert waiting.returncode == 130
-    assert "job goes on; `trainjob wait job` waits again" in err
+    assert "TrainJob job is still running; wait for it again with `trainjob wait job`" in err
     gate.touch()
     assert trainjob("wait", "job").returncode == 0
 
 
-def test_waiting_that_takes_too_long_ends_with_5(trainjob):
+def test_a_timeout_of_a_wait_exits_with_5(trainjob):
     trainjob("submit", "train:wait_for", "-a", "path=never", *RUN, "--name", "job")
 
     assert trainjob("wait", "job", "--timeout", "0.2").returncode == 5
@@ -128,7 +128,7 @@ def test_a_job_is_suspended_resumed_cancelled_and_deleted(trainjob):
     assert trainjob.json("list") == []
 
 
-def test_lists_are_one_line_a_job_newest_first(trainjob):
+def test_list_prints_one_line_for_each_job_newest_first(trainjob):
     for name in ("first", "second"):
         trainjob("submit", "train:train", "-a", "x=1", *RUN, "--name", name, "--wait")
     lines = trainjob("list").stdout.splitlines()
@@ -140,12 +140,12 @@ def test_lists_are_one_line_a_job_newest_first(trainjob):
     ]
 
 
-def test_runtimes_are_listed_and_one_shows_its_packages(trainjob):
+def test_runtimes_lists_runtimes_and_the_packages_of_one(trainjob):
     assert [runtime["name"] for runtime in trainjob.json("runtimes")] == ["python", "torch-distributed"]
     assert any(package.startswith("pydantic==") for package in trainjob.json("runtimes", "python")["packages"])
 
 
-def test_render_prints_what_would_be_created_and_creates_nothing(trainjob):
+def test_render_prints_the_manifest_and_creates_nothing(trainjob):
     rendered = yaml.safe_load(trainjob("render", "train:train", "-a", "x=1", *RUN, "--name", "job").stdout)
 
     assert [step["name"] for step in rendered["steps"]] == ["node-0"]
@@ -158,7 +158,7 @@ def test_render_prints_what_would_be_created_and_creates_nothing(trainjob):
         (
             ("submit", "train:train", "-a", "x=1", "--runtime", "nope"),
             3,
-            "no runtime 'nope'.*python, torch-distributed",
+            "runtime 'nope' does not exist.*python, torch-distributed",
         ),
         (("submit", "train:train", *RUN), 2, "x"),
         (("submit", "train:train", "-a", "x=many", *RUN), 2, "x.*many"),
@@ -169,37 +169,41 @@ def test_render_prints_what_would_be_created_and_creates_nothing(trainjob):
             "it has the functions train, uses_a_global, wait",
         ),
         (("submit", "train:LIMIT.nothing", *RUN), 2, r"no attribute 'nothing'; it has the functions \(none\)"),
-        (("submit", "nothing:main", *RUN), 2, "named 'nothing'; go to the folder where nothing lies, or install it"),
-        (("submit", "no.thing:main", *RUN), 2, "named 'no'; go to the folder where no lies, or install it"),
+        (
+            ("submit", "nothing:main", *RUN),
+            2,
+            "named 'nothing'; change to the folder that contains nothing, or install it",
+        ),
+        (("submit", "no.thing:main", *RUN), 2, "named 'no'; change to the folder that contains no, or install it"),
         (("submit", "train.py", *RUN), 2, "module:function"),
         (("submit", "train:uses_a_global", *RUN), 2, "LIMIT"),
-        (("submit", *RUN), 2, "module:function, or --file"),
+        (("submit", *RUN), 2, "module:function, a definition with --file"),
         (("submit", "train:train", "-a", "x=1", *RUN, "--name", "a/b"), 2, "job name 'a/b'"),
         (("submit", "train:train", "-a", "x=1", *RUN, "--nodes", "-1"), 2, "num_nodes"),
         (("submit", "train:train", "-a", "x=1", *RUN, "--dataset", "file:///nowhere"), 2, "/nowhere does not exist"),
-        (("submit", "--file", "nowhere.yaml"), 2, "nowhere.yaml cannot be read: there is no file /.*; give the path"),
-        (("submit", "train:train", "--file", "job.yaml"), 2, "either train:train or --file"),
+        (("submit", "--file", "nowhere.yaml"), 2, "nowhere.yaml cannot be read: /.* does not exist; give the path"),
+        (("submit", "train:train", "--file", "job.yaml"), 2, "train:train and --file cannot be used together"),
         (
             ("submit", "--image", "train:1.0", "-a", "x=1", "-p", "numpy"),
             2,
-            "--arg, --package goes with module:function",
+            "--arg, --package cannot be used without a training function",
         ),
         (("submit", "--image", "train:1.0", *RUN), 2, "image"),
         (("initialize",), 2, "--dataset URI"),
-        (("get", "nobody"), 3, "no TrainJob 'nobody'"),
-        (("wait", "nobody"), 3, "no TrainJob 'nobody'"),
-        (("wait", "../jobs"), 3, "no TrainJob '../jobs'"),
-        (("get", ""), 3, "no TrainJob ''"),
-        (("get", "a" * 300), 3, "no TrainJob 'aaa"),
+        (("get", "missing"), 3, "TrainJob 'missing' does not exist"),
+        (("wait", "missing"), 3, "TrainJob 'missing' does not exist"),
+        (("wait", "../jobs"), 3, "TrainJob '../jobs' does not exist"),
+        (("get", ""), 3, "TrainJob '' does not exist"),
+        (("get", "a" * 300), 3, "TrainJob 'aaa"),
         (("submit", ".train:train", *RUN), 2, "module:function"),
-        (("submit", "train:train", "-a", "x=1", *RUN, "--timeout", "5"), 2, "--timeout goes with --wait"),
-        (("wait", "nobody", "--timeout", "-1"), 2, "--timeout"),
+        (("submit", "train:train", "-a", "x=1", *RUN, "--timeout", "5"), 2, "--timeout needs --wait"),
+        (("wait", "missing", "--timeout", "-1"), 2, "--timeout"),
         (("--backend", "moon", "list"), 2, "unknown backend 'moon'; known are"),
         (("launch",), 2, "launch"),
         (("list", "--wrong"), 2, "--wrong"),
     ],
 )
-def test_a_mistake_is_one_line_and_creates_nothing(trainjob, arguments, code, message):
+def test_an_error_is_one_line_and_creates_nothing(trainjob, arguments, code, message):
     done = trainjob(*arguments)
 
     assert done.returncode == code
@@ -209,7 +213,7 @@ def test_a_mistake_is_one_line_and_creates_nothing(trainjob, arguments, code, me
     assert trainjob.jobs == []
 
 
-def test_unknown_keys_of_a_definition_are_refused_with_the_known_ones(trainjob):
+def test_an_unknown_key_of_a_definition_is_rejected_with_the_known_keys(trainjob):
     (trainjob.folder / "job.yaml").write_text("trainr: {}")
     done = trainjob("submit", "--file", "job.yaml")
 
@@ -226,7 +230,7 @@ def test_unknown_keys_of_a_definition_are_refused_with_the_known_ones(trainjob):
         ("import sys; sys.exit(3)", "SystemExit: 3"),
     ],
 )
-def test_a_module_that_fails_when_it_is_imported_is_bad_input(trainjob, module, message):
+def test_a_module_that_cannot_be_imported_is_invalid_input(trainjob, module, message):
     (trainjob.folder / "broken.py").write_text(module)
     done = trainjob("submit", "broken:main", *RUN)
 
@@ -235,7 +239,7 @@ def test_a_module_that_fails_when_it_is_imported_is_bad_input(trainjob, module, 
     assert message in line
 
 
-def test_a_module_may_change_directory_and_search_path(trainjob):
+def test_a_module_may_change_the_working_directory_and_the_search_path(trainjob):
     module = "import os, sys\nos.chdir('/')\nsys.path.pop(0)\ndef main():\n    return 'it ran'\n"
     (trainjob.folder / "wanders.py").write_text(module)
     out, err = trainjob.start("submit", "wanders:main", *RUN, "--name", "job", "--wait").communicate()
@@ -250,7 +254,7 @@ def test_a_module_may_change_directory_and_search_path(trainjob):
         ({"initializer": 5}, "Initializer must be a dict"),
     ],
 )
-def test_a_value_of_the_wrong_kind_in_a_definition_is_refused(trainjob, definition, message):
+def test_a_value_of_the_wrong_type_in_a_definition_is_rejected(trainjob, definition, message):
     trainer = {"func": "train:train", "func_args": {"x": 1}}
     (trainjob.folder / "job.yaml").write_text(yaml.safe_dump({"runtime": "python", "trainer": trainer, **definition}))
     done = trainjob("submit", "--file", "job.yaml")
@@ -260,13 +264,16 @@ def test_a_value_of_the_wrong_kind_in_a_definition_is_refused(trainjob, definiti
     assert trainjob.jobs == []
 
 
-def test_flags_that_a_definition_would_override_are_refused(trainjob):
+def test_flags_of_functions_are_rejected_with_a_definition(trainjob):
     (trainjob.folder / "job.yaml").write_text("trainer: {func: 'train:train'}")
 
-    assert "--nodes goes with module:function" in trainjob("submit", "-f", "job.yaml", "--nodes", "2").stderr
+    assert (
+        "--nodes cannot be used with --file; set it in the definition"
+        in trainjob("submit", "-f", "job.yaml", "--nodes", "2").stderr
+    )
 
 
-def test_a_reader_that_has_seen_enough_is_no_failure(trainjob):
+def test_a_closed_pipe_is_not_an_error(trainjob):
     (trainjob.folder / "talks.py").write_text("def main():\n    print('line\\n' * 100_000)\n")
     trainjob("submit", "talks:main", *RUN, "--name", "job", "--wait")
     with trainjob.start("logs", "job") as reading:
@@ -275,20 +282,22 @@ def test_a_reader_that_has_seen_enough_is_no_failure(trainjob):
         assert (reading.wait(100), reading.stderr.read()) == (0, "")
 
 
-def test_output_that_cannot_be_written_is_one_line(trainjob):
+def test_an_error_of_standard_output_is_one_line(trainjob):
     with Path("/dev/full").open("w") as full, trainjob.start("runtimes", stdout=full) as running:
-        said = running.stderr.read()
+        error = running.stderr.read()
 
-    assert (running.returncode, said) == (6, "trainjob: [Errno 28] No space left on device\n")
-
-
-def test_help_names_the_exit_codes(trainjob):
-    assert "5 waiting timed out" in " ".join(trainjob("submit", "--help").stdout.split())
+    assert (running.returncode, error) == (6, "trainjob: [Errno 28] No space left on device\n")
 
 
-def test_without_the_extra_the_command_says_what_to_install():
+def test_help_lists_the_exit_codes(trainjob):
+    assert "5 timeout of a wait" in " ".join(trainjob("submit", "--help").stdout.split())
+
+
+def test_the_error_of_a_missing_extra_has_the_pip_command():
     program = "import sys; sys.modules['typer'] = None; from trainer_core.cli import main; sys.exit(main(['list']))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "trainjob: typer is not installed; pip install 'trainjob-workflows[cli]'\n"
+    assert done.stderr == (
+        "trainjob: the command needs the package typer, which is not installed: pip install 'trainjob-workflows[cli]'\n"
+    )

@@ -1,4 +1,4 @@
-"""`trainjob submit --image`: a container image as it is, or a function in it."""
+"""`trainjob submit --image`: the command of an image, or a function in it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from fake_cluster import Cluster
 
 @pytest.fixture(scope="module")
 def cluster():
-    with Cluster(namespaces=["team"], controllers=False) as made:
-        yield made
+    with Cluster(namespaces=["team"], controllers=False) as created:
+        yield created
 
 
 @pytest.fixture
-def on_the_cluster(trainjob, cluster, tmp_path, monkeypatch):
-    """Run the command on the cluster; returns what it prints."""
+def run_on_cluster(trainjob, cluster, tmp_path, monkeypatch):
+    """Run the command with the kubernetes backend; return its output."""
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "config", "team")))
 
     def run(*arguments):
@@ -27,17 +27,17 @@ def on_the_cluster(trainjob, cluster, tmp_path, monkeypatch):
     return run
 
 
-def test_an_image_runs_as_it_is(on_the_cluster, cluster):
-    name = on_the_cluster("submit", "--image", "team/train:1.0", "--nodes", "2", "-e", "MODE=fast").strip()
+def test_an_image_without_a_function_runs_its_own_command(run_on_cluster, cluster):
+    name = run_on_cluster("submit", "--image", "team/train:1.0", "--nodes", "2", "-e", "MODE=fast").strip()
 
     trainer = cluster.get("TrainJob", name, "team")["spec"]["trainer"]
     assert (trainer["image"], trainer["numNodes"], "command" in trainer) == ("team/train:1.0", 2, False)
     assert {"name": "MODE", "value": "fast"} in trainer["env"]
 
 
-def test_a_function_runs_in_the_image(on_the_cluster):
+def test_a_function_runs_in_the_image(run_on_cluster):
     image = ("--image", "team/train:1.0")
-    rendered = on_the_cluster("render", "train:train", "-a", "x=1", *image, "--runtime", "python", "-o", "json")
+    rendered = run_on_cluster("render", "train:train", "-a", "x=1", *image, "--runtime", "python", "-o", "json")
 
     trainer = json.loads(rendered)["spec"]["trainer"]
     assert trainer["image"] == "team/train:1.0"

@@ -1,4 +1,4 @@
-"""`trainjob initialize` and `wait`: what a person sees of a fetch."""
+"""`trainjob initialize` and `trainjob wait`: progress, secrets and failures of a fetch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fake_hub import TOKEN, held, in_place_of_the_hub
 
 from trainer_core import HuggingFaceDatasetInitializer, Initializer, LocalProcessBackendConfig, Name, TrainerClient
 
-#: The library hands on what it reads in pieces of ten megabytes.
+#: huggingface_hub writes 10 MiB at a time.
 PIECE = 10 * 2**20
 LARGE = bytes(2 * PIECE)
 
@@ -24,32 +24,32 @@ def client(trainjob):
     return TrainerClient(LocalProcessBackendConfig(home=trainjob.folder / "home"))
 
 
-def test_wait_shows_how_far_a_fetch_is(trainjob, hub, monkeypatch):
+def test_wait_prints_the_progress_of_a_fetch(trainjob, hub, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     pause = held("train.bin", after=PIECE + 1000)
     hub.faults.append(pause)
     trainjob("initialize", "--dataset", "hf://org/data", "--name", "fetch")
 
     with trainjob.start("wait", "fetch") as waiting:
-        shown = next(line for line in waiting.stderr if "50%" in line)
+        progress_line = next(line for line in waiting.stderr if "50%" in line)
         pause.gate.set()
         waiting.communicate()
 
-    assert shown.startswith("fetch Running 50% files=0")
+    assert progress_line.startswith("fetch Running 50% files=0")
     assert waiting.returncode == 0
 
 
-def test_a_token_is_in_no_file_of_the_job(trainjob, hub, client):
+def test_no_file_of_the_job_contains_the_token(trainjob, hub, client):
     source = HuggingFaceDatasetInitializer("hf://org/data", access_token=TOKEN)
 
-    done = client.wait(client.ref(client.initialize(Initializer(dataset=source), [Name("fetch")])), timeout=60)
+    done = client.wait(client.get_job_ref(client.initialize(Initializer(dataset=source), [Name("fetch")])), timeout=60)
 
     assert done.succeeded, done.diagnosis
     files = [path for path in (trainjob.folder / "home").rglob("*") if path.is_file()]
     assert [path for path in files if TOKEN.encode() in path.read_bytes()] == []
 
 
-def test_what_a_retry_may_mend_is_said_to_be_so(trainjob, hub, client, monkeypatch):
+def test_a_retryable_failure_is_reported_as_such(trainjob, hub, client, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
 
     done = trainjob("initialize", "--dataset", "hf://org/data", "--name", "fetch", "--wait")

@@ -1,4 +1,4 @@
-"""Logs of several steps, as the command shows them."""
+"""`trainjob logs` for several steps."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def gate(trainjob):
     return gate
 
 
-def test_all_steps_are_printed_one_after_the_other_with_their_names(trainjob, gate):
+def test_the_logs_of_all_steps_are_printed_one_after_the_other(trainjob, gate):
     gate.touch()
     trainjob("wait", "job")
 
     assert trainjob("logs", "job", "--all").stdout == "[node-0] waiting\n[node-1] waiting\n"
 
 
-def test_all_steps_are_followed_at_the_same_time(trainjob, gate):
+def test_the_logs_of_all_steps_are_followed_at_the_same_time(trainjob, gate):
     following = trainjob.start("logs", "job", "--all", "--follow", "-o", "json")
     lines = [json.loads("".join(following.stdout.readline() for _ in range(4))) for _ in range(2)]
     gate.touch()

@@ -1,4 +1,4 @@
-"""`trainjob migrate`: YAML in, YAML out, with what is different as comments."""
+"""`trainjob migrate`: PyTorchJobs in YAML to TrainJobs in YAML, with differences as comments."""
 
 from __future__ import annotations
 
@@ -37,40 +37,42 @@ def test_the_runtime_comes_before_the_trainjob_that_needs_it(file, capsys):
     assert [document["kind"] for document in documents if document] == ["TrainingRuntime", "TrainJob"]
 
 
-def test_comments_name_what_cannot_be_carried_over(file, capsys):
+def test_comments_list_settings_that_cannot_be_converted(file, capsys):
     run(["migrate", file])
     comments = [line for line in capsys.readouterr().out.splitlines() if line.startswith("#")]
-    assert comments[0] == "# Not carried over:"
-    assert comments[1].startswith("#   spec.runPolicy.ttlSecondsAfterFinished: a TrainJob has no time to live")
+    assert comments[0] == "# Not converted:"
+    assert comments[1].startswith("#   spec.runPolicy.ttlSecondsAfterFinished: TrainJobs have no TTL")
 
 
-def test_losses_are_an_error_where_none_are_allowed(file, capsys):
+def test_strict_exits_with_2_if_a_setting_cannot_be_converted(file, capsys):
     assert run(["migrate", "--strict", file]) == 2
-    assert "1 settings could not be carried over" in capsys.readouterr().err
+    assert "1 settings cannot be converted" in capsys.readouterr().err
 
 
-def test_what_kubectl_prints_can_be_piped_in(monkeypatch, capsys):
+def test_standard_input_is_converted(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", io.StringIO(JOB))
     assert run(["migrate", "-"]) == 0
     assert "kind: TrainJob" in capsys.readouterr().out
 
 
-def test_a_file_without_a_pytorchjob_is_one_line_of_error(tmp_path, capsys):
+def test_a_file_without_a_pytorchjob_is_rejected_in_one_line(tmp_path, capsys):
     path = tmp_path / "pod.yaml"
     path.write_text("{kind: Pod}", encoding="utf-8")
     assert run(["migrate", str(path)]) == 2
     assert capsys.readouterr().err == f"trainjob: {path} has no PyTorchJob (kubeflow.org/v1)\n"
 
 
-def test_a_file_that_is_not_there_is_one_line_that_says_what_to_give(tmp_path, capsys):
+def test_a_missing_file_is_rejected_in_one_line_with_a_remedy(tmp_path, capsys):
     path = tmp_path / "nowhere.yaml"
     assert run(["migrate", str(path)]) == 2
-    said = f"trainjob: {path} cannot be read: there is no file {path}; give the path of a YAML file, or - for standard "
-    assert capsys.readouterr().err == f"{said}input\n"
+    message = (
+        f"trainjob: {path} cannot be read: {path} does not exist; give the path of a YAML file, or - for standard "
+    )
+    assert capsys.readouterr().err == f"{message}input\n"
 
 
-def test_a_job_that_no_operator_takes_is_one_line_of_error(tmp_path, capsys):
+def test_an_invalid_pytorchjob_is_rejected_in_one_line(tmp_path, capsys):
     path = tmp_path / "job.yaml"
     path.write_text(JOB.replace("{zone: a}", "1").replace("[{name: pytorch, image: train:1", "[1, {name: pytorch"))
     assert run(["migrate", str(path)]) == 2
-    assert "PyTorchJob 'job' is not in the shape that the operator takes" in capsys.readouterr().err
+    assert "PyTorchJob 'job' is not valid" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Options of a definition in YAML."""
+"""The options of a definition in YAML."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def render(tmp_path, monkeypatch, capsys):
     return command
 
 
-def test_options_stand_in_a_definition_by_their_names(render):
+def test_a_definition_names_its_options(render):
     code, out, _ = render(
         "name: job\nruntime: python\ntrainer: {func: json:dumps, packaging: reference}\n"
         "options:\n- ActiveDeadlineSeconds: 60\n- Suspend\n"
@@ -32,13 +32,13 @@ def test_options_stand_in_a_definition_by_their_names(render):
     assert (rendered["active_deadline_seconds"], rendered["suspend"]) == (60, True)
 
 
-def test_an_unknown_option_is_bad_input_that_names_the_known_ones(render):
+def test_an_unknown_option_is_rejected_with_the_known_options(render):
     code, _, err = render("name: job\ntrainer: {func: json:dumps, packaging: reference}\noptions: [{Queue: nightly}]\n")
     assert code == 2
     assert "unknown option Queue; known are ActiveDeadlineSeconds" in err
 
 
-def test_a_distributed_config_is_refused_by_its_name_where_there_is_no_cluster(render):
+def test_a_distributed_config_is_rejected_without_a_cluster(render):
     code, _, err = render(
         "name: job\ntrainer: {func: json:dumps, packaging: reference}\n"
         "options: [{DistributedConfig: {nodeSelector: {gpu: h100}}}]\n"
@@ -47,7 +47,7 @@ def test_a_distributed_config_is_refused_by_its_name_where_there_is_no_cluster(r
     assert "DistributedConfig option is not compatible with LocalProcessBackend" in err
 
 
-def test_what_is_wrong_in_a_distributed_config_is_said_by_its_path(render):
+def test_an_error_in_a_distributed_config_has_its_path(render):
     code, _, err = render(
         "name: job\ntrainer: {func: json:dumps, packaging: reference}\n"
         "options: [{DistributedConfig: {tolerations: [{kye: gpu}]}}]\n"

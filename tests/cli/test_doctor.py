@@ -1,4 +1,4 @@
-"""`trainjob doctor`: what works, what is missing, what that costs, and what would repair it."""
+"""`trainjob doctor`: checks, exit codes and the RBAC objects that grant missing permissions."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import pytest
 import yaml
 from fake_cluster import Cluster
 
-from trainer_core.admin import build
-from trainer_core.admin.blueprint import Blueprint
-from trainer_core.backends.kubernetes.permissions import PERMISSIONS
+from trainer_core.backends.trainer_v2.rbac import PERMISSIONS
 from trainer_core.cli import main
-from trainer_core.cluster import permissions
-from trainer_core.cluster.kinds import CLUSTER_TRAINING_RUNTIMES
-from trainer_core.cluster.permissions import AIRFLOW, KFP
+from trainer_core.k8s import rbac
+from trainer_core.k8s.rbac import AIRFLOW, KFP
+from trainer_core.k8s.resources import CLUSTER_TRAINING_RUNTIMES
+from trainer_core.runtime_admin import runtime_builder
+from trainer_core.runtime_admin.runtime_builder import RuntimeParameters
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def doctor(tmp_path, monkeypatch, capsys):
-    """Runs the command in this process; returns exit code and report."""
+    """Run the command in this process; return exit code and report."""
     monkeypatch.setenv("TRAINJOB_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COLUMNS", "80")
 
@@ -36,7 +36,7 @@ def doctor(tmp_path, monkeypatch, capsys):
 
 
 class Report(dict):
-    """What was found, by what was looked at."""
+    """The JSON report of the command."""
 
     def state(self, what):
         return self.check(what)["state"]
@@ -51,37 +51,37 @@ class Report(dict):
 
 
 @pytest.fixture
-def a_cluster(tmp_path, monkeypatch):
-    """Starts a cluster with a release of Trainer, to which KUBECONFIG leads."""
+def start_cluster(tmp_path, monkeypatch):
+    """Start a cluster with a release of Trainer, and set KUBECONFIG to it."""
     with ExitStack() as stack:
 
         def start(trainer="2.3"):
-            made = stack.enter_context(Cluster(namespaces=["team"], controllers=False, trainer=trainer))
-            if not made.objects("customresourcedefinitions"):
+            created = stack.enter_context(Cluster(namespaces=["team"], controllers=False, trainer=trainer))
+            if not created.objects("customresourcedefinitions"):
                 pytest.skip("the CRDs of Trainer are absent; set TRAINJOB_CRD_DIR")
-            monkeypatch.setenv("KUBECONFIG", str(made.kubeconfig(tmp_path / "config", "team")))
-            return made
+            monkeypatch.setenv("KUBECONFIG", str(created.kubeconfig(tmp_path / "config", "team")))
+            return created
 
         yield start
 
 
 @pytest.fixture
-def cluster(a_cluster):
-    return a_cluster()
+def cluster(start_cluster):
+    return start_cluster()
 
 
-def test_a_cluster_where_all_is_well(doctor, cluster):
+def test_a_complete_cluster_passes_all_checks(doctor, cluster):
     code, report = doctor()
 
     assert (code, report["fit"], report["repair"]) == (0, True, [])
     assert report.states == {"ok"}
     assert "namespace team" in report.check("configuration")["found"]
     assert "Kubernetes v1." in report.check("server")["found"]
-    assert report.check("trainer")["found"] == "Trainer 2.3 or later, changes runtimes by runtimePatches"
+    assert report.check("trainer")["found"] == "Trainer 2.3 or later, overrides runtimes with runtimePatches"
     assert report.check("kueue")["found"].startswith("not installed")
 
 
-def test_nothing_is_created_or_changed(doctor, cluster):
+def test_doctor_creates_and_changes_nothing(doctor, cluster):
     before = cluster.objects(CLUSTER_TRAINING_RUNTIMES)
     doctor()
     written = [request for request in cluster.requests if request.method != "GET"]
@@ -93,7 +93,7 @@ def test_nothing_is_created_or_changed(doctor, cluster):
     }
 
 
-def test_what_trainer_says_of_its_version_is_shown(doctor, cluster):
+def test_the_version_in_trainers_config_map_is_printed(doctor, cluster):
     facts = {"name": "kubeflow-trainer-public", "namespace": "kubeflow-system"}
     data = {"kubeflow_trainer_version": "v2.3.0"}
     cluster.add({"apiVersion": "v1", "kind": "ConfigMap", "metadata": facts, "data": data})
@@ -102,12 +102,12 @@ def test_what_trainer_says_of_its_version_is_shown(doctor, cluster):
 
 
 @pytest.mark.parametrize(("version", "field"), [("2.0", "podSpecOverrides"), ("2.1", "podTemplateOverrides")])
-def test_an_older_trainer_is_told_by_its_override_field(doctor, a_cluster, version, field):
-    a_cluster(version)
+def test_an_older_trainer_is_detected_by_its_override_field(doctor, start_cluster, version, field):
+    start_cluster(version)
     code, report = doctor()
 
     assert (code, report.state("trainer")) == (0, "limited")
-    assert report.check("trainer")["found"] == f"Trainer {version}, changes runtimes by {field}"
+    assert report.check("trainer")["found"] == f"Trainer {version}, overrides runtimes with {field}"
 
 
 def test_a_cluster_without_trainer_is_not_fit(doctor, cluster):
@@ -117,7 +117,7 @@ def test_a_cluster_without_trainer_is_not_fit(doctor, cluster):
     assert (code, report.state("trainer")) == (6, "missing")
 
 
-def test_kueue_is_found_where_it_is(doctor, cluster):
+def test_kueue_is_detected(doctor, cluster):
     names = {"plural": "localqueues", "kind": "LocalQueue"}
     version = {"name": "v1beta1", "served": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
     spec = {"group": "kueue.x-k8s.io", "scope": "Namespaced", "names": names, "versions": [version]}
@@ -127,23 +127,29 @@ def test_kueue_is_found_where_it_is(doctor, cluster):
     assert doctor()[1].check("kueue")["found"] == "kueue.x-k8s.io/v1beta1"
 
 
-def test_a_namespace_that_is_not_there_is_missing(doctor, cluster, tmp_path, monkeypatch):
+def test_a_namespace_that_does_not_exist_is_missing(doctor, cluster, tmp_path, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "other", "nowhere")))
     code, report = doctor()
 
     assert (code, report.state("namespace")) == (6, "missing")
 
 
-def test_a_namespace_that_may_not_be_looked_at_is_not_held_against_it(doctor, cluster):
+def test_a_namespace_that_may_not_be_read_is_unknown(doctor, cluster):
     cluster.forbid("get", "namespaces")
     code, report = doctor()
 
     assert (code, report.state("namespace")) == (0, "unknown")
 
 
-def test_a_runtime_with_findings_is_limited_and_says_which(doctor, cluster):
-    cluster.add(build.torch(Blueprint("a", labels={"trainer.kubeflow.org/webhook-validation": "disabled"})))
-    cluster.add(build.torch(Blueprint("b", resources={"gpu": 2}, num_nodes=3, image="i:1")))
+def test_a_runtime_with_problems_is_limited_and_lists_them(doctor, cluster):
+    cluster.add(
+        runtime_builder.build_torch_runtime(
+            RuntimeParameters("a", labels={"trainer.kubeflow.org/webhook-validation": "disabled"})
+        )
+    )
+    cluster.add(
+        runtime_builder.build_torch_runtime(RuntimeParameters("b", resources={"gpu": 2}, num_nodes=3, image="i:1"))
+    )
     report = doctor()[1]
 
     assert "labels" in report.check("runtime a")["cost"]
@@ -158,7 +164,7 @@ def test_a_cluster_without_runtimes_is_not_fit(doctor, cluster):
     assert (code, report.state("runtimes")) == (6, "missing")
 
 
-def test_a_missing_detail_costs_something_but_leaves_the_cluster_fit(doctor, cluster):
+def test_a_missing_optional_permission_is_limited(doctor, cluster):
     cluster.forbid("get", "pods/log")
     code, report = doctor()
 
@@ -166,14 +172,14 @@ def test_a_missing_detail_costs_something_but_leaves_the_cluster_fit(doctor, clu
     assert report.check("may get pods/log")["cost"].startswith("no logs")
 
 
-def test_a_missing_essential_permission_ends_with_6(doctor, cluster):
+def test_a_missing_required_permission_exits_with_6(doctor, cluster):
     cluster.forbid("create", "trainjobs")
     code, report = doctor()
 
     assert (code, report.state("may create trainjobs")) == (6, "missing")
 
 
-def test_the_repair_grants_what_is_missing_and_no_more(doctor, cluster):
+def test_the_rbac_objects_grant_only_missing_permissions(doctor, cluster):
     cluster.forbid("patch", "trainjobs")
     cluster.forbid("*", "pods")
     cluster.forbid("get", "clustertrainingruntimes")
@@ -189,12 +195,12 @@ def test_the_repair_grants_what_is_missing_and_no_more(doctor, cluster):
     assert shared_binding["kind"] == "ClusterRoleBinding"
 
 
-def test_the_repair_is_shown_as_yaml_behind_the_table(cluster, capsys):
+def test_the_rbac_objects_are_printed_as_yaml_after_the_table(cluster, capsys):
     cluster.forbid("list", "events")
     main(["--backend", "kubernetes", "doctor"])
-    table, repair = capsys.readouterr().out.split("\n# Grants", 1)
+    table, repair = capsys.readouterr().out.split("\n# RBAC", 1)
 
-    assert "no reason why a pod finds no machine" in table
+    assert "no reason why a pod is not scheduled" in table
     assert [each["kind"] for each in yaml.safe_load_all(f"# {repair}")] == ["Role", "RoleBinding"]
 
 
@@ -206,13 +212,13 @@ def test_the_repair_is_shown_as_yaml_behind_the_table(cluster, capsys):
         (None, {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "FILL-IN-YOUR-USER"}),
     ],
 )
-def test_the_repair_is_bound_to_who_asked(user, subject):
-    _, binding = permissions.grant(PERMISSIONS[:1], user, "team")
+def test_the_rbac_objects_are_bound_to_the_current_user(user, subject):
+    _, binding = rbac.build_rbac_objects(PERMISSIONS[:1], user, "team")
 
     assert binding["subjects"] == [subject]
 
 
-def test_an_expired_token_is_said_to_be_one(doctor, cluster):
+def test_an_expired_token_is_reported(doctor, cluster):
     cluster.tokens = {"another"}
     code, report = doctor()
 
@@ -220,14 +226,14 @@ def test_an_expired_token_is_said_to_be_one(doctor, cluster):
     assert "log in" in report.check("credentials")["found"]
 
 
-def test_a_kubeconfig_that_is_not_there_is_said_to_be_missing(doctor, monkeypatch):
+def test_a_missing_kubeconfig_is_reported(doctor, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
     code, report = doctor()
 
     assert (code, [each["what"] for each in report["checks"]]) == (6, ["configuration"])
 
 
-def test_a_server_that_does_not_speak_tls_is_a_matter_of_tls(doctor, cluster, tmp_path, monkeypatch):
+def test_a_server_without_tls_is_reported_as_a_tls_problem(doctor, cluster, tmp_path, monkeypatch):
     config = yaml.safe_load(cluster.kubeconfig(tmp_path / "tls").read_text())
     config["clusters"][0]["cluster"]["server"] = cluster.url.replace("http://", "https://")
     (tmp_path / "tls").write_text(yaml.safe_dump(config))
@@ -237,7 +243,7 @@ def test_a_server_that_does_not_speak_tls_is_a_matter_of_tls(doctor, cluster, tm
     assert (code, report.state("TLS")) == (6, "missing")
 
 
-def test_a_server_that_is_not_there_is_no_matter_of_tls(doctor, cluster, tmp_path, monkeypatch):
+def test_an_unreachable_server_is_not_reported_as_a_tls_problem(doctor, cluster, tmp_path, monkeypatch):
     config = yaml.safe_load(cluster.kubeconfig(tmp_path / "gone").read_text())
     config["clusters"][0]["cluster"]["server"] = "http://127.0.0.1:9"
     (tmp_path / "gone").write_text(yaml.safe_dump(config))
@@ -248,14 +254,14 @@ def test_a_server_that_is_not_there_is_no_matter_of_tls(doctor, cluster, tmp_pat
     assert "cannot be reached" in report.check("server")["found"]
 
 
-def test_this_machine_is_fit(doctor):
+def test_the_local_backend_passes(doctor):
     code, report = doctor("local")
 
     assert (code, [each["what"] for each in report["checks"]]) == (0, ["python", "torch", "home"])
     assert report.check("python")["found"] == ".".join(map(str, sys.version_info[:3]))
 
 
-def test_a_home_that_cannot_be_written_is_missing(doctor, tmp_path, monkeypatch):
+def test_a_home_folder_without_write_permission_is_missing(doctor, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("TRAINJOB_HOME", str(tmp_path / "file" / "home"))
     code, report = doctor("local")
@@ -263,13 +269,13 @@ def test_a_home_that_cannot_be_written_is_missing(doctor, tmp_path, monkeypatch)
     assert (code, report.state("home")) == (6, "missing")
 
 
-def test_looking_at_this_machine_leaves_nothing_behind(doctor, tmp_path):
+def test_doctor_leaves_no_files(doctor, tmp_path):
     doctor("local")
 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_backend_that_there_is_not_is_said_to_be_none(capsys):
+def test_an_unknown_backend_is_rejected(capsys):
     assert main(["--backend", "moon", "doctor"]) == 2
     assert "known are" in capsys.readouterr().err
 
@@ -284,27 +290,34 @@ def deployed():
 
 
 @pytest.mark.parametrize(("role", "user"), [("trainjob-airflow-worker", AIRFLOW), ("trainjob-kfp-runner", KFP)])
-def test_a_deployed_role_grants_what_its_user_needs_and_no_more(deployed, role, user):
-    needed = [each for each in PERMISSIONS if user in each.users and each.kind.namespaced]
+def test_a_deployed_role_grants_exactly_the_needed_permissions(deployed, role, user):
+    needed = [each for each in PERMISSIONS if user in each.users and each.api_resource.namespaced]
 
-    assert deployed["ClusterRole", role]["rules"] == permissions.rules(needed)
-
-
-def test_the_deployed_role_for_shared_runtimes_grants_what_is_needed_of_them(deployed):
-    needed = [each for each in PERMISSIONS if not each.kind.namespaced]
-
-    assert deployed["ClusterRole", "trainjob-runtimes"]["rules"] == permissions.rules(needed)
+    assert deployed["ClusterRole", role]["rules"] == rbac.build_rules(needed)
 
 
-def test_every_deployed_binding_is_of_a_role_that_is_there(deployed):
+def test_the_deployed_cluster_role_grants_exactly_the_needed_permissions(deployed):
+    needed = [each for each in PERMISSIONS if not each.api_resource.namespaced]
+
+    assert deployed["ClusterRole", "trainjob-runtimes"]["rules"] == rbac.build_rules(needed)
+
+
+def test_every_deployed_binding_has_a_deployed_role(deployed):
     bindings = [each for (kind, _), each in deployed.items() if kind.endswith("Binding")]
 
     assert len(bindings) == 3
     assert {(each["roleRef"]["kind"], each["roleRef"]["name"]) for each in bindings} <= deployed.keys()
 
 
+def test_deployed_role_bindings_name_no_namespace(deployed):
+    bindings = [each for (kind, _), each in deployed.items() if kind == "RoleBinding"]
+
+    assert bindings
+    assert not any("namespace" in each["metadata"] for each in bindings)
+
+
 def test_no_permission_is_a_wildcard_or_reads_secrets():
-    granted = {(verb, each.resource) for each in PERMISSIONS for verb in each.verbs}
+    granted = {(verb, each.resource_name) for each in PERMISSIONS for verb in each.verbs}
 
     assert not any("*" in pair for pair in granted)
     assert {verb for verb, resource in granted if resource == "secrets"} == {"create"}

@@ -1,4 +1,4 @@
-"""What the roles grant is what the backend asks a cluster for."""
+"""The deployed roles grant every permission that the backend uses."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from trainer_core import (
     KubernetesBackendConfig,
     TrainerClient,
 )
-from trainer_core.backends.kubernetes.permissions import PERMISSIONS
+from trainer_core.backends.trainer_v2.rbac import PERMISSIONS
 
-GRANTED = {(verb, each.kind.group, each.resource) for each in PERMISSIONS for verb in each.verbs}
+GRANTED = {(verb, each.api_resource.group, each.resource_name) for each in PERMISSIONS for verb in each.verbs}
 PATH = re.compile(
     r"/(api/v1|apis/(?P<group>[^/]+)/[^/]+)(/namespaces/[^/]+)?/(?P<plural>[^/]+)(/[^/]+(/(?P<part>[^/]+))?)?"
 )
@@ -24,8 +24,8 @@ PATH = re.compile(
 
 @pytest.fixture(scope="module")
 def cluster():
-    with Cluster(namespaces=["team"]) as made:
-        yield made
+    with Cluster(namespaces=["team"]) as created:
+        yield created
 
 
 @pytest.fixture
@@ -35,12 +35,12 @@ def client(cluster, tmp_path):
     return TrainerClient(KubernetesBackendConfig(config_file=str(config)))
 
 
-def asked(cluster):
-    """What was asked for: verb, group and resource as a role names them."""
-    return {(request.verb, *resource(request.path)) for request in cluster.requests if request.verb}
+def get_used_permissions(cluster):
+    """Return verb, group and resource of every request, as a role names them."""
+    return {(request.verb, *parse_resource(request.path)) for request in cluster.requests if request.verb}
 
 
-def resource(path):
+def parse_resource(path):
     match = PATH.fullmatch(path)
     return match["group"] or "", f"{match['plural']}/{match['part']}" if match["part"] else match["plural"]
 
@@ -56,9 +56,9 @@ def wait_forever():
     time.sleep(600)
 
 
-def test_the_life_of_a_train_job_takes_what_is_granted(client, cluster):
+def test_the_role_allows_all_requests_of_train_wait_read_and_delete(client, cluster):
     name = client.train(runtime="python", trainer=CustomTrainer(func=train))
-    client.wait(client.ref(name), timeout=60)
+    client.wait(client.get_job_ref(name), timeout=60)
     list(client.get_job_logs(name))
     client.get_job_events(name)
     client.list_jobs()
@@ -66,27 +66,27 @@ def test_the_life_of_a_train_job_takes_what_is_granted(client, cluster):
     client.get_runtime("python")
     client.delete_job(name)
 
-    assert asked(cluster) - GRANTED == set()
+    assert get_used_permissions(cluster) - GRANTED == set()
 
 
-def test_suspending_and_cancelling_take_what_is_granted(client, cluster):
+def test_the_role_allows_all_requests_of_suspend_resume_and_cancel(client, cluster):
     name = client.train(runtime="python", trainer=CustomTrainer(func=wait_forever))
     client.suspend(name)
     client.resume(name)
-    client.cancel(client.ref(name))
+    client.cancel(client.get_job_ref(name))
     client.delete_job(name)
 
-    assert ("patch", "trainer.kubeflow.org", "trainjobs") in asked(cluster)
-    assert asked(cluster) - GRANTED == set()
+    assert ("patch", "trainer.kubeflow.org", "trainjobs") in get_used_permissions(cluster)
+    assert get_used_permissions(cluster) - GRANTED == set()
 
 
-def test_initializing_on_its_own_takes_what_is_granted(client, cluster):
+def test_the_role_allows_all_requests_of_initialize(client, cluster):
     dataset = HuggingFaceDatasetInitializer("hf://tatsu-lab/alpaca", access_token="hf_secret")
     name = client.initialize(Initializer(dataset=dataset))
     client.get_job(name)
-    client.cancel(client.ref(name))
+    client.cancel(client.get_job_ref(name))
     client.delete_job(name)
 
-    made = {resource for verb, _, resource in asked(cluster) if verb == "create"}
-    assert made == {"jobs", "persistentvolumeclaims", "secrets"}
-    assert asked(cluster) - GRANTED == set()
+    created = {resource for verb, _, resource in get_used_permissions(cluster) if verb == "create"}
+    assert created == {"jobs", "persistentvolumeclaims", "secrets"}
+    assert get_used_permissions(cluster) - GRANTED == set()

@@ -1,35 +1,36 @@
-"""Jobs as the engine would tell of them, for tests of what is pure."""
+"""Builds jobs in given states, for tests of the pure modules."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
-from trainer_core import packaging
-from trainer_core.backends.container import book, ending, spec
-from trainer_core.backends.container.book import Container, Entry, Job
-from trainer_core.backends.container.runtimes import Runtimes
-from trainer_core.configs import ContainerBackendConfig
-from trainer_core.diagnosis import Facts
+from trainer_core.backends.container import job_journal, outcome
+from trainer_core.backends.container.job_journal import Container, ContainerJob, JournalEntry
+from trainer_core.backends.container.plan import render_plan, strip_commands
+from trainer_core.backends.container.runtimes import RuntimeCatalog
+from trainer_core.config import ContainerBackendConfig
+from trainer_core.lifecycle.diagnosis import Facts
+from trainer_core.packaging import serializer
 from trainer_core.request import TrainJobRequest
-from trainer_core.testing.functions import returns
+from trainer_core.testing.training_functions import return_value
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
-PACKAGED = Runtimes([])
+PACKAGED = RuntimeCatalog([])
 
 
 def at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-def request(**fields) -> TrainJobRequest:
-    """A job of a function, with fields of the trainer under ``trainer``."""
-    trainer = {"kind": "custom", "code": packaging.package(returns), **fields.pop("trainer", {})}
+def build_request(**fields) -> TrainJobRequest:
+    """Return a request for a function. Fields of the trainer are given as ``trainer``."""
+    trainer = {"kind": "custom", "code": serializer.package(return_value), **fields.pop("trainer", {})}
     return TrainJobRequest.parse({"name": "digits", "runtime": {"name": "python"}, "trainer": trainer, **fields})
 
 
-def runtime(name: str = "python", **pod) -> dict:
-    """A packaged runtime, with fields laid over the pod spec of its nodes."""
+def build_runtime(name: str = "python", **pod) -> dict:
+    """Return a packaged runtime with other fields in the pod spec of its nodes."""
     raw = PACKAGED.get(name)
     job = raw["spec"]["template"]["spec"]["replicatedJobs"][0]
     spec_ = {**job["template"]["spec"]["template"]["spec"], **pod}
@@ -37,40 +38,42 @@ def runtime(name: str = "python", **pod) -> dict:
     return {**raw, "spec": {**raw["spec"], "template": {"spec": {"replicatedJobs": [job]}}}}
 
 
-def plan(asked: TrainJobRequest | None = None, raw: dict | None = None, **settings) -> dict:
-    asked = asked or request()
-    raw = raw or PACKAGED.get(asked.runtime.name if asked.runtime else "python")
-    return spec.render(asked, raw, ContainerBackendConfig(**settings))
+def build_plan(request: TrainJobRequest | None = None, raw: dict | None = None, **settings) -> dict:
+    request = request or build_request()
+    raw = raw or PACKAGED.get(request.runtime.name if request.runtime else "python")
+    return render_plan(request, raw, ContainerBackendConfig(**settings))
 
 
-def job(asked: TrainJobRequest | None = None, **settings) -> Job:
-    """A job just made, at `START`."""
-    asked = asked or request()
-    made = {"created": START.isoformat(), "attempt": 0, "fingerprint": "", "request": asked.to_dict()}
-    return Job("default", "digits", "u" * 32, {**made, "plan": spec.lean(plan(asked, **settings))})
+def build_job(request: TrainJobRequest | None = None, **settings) -> ContainerJob:
+    """Return a job that was created at `START`."""
+    request = request or build_request()
+    claim = {"created": START.isoformat(), "attempt": 0, "fingerprint": "", "request": request.to_dict()}
+    return ContainerJob(
+        "default", "digits", "u" * 32, {**claim, "plan": strip_commands(build_plan(request, **settings))}
+    )
 
 
-def with_containers(made: Job, *containers: Container) -> Job:
-    return replace(made, containers=containers)
+def with_containers(job: ContainerJob, *containers: Container) -> ContainerJob:
+    return replace(job, containers=containers)
 
 
-def written(made: Job, kind: str, seconds: float = 0, **data) -> Job:
-    """The job after another entry in its book."""
-    entry = Entry(len(made.entries), kind, at(seconds), data)
-    return replace(made, entries=(*made.entries, entry))
+def add_entry(job: ContainerJob, kind: str, seconds: float = 0, **data) -> ContainerJob:
+    """Return the job with another journal entry."""
+    entry = JournalEntry(len(job.entries), kind, at(seconds), data)
+    return replace(job, entries=(*job.entries, entry))
 
 
-def ended(made: Job) -> Job:
-    """The job after somebody has cancelled it."""
-    return written(made, book.END, **ending.failed(made, Facts(cancelled=True), at(60)))
+def end(job: ContainerJob) -> ContainerJob:
+    """Return the job after it was cancelled."""
+    return add_entry(job, job_journal.END, **outcome.build_failed_entry(job, Facts(cancelled=True), at(60)))
 
 
-def fresh(step: str, created: float = 0, run: int = 0) -> Container:
+def new(step: str, created: float = 0, run: int = 0) -> Container:
     return Container(step, f"digits-{step}", step, run, "created", created=at(created))
 
 
 def running(step: str, started: float = 0, run: int = 0) -> Container:
-    return replace(fresh(step, started, run), state="running", started=at(started))
+    return replace(new(step, started, run), state="running", started=at(started))
 
 
 def exited(step: str, code: int = 0, finished: float = 1, run: int = 0) -> Container:

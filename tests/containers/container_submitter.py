@@ -1,4 +1,4 @@
-"""Programs of submitters and supervisors that are killed before the n-th thing they say to an engine or start."""
+"""Submitters and supervisors that kill themselves before their n-th request to the engine or process start."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from pathlib import Path
 import container_engine
 
 from trainer_core import CustomTrainer, Name, Owner
-from trainer_core.backends.container import advance, spec
-from trainer_core.backends.container.carry import Carrier
-from trainer_core.testing.functions import prints
+from trainer_core.backends.container.plan import strip_commands
+from trainer_core.backends.container.reconcile import Done
+from trainer_core.backends.container.runner import ContainerJobRunner
+from trainer_core.testing.training_functions import print_lines
 
-#: What a job that ran once has printed.
-ONCE = ["line 0"]
+#: Log of a node that ran once.
+EXPECTED_LOG = ["line 0"]
 
 
 def die_at(number: int) -> None:
-    """Die before something is sent for the n-th time from now on, or a program started; 0 for never."""
+    """Kill this process before its n-th request or process start from now on; 0 for never."""
     count = 0
 
     def hook(event, _):
@@ -33,32 +34,35 @@ def die_at(number: int) -> None:
     sys.addaudithook(hook)
 
 
-def request_of(client, name):
-    trainer = CustomTrainer(func=prints, func_args={"lines": 1}, num_nodes=2)
-    return client.request(runtime="python", trainer=trainer, options=[Name(name)], owner=Owner(key=name, slug="race"))
+def build_request(client, name):
+    trainer = CustomTrainer(func=print_lines, func_args={"lines": 1}, num_nodes=2)
+    return client.build_request(
+        runtime="python", trainer=trainer, options=[Name(name)], owner=Owner(key=name, slug="race")
+    )
 
 
 def submit(folder: Path, name: str, number: int) -> None:
-    """Submit a job and say its ref."""
+    """Submit a job and print its ref."""
     client = container_engine.client(folder)
-    request = request_of(client, name)
+    request = build_request(client, name)
     die_at(number)
     print(client.submit(request).to_json())
 
 
-def carry(folder: Path, name: str, number: int) -> None:
-    """Make a job that nobody carries out, and carry it out."""
+def run(folder: Path, name: str, number: int) -> None:
+    """Create a job without a supervisor, and run it in this process."""
     backend = container_engine.client(folder).backend
-    request = request_of(container_engine.client(folder), name)
-    plan = spec.lean(backend.render(request))
-    # Of another machine, so that it is not for whoever looks first to have it done.
-    job = backend._store.make(request, 0, plan, {"host": os.uname().nodename, "runtime": None})
-    carrier = Carrier(backend._store, job.ref, {})
+    request = build_request(container_engine.client(folder), name)
+    plan = strip_commands(backend.render(request))
+    # The claim names this host, so observers on it start another supervisor soon.
+    job = backend._store.create_job(request, 0, plan, {"host": os.uname().nodename, "runtime": None})
+    runner = ContainerJobRunner(backend._store, job.ref, {})
     die_at(number)
-    while not isinstance(carrier.step(), advance.Done):
+    while not isinstance(runner.reconcile_once(), Done):
         pass
 
 
 if __name__ == "__main__":
-    told = json.loads(sys.argv[1])
-    {"submit": submit, "carry": carry}[told["what"]](Path(told["folder"]), told["name"], told["number"])
+    arguments = json.loads(sys.argv[1])
+    program = {"submit": submit, "run": run}[arguments["what"]]
+    program(Path(arguments["folder"]), arguments["name"], arguments["number"])

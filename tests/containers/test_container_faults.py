@@ -1,4 +1,4 @@
-"""Submitters, supervisors and engines that go away at any moment: one run of each job, or none, and never two."""
+"""Submitters, supervisors and engines that are killed or stopped: each job runs once or not at all, never twice."""
 
 from __future__ import annotations
 
@@ -18,94 +18,94 @@ from pathlib import Path
 import container_engine
 import psutil
 import pytest
-from container_submitter import ONCE, request_of
+from container_submitter import EXPECTED_LOG, build_request
 
 from trainer_core import ContainerBackendConfig, CustomTrainer, Name, TrainerClient
-from trainer_core.backends.container import book, names, supervising
-from trainer_core.configs import TrainingRuntimeSource
+from trainer_core.backends.container import job_journal, names, paths, supervisor_launcher
+from trainer_core.config import TrainingRuntimeSource
 from trainer_core.errors import BackendUnavailableError, JobNotFoundError
-from trainer_core.outcome import Category
-from trainer_core.testing.functions import goes_on
+from trainer_core.jobs import Category
+from trainer_core.testing.training_functions import run_forever
 
 PATIENCE = 90.0
 HERE = Path(__file__).parent
 TOOL = HERE.parents[2] / "shared" / "tools" / "container-engine"
-#: Of a submit, which asks three things, makes the job by the fourth, in two pieces, and then starts a program.
-SUBMITS = (1, 4, 5, 6, 7)
-#: Of carrying a job of two nodes out, which makes containers from the 9th on, writes their launch down by the 18th,
-#: starts them by the 20th and 21st, and then waits for their end.
-CARRIES = (2, 7, 11, 17, 20, 21, 27)
+#: Requests and process starts of a submission: three reads, the claim (sent in two pieces), and the supervisor.
+SUBMIT_KILL_POINTS = (1, 4, 5, 6, 7)
+#: Requests while a job with two nodes runs: it creates containers from the 9th on, records their launch with the 18th,
+#: starts them with the 20th and 21st, and then waits for their end.
+RUN_KILL_POINTS = (2, 7, 11, 17, 20, 21, 27)
 
 
-def program(here, what, name, number):
-    """Run a program that dies, to its end."""
-    told = json.dumps({"what": what, "folder": str(here.folder), "name": name, "number": number})
+def run_program(sandbox, what, name, number):
+    """Run a submitter or supervisor that kills itself at its n-th request; 0 for never."""
+    arguments = json.dumps({"what": what, "folder": str(sandbox.folder), "name": name, "number": number})
     path = os.pathsep.join([str(HERE), str(HERE.parent / "fakes"), str(HERE.parents[1])])
-    command = [sys.executable, str(HERE / "container_submitter.py"), told]
+    command = [sys.executable, str(HERE / "container_submitter.py"), arguments]
     return subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)
 
 
-def programs(here, what, numbers):
+def run_programs(sandbox, what, numbers):
     with ThreadPoolExecutor(3) as threads:
-        return list(threads.map(lambda number: program(here, what, f"job-{number}", number), numbers))
+        return list(threads.map(lambda number: run_program(sandbox, what, f"job-{number}", number), numbers))
 
 
-def outcomes(client, refs):
+def wait_for_all(client, refs):
     with ThreadPoolExecutor(9) as threads:
         return list(threads.map(lambda ref: client.wait(ref, timeout=PATIENCE), refs))
 
 
-def until(wanted, what):
+def wait_until(condition, what):
     end = time.monotonic() + PATIENCE
-    while not (found := wanted()) and time.monotonic() < end:
+    while not (result := condition()) and time.monotonic() < end:
         time.sleep(0.1)
-    assert found, f"{what} did not come"
-    return found
+    assert result, f"timeout: {what}"
+    return result
 
 
 @pytest.mark.slow
-def test_a_submitter_killed_at_any_moment_leaves_one_job_or_none(here):
-    client = here.client()
-    programs(here, "submit", SUBMITS)
-    left = client.list_jobs()
-    assert 0 < len(left) < len(SUBMITS)
-    # Whoever comes next gets what there is, or makes it.
-    refs = [client.submit(request_of(client, f"job-{number}")) for number in SUBMITS]
-    assert {outcome.status for outcome in outcomes(client, refs)} == {"Complete"}
-    assert sorted(job.name for job in client.list_jobs()) == sorted(f"job-{number}" for number in SUBMITS)
+def test_a_submitter_killed_at_any_request_leaves_one_job_or_none(sandbox):
+    client = sandbox.client()
+    run_programs(sandbox, "submit", SUBMIT_KILL_POINTS)
+    created = client.list_jobs()
+    assert 0 < len(created) < len(SUBMIT_KILL_POINTS)
+    # A retry attaches to the job, or creates it.
+    refs = [client.submit(build_request(client, f"job-{number}")) for number in SUBMIT_KILL_POINTS]
+    assert {outcome.status for outcome in wait_for_all(client, refs)} == {"Complete"}
+    assert sorted(job.name for job in client.list_jobs()) == sorted(f"job-{number}" for number in SUBMIT_KILL_POINTS)
     logs = [list(client.get_job_logs(ref.name, step=f"node-{rank}")) for ref in refs for rank in (0, 1)]
-    assert logs == [ONCE] * len(logs)
-    assert len(here.engine.containers(here.label)) == 2 * len(SUBMITS)
+    assert logs == [EXPECTED_LOG] * len(logs)
+    assert len(sandbox.engine.list_containers(sandbox.label)) == 2 * len(SUBMIT_KILL_POINTS)
 
 
 @pytest.mark.slow
-def test_a_job_whose_supervisor_was_killed_at_any_moment_goes_on_where_it_was(here):
-    client = here.client()
-    programs(here, "carry", CARRIES)
+def test_a_job_continues_after_its_supervisor_was_killed_at_any_request(sandbox):
+    client = sandbox.client()
+    run_programs(sandbox, "run", RUN_KILL_POINTS)
     jobs = client.list_jobs()
-    assert len(jobs) == len(CARRIES)
-    ended = outcomes(client, [client.ref(job.name) for job in jobs])
+    assert len(jobs) == len(RUN_KILL_POINTS)
+    ended = wait_for_all(client, [client.get_job_ref(job.name) for job in jobs])
     assert {outcome.status for outcome in ended} == {"Complete"}
     logs = [list(client.get_job_logs(job.name, step=f"node-{rank}")) for job in jobs for rank in (0, 1)]
-    assert logs == [ONCE] * len(logs)
+    assert logs == [EXPECTED_LOG] * len(logs)
 
 
-def test_submitters_in_many_processes_make_one_job(here):
-    client = here.client()
+def test_concurrent_submitters_create_one_job(sandbox):
+    client = sandbox.client()
     with ThreadPoolExecutor(4) as threads:
-        answers = list(threads.map(lambda _: program(here, "submit", "job", 0), range(4)))
+        answers = list(threads.map(lambda _: run_program(sandbox, "submit", "job", 0), range(4)))
     refs = {answer.stdout.strip() for answer in answers}
-    assert refs == {client.ref("job").to_json()}, [answer.stderr for answer in answers]
+    assert refs == {client.get_job_ref("job").to_json()}, [answer.stderr for answer in answers]
     assert client.wait("job").succeeded
-    assert len(here.engine.containers(here.label)) == 2
+    assert len(sandbox.engine.list_containers(sandbox.label)) == 2
 
 
-def test_a_job_goes_on_without_its_supervisor_and_whoever_looks_sees_it_end(here):
-    client = here.client()
+def test_a_job_whose_supervisor_was_killed_completes_when_it_is_observed(sandbox):
+    client = sandbox.client()
     client.train(runtime="python", trainer=CustomTrainer(func=waits_for_a_signal), options=[Name("job")])
-    until_it_runs(client)
+    wait_until_running(client)
     kill_supervisor(client)
-    let_go(client)
+    send_signal(client)
     assert client.wait("job", timeout=PATIENCE).result == 7
 
 
@@ -118,20 +118,20 @@ def waits_for_a_signal():
     return 7
 
 
-def until_it_runs(client):
-    """Until the function itself runs: before that Python ignores signals, as the first process of a container."""
+def wait_until_running(client):
+    """Wait until the function runs. Before that, Python as the first process of a container ignores signals."""
     assert next(client.get_job_logs("job", follow=True)) == "it runs"
 
 
-def let_go(client):
+def send_signal(client):
     (node,) = client.get_job("job").steps
     client.backend._engine._api.kill(node.pod_name, signal.SIGUSR1)
 
 
 def kill_supervisor(client):
-    """Kill the process that holds the lock of a job."""
-    path = supervising.lock_path(client.ref("job").uid)
-    until(lambda: supervising.lives(client.ref("job").uid), "the supervisor")
+    """Kill the process that holds the lock of the job."""
+    path = paths.lock_path(client.get_job_ref("job").uid)
+    wait_until(lambda: supervisor_launcher.is_supervised(client.get_job_ref("job").uid), "the supervisor starts")
     for entry in Path("/proc").glob("[0-9]*/fd/*"):
         try:
             holds = entry.readlink() == path
@@ -140,43 +140,43 @@ def kill_supervisor(client):
         pid = int(entry.parts[2])
         if holds and pid != os.getpid():
             os.kill(pid, 9)
-    until(lambda: not supervising.lives(client.ref("job").uid), "the end of the supervisor")
+    wait_until(lambda: not supervisor_launcher.is_supervised(client.get_job_ref("job").uid), "the supervisor exits")
 
 
-def test_a_job_without_a_supervisor_is_cancelled_and_deleted_all_the_same(here):
-    client = here.client()
-    client.train(runtime="python", trainer=CustomTrainer(func=goes_on), options=[Name("job")])
-    until_it_runs(client)
+def test_a_job_without_a_supervisor_can_be_cancelled_and_deleted(sandbox):
+    client = sandbox.client()
+    client.train(runtime="python", trainer=CustomTrainer(func=run_forever), options=[Name("job")])
+    wait_until_running(client)
     kill_supervisor(client)
     client.cancel("job")
-    assert client.outcome("job").diagnosis.category is Category.DELETED
+    assert client.get_job_outcome("job").diagnosis.category is Category.DELETED
     assert [step.status for step in client.get_job("job").steps] == ["Failed"]
     client.delete_job("job")
-    until(lambda: here.everything() == [], "an empty engine")
+    wait_until(lambda: sandbox.list_objects() == [], "the engine is empty")
 
 
-def test_what_is_written_into_the_book_of_a_deleted_job_is_gone_with_it(here):
-    client = here.client()
-    client.train(runtime="python", trainer=CustomTrainer(func=goes_on), options=[Name("job")])
+def test_a_journal_entry_for_a_deleted_job_is_removed(sandbox):
+    client = sandbox.client()
+    client.train(runtime="python", trainer=CustomTrainer(func=run_forever), options=[Name("job")])
     store = client.backend._store
-    job = store.named("job")
+    job = store.get_by_name("job")
     client.delete_job("job")
     with pytest.raises(JobNotFoundError):
-        store.append(job, book.END, {})
-    until(lambda: here.everything() == [], "an empty engine")
+        store.append_entry(job, job_journal.END, {})
+    wait_until(lambda: sandbox.list_objects() == [], "the engine is empty")
 
 
-def test_a_deleted_job_is_not_made_anew_by_its_supervisor(here):
-    client = here.client()
+def test_a_supervisor_does_not_create_containers_of_a_deleted_job(sandbox):
+    client = sandbox.client()
     for _ in range(3):
-        client.train(runtime="python", trainer=CustomTrainer(func=goes_on), options=[Name("job")])
-        uid = client.ref("job").uid
+        client.train(runtime="python", trainer=CustomTrainer(func=run_forever), options=[Name("job")])
+        uid = client.get_job_ref("job").uid
         client.delete_job("job")
-        until(lambda: not supervising.lives(uid), "the end of the supervisor")  # noqa: B023 -- called at once
-    assert here.everything() == []
+        wait_until(lambda: not supervisor_launcher.is_supervised(uid), "the supervisor exits")  # noqa: B023 -- called at once
+    assert sandbox.list_objects() == []
 
 
-def has_ended(process):
+def has_exited(process):
     try:
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -184,7 +184,7 @@ def has_ended(process):
 
 
 class OwnEngine:
-    """An engine of this test only. Its image has nothing: its runtime shows it this machine's Python."""
+    """An engine for one test. Its image is empty; the runtime mounts the Python of this machine."""
 
     IMAGE = "localhost/trainjob-empty:latest"
 
@@ -198,7 +198,7 @@ class OwnEngine:
             runtime_source=TrainingRuntimeSource(sources=[str(self._runtimes)]),
         )
         self._tool("up")
-        # Holds what the containers' networks hang on, as the machine does where the engine is a service of it.
+        # Keeps the mount namespace of the container networks alive while the engine is stopped.
         inside = ["nsenter", "-m", "-t", (self._home / "pid").read_text().strip()]
         self._holder = subprocess.Popen([*inside, "sleep", "600"])
         self._processes.append(self._holder)
@@ -209,8 +209,8 @@ class OwnEngine:
     def stop(self) -> None:
         service = psutil.Process(int((self._home / "pid").read_text()))
         self._tool("down")
-        # It takes its socket away when it ends: not that of the next one.
-        until(lambda: has_ended(service), "the end of the engine")
+        # The engine removes its socket when it exits, which must not be the socket of the next one.
+        wait_until(lambda: has_exited(service), "the engine exits")
 
     def start_again(self) -> None:
         folders = ["--root", str(self._home / "storage"), "--runroot", str(self._home / "run")]
@@ -219,7 +219,7 @@ class OwnEngine:
         env = {**os.environ, "CONTAINERS_CONF": str(self._home / "containers.conf")}
         command = ["nsenter", "-m", "-t", str(self._holder.pid), *service]
         self._processes.append(subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL))
-        until((self._home / "podman.sock").exists, "the engine")
+        wait_until((self._home / "podman.sock").exists, "the engine starts")
 
     def end(self) -> None:
         self._tool("down")
@@ -245,10 +245,10 @@ class OwnEngine:
 
 
 @pytest.fixture
-def own_engine(here):
+def own_engine(sandbox):
     if not TOOL.exists():
         pytest.skip(f"needs {TOOL}, which starts an engine that may be stopped")
-    # The path of a socket is short.
+    # A short path, because the path of a socket is limited to about 100 characters.
     home = Path(tempfile.mkdtemp(prefix="trainjob-"))
     own = OwnEngine(home)
     yield own
@@ -262,24 +262,26 @@ def own_engine(here):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_engine_that_is_stopped_and_started_again_loses_no_job(own_engine):
+def test_a_job_survives_a_restart_of_the_engine(own_engine):
     client = TrainerClient(own_engine.config)
     own_engine.prepare(client.backend._engine)
     trainer = CustomTrainer(func=waits_for_a_signal)
-    ref = client.ref(client.train(runtime="python", trainer=trainer, options=[Name("job")]))
-    until_it_runs(client)
+    ref = client.get_job_ref(client.train(runtime="python", trainer=trainer, options=[Name("job")]))
+    wait_until_running(client)
     own_engine.stop()
-    with pytest.raises(BackendUnavailableError, match="does not answer") as away:
+    with pytest.raises(BackendUnavailableError, match="does not answer") as unavailable:
         client.observe(ref)
-    assert away.value.transient
+    assert unavailable.value.transient
     own_engine.start_again()
-    let_go(client)
+    send_signal(client)
     assert client.wait(ref, timeout=PATIENCE).result == 7
 
 
-def test_the_name_of_a_job_whose_claim_is_gone_is_free(here):
-    client = here.client()
-    ref = client.ref(client.train(runtime="python", trainer=CustomTrainer(func=goes_on), options=[Name("job")]))
-    here.engine.remove_volume(names.claim(ref.namespace, "job"))
+def test_a_job_whose_claim_was_removed_does_not_exist(sandbox):
+    client = sandbox.client()
+    ref = client.get_job_ref(
+        client.train(runtime="python", trainer=CustomTrainer(func=run_forever), options=[Name("job")])
+    )
+    sandbox.engine.remove_volume(names.claim_volume(ref.namespace, "job"))
     with pytest.raises(JobNotFoundError):
         client.observe(ref)

@@ -1,4 +1,4 @@
-"""TrainJobs on a real engine: what the contract of all backends does not say."""
+"""TrainJobs on a real engine: behaviour that the backend contract does not cover."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from trainer_core import (
 )
 from trainer_core.backends.container import names
 from trainer_core.errors import UnsupportedError
-from trainer_core.jobs import TrainJob
+from trainer_core.jobs import Category, TrainJob
 from trainer_core.options import (
     ContainerPatch,
     JobSetSpecPatch,
@@ -42,12 +42,11 @@ from trainer_core.options import (
     ReplicatedJobPatch,
     TrainingRuntimeSpecPatch,
 )
-from trainer_core.outcome import Category
-from trainer_core.testing.functions import goes_on, prints, reads, returns
+from trainer_core.testing.training_functions import print_lines, read_files, return_value, run_forever
 
 PATIENCE = 60.0
 
-#: What an initializer's image does: tells what it was told, and leaves a file where nodes look for it.
+#: Program of a test initializer image: prints its settings and writes a file where nodes read it.
 FETCHES = """
 import hashlib, os, pathlib, sys
 env = os.environ
@@ -75,8 +74,8 @@ token = env.get('ACCESS_TOKEN')
 """
 
 
-def image_that_fetches(engine, role):
-    """An image on the test image, made once."""
+def build_initializer_image(engine, role):
+    """Build an initializer image from the test image, once for each engine."""
     name = f"localhost/trainjob-test-{role}-initializer:5"
     if not engine.has_image(name):
         lines = [f"FROM {container_engine.IMAGE}", f"ENTRYPOINT {json.dumps(['python3', '-c', FETCHES, role])}"]
@@ -91,31 +90,35 @@ def image_that_fetches(engine, role):
 
 
 @pytest.fixture
-def fetching(here):
-    images = {f"{role}_initializer_image": image_that_fetches(here.engine, role) for role in ("dataset", "model")}
-    return lambda **settings: here.client(**images, **settings)
+def fetching(sandbox):
+    images = {
+        f"{role}_initializer_image": build_initializer_image(sandbox.engine, role) for role in ("dataset", "model")
+    }
+    return lambda **settings: sandbox.client(**images, **settings)
 
 
-def until(wanted, what="it"):
+def wait_until(condition, what):
     end = time.monotonic() + PATIENCE
-    while not (found := wanted()) and time.monotonic() < end:
+    while not (result := condition()) and time.monotonic() < end:
         time.sleep(0.1)
-    assert found, f"{what} did not come"
-    return found
+    assert result, f"timeout: {what}"
+    return result
 
 
-def running(client, name="job", steps=1) -> TrainJob:
-    until(lambda: [s.status for s in client.get_job(name).steps].count("Running") == steps, f"{steps} running steps")
+def wait_until_running(client, name="job", steps=1) -> TrainJob:
+    wait_until(
+        lambda: [s.status for s in client.get_job(name).steps].count("Running") == steps, f"{steps} running steps"
+    )
     return client.get_job(name)
 
 
-def train(client, func=returns, args=None, *, options=(), initializer=None, **fields):
+def train(client, func=return_value, args=None, *, options=(), initializer=None, **fields):
     trainer = CustomTrainer(func=func, func_args=args, **fields)
     return client.train(runtime="python", trainer=trainer, initializer=initializer, options=[Name("job"), *options])
 
 
-def meets():
-    """The first node listens under its name; the others say who they are."""
+def meet_at_first_node():
+    """The first node listens under its host name; the others connect and send their rank."""
     import json
     import os
     import socket
@@ -140,7 +143,7 @@ def meets():
     raise TimeoutError(master)
 
 
-def looks_around():
+def inspect_environment():
     import os
     from pathlib import Path
 
@@ -161,9 +164,9 @@ def patch(**pod):
     return RuntimePatch(training_runtime_spec=TrainingRuntimeSpecPatch(template=template))
 
 
-def test_nodes_find_the_first_of_them_by_its_name(here):
-    client = here.client()
-    train(client, meets, num_nodes=3)
+def test_nodes_reach_the_first_node_by_its_host_name(sandbox):
+    client = sandbox.client()
+    train(client, meet_at_first_node, num_nodes=3)
     outcome = client.wait("job")
     assert outcome.result == {"met": [1, 2], "host": "job-node-0"}
 
@@ -181,11 +184,11 @@ def sums():
 
 
 @pytest.mark.slow
-def test_torchrun_trains_with_two_processes_on_each_of_two_nodes(here):
+def test_torchrun_trains_with_two_processes_on_each_of_two_nodes(sandbox):
     torch = find_spec("torch")
     if torch is None or sys.version_info[:2] != (3, 11):
         pytest.skip("needs torch for the Python 3.11 of the image, to be lent to its containers")
-    # The image has no torch: it is shown this machine's.
+    # The image has no torch, so the packages of this machine are mounted.
     packages = str(Path(torch.origin).parents[1])
     node = ContainerPatch(
         name="node",
@@ -193,44 +196,46 @@ def test_torchrun_trains_with_two_processes_on_each_of_two_nodes(here):
         volume_mounts=[{"name": "packages", "mountPath": "/packages", "readOnly": True}],
     )
     lent = patch(volumes=[{"name": "packages", "hostPath": {"path": packages}}], containers=[node])
-    client = here.client()
+    client = sandbox.client()
     trainer = CustomTrainer(func=sums, num_nodes=2, resources_per_node={"cpu": 2})
     client.train(runtime="torch-distributed", trainer=trainer, options=[Name("job"), lent])
     assert client.wait("job").result == {"sum": 6.0, "processes": 4}
 
 
-def test_two_jobs_meet_at_the_same_port_at_the_same_time(here):
-    client = here.client()
+def test_two_jobs_can_use_the_same_port_at_the_same_time(sandbox):
+    client = sandbox.client()
     for name in ("one", "two"):
-        client.train(runtime="python", trainer=CustomTrainer(func=meets, num_nodes=2), options=[Name(name)])
+        client.train(
+            runtime="python", trainer=CustomTrainer(func=meet_at_first_node, num_nodes=2), options=[Name(name)]
+        )
     assert [client.wait(name).result["met"] for name in ("one", "two")] == [[1], [1]]
 
 
-def test_a_deleted_job_leaves_nothing_on_the_engine(here):
-    client = here.client()
-    train(client, goes_on, num_nodes=2)
-    running(client, steps=2)
+def test_a_deleted_job_leaves_nothing_on_the_engine(sandbox):
+    client = sandbox.client()
+    train(client, run_forever, num_nodes=2)
+    wait_until_running(client, steps=2)
     client.delete_job("job")
-    until(lambda: here.everything() == [], "an empty engine")
+    wait_until(lambda: sandbox.list_objects() == [], "the engine is empty")
 
 
-def test_containers_of_a_deleted_job_are_kept_if_asked_for_and_the_name_is_free(here):
-    client = here.client(auto_remove=False)
-    train(client, returns, {"value": 1})
+def test_auto_remove_false_keeps_the_containers_and_frees_the_name(sandbox):
+    client = sandbox.client(auto_remove=False)
+    train(client, return_value, {"value": 1})
     client.wait("job")
     client.delete_job("job")
-    (kept,) = here.engine.containers(here.label)
+    (kept,) = sandbox.engine.list_containers(sandbox.label)
     assert "job-node-0." in kept["Names"][0]
-    train(client, returns, {"value": 2})
+    train(client, return_value, {"value": 2})
     assert client.wait("job").result == 2
 
 
-def test_volumes_user_and_shared_memory_are_those_of_a_patch(here):
-    (here.folder / "data").mkdir()
-    (here.folder / "data" / "file.txt").write_text("from this machine")
-    here.folder.chmod(0o755)
+def test_a_patch_sets_volumes_user_and_shared_memory(sandbox):
+    (sandbox.folder / "data").mkdir()
+    (sandbox.folder / "data" / "file.txt").write_text("from this machine")
+    sandbox.folder.chmod(0o755)
     volumes = [
-        {"name": "data", "hostPath": {"path": str(here.folder / "data")}},
+        {"name": "data", "hostPath": {"path": str(sandbox.folder / "data")}},
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "32Mi"}},
         {"name": "scratch", "emptyDir": {}},
     ]
@@ -240,8 +245,8 @@ def test_volumes_user_and_shared_memory_are_those_of_a_patch(here):
         {"name": "scratch", "mountPath": "/scratch"},
     ]
     node = ContainerPatch(name="node", volume_mounts=mounts, security_context={"runAsUser": 1234, "runAsGroup": 99})
-    client = here.client()
-    train(client, looks_around, options=[patch(volumes=volumes, containers=[node])])
+    client = sandbox.client()
+    train(client, inspect_environment, options=[patch(volumes=volumes, containers=[node])])
     outcome = client.wait("job")
     assert outcome.result == {
         "user": [1234, 99],
@@ -252,17 +257,17 @@ def test_volumes_user_and_shared_memory_are_those_of_a_patch(here):
     }
 
 
-def test_a_gpu_is_handed_out_or_refused_and_never_passed_over(here):
-    if here.engine.product != "podman":
-        pytest.skip("Docker hands them out")
-    client = here.client()
-    with pytest.raises(UnsupportedError, match="Podman passes over the gpu"):
+def test_podman_refuses_a_gpu_request(sandbox):
+    if sandbox.engine.product != "podman":
+        pytest.skip("Docker supports GPU requests")
+    client = sandbox.client()
+    with pytest.raises(UnsupportedError, match="Podman ignores gpu"):
         train(client, resources_per_node={"gpu": 1})
-    assert here.everything() == []
+    assert sandbox.list_objects() == []
 
 
-def test_an_image_with_a_command_of_its_own_runs(here):
-    client = here.client()
+def test_a_container_trainer_runs_its_command(sandbox):
+    client = sandbox.client()
     trainer = CustomTrainerContainer(image=container_engine.IMAGE)
     command = TrainerCommand(["python3", "-c", "import os; print(os.environ['RANK'])"])
     client.train(runtime="python", trainer=trainer, options=[Name("job"), command])
@@ -270,8 +275,8 @@ def test_an_image_with_a_command_of_its_own_runs(here):
     assert list(client.get_job_logs("job")) == ["0"]
 
 
-def test_a_command_that_is_not_there_is_told(here):
-    client = here.client()
+def test_a_missing_command_is_diagnosed(sandbox):
+    client = sandbox.client()
     trainer = CustomTrainerContainer(image=container_engine.IMAGE)
     client.train(runtime="python", trainer=trainer, options=[Name("job"), TrainerCommand(["no-such-program"])])
     found = client.wait("job").diagnosis
@@ -279,76 +284,76 @@ def test_a_command_that_is_not_there_is_told(here):
     assert "no-such-program" in found.reason
 
 
-def test_an_image_that_is_not_there_fails_the_job_and_not_the_submitter(here):
-    client = here.client(pull_policy="Never")
+def test_a_missing_image_fails_the_job_and_not_the_submission(sandbox):
+    client = sandbox.client(pull_policy="Never")
     train(client, image="localhost/no-such-image:1")
     found = client.wait("job").diagnosis
     assert (found.category, found.retryable) == (Category.IMAGE, False)
-    assert "localhost/no-such-image:1 is not there" in found.reason
+    assert "localhost/no-such-image:1 does not exist on the engine" in found.reason
 
 
-def test_an_image_that_cannot_be_pulled_fails_the_job(here):
-    client = here.client()
+def test_an_image_that_cannot_be_pulled_fails_the_job(sandbox):
+    client = sandbox.client()
     train(client, image="localhost:1/no-such-image:1")
     found = client.wait("job").diagnosis
     assert found.category is Category.IMAGE
     assert "localhost:1/no-such-image:1 cannot be pulled" in found.reason
 
 
-def test_a_killed_container_is_told_by_its_signal_and_ends_the_others(here):
-    client = here.client()
-    train(client, goes_on, num_nodes=2)
-    steps = running(client, steps=2).steps
-    here.engine._api.kill(steps[1].pod_name, signal.SIGKILL)
+def test_a_killed_node_is_diagnosed_with_its_signal_and_ends_the_other_nodes(sandbox):
+    client = sandbox.client()
+    train(client, run_forever, num_nodes=2)
+    steps = wait_until_running(client, steps=2).steps
+    sandbox.engine._api.kill(steps[1].pod_name, signal.SIGKILL)
     found = client.wait("job").diagnosis
     assert (found.category, found.step, found.exit_code) == (Category.INFRASTRUCTURE, "node-1", -9)
     assert (found.node, found.retryable) == (steps[1].pod_name, True)
-    until(lambda: [step.status for step in client.get_job("job").steps].count("Running") == 0, "the end of node-0")
+    wait_until(lambda: [step.status for step in client.get_job("job").steps].count("Running") == 0, "node-0 stops")
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_a_container_that_somebody_removed_fails_the_job(here, nodes):
-    client = here.client()
-    train(client, goes_on, num_nodes=nodes)
-    steps = running(client, steps=nodes).steps
-    here.engine.remove(steps[0].pod_name)
+def test_a_removed_container_fails_the_job(sandbox, nodes):
+    client = sandbox.client()
+    train(client, run_forever, num_nodes=nodes)
+    steps = wait_until_running(client, steps=nodes).steps
+    sandbox.engine.remove_container(steps[0].pod_name)
     found = client.wait("job").diagnosis
-    # Its reason is the removal, or the kill before it where that alone was seen.
+    # The reason is the removal, or the kill that precedes it.
     assert (found.category, found.step, found.retryable) == (Category.INFRASTRUCTURE, "node-0", True)
 
 
-def test_a_container_of_somebody_else_with_a_nodes_name_is_told(here):
-    client = here.client()
-    name = names.container(client.backend._config.namespace, "job", "node-0", 0)
-    labels = {names.NAMESPACE: client.backend._config.namespace}
-    here.engine.create(name, {"Image": container_engine.IMAGE, "Cmd": ["true"], "Labels": labels})
+def test_a_foreign_container_with_the_name_of_a_node_fails_the_job(sandbox):
+    client = sandbox.client()
+    name = names.container_name(client.backend._config.namespace, "job", "node-0", 0)
+    labels = {names.NAMESPACE_LABEL: client.backend._config.namespace}
+    sandbox.engine.create_container(name, {"Image": container_engine.IMAGE, "Cmd": ["true"], "Labels": labels})
     train(client)
-    assert f"a container '{name}' is on the engine that is not of this job" in client.wait("job").diagnosis.reason
+    assert f"container '{name}' exists and belongs to no step of this job" in client.wait("job").diagnosis.reason
 
 
-def test_a_full_volume_fails_the_training_that_fills_it(here):
+def test_a_full_volume_fails_the_training(sandbox):
     volumes = [{"name": "out", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}]
     node = ContainerPatch(name="node", volume_mounts=[{"name": "out", "mountPath": "/out"}])
-    client = here.client()
-    train(client, fills, options=[patch(volumes=volumes, containers=[node])])
+    client = sandbox.client()
+    train(client, fill_volume, options=[patch(volumes=volumes, containers=[node])])
     found = client.wait("job").diagnosis
     assert found.category is Category.USER_CODE
     assert "No space left on device" in found.reason
 
 
-def fills():
+def fill_volume():
     from pathlib import Path
 
     Path("/out/model").write_bytes(b"x" * 2**22)
 
 
-def test_initializers_fetch_before_the_nodes_start(here, fetching):
+def test_initializers_fetch_before_the_nodes_start(sandbox, fetching):
     client = fetching()
     sources = Initializer(
         dataset=HuggingFaceDatasetInitializer("hf://owner/data", ignore_patterns=["*.bin", "*.pt"]),
         model=HuggingFaceModelInitializer("hf://owner/model"),
     )
-    train(client, reads, {"role": "dataset"}, initializer=sources, num_nodes=2)
+    train(client, read_files, {"role": "dataset"}, initializer=sources, num_nodes=2)
     outcome = client.wait("job")
     assert outcome.result == {"data.txt": "hf://owner/data", "token.txt": "none"}
     job = client.get_job("job")
@@ -358,22 +363,28 @@ def test_initializers_fetch_before_the_nodes_start(here, fetching):
         "fetching hf://owner/data without *.bin,*.pt"
     ]
     client.delete_job("job")
-    until(lambda: here.everything() == [], "an empty engine")
+    wait_until(lambda: sandbox.list_objects() == [], "the engine is empty")
 
 
-def test_credentials_reach_an_initializer_and_nobody_who_inspects(here, fetching):
+def test_credentials_reach_the_initializer_and_are_not_visible_to_inspect(sandbox, fetching):
     secret = "hf_a-secret-token"
     client = fetching()
     source = HuggingFaceDatasetInitializer("hf://owner/data", access_token=secret)
-    train(client, reads, {"role": "dataset"}, initializer=Initializer(dataset=source))
+    train(client, read_files, {"role": "dataset"}, initializer=Initializer(dataset=source))
     assert client.wait("job").result["token.txt"] == hashlib.sha256(secret.encode()).hexdigest()
     (step, _) = client.get_job("job").steps
-    seen = [here.engine.container(step.pod_name), here.engine.containers(here.label), here.engine.volumes(here.label)]
-    assert secret not in json.dumps(seen)
-    until(lambda: here.engine.read(step.pod_name, "/trainjob-secrets.json") == b"{}", "the end of the credentials")
+    visible = [
+        sandbox.engine.inspect_container(step.pod_name),
+        sandbox.engine.list_containers(sandbox.label),
+        sandbox.engine.list_volumes(sandbox.label),
+    ]
+    assert secret not in json.dumps(visible)
+    wait_until(
+        lambda: sandbox.engine.read_file(step.pod_name, "/trainjob-secrets.json") == b"{}", "the credentials are erased"
+    )
 
 
-def test_an_initializer_that_fails_is_told_with_what_it_said_in_whatever_pieces(here, fetching):
+def test_a_failed_initializer_is_diagnosed_with_the_end_of_its_log(sandbox, fetching):
     client = fetching()
     source = HuggingFaceDatasetInitializer("hf://owner/fail")
     train(client, initializer=Initializer(dataset=source))
@@ -383,114 +394,114 @@ def test_an_initializer_that_fails_is_told_with_what_it_said_in_whatever_pieces(
     assert "fetching hf://owner/fail without None" in found.log_tail
 
 
-def test_an_initializer_that_takes_too_long_is_ended(here, fetching):
+def test_an_initializer_that_exceeds_its_timeout_is_stopped(sandbox, fetching):
     client = fetching(initializer_timeout=1)
     train(client, initializer=Initializer(dataset=HuggingFaceDatasetInitializer("hf://owner/hang")))
     found = client.wait("job").diagnosis
     assert (found.category, found.step) == (Category.INITIALIZER, "dataset-initializer")
     assert "1 s (initializer_timeout)" in found.reason
-    until(lambda: client.get_job("job").steps[0].status != "Running", "the end of the initializer")
+    wait_until(lambda: client.get_job("job").steps[0].status != "Running", "the initializer stops")
 
 
-def test_what_was_fetched_once_lies_in_a_volume_that_other_jobs_mount(here, fetching):
+def test_initialize_fetches_into_a_volume_that_other_jobs_mount(sandbox, fetching):
     client = fetching()
     sources = Initializer(
         dataset=HuggingFaceDatasetInitializer("hf://owner/data"), model=HuggingFaceModelInitializer("hf://owner/model")
     )
     fetched = client.wait(client.initialize(sources, [Name("fetch")]))
-    volume = f"{container_engine.namespace(here.folder)}.fetch"
+    volume = f"{container_engine.namespace(sandbox.folder)}.fetch"
     assert fetched.result == {"dataset": f"pvc://{volume}/dataset", "model": f"pvc://{volume}/model"}
     client.delete_job("fetch")
     source = Initializer(dataset=VolumeDatasetInitializer(fetched.result["dataset"]))
-    train(client, reads, {"role": "dataset"}, initializer=source)
+    train(client, read_files, {"role": "dataset"}, initializer=source)
     assert client.wait("job").result["data.txt"] == "hf://owner/data"
 
 
-def test_what_an_image_keeps_is_found_by_the_next_job_whatever_user_its_nodes_have(here, fetching):
+def test_a_second_job_finds_cached_data_for_any_user_of_its_nodes(sandbox, fetching):
     client = fetching()
     fetch = Initializer(dataset=HuggingFaceDatasetInitializer("hf://owner/cached"))
-    said, results = [], []
+    logs, results = [], []
     node = ContainerPatch(name="node", security_context={"runAsUser": 1234})
     for name, options in (("one", []), ("two", [patch(containers=[node])])):
-        trainer = CustomTrainer(func=reads, func_args={"role": "dataset"})
+        trainer = CustomTrainer(func=read_files, func_args={"role": "dataset"})
         client.train(runtime="python", trainer=trainer, initializer=fetch, options=[Name(name), *options])
         results.append(client.wait(name).result["data.txt"])
-        said += list(client.get_job_logs(name, step="dataset-initializer"))[1:]
-    assert (said, results) == (["fetched", "found"], ["hf://owner/cached"] * 2)
+        logs += list(client.get_job_logs(name, step="dataset-initializer"))[1:]
+    assert (logs, results) == (["fetched", "found"], ["hf://owner/cached"] * 2)
 
 
-def test_a_suspended_job_fetches_nothing_twice(here, fetching):
+def test_a_resumed_job_does_not_run_its_initializers_again(sandbox, fetching):
     client = fetching()
     source = HuggingFaceDatasetInitializer("hf://owner/data")
-    train(client, goes_on, initializer=Initializer(dataset=source))
+    train(client, run_forever, initializer=Initializer(dataset=source))
     lines = client.get_job_logs("job", follow=True)
     assert next(lines) == "it runs"
     client.suspend("job")
-    until(lambda: client.get_job("job").steps[1].status == "Pending", "the end of the node")
+    wait_until(lambda: client.get_job("job").steps[1].status == "Pending", "the node stops")
     client.resume("job")
     assert next(lines) == "it runs"
     steps = client.get_job("job").steps
     assert [(step.status, step.restarts) for step in steps] == [("Succeeded", 0), ("Running", 1)]
 
 
-def test_a_linked_folder_cannot_be_written_to(here):
-    (here.folder / "data").mkdir()
-    client = here.client()
-    source = FileDatasetInitializer((here.folder / "data").as_uri(), link=True)
-    train(client, writes_into_the_dataset, initializer=Initializer(dataset=source))
+def test_a_linked_folder_cannot_be_written_to(sandbox):
+    (sandbox.folder / "data").mkdir()
+    client = sandbox.client()
+    source = FileDatasetInitializer((sandbox.folder / "data").as_uri(), link=True)
+    train(client, write_into_dataset, initializer=Initializer(dataset=source))
     assert "Read-only file system" in client.wait("job").diagnosis.reason
 
 
-def writes_into_the_dataset():
+def write_into_dataset():
     from trainer_core import dataset_path
 
     (dataset_path() / "mine.txt").write_text("mine")
 
 
-def test_a_log_is_read_on_by_another_client_over_a_resume(here):
-    client = here.client()
-    ref = client.ref(train(client, prints, {"lines": 20}))
+def test_another_client_continues_a_log_from_the_cursor(sandbox):
+    client = sandbox.client()
+    ref = client.get_job_ref(train(client, print_lines, {"lines": 20}))
     client.wait(ref)
     place, lines = {}, []
     for _ in range(9):
-        tail = here.client().backend.tail(ref, json.loads(json.dumps(place)), whole=True, most=3)
-        lines, place = lines + [line for _, line in tail.lines], tail.place
+        tail = sandbox.client().tail_job_logs(ref, json.loads(json.dumps(place)), job_ended=True, max_lines=3)
+        lines, place = lines + [line for _, line in tail.lines], tail.cursor
     assert lines == [f"line {number}" for number in range(20)]
 
 
-def test_a_job_is_deleted_when_its_time_has_come(here):
-    client = here.client()
+def test_reap_deletes_a_job_after_delete_after(sandbox):
+    client = sandbox.client()
     train(client, options=[DeleteAfter(1)])
     client.wait("job")
-    until(lambda: client.backend.reap() == ["job"], "the end of its time")
-    assert here.everything() == []
+    wait_until(lambda: client.reap() == ["job"], "the job expires")
+    assert sandbox.list_objects() == []
 
 
-def test_what_a_killed_deleter_left_is_swept(here):
-    client = here.client()
-    ref = client.ref(train(client))
+def test_reap_removes_what_a_killed_deletion_left(sandbox):
+    client = sandbox.client()
+    ref = client.get_job_ref(train(client))
     client.wait(ref)
-    here.engine.remove_volume(names.claim(ref.namespace, "job"))
+    sandbox.engine.remove_volume(names.claim_volume(ref.namespace, "job"))
     assert client.list_jobs() == []
-    for each in here.engine.containers(here.label):
-        here.engine.remove(each["Id"])
-    client.backend.reap()
-    assert here.everything() == []
+    for each in sandbox.engine.list_containers(sandbox.label):
+        sandbox.engine.remove_container(each["Id"])
+    client.reap()
+    assert sandbox.list_objects() == []
 
 
 @pytest.mark.filterwarnings("ignore", "error:::airflow_provider", "error:::trainer_core")
-def test_a_task_of_airflow_runs_in_a_container(here, run_trainjob_task, monkeypatch):
+def test_an_airflow_task_runs_in_a_container(sandbox, run_trainjob_task, monkeypatch):
     from airflow_provider.operators.trainjob import TrainJobOperator
 
-    monkeypatch.setenv("TRAINJOB_HOME", str(here.folder / "home"))
+    monkeypatch.setenv("TRAINJOB_HOME", str(sandbox.folder / "home"))
     done = run_trainjob_task(
         TrainJobOperator(
             task_id="train",
             runtime="python",
-            trainer=CustomTrainer(func=returns, func_args={"value": {"accuracy": 0.5}}),
-            backend_config=container_engine.config(here.folder),
+            trainer=CustomTrainer(func=return_value, func_args={"value": {"accuracy": 0.5}}),
+            backend_config=container_engine.config(sandbox.folder),
         )
     )
     assert (done.state, done.returned) == ("success", {"accuracy": 0.5})
-    (job,) = here.client().list_jobs()
+    (job,) = sandbox.client().list_jobs()
     assert job.status == "Complete"

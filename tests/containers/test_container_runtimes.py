@@ -1,4 +1,4 @@
-"""Where runtimes come from: folders, files, the network; and what there is without it."""
+"""Runtime sources: folders, files, URLs and repositories, and the fallbacks without a network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trainer_core.backends.container import runtimes
-from trainer_core.backends.container.runtimes import Runtimes
+from trainer_core.backends.container.runtimes import RuntimeCatalog
 from trainer_core.errors import RuntimeNotFoundError
 
 PYTHON = (Path(runtimes.__file__).parent / "runtimes" / "python.yaml").read_text()
@@ -26,16 +26,16 @@ def runtime(name: str, image: str = "mine:1") -> str:
 
 
 class Web:
-    """A server with pages, which can be taken away."""
+    """An HTTP server with pages that a test can remove."""
 
     def __init__(self):
         self.pages: dict[str, str] = {}
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         web = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
-                web.asked.append(self.path)
+                web.requests.append(self.path)
                 page = web.pages.get(self.path)
                 self.send_response(404 if page is None else 200)
                 body = (page or "").encode()
@@ -65,42 +65,42 @@ def web():
 
 
 def names(source):
-    return [each.name for each in Runtimes([source] if source else []).list()]
+    return [each.name for each in RuntimeCatalog([source] if source else []).list()]
 
 
-def test_without_a_source_there_are_the_packaged_ones():
+def test_without_a_source_the_packaged_runtimes_are_listed():
     assert names(None) == ["python", "torch-distributed"]
 
 
 @pytest.mark.parametrize("spelling", ["{}", "file://{}"])
-def test_runtimes_of_a_folder_come_first(tmp_path, spelling):
+def test_runtimes_of_a_folder_take_precedence(tmp_path, spelling):
     (tmp_path / "mine.yaml").write_text(runtime("python") + "\n---\n" + runtime("mine"))
-    found = Runtimes([spelling.format(tmp_path)])
+    found = RuntimeCatalog([spelling.format(tmp_path)])
     assert [each.name for each in found.list()] == ["mine", "python", "torch-distributed"]
     assert found.list()[1].trainer.image == "mine:1"
 
 
-def test_a_file_that_cannot_be_read_is_left_out_with_a_warning(tmp_path, caplog):
+def test_an_invalid_file_is_skipped_with_a_warning(tmp_path, caplog):
     (tmp_path / "bad.yaml").write_text("kind: [")
     (tmp_path / "good.yaml").write_text(runtime("mine"))
     assert "mine" in names(str(tmp_path))
     assert "bad.yaml" in caplog.text
 
 
-def test_an_unknown_runtime_is_refused_with_the_known_ones():
-    with pytest.raises(RuntimeNotFoundError, match=r"no runtime 'x'.* there are python, torch-distributed"):
-        Runtimes([]).get("x")
+def test_an_unknown_runtime_is_refused_with_the_known_names():
+    with pytest.raises(RuntimeNotFoundError, match=r"runtime 'x' does not exist.* python, torch-distributed"):
+        RuntimeCatalog([]).get("x")
 
 
-def test_a_page_is_read_once_a_day(web):
+def test_a_url_is_downloaded_once_a_day(web):
     web.pages["/mine.yaml"] = runtime("mine")
     for _ in range(3):
         assert "mine" in names(f"{web.url}/mine.yaml")
-    assert web.asked == ["/mine.yaml"]
+    assert web.requests == ["/mine.yaml"]
 
 
-def test_a_repository_is_read_file_by_file(web, monkeypatch):
-    monkeypatch.setattr(runtimes, "_CONTENTS", web.url)
+def test_the_yaml_files_of_a_repository_folder_are_downloaded(web, monkeypatch):
+    monkeypatch.setattr(runtimes, "_GITHUB_API", web.url)
     entries = [
         {"type": "file", "name": "mine.yaml", "download_url": f"{web.url}/raw/mine.yaml"},
         {"type": "file", "name": "kustomization.txt", "download_url": f"{web.url}/raw/no"},
@@ -113,19 +113,19 @@ def test_a_repository_is_read_file_by_file(web, monkeypatch):
     assert "mine" in names("github://me/mine/here")
 
 
-def test_without_a_network_the_packaged_ones_are_used_with_one_warning(web, caplog):
+def test_without_a_network_the_packaged_runtimes_are_used_with_one_warning(web, caplog):
     source = f"{web.url}/nowhere.yaml"
     web.stop()
     assert names(source) == ["python", "torch-distributed"] == names(source)
     (warning,) = [record.getMessage() for record in caplog.records if source in record.getMessage()]
-    assert "the runtimes that come with this package are used" in warning
+    assert "the runtimes of this package are used" in warning
 
 
-def test_without_a_network_what_was_read_before_counts_however_old(web, caplog, monkeypatch):
+def test_without_a_network_cached_files_are_used_whatever_their_age(web, caplog, monkeypatch):
     web.pages["/mine.yaml"] = runtime("mine")
     source = f"{web.url}/mine.yaml"
     names(source)
     del web.pages["/mine.yaml"]
     monkeypatch.setattr(runtimes, "_DAY_SECONDS", -1.0)
     assert "mine" in names(source)
-    assert "those kept from before are used" in caplog.text
+    assert "its cached files are used" in caplog.text

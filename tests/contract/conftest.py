@@ -1,4 +1,4 @@
-"""The backends of the house; one joins by one line here, and a file of its own of the same name."""
+"""The backends under test: a new backend is one line in CASES and one test file of its name."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from trainer_core import (
     TrainerClient,
     TrainingOperatorBackendConfig,
 )
-from trainer_core.cluster import watch
-from trainer_core.testing import BackendCase, on_each
+from trainer_core.k8s import informer
+from trainer_core.testing import BackendCase, parametrize_backends
 
 
 @cache
-def cluster():
-    """A cluster for the whole session, with a namespace for each test: its pods are processes of this machine."""
+def start_cluster():
+    """Start the fake cluster of the session; its pods are local processes."""
     return Cluster().__enter__()
 
 
-def on_the_cluster(folder, config=KubernetesBackendConfig):
+def connect_to_cluster(folder, config=KubernetesBackendConfig):
+    """Return a client with its own namespace for each test."""
     namespace = f"test-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}"
-    if cluster().get("Namespace", namespace) is None:
-        cluster().add({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-    return TrainerClient(config(namespace=namespace, client_configuration=cluster().configuration()))
+    if start_cluster().get("Namespace", namespace) is None:
+        start_cluster().add({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    return TrainerClient(config(namespace=namespace, client_configuration=start_cluster().configuration()))
 
 
 CASES = (
@@ -39,31 +40,31 @@ CASES = (
     BackendCase(
         "debug",
         lambda _: TrainerClient(DebugBackendConfig()),
-        outlives_its_client=False,
-        runs_beside_its_client=False,
-        ends_at_deadline=False,
-        runs_every_node=False,
+        is_visible_to_other_clients=False,
+        runs_in_background=False,
+        enforces_deadline=False,
+        runs_multiple_nodes=False,
         installs_packages=False,
     ),
     BackendCase("container", container_engine.client),
-    BackendCase("kubernetes", on_the_cluster, reads_this_machine=False, runs_bare_runtimes=True),
+    BackendCase("kubernetes", connect_to_cluster, reads_local_files=False, runs_runtime_without_trainer=True),
     BackendCase(
         "training-operator",
-        lambda folder: on_the_cluster(folder, TrainingOperatorBackendConfig),
-        reads_this_machine=False,
+        lambda folder: connect_to_cluster(folder, TrainingOperatorBackendConfig),
+        reads_local_files=False,
     ),
     BackendCase(
         "runai",
-        lambda folder: on_the_cluster(folder, RunaiBackendConfig),
-        reads_this_machine=False,
-        ends_at_deadline=False,
+        lambda folder: connect_to_cluster(folder, RunaiBackendConfig),
+        reads_local_files=False,
+        enforces_deadline=False,
     ),
 )
 
 
 def pytest_generate_tests(metafunc):
     name = metafunc.module.__name__.removeprefix("test_contract_").replace("_", "-")
-    on_each([case for case in CASES if case.name == name], metafunc)
+    parametrize_backends([case for case in CASES if case.name == name], metafunc)
 
 
 @pytest.fixture
@@ -72,18 +73,18 @@ def cases():
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_kept_at_home(tmp_path, monkeypatch):
+def _use_temporary_home(tmp_path, monkeypatch):
     monkeypatch.setenv("TRAINJOB_HOME", str(tmp_path / "home"))
 
 
 @pytest.fixture(autouse=True)
-def _nobody_watches_the_cluster_for_longer():
+def _stop_informers():
     yield
-    watch.stop()
+    informer.stop_informers()
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _the_cluster_ends():
+def _stop_cluster():
     yield
-    if cluster.cache_info().currsize:
-        cluster().__exit__(None, None, None)
+    if start_cluster.cache_info().currsize:
+        start_cluster().__exit__(None, None, None)

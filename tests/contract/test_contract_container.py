@@ -1,4 +1,4 @@
-"""ContainerBackend keeps the contract of DESIGN.md."""
+"""ContainerBackend implements the backend contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DebugBackend keeps the contract of DESIGN.md."""
+"""DebugBackend implements the backend contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""KubernetesBackend keeps the contract of DESIGN.md."""
+"""KubernetesBackend implements the backend contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LocalProcessBackend keeps the contract of DESIGN.md."""
+"""LocalProcessBackend implements the backend contract."""
 
 from __future__ import annotations
 

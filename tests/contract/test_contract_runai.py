@@ -1,4 +1,4 @@
-"""RunaiBackend keeps the contract of DESIGN.md."""
+"""RunaiBackend implements the backend contract."""
 
 from __future__ import annotations
 

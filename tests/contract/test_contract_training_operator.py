@@ -1,4 +1,4 @@
-"""TrainingOperatorBackend keeps the contract of DESIGN.md."""
+"""TrainingOperatorBackend implements the backend contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of features is what the contract suite found, of every backend and every sentence that there is."""
+"""docs/features.md matches the stored results, and these have every backend and every test of the contract suite."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from blocks import ROOT
 import trainer_core
 from trainer_core.options.base import BaseOption
 from trainer_core.testing import BackendContract
-from trainer_core.testing.case import applies
-from trainer_core.testing.features import facts, sentences
-from trainer_core.testing.refusals import OPTIONS
+from trainer_core.testing.case import is_applicable
+from trainer_core.testing.results_plugin import collect_tests, get_facts
+from trainer_core.testing.validation import ALL_OPTIONS
 
 AGAIN = "; run `make features`, or tools/features.py with the names of the backends"
 
@@ -26,44 +26,48 @@ def features(monkeypatch):
     sys.modules.pop("features")
 
 
-def ran(features):
-    """The results of each backend that could run, beside its case."""
-    cases = features.cases()
-    return [(cases[name], found) for name, found in features.read().items() if "absent" not in found]
+def list_run_backends(features):
+    """The case and the results of each backend that was run."""
+    cases = features.load_cases()
+    return [(cases[name], found) for name, found in features.read_results().items() if "not_run" not in found]
 
 
-def test_the_page_is_made_of_the_results(features):
-    assert features.PAGE.read_text(encoding="utf-8") == features.page(features.read()), f"written by hand{AGAIN}"
+def test_the_page_matches_the_results(features):
+    assert features.PAGE.read_text(encoding="utf-8") == features.render_page(features.read_results()), (
+        f"edited by hand{AGAIN}"
+    )
 
 
-def test_it_has_every_backend_and_no_other(features):
-    assert sorted(features.read()) == sorted(features.columns()), AGAIN
+def test_the_results_have_exactly_the_known_backends(features):
+    assert sorted(features.read_results()) == sorted(features.list_backends()), AGAIN
 
 
-def test_of_each_backend_it_has_every_sentence_that_is_about_it_and_no_other(features):
+def test_the_results_of_a_backend_have_exactly_the_tests_that_apply_to_it(features):
     wanted = {
-        case.name: {n for n, test in sentences(BackendContract).items() if applies(test, case)}
-        for case, _ in ran(features)
+        case.name: {n for n, test in collect_tests(BackendContract).items() if is_applicable(test, case)}
+        for case, _ in list_run_backends(features)
     }
-    assert {case.name: set(found["sentences"]) for case, found in ran(features)} == wanted, AGAIN
+    assert {case.name: set(found["tests"]) for case, found in list_run_backends(features)} == wanted, AGAIN
 
 
-def test_the_facts_are_those_of_the_suite(features):
-    for case, found in ran(features):
-        assert found["facts"] == facts(case), f"{case.name}{AGAIN}"
+def test_the_facts_match_the_cases_of_the_suite(features):
+    for case, found in list_run_backends(features):
+        assert found["facts"] == get_facts(case), f"{case.name}{AGAIN}"
 
 
-def test_no_sentence_fails(features):
-    said = {(case.name, name): text for case, found in ran(features) for name, text in found["sentences"].items()}
-    assert [each for each in said.items() if each[1].startswith("failed")] == []
+def test_no_contract_test_fails(features):
+    results = {
+        (case.name, name): text for case, found in list_run_backends(features) for name, text in found["tests"].items()
+    }
+    assert [each for each in results.items() if each[1].startswith("failed")] == []
 
 
-def test_a_backend_that_was_not_run_says_why(features):
-    absent = [found["absent"] for found in features.read().values() if "absent" in found]
-    assert all(absent)
+def test_a_backend_that_was_not_run_has_a_reason(features):
+    reasons = [found["not_run"] for found in features.read_results().values() if "not_run" in found]
+    assert all(reasons)
 
 
 def test_every_option_is_in_the_suite():
     public = [getattr(trainer_core, name) for name in trainer_core.__all__]
     options = {each for each in public if isinstance(each, type) and issubclass(each, BaseOption)}
-    assert {type(option) for option in OPTIONS} == options
+    assert {type(option) for option in ALL_OPTIONS} == options

@@ -1,4 +1,4 @@
-"""The cluster that the environment names: any, with Kubeflow Trainer, and an image with Python."""
+"""A real cluster, set by environment variables: it requires Kubeflow Trainer and an image with Python."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import os
 import pytest
 
 from trainer_core import KubernetesBackendConfig, TrainerClient
-from trainer_core.cluster import connect as cluster
-from trainer_core.cluster import kinds, marks
-from trainer_core.cluster.api import Api
-from trainer_core.testing import BackendCase, on_each
+from trainer_core.k8s import labels, resources
+from trainer_core.k8s.client import ApiClient
+from trainer_core.k8s.connection import Connection
+from trainer_core.testing import BackendCase, parametrize_backends
 
-#: How to reach the cluster; a namespace without TrainJobs, which the tests may fill and empty; a runtime that runs a
-#: function; an image with python3, in which it is run.
+#: Kubeconfig of the cluster; a namespace without TrainJobs, for the tests; a runtime that runs functions; an image
+#: with python3 for it.
 SETTINGS = ("KUBECONFIG", "TRAINJOB_E2E_NAMESPACE", "TRAINJOB_E2E_RUNTIME", "TRAINJOB_E2E_IMAGE")
 MISSING = [name for name in SETTINGS if not os.environ.get(name)]
 
@@ -21,7 +21,7 @@ MISSING = [name for name in SETTINGS if not os.environ.get(name)]
 def pytest_collection_modifyitems(items):
     reason = f"needs a cluster: set {', '.join(MISSING)}"
     for item in (each for each in items if each.get_closest_marker("e2e")):
-        # Whoever names a cluster whose certificate is not to be checked means it.
+        # The kubeconfig may turn off TLS verification.
         item.add_marker(pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning"))
         if MISSING:
             item.add_marker(pytest.mark.skip(reason=reason))
@@ -36,22 +36,22 @@ CASE = BackendCase(
     connect,
     runtime=os.environ.get("TRAINJOB_E2E_RUNTIME", ""),
     image=os.environ.get("TRAINJOB_E2E_IMAGE"),
-    reads_this_machine=False,
-    runs_bare_runtimes=True,
+    reads_local_files=False,
+    runs_runtime_without_trainer=True,
 )
 
 
 def pytest_generate_tests(metafunc):
-    on_each([CASE], metafunc)
+    parametrize_backends([CASE], metafunc)
 
 
 @pytest.fixture(scope="session")
 def empty_namespace():
-    """Jobs of others are not ours to delete; volumes that jobs of ours fetched into outlive them, and are."""
+    """Refuse a namespace with TrainJobs of other users; delete the volume claims of the tests at the end."""
     client = connect()
-    found = [job.name for job in client.list_jobs()]
-    assert found == [], "the namespace is used by others: name an empty one in TRAINJOB_E2E_NAMESPACE"
+    names = [job.name for job in client.list_jobs()]
+    assert names == [], "the namespace has TrainJobs; set TRAINJOB_E2E_NAMESPACE to an empty namespace"
     yield
-    api = Api(cluster.connect(KubernetesBackendConfig(namespace=client.backend.namespace)))
-    for claim in api.list(kinds.CLAIMS, labels=f"{marks.MANAGED_BY}={marks.MANAGER}"):
-        api.delete(kinds.CLAIMS, claim["metadata"]["name"], foreground=False)
+    api = ApiClient(Connection(KubernetesBackendConfig(namespace=client.backend.namespace)))
+    for claim in api.list(resources.VOLUME_CLAIMS, label_selector=f"{labels.MANAGED_BY}={labels.MANAGER}"):
+        api.delete(resources.VOLUME_CLAIMS, claim["metadata"]["name"], foreground=False)

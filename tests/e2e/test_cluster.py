@@ -1,4 +1,4 @@
-"""The contract of DESIGN.md on a real cluster."""
+"""The contract suite on a real cluster."""
 
 from __future__ import annotations
 

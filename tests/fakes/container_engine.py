@@ -1,4 +1,4 @@
-"""The container engine of this machine, for tests: found once, and an image on it that needs no registry."""
+"""The container engine of this machine for tests, and an image that needs no registry."""
 
 from __future__ import annotations
 
@@ -9,47 +9,47 @@ from pathlib import Path
 import pytest
 
 from trainer_core import TrainerClient
-from trainer_core.backends.container import detect
+from trainer_core.backends.container import engine_discovery
 from trainer_core.backends.container.engine import Engine
-from trainer_core.configs import ContainerBackendConfig, TrainingRuntimeSource
+from trainer_core.config import ContainerBackendConfig, TrainingRuntimeSource
 from trainer_core.errors import BackendUnavailableError
 
-#: Debian with Python 3.11 and pip; `container-engine image` makes it.
+#: Debian with Python 3.11 and pip; `tools/lend` builds it.
 IMAGE = "localhost/trainjob-base:test"
 RUNTIMES = Path(__file__).parent.parent / "containers" / "runtimes"
 
 
 @cache
-def _found() -> tuple[Engine | None, str]:
+def _find_engine() -> tuple[Engine | None, str]:
     try:
-        engine = detect.connect(ContainerBackendConfig())
+        engine = engine_discovery.connect_engine(ContainerBackendConfig())
     except BackendUnavailableError as error:
         return None, str(error)
     if not engine.has_image(IMAGE):
-        return None, f"the engine at {engine.address} has no image {IMAGE}; `container-engine image` makes it"
+        return None, f"the engine at {engine.address} has no image {IMAGE}; run `tools/lend` to build it"
     return engine, ""
 
 
 def engine() -> Engine:
-    """Return the engine, or skip the test with what was tried."""
-    found, reason = _found()
-    if found is None:
+    """Return the engine, or skip the test with the addresses that were tried."""
+    found_engine, reason = _find_engine()
+    if found_engine is None:
         pytest.skip(f"needs a container engine: {reason}")
-    return found
+    return found_engine
 
 
 def namespace(folder: Path) -> str:
-    """Return a namespace for the state that a test keeps in a folder."""
+    """Return the namespace of the test with this folder."""
     return f"test-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}"
 
 
 def config(folder: Path, **settings) -> ContainerBackendConfig:
-    """Return a configuration whose jobs are a test's own."""
+    """Return a configuration with the namespace of one test."""
     sources = TrainingRuntimeSource(sources=[str(RUNTIMES)])
     given = {"runtime_source": sources, "namespace": namespace(folder), "container_host": engine().address, **settings}
     return ContainerBackendConfig(**given)
 
 
 def client(folder: Path, **settings) -> TrainerClient:
-    """Return a client whose jobs are a test's own."""
+    """Return a client with the namespace of one test."""
     return TrainerClient(config(folder, **settings))

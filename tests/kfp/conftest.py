@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kfp_backend import Backend, Installation, unsupported
 from kfp_driver import DrivenTask
 
 from trainer_core import LocalProcessBackendConfig, TrainerClient
@@ -12,7 +13,7 @@ from trainer_core import LocalProcessBackendConfig, TrainerClient
 
 @pytest.fixture
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TrainerClient]:
-    """A client of the embedded backend with a home of its own, which components use too; no job outlives the test."""
+    """A client of the local backend with a temporary home, which components use too; no job outlives the test."""
     monkeypatch.setenv("TRAINJOB_HOME", str(tmp_path / "home"))
     client = TrainerClient(LocalProcessBackendConfig())
     yield client
@@ -34,3 +35,11 @@ def task(tmp_path: Path, client: TrainerClient) -> Callable[..., DrivenTask]:
         return DrivenTask(component, tmp_path / "run" / name, parameters, artifacts or {}, facts or {})
 
     return make
+
+
+@pytest.fixture
+def make_backend(tmp_path: Path) -> Callable[..., Backend]:
+    """Make a double of a KFP installation: ``make_backend(publish_logs=False)``."""
+    if reason := unsupported():
+        pytest.skip(reason)
+    return lambda **settings: Backend(tmp_path / "kfp", Installation(**settings), seed=1)

@@ -13,11 +13,13 @@ from typing import Any
 
 import yaml
 
-from kfp_components import _entry
-from trainer_core import CustomTrainer, build
+from kfp_components.runtime import entrypoint
+from trainer_core import CustomTrainer, request_builder
 from trainer_core.client import backend_for
 
 REPOSITORY = Path(__file__).parents[2]
+#: Id of the run, unless a test gives another one.
+RUN_ID = "id-of-the-run"
 COMPONENTS = REPOSITORY / "kfp_components" / "components"
 
 
@@ -38,7 +40,7 @@ def container(component: str) -> dict[str, Any]:
 
 def request_for(func: Any, func_args: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
     trainer = CustomTrainer(func=func, func_args=func_args, **fields)
-    return build.plain(backend=backend_for("local"), runtime="python", trainer=trainer)
+    return request_builder.build_request_data(backend=backend_for("local"), runtime="python", trainer=trainer)
 
 
 def compiled(pipeline: Any, folder: Path) -> list[dict[str, Any]]:
@@ -70,15 +72,21 @@ class DrivenTask:
     @property
     def executor_input(self) -> str:
         outputs = component_spec(self.component).get("outputDefinitions", {})
+        declared = component_spec(self.component)["inputDefinitions"].get("parameters", {})
+        run = {"run_id": RUN_ID} if "run_id" in declared else {}
         inputs = {
-            "parameterValues": _as_a_struct(self.parameters),
+            "parameterValues": _as_a_struct({**run, **self.parameters}),
             "artifacts": {
                 name: _artifacts(name, str(path), self.facts.get(name)) for name, path in self.artifacts.items()
             },
         }
         places = {
             "parameters": {name: {"outputFile": str(self._output(name))} for name in outputs.get("parameters", {})},
-            "artifacts": {name: _artifacts(name, str(self.artifact(name))) for name in outputs.get("artifacts", {})},
+            "artifacts": {
+                # KFP adds its log to the outputs of every task.
+                name: _artifacts(name, str(self.artifact(name)))
+                for name in (*outputs.get("artifacts", {}), "executor-logs")
+            },
             "outputFile": str(self.folder / "outputs" / "executor_output.json"),
         }
         return json.dumps({"inputs": inputs, "outputs": places})
@@ -86,19 +94,19 @@ class DrivenTask:
     @property
     def command(self) -> list[str]:
         spec = container(self.component)
-        (python, *rest), (target, placeholder) = spec["command"], spec["args"]
+        (python, *rest), (target, placeholder, *options) = spec["command"], spec["args"]
         assert (python, placeholder) == ("python3", "{{$}}")
-        return [sys.executable, *rest, target, self.executor_input]
+        return [sys.executable, *rest, target, self.executor_input, *options]
 
     def run(self) -> subprocess.CompletedProcess[str]:
         """Run it to its end, in this process: to start another one takes most of a second."""
         arguments = self.command[3:]
         with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
-            code = _entry.main(arguments)
+            code = entrypoint.main(arguments)
         return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
     def start(self) -> subprocess.Popen[str]:
-        """Start it in a process of its own, by its command, and return at once."""
+        """Start its command in a separate process, and return at once."""
         return subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def artifact(self, name: str) -> Path:

@@ -17,7 +17,7 @@ def tests():
     return set(re.findall(r"^def (test_\w+)", sources, flags=re.MULTILINE))
 
 
-def test_the_thirty_complaints_are_answered():
+def test_the_guide_answers_thirty_problems():
     assert len(ROWS) == 30
     assert all(len(row) == 4 and row[2].strip() for row in ROWS)
 

@@ -13,7 +13,7 @@ import yaml
 from fake_cluster import Cluster, crds
 from kfp_driver import REPOSITORY, DrivenTask
 
-from trainer_core import CustomTrainer, build
+from trainer_core import CustomTrainer, request_builder
 from trainer_core.client import backend_for
 
 WORKFLOW = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run-1", "uid": "w-1"}
@@ -40,17 +40,17 @@ def task(cluster, namespace, tmp_path):
     """Make a task of a component that runs on the cluster."""
     config = {"config_file": str(cluster.kubeconfig(tmp_path / "kubeconfig")), "namespace": namespace}
 
-    def make(component, name="task-1", artifacts=None, **inputs):
+    def make(component, name="task-1", artifacts=None, facts=None, **inputs):
         places = {} if component in ("wait", "suspend", "resume") else {"backend": "kubernetes"}
         given = {"backend_config": config, **places, **inputs}
-        return DrivenTask(component, tmp_path / "run" / name, given, artifacts or {})
+        return DrivenTask(component, tmp_path / "run" / name, given, artifacts or {}, facts or {})
 
     return make
 
 
 def request_for(func, func_args=None, runtime="python"):
     trainer = CustomTrainer(func=func, func_args=func_args)
-    return build.plain(backend=backend_for("kubernetes"), runtime=runtime, trainer=trainer)
+    return request_builder.build_request_data(backend=backend_for("kubernetes"), runtime=runtime, trainer=trainer)
 
 
 @pytest.fixture
@@ -62,8 +62,8 @@ ARGUMENTS = {"epochs": 2, "learning_rate": 0.1}
 ENDLESS = request_for(definitions.run_for_ever)
 
 
-def test_a_task_trains_on_the_cluster_and_hands_over_what_the_job_left(task):
-    training = task("train", request=request_for(definitions.train_a_little, ARGUMENTS), wait=True)
+def test_a_task_trains_on_the_cluster_and_writes_its_outputs(task):
+    training = task("train", request=request_for(definitions.train_a_little, ARGUMENTS))
 
     finished = training.run()
 
@@ -72,8 +72,8 @@ def test_a_task_trains_on_the_cluster_and_hands_over_what_the_job_left(task):
     assert "[node-0] a line of the log, with python3 in it\n" in finished.stdout
 
 
-def test_waiting_is_a_task_of_its_own(task, jobs):
-    training = task("train", request=request_for(definitions.train_a_little, ARGUMENTS))
+def test_a_separate_task_waits_for_the_job(task, jobs):
+    training = task("submit", request=request_for(definitions.train_a_little, ARGUMENTS))
     training.run()
     waiting = task("wait", "wait", job=training.output("job"), metric_name="accuracy")
 
@@ -91,13 +91,13 @@ def until_it_trains(process):
 
 
 @pytest.mark.parametrize("component", ["train", "wait"])
-def test_a_launcher_that_is_evicted_loses_nothing(task, cluster, jobs, namespace, tmp_path, component):
-    """Killed while it waits; the next try, in another pod, goes on with the same job."""
-    marker = tmp_path / "go on"
+def test_a_retry_of_an_evicted_step_continues_with_the_same_job(task, cluster, jobs, namespace, tmp_path, component):
+    """The step is killed while it waits; the next try, in another pod, continues with the same job."""
+    marker = tmp_path / "finish"
     request = request_for(definitions.train_until, {"marker": str(marker)})
-    given = {"request": request, "wait": True}
+    given = {"request": request}
     if component == "wait":
-        submitted = task("train", "submitted", request=request)
+        submitted = task("submit", "submitted", request=request)
         submitted.run()
         given = {"job": submitted.output("job")}
     launched = task(component, **given)
@@ -128,43 +128,154 @@ def terminated(launched, environment=None):
     return process.returncode
 
 
-def test_a_terminated_task_ends_its_job_within_the_grace_of_its_pod(task, cluster, namespace):
-    code = terminated(task("train", request=ENDLESS, wait=True))
+def test_a_terminated_task_ends_its_job_within_the_grace_period_of_its_pod(task, cluster, namespace):
+    code = terminated(task("train", request=ENDLESS))
 
     assert code == 143
     cluster.until(lambda: not [p for p in cluster.objects("pods", namespace) if p["status"]["phase"] == "Running"])
 
 
-def test_a_terminated_task_may_leave_its_job_alone(task, cluster, namespace):
-    code = terminated(task("train", request=ENDLESS, wait=True, on_kill="keep"))
+def test_a_terminated_task_with_on_kill_keep_leaves_its_pods_running(task, cluster, namespace):
+    code = terminated(task("train", request=ENDLESS, on_kill="keep"))
 
     assert code == 143
     assert not [job for job in cluster.objects("TrainJob", namespace) if job["spec"].get("suspend")]
     cluster.until(lambda: [p for p in cluster.objects("pods", namespace) if p["status"]["phase"] == "Running"])
 
 
+def test_command_and_args_of_an_image_may_be_inputs(task, jobs):
+    """Another team uses the YAML, and writes its definition by hand."""
+    request = {"runtime": "torch-distributed", "trainer": {"image": "registry.example/train:1.0"}}
+
+    finished = task("submit", request=request, command=["python", "train.py"], args=["--epochs", "3"]).run()
+
+    assert finished.returncode == 0, finished.stderr
+    trainer = jobs()[0]["spec"]["trainer"]
+    assert (trainer["command"], trainer["args"]) == (["python", "train.py"], ["--epochs", "3"])
+
+
+#: What KFP adds to the pod of a step with an input that names its workspace, and to the TaskConfig.
+WORKSPACE = {
+    "volumes": [{"name": "kfp-workspace", "persistentVolumeClaim": {"claimName": "run-1-kfp-workspace"}}],
+    "volumeMounts": [{"name": "kfp-workspace", "mountPath": "/kfp-workspace"}],
+}
+
+
 @pytest.fixture
 def launcher(cluster, namespace, monkeypatch):
     """The pod of the step, as KFP and Argo make it: what the environment of the step says of it."""
     owners = [{**WORKFLOW, "controller": True}]
+    main = {"name": "main", "image": "x:1", "volumeMounts": WORKSPACE["volumeMounts"]}
     labels = {"pipeline/runid": "id-of-the-run"}
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "step-pod", "namespace": namespace, "labels": labels, "ownerReferences": owners},
-        "spec": {"containers": [{"name": "main", "image": "x:1"}]},
+        "spec": {"containers": [main], "volumes": WORKSPACE["volumes"]},
     }
     uid = cluster.add(pod)["metadata"]["uid"]
     monkeypatch.setenv("KFP_POD_NAME", "step-pod")
     monkeypatch.setenv("KFP_POD_UID", uid)
 
 
+ON_KILL = "trainjob-workflows/kfp-on-kill"
+
+
+def begun(launched):
+    """Start a step and return it when its job trains and is bound to the run."""
+    process = launched.start()
+    until_it_trains(process)
+    return process
+
+
+@pytest.fixture
+def waits():
+    """Start a step that waits for a job; it is killed at the end of the test."""
+    processes = []
+
+    def start(launched):
+        processes.append(begun(launched))
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
 @pytest.mark.usefixtures("launcher")
-def test_a_job_belongs_to_the_workflow_of_its_run(task, jobs):
-    finished = task("train", request=ENDLESS).run()
+def test_while_a_step_waits_for_its_job_the_workflow_owns_it(task, jobs, waits):
+    waits(task("train", request=ENDLESS))
+
+    assert [job["metadata"]["ownerReferences"] for job in jobs()] == [[WORKFLOW]]
+
+
+@pytest.mark.usefixtures("launcher")
+def test_a_job_that_no_step_waits_for_outlives_the_workflow(task, jobs):
+    finished = task("submit", request=ENDLESS).run()
 
     assert finished.returncode == 0, finished.stderr
-    assert [job["metadata"]["ownerReferences"] for job in jobs()] == [[WORKFLOW]]
+    assert "ownerReferences" not in jobs()[0]["metadata"]
+    assert jobs()[0]["metadata"]["labels"]["trainjob-workflows/kfp-run"] == "id-of-the-run"
+
+
+@pytest.mark.usefixtures("launcher")
+def test_a_job_belongs_to_the_workflow_from_the_moment_a_step_waits_for_it(task, jobs, waits):
+    submitted = task("submit", "submitted", request=ENDLESS)
+    submitted.run()
+
+    waits(task("wait", job=submitted.output("job")))
+
+    assert jobs()[0]["metadata"]["ownerReferences"] == [WORKFLOW]
+
+
+@pytest.mark.usefixtures("launcher")
+def test_a_job_of_another_run_does_not_belong_to_the_workflow(task, jobs, waits):
+    submitted = task("submit", "submitted", request=ENDLESS, run_id="another-run")
+    submitted.run()
+
+    waits(task("wait", job=submitted.output("job")))
+
+    assert "ownerReferences" not in jobs()[0]["metadata"]
+
+
+@pytest.mark.usefixtures("launcher")
+def test_a_job_that_a_terminated_step_keeps_outlives_the_workflow(task, jobs, waits):
+    waits(task("train", request=ENDLESS, on_kill="keep"))
+
+    assert "ownerReferences" not in jobs()[0]["metadata"]
+    assert jobs()[0]["metadata"]["labels"][ON_KILL] == "keep"
+
+
+@pytest.mark.usefixtures("launcher")
+def test_a_job_is_released_after_the_timeout(task, jobs):
+    finished = task("train", request=ENDLESS, timeout=1).run()
+
+    assert "is still Running after the timeout; it was not stopped" in finished.stderr
+    assert jobs()[0]["metadata"].get("ownerReferences", []) == []
+    assert ON_KILL not in jobs()[0]["metadata"]["labels"]
+
+
+@pytest.mark.usefixtures("launcher")
+@pytest.mark.parametrize(("seconds", "owners"), [(None, [WORKFLOW]), (604_800, [])])
+def test_an_ended_job_goes_with_the_workflow_unless_it_has_a_delete_after(task, jobs, seconds, owners):
+    request = {**request_for(definitions.train_a_little, ARGUMENTS), "delete_after_seconds": seconds}
+
+    finished = task("train", request=request).run()
+
+    assert finished.returncode == 0, finished.stderr
+    assert jobs()[0]["metadata"]["ownerReferences"] == owners
+
+
+@pytest.mark.usefixtures("launcher")
+def test_a_job_has_the_labels_of_its_run_from_its_creation(task, cluster, jobs, namespace):
+    """A step that is killed right after the create leaves a job that `trainjob reap` finds."""
+    cluster.forbid("patch", "trainjobs", namespace)
+
+    finished = task("train", request=request_for(definitions.train_a_little, ARGUMENTS)).run()
+
+    assert "is not bound to the run" in finished.stderr
+    labels = jobs()[0]["metadata"]["labels"]
+    assert (labels["trainjob-workflows/kfp-run"], labels[ON_KILL]) == ("id-of-the-run", "cancel")
 
 
 @pytest.mark.usefixtures("launcher")
@@ -176,8 +287,8 @@ def test_a_job_that_fetches_belongs_to_the_run_too(fetched, cluster, namespace):
 
 
 @pytest.mark.usefixtures("launcher")
-def test_a_retry_ties_its_job_to_the_run_once(task, jobs):
-    training = task("train", request=ENDLESS)
+def test_a_retry_leaves_one_owner(task, jobs):
+    training = task("train", request=request_for(definitions.train_a_little, ARGUMENTS))
 
     codes = [training.run().returncode, training.run().returncode]
 
@@ -186,19 +297,19 @@ def test_a_retry_ties_its_job_to_the_run_once(task, jobs):
 
 
 @pytest.mark.usefixtures("launcher")
-def test_a_step_that_may_not_read_its_pod_trains_all_the_same(task, cluster, jobs, namespace):
+def test_a_step_without_permission_to_list_pods_still_submits(task, cluster, jobs, namespace):
     cluster.forbid("list", "pods", namespace)
 
-    finished = task("train", request=ENDLESS).run()
+    finished = task("submit", request=ENDLESS).run()
 
     assert finished.returncode == 0, finished.stderr
-    assert "is not tied to the run" in finished.stderr
+    assert "the TrainJob gets no owner reference to the run" in finished.stderr
     assert "ownerReferences" not in jobs()[0]["metadata"]
 
 
 @pytest.mark.usefixtures("launcher")
-def test_a_job_with_a_name_of_its_own_outlives_the_run(task, jobs):
-    task("train", request=ENDLESS, job_name="shared").run()
+def test_a_job_with_a_job_name_outlives_the_run(task, jobs, waits):
+    waits(task("train", request=ENDLESS, job_name="shared"))
 
     assert "ownerReferences" not in jobs()[0]["metadata"]
 
@@ -221,7 +332,7 @@ TASK_CONFIG = {
 @pytest.fixture
 def configured(task, jobs):
     training = task(
-        "train", request=request_for(definitions.run_for_ever, runtime="torch-distributed"), task_config=TASK_CONFIG
+        "submit", request=request_for(definitions.run_for_ever, runtime="torch-distributed"), task_config=TASK_CONFIG
     )
     finished = training.run()
     assert finished.returncode == 0, finished.stderr
@@ -239,7 +350,7 @@ def patched_pods(spec):
 def test_resources_and_environment_of_the_task_reach_the_trainer(configured):
     env = {entry["name"]: entry for entry in configured["trainer"]["env"]}
 
-    assert configured["trainer"]["resourcesPerNode"]["limits"] == {"cpu": "4", "nvidia.com/gpu": "2"}
+    assert configured["trainer"]["resourcesPerNode"] == TASK_CONFIG["resources"]
     assert env["MODE"]["value"] == "fast"
     assert env["TOKEN"]["valueFrom"]["secretKeyRef"] == {"name": "hugging-face", "key": "token"}
 
@@ -270,7 +381,7 @@ def fetched(task):
 
 def test_what_is_fetched_into_a_claim_is_read_by_the_job_that_trains(task, fetched):
     request = request_for(definitions.read_the_dataset)
-    training = task("train", request=request, dataset_uri=fetched.output("uri"), wait=True)
+    training = task("train", request=request, dataset_uri=fetched.output("uri"))
 
     finished = training.run()
 
@@ -278,11 +389,29 @@ def test_what_is_fetched_into_a_claim_is_read_by_the_job_that_trains(task, fetch
     assert training.output("result") == {"files": {"source.txt": "hf://a/b"}}
 
 
-def test_what_lies_in_a_claim_is_handed_on_by_its_uri(fetched):
+def test_the_uri_of_fetched_data_is_an_output_and_metadata_of_the_artifact(fetched):
     (dataset,) = fetched.executor_output()["artifacts"]["dataset"]["artifacts"]
 
     assert (fetched.output("uri"), fetched.output("status")) == ("pvc://data/dataset", "Complete")
-    assert (dataset["uri"], dataset["metadata"]["storage_uri"]) == ("pvc://data/dataset", "hf://a/b")
+    assert (dataset["metadata"]["uri"], dataset["metadata"]["storage_uri"]) == ("pvc://data/dataset", "hf://a/b")
+
+
+def test_the_artifact_of_fetched_data_keeps_the_uri_that_kfp_gave_it(fetched):
+    (dataset,) = fetched.executor_output()["artifacts"]["dataset"]["artifacts"]
+
+    assert dataset["uri"] == str(fetched.artifact("dataset"))
+
+
+def test_the_artifact_of_fetched_data_is_read_by_the_job_that_trains(task, fetched):
+    dataset = {"dataset": fetched.artifact("dataset")}
+    facts = {"dataset": fetched.metadata("dataset")}
+    request = request_for(definitions.read_the_dataset)
+    training = task("train", artifacts=dataset, facts=facts, request=request)
+
+    finished = training.run()
+
+    assert finished.returncode == 0, finished.stderr
+    assert training.output("result") == {"files": {"source.txt": "hf://a/b"}}
 
 
 def test_a_claim_outlives_the_job_that_fetched_into_it(task, cluster, namespace, fetched):
@@ -292,9 +421,48 @@ def test_a_claim_outlives_the_job_that_fetched_into_it(task, cluster, namespace,
     assert cluster.get("PersistentVolumeClaim", "data", namespace)
 
 
+def trained_in_the_workspace(task, **inputs):
+    request = request_for(definitions.train_a_little, ARGUMENTS)
+    training = task("train", request=request, output_path="/kfp-workspace/models", **inputs)
+    finished = training.run()
+    assert finished.returncode == 0, finished.stderr
+    return training.metadata("model")["uri"]
+
+
+def test_a_job_writes_its_model_into_the_workspace_that_kfp_passes_on(task):
+    assert trained_in_the_workspace(task, task_config=WORKSPACE).startswith("file:///kfp-workspace/models/")
+
+
+@pytest.mark.usefixtures("launcher")
+def test_a_component_loaded_from_yaml_finds_the_workspace_in_its_own_pod(task):
+    """KFP passes no TaskConfig to it."""
+    assert trained_in_the_workspace(task).startswith("file:///kfp-workspace/models/")
+
+
+@pytest.mark.usefixtures("launcher")
+def test_a_dataset_in_the_workspace_of_the_step_is_mounted_in_training(task, cluster, namespace):
+    data = cluster.claims_folder(namespace) / "run-1-kfp-workspace" / "digits"
+    data.mkdir(parents=True)
+    (data / "a.csv").write_text("1,2")
+    request = request_for(definitions.read_the_dataset)
+    training = task("train", request=request, dataset_uri="/kfp-workspace/digits")
+
+    finished = training.run()
+
+    assert finished.returncode == 0, finished.stderr
+    assert training.output("result") == {"files": {"a.csv": "1,2"}}
+
+
+def test_a_step_without_the_workspace_cannot_pass_it_on(task, jobs):
+    finished = task("train", request=ENDLESS, output_path="/kfp-workspace").run()
+
+    assert (finished.returncode, jobs()) == (1, [])
+    assert "no volume claim is mounted at /kfp-workspace" in finished.stderr
+
+
 def test_an_exit_task_deletes_the_jobs_of_its_run(task, jobs):
-    task("train", "train", request=ENDLESS, run_id="run-1").run()
-    task("train", "other", request=ENDLESS, run_id="run-2").run()
+    task("submit", "submit", request=ENDLESS, run_id="run-1").run()
+    task("submit", "other", request=ENDLESS, run_id="run-2").run()
 
     finished = task("delete", "delete", run_id="run-1").run()
 
@@ -305,7 +473,7 @@ def test_an_exit_task_deletes_the_jobs_of_its_run(task, jobs):
 def test_a_job_that_cannot_start_fails_its_task_at_once(task, cluster, namespace):
     cluster.lives.set("broken", "image-pull-error")
 
-    finished = task("train", request=ENDLESS, job_name="broken", wait=True).run()
+    finished = task("train", request=ENDLESS, job_name="broken").run()
 
     assert finished.returncode == 1
     assert "Image in node-0" in finished.stderr
@@ -314,7 +482,7 @@ def test_a_job_that_cannot_start_fails_its_task_at_once(task, cluster, namespace
 def request_of(pipeline):
     """The request that a committed pipeline submits."""
     document = next(yaml.safe_load_all((REPOSITORY / "pipelines" / f"{pipeline}.yaml").read_text()))
-    inputs = document["root"]["dag"]["tasks"]["train"]["inputs"]["parameters"]
+    inputs = document["root"]["dag"]["tasks"]["submit"]["inputs"]["parameters"]
     return inputs["request"]["runtimeValue"]["constant"]
 
 
@@ -327,7 +495,7 @@ def test_the_cluster_takes_what_the_scheduled_pipeline_submits(task, jobs):
     }
     request, uri = request_of("retrain_scheduled"), "pvc://digits/dataset"
 
-    finished = task("train", request=request, dataset_uri=uri, task_config=mounted).run()
+    finished = task("submit", request=request, dataset_uri=uri, task_config=mounted).run()
 
     assert finished.returncode == 0, finished.stderr
     mounts = patched_pods(jobs()[0]["spec"])["containers"][0]["volumeMounts"]
@@ -338,7 +506,7 @@ def test_the_cluster_takes_what_the_scheduled_pipeline_submits(task, jobs):
 def test_the_cluster_takes_what_the_finetuning_pipeline_submits(task, cluster, jobs):
     cluster.load_stock_runtimes()
 
-    finished = task("train", request=request_of("finetune_llm"), dataset_uri="hf://tatsu-lab/alpaca").run()
+    finished = task("submit", request=request_of("finetune_llm"), dataset_uri="hf://tatsu-lab/alpaca").run()
 
     assert finished.returncode == 0, finished.stderr
     env = {entry["name"]: entry for entry in jobs()[0]["spec"]["initializer"]["model"]["env"]}

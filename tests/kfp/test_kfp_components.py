@@ -15,10 +15,12 @@ import yaml
 from google.protobuf import json_format
 from kfp import components
 from kfp.pipeline_spec import pipeline_spec_pb2
-from kfp_driver import COMPONENTS, REPOSITORY, component_spec, container
+from kfp_driver import COMPONENTS, REPOSITORY, component_spec, container, document
 
-from kfp_components import _spec
-from kfp_components._entry import TARGETS
+from kfp_components import container_spec
+from kfp_components.container_spec import VERSION
+from kfp_components.runtime.entrypoint import TARGETS
+from kfp_components.runtime.train import JobInputs
 
 NAMES = sorted(TARGETS)
 PIPELINES = REPOSITORY / "pipelines"
@@ -48,7 +50,7 @@ def test_every_target_has_a_component_and_a_file():
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """Everything compiled anew, in a fresh process and from another folder."""
+    """Everything compiled again, in a new process and from another folder."""
     folder = tmp_path_factory.mktemp("compiled")
     command = [sys.executable, str(PIPELINES / "compile.py"), "--output", str(folder)]
     subprocess.run(command, check=True, cwd=folder, capture_output=True)
@@ -93,7 +95,7 @@ def test_the_yaml_can_be_loaded_by_its_users(path):
 @pytest.mark.parametrize("path", DOCUMENTS, ids=identity)
 def test_the_executor_input_is_the_only_placeholder(path):
     for running in executors(path):
-        assert running["command"] == ["python3", "-m", "kfp_components._entry"]
+        assert running["command"] == ["python3", "-m", "kfp_components.runtime.entrypoint"]
         assert running["args"][0] in TARGETS
         assert running["args"][1] == "{{$}}"
         assert not any("{{" in argument for argument in running["args"][2:])
@@ -135,11 +137,52 @@ def test_tasks_of_pipelines_are_retried(path):
 
 
 @pytest.mark.parametrize("path", sorted(PIPELINES.glob("*.yaml")), ids=identity)
-def test_nothing_but_what_fetches_a_known_version_is_cached(path):
-    cached = [task for task in tasks_of(path) if task["cachingOptions"].get("enableCache")]
+def test_tasks_of_pipelines_are_retried_also_after_more_than_a_week(path):
+    windows = [int(task["retryPolicy"]["backoffMaxDuration"].removesuffix("s")) for task in tasks_of(path)]
 
-    assert {task["componentRef"]["name"] for task in cached} <= {"comp-initialize-dataset", "comp-initialize-model"}
-    assert all("version" in task["inputs"]["parameters"] for task in cached)
+    assert min(windows) > 7 * 24 * 3600
+
+
+def test_every_retry_that_is_shown_has_a_window_longer_than_kfps_hour():
+    shown = [*(REPOSITORY / "docs" / "guides").glob("kfp*.md"), REPOSITORY / "README.md", *PIPELINES.glob("*.py")]
+    calls = [call for path in shown for call in re.findall(r"set_retry\([^)]*\)", path.read_text())]
+
+    assert len(calls) > 5
+    assert [call for call in calls if "backoff_max_duration" not in call] == []
+
+
+@pytest.mark.parametrize("path", sorted(PIPELINES.glob("*.yaml")), ids=identity)
+def test_kfp_can_take_from_its_cache_what_depends_on_its_inputs_alone(path):
+    cached = [task for task in tasks_of(path) if task["cachingOptions"].get("enableCache")]
+    every_run = [task for task in cached if "run_id" in task["inputs"]["parameters"]]
+    fetches = [task for task in cached if "version" in task["inputs"]["parameters"]]
+    pure = [task for task in cached if task["componentRef"]["name"] in ("comp-best-of", "comp-evaluate-gate")]
+
+    assert [task for task in cached if task not in [*every_run, *fetches, *pure]] == []
+    given = [task["inputs"]["parameters"]["run_id"]["runtimeValue"]["constant"] for task in every_run]
+    assert set(given) <= {"{{$.pipeline_job_uuid}}"}
+
+
+@pytest.mark.parametrize("name", ["delete", "look", "promote", "resume", "submit", "suspend", "train"])
+def test_a_component_that_must_run_takes_the_id_of_the_run(name):
+    """KFP has caching options for tasks, none for components; an input that differs in each run never hits."""
+    inputs = component_spec(name)["inputDefinitions"]["parameters"]
+
+    assert not inputs["run_id"].get("isOptional", False)
+
+
+@pytest.mark.parametrize("name", ["delete", "look", "promote", "resume", "submit", "suspend", "train"])
+def test_a_component_that_must_run_is_not_cached_as_a_pipeline_of_its_own(name):
+    (task,) = document(name)["root"]["dag"]["tasks"].values()
+
+    assert not task["cachingOptions"].get("enableCache", False)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_component_names_its_version(name):
+    text = (COMPONENTS / f"{name}.yaml").read_text()
+
+    assert f"Version {VERSION} of trainjob-workflows. Image {container(name)['image']}." in text
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -169,7 +212,8 @@ def test_the_defaults_of_component_and_target_agree(name):
 
 
 def arguments_of(name):
-    parameters = inspect.signature(TARGETS[name]).parameters.values()
+    shared = [JobInputs] if name in ("submit", "train") else []
+    parameters = [p for each in [*shared, TARGETS[name]] for p in inspect.signature(each).parameters.values()]
     return {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
@@ -193,29 +237,29 @@ def test_an_optional_number_has_a_default(name):
 
 @pytest.mark.parametrize("name", ["latest", "name:latest", "name", "registry:5000/name", "name@sha256:abc", "a b:1"])
 def test_an_image_that_is_not_pinned_is_refused(monkeypatch, name):
-    monkeypatch.setenv(_spec.IMAGE_VARIABLE, name)
+    monkeypatch.setenv(container_spec.IMAGE_VARIABLE, name)
 
     with pytest.raises(ValueError, match="is not pinned; write name@sha256"):
-        _spec.image()
+        container_spec.get_image()
 
 
 @pytest.mark.parametrize("name", ["registry:5000/name:1.2", f"name@sha256:{'0' * 64}", "name:v1.2.3-rc1"])
 def test_components_take_a_pinned_image_of_ones_own(monkeypatch, name):
-    monkeypatch.setenv(_spec.IMAGE_VARIABLE, name)
+    monkeypatch.setenv(container_spec.IMAGE_VARIABLE, name)
 
-    assert _spec.container_spec("wait").image == name
+    assert container_spec.build_container_spec("wait").image == name
 
 
 def test_an_unknown_target_is_refused():
     with pytest.raises(ValueError, match="unknown target 'fly'; known are best_of, delete"):
-        _spec.container_spec("fly")
+        container_spec.build_container_spec("fly")
 
 
 def test_the_image_has_the_version_of_the_package():
     version = importlib.import_module("importlib.metadata").version("trainjob-workflows")
 
-    assert _spec.DEFAULT_IMAGE.endswith(f":{version}")
-    assert container("train")["image"] == _spec.DEFAULT_IMAGE
+    assert container_spec.DEFAULT_IMAGE.endswith(f":{version}")
+    assert container("train")["image"] == container_spec.DEFAULT_IMAGE
 
 
 def test_the_dockerfile_names_no_floating_image():
@@ -237,14 +281,14 @@ def test_the_dockerfile_copies_what_the_build_reads():
 
 
 def test_the_program_of_the_image_needs_no_kfp():
-    program = "import kfp_components._entry, sys; sys.exit('kfp' in sys.modules)"
+    program = "import kfp_components.runtime.entrypoint, sys; sys.exit('kfp' in sys.modules)"
 
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-@pytest.mark.parametrize("arguments", [[], ["train"], ["fly", "{}"], ["train", "{}", "{}", "more"]])
+@pytest.mark.parametrize("arguments", [[], ["train"], ["fly", "{}"], ["train", "{}", "{}"], ["train", "{}", "--fly=1"]])
 def test_wrong_usage_ends_with_2(arguments):
-    command = [sys.executable, "-m", "kfp_components._entry", *arguments]
+    command = [sys.executable, "-m", "kfp_components.runtime.entrypoint", *arguments]
 
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import tarfile
 from typing import NamedTuple
 
@@ -11,14 +12,14 @@ import pytest
 from kfp import compiler, components, dsl
 from kfp_driver import container, request_for
 
-from kfp_components._spec import DEFAULT_IMAGE
+from kfp_components.container_spec import DEFAULT_IMAGE
 from kfp_components.promote import promote
 from kfp_components.tasks import train_task
 from kfp_components.testing import docker_runner
 from trainer_core import CustomTrainer
 
 pytestmark = [
-    pytest.mark.timeout(600),  # Whoever comes first builds the image.
+    pytest.mark.timeout(600),  # The first test builds the image.
     # The docker library leaves the sockets of streams to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
@@ -50,7 +51,12 @@ def train_and_promote(registry: str, epochs: int = 2) -> Outputs:
         metrics=["accuracy"],
     )
     with dsl.If(trained.outputs["accuracy"] >= 0.9):
-        promote(model=trained.outputs["model"], metric=trained.outputs["accuracy"], registry=registry)
+        promote(
+            model=trained.outputs["model"],
+            metric=trained.outputs["accuracy"],
+            registry=registry,
+            run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
+        )
     return Outputs(accuracy=trained.outputs["accuracy"], result=trained.outputs["result"])
 
 
@@ -92,7 +98,7 @@ def executor_input(**inputs):
         "func_args": None,
         "num_nodes": 0.0,
         "on_kill": "cancel",
-        "wait": True,
+        "run_id": "run-1",
         "task_config": {"affinity": None, "nodeSelector": None, "resources": {"limits": None, "requests": None}},
         **inputs,
     }
@@ -107,12 +113,11 @@ def executor_input(**inputs):
 
 @pytest.fixture
 def launched(engine, image):
-    """Start the container of `train` as the launcher does; it is removed with the test."""
+    """Start the container of a component as the launcher does; it is removed with the test."""
     started = []
 
-    def launch(**inputs):
-        spec = container("train")
-        command = [*spec["command"], "train", executor_input(**inputs)]
+    def launch(component="train", **inputs):
+        command = [*container(component)["command"], component, executor_input(**inputs)]
         started.append(engine.containers.run(image, command, detach=True))
         return started[-1]
 
@@ -147,11 +152,11 @@ def test_a_container_that_is_stopped_ends_with_143(launched):
     step.stop(timeout=60)
 
     assert step.wait(timeout=300)["StatusCode"] == 143
-    assert b"terminated: ending TrainJob" in step.logs()
+    assert re.search(rb"terminated: TrainJob \S+ is cancelled", step.logs())
 
 
 def test_processes_that_would_end_with_the_container_are_refused(launched):
-    step = launched(request=request_for(definitions.run_for_ever), wait=False)
+    step = launched("submit", request=request_for(definitions.run_for_ever))
 
     assert step.wait(timeout=300)["StatusCode"] == 1
-    assert b"end with this container; set wait=True" in step.logs()
+    assert b"end with the container of this task; use the component train" in step.logs()

@@ -21,7 +21,7 @@ def _runner(tmp_path, client):
         yield
 
 
-def test_an_exit_task_deletes_what_its_run_left(client):
+def test_an_exit_task_deletes_the_jobs_of_a_local_run(client):
     @dsl.pipeline
     def pipeline():
         with dsl.ExitHandler(delete(run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER)):
@@ -39,7 +39,12 @@ def test_a_gate_and_a_metric_by_its_name_decide_what_is_promoted(tmp_path):
         waited = wait_task(job=trained.outputs["job"], metrics=["accuracy"])
         gate = evaluate_gate(metrics=waited.outputs["metrics"], at_least={"accuracy": least})
         with dsl.If(gate.outputs["passed"] == True):  # noqa: E712 - KFP compares, not Python
-            promote(model=waited.outputs["model"], metric=waited.outputs["accuracy"], registry=registry)
+            promote(
+                model=waited.outputs["model"],
+                metric=waited.outputs["accuracy"],
+                registry=registry,
+                run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
+            )
         return waited.outputs["accuracy"]
 
     metric = pipeline(registry=str(tmp_path / "good"), least=0.9).output

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from kfp_components._executor import Artifact, Task, local_path
+from kfp_components.runtime.executor_input import Artifact, Task, get_local_path
+from kfp_components.runtime.request_encoding import encode_request
 from trainer_core import InvalidRequestError
 
 
@@ -142,11 +143,11 @@ def test_an_artifact_arrives_with_its_path_and_metadata():
     ],
 )
 def test_a_uri_lies_where_the_launcher_puts_it(uri, path):
-    assert local_path(uri) == Path(path)
+    assert get_local_path(uri) == Path(path)
 
 
 def test_an_unknown_scheme_lies_nowhere_on_this_machine():
-    assert local_path("hf://owner/name") is None
+    assert get_local_path("hf://owner/name") is None
 
 
 def test_a_custom_path_wins_over_the_uri():
@@ -191,7 +192,7 @@ def test_an_output_is_text_as_it_is_and_anything_else_json(tmp_path, value, text
     assert (tmp_path / "n").read_text() == text
 
 
-def test_what_json_has_not_becomes_null(tmp_path):
+def test_nan_and_infinity_become_null(tmp_path):
     task = Task({"outputs": {"parameters": {"n": {"outputFile": str(tmp_path / "n")}}}})
 
     task.write("n", {"loss": float("nan"), "all": [float("inf")]})
@@ -209,3 +210,48 @@ def test_several_artifacts_for_one_input_are_refused():
 
     with pytest.raises(InvalidRequestError, match="exactly one artifact"):
         Task({"inputs": {"artifacts": {"data": held}}})
+
+
+NOTE = 'several\nlines with "quotes" and $$'
+
+
+def test_a_reference_to_another_input_takes_its_value_whatever_its_type():
+    given = {"note": {"trainjob.input": "func_args_note"}, "tags": [{"trainjob.input": "func_args_tags"}]}
+
+    found = argument("settings", given, func_args_note=NOTE, func_args_tags=[1.0, {"a": 2.5}])
+
+    assert repr(found) == repr({"note": NOTE, "tags": [[1, {"a": 2.5}]]})
+
+
+def test_a_reference_to_an_input_that_was_left_out_is_none():
+    assert argument("settings", {"note": {"trainjob.input": "func_args_note"}}) == {"note": None}
+
+
+def takes_a_request(task: Task, *, request: dict[str, Any], dataset: Artifact | None = None) -> None:
+    """Takes what `train` takes."""
+
+
+def test_an_encoded_request_arrives_byte_for_byte_with_its_references_filled_in():
+    request = {"text": "{{$.inputs.parameters['x']}} $$", "seed": 2**60, "rate": 2.0, "n": {"trainjob.input": "n"}}
+    executor_input = json.dumps({"inputs": {"parameterValues": {"x": "replaced", "n": 3.0}}})
+
+    task = Task.parse(executor_input, encode_request(request))
+
+    assert repr(task.arguments(takes_a_request)["request"]) == repr({**request, "n": 3})
+
+
+def test_the_log_that_kfp_adds_is_no_output_of_the_component():
+    logs = {"artifacts": [{"uri": "minio://bucket/logs"}]}
+
+    assert Task({"outputs": {"artifacts": {"executor-logs": logs}}}).artifacts == {}
+
+
+def test_metadata_that_are_no_number_are_left_out(tmp_path):
+    held = {"artifacts": [{"name": "metrics", "uri": str(tmp_path / "metrics")}]}
+    task = Task({"outputs": {"artifacts": {"metrics": held}, "outputFile": str(tmp_path / "output.json")}})
+    task.artifact("metrics").metadata.update(loss=float("nan"), accuracy=0.5)
+
+    task.close()
+
+    (recorded,) = json.loads((tmp_path / "output.json").read_text())["artifacts"]["metrics"]["artifacts"]
+    assert recorded["metadata"] == {"accuracy": 0.5}

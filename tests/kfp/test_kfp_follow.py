@@ -7,7 +7,7 @@ import threading
 import kfp_definitions as definitions
 import pytest
 
-from kfp_components import _follow
+from kfp_components.runtime import wait
 from trainer_core import CustomTrainer, DebugBackendConfig, TrainerClient
 
 
@@ -37,11 +37,11 @@ def client():
 
 
 def test_a_log_that_goes_silent_before_its_end_does_not_hold_up_the_end_of_the_task(client, monkeypatch, capsys):
-    monkeypatch.setattr(_follow, "_SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr(wait, "_SILENCE_SECONDS", 0.1)
     trainer = CustomTrainer(definitions.score, {"rate": 0.5})
-    ref = client.ref(client.train(runtime="python", trainer=trainer))
+    ref = client.get_job_ref(client.train(runtime="python", trainer=trainer))
 
-    outcome, history = _follow.follow(client, ref, timeout=0)
+    outcome, history = wait.wait_for_job(client, ref, timeout=0)
 
     assert outcome.succeeded
     assert history.curves()["loss"] == [(1.0, 1.0), (2.0, 0.5)]

@@ -19,7 +19,7 @@ def source(tmp_path):
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
-def test_what_was_fetched_becomes_the_artifact(task, source, component):
+def test_fetched_files_become_the_artifact(task, source, component):
     role = COMPONENTS[component]
     fetching = task(component, storage_uri=source.as_uri(), ignore_patterns=["*.txt"])
 

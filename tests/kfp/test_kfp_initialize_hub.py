@@ -31,8 +31,8 @@ def test_a_private_repository_becomes_the_artifact(task, hub, monkeypatch, role)
     assert TOKEN not in finished.stderr + finished.stdout
 
 
-def test_a_repository_that_cannot_be_had_fails_the_step_in_one_line(task, hub):
+def test_an_unavailable_repository_fails_the_step_in_one_line(task, hub):
     finished = task("initialize_dataset", storage_uri="hf://team/digits").run()
 
     assert finished.returncode != 0
-    assert "it is private: then give an access_token" in finished.stderr.splitlines()[-1]
+    assert "it is private and needs an access_token" in finished.stderr.splitlines()[-1]

@@ -69,7 +69,7 @@ def test_a_new_commit_is_another_version(version, monkeypatch):
         ({"storage_uri": "file:///tmp", "role": "code"}, "role must be one of dataset, model"),
     ],
 )
-def test_a_source_that_cannot_be_looked_at_fails_in_one_line(task, inputs, reason):
+def test_an_unreadable_source_fails_in_one_line(task, inputs, reason):
     finished = task("look", **inputs).run()
 
     (line,) = finished.stderr.splitlines()
@@ -84,7 +84,7 @@ def fetch(storage_uri: str) -> dict:
     return trained.outputs["result"]
 
 
-def test_what_looks_is_never_cached_and_what_fetches_is_cached_by_what_it_saw(tmp_path):
+def test_look_is_never_cached_and_initialize_is_cached_by_the_version(tmp_path):
     tasks = compiled(fetch, tmp_path)[0]["root"]["dag"]["tasks"]
     version = tasks["initialize-dataset"]["inputs"]["parameters"]["version"]
 
@@ -95,7 +95,7 @@ def test_what_looks_is_never_cached_and_what_fetches_is_cached_by_what_it_saw(tm
     assert version["taskOutputParameter"] == {"outputParameterKey": "version", "producerTask": "look"}
 
 
-def test_with_the_cache_of_kfp_only_what_is_new_is_fetched(tmp_path, client, source):
+def test_with_kfps_cache_only_a_changed_source_is_fetched(tmp_path, client, source):
     """The cache is that of KFP's local runner; its jobs are one that fetches, if any, and one that trains."""
     with host_runner(tmp_path / "runs"):
         config.LocalExecutionConfig.instance.enable_caching = True
@@ -108,7 +108,7 @@ def test_with_the_cache_of_kfp_only_what_is_new_is_fetched(tmp_path, client, sou
     assert seen == [("1,2", 2), ("1,2", 3), ("3,4,5", 5)]
 
 
-def test_secrets_reach_what_looks_by_reference(tmp_path):
+def test_secrets_reach_look_by_reference(tmp_path):
     @dsl.pipeline
     def pipeline():
         secrets = {"ACCESS_TOKEN": {"name": "hugging-face", "key": "token"}}

@@ -12,7 +12,7 @@ ENDLESS = {"request": request_for(definitions.run_for_ever)}
 @pytest.fixture
 def job(task):
     """The ref of a job that runs."""
-    training = task("train", "submitted", run_id="run-1", **ENDLESS)
+    training = task("submit", "submitted", run_id="run-1", **ENDLESS)
     training.run()
     return training.output("job")
 
@@ -41,7 +41,7 @@ def test_deleting_again_succeeds(task, job):
 
 
 def test_an_exit_task_deletes_what_its_run_has_submitted_and_nothing_else(task, client, job):
-    task("train", "of another run", run_id="run-2", **ENDLESS).run()
+    task("submit", "of another run", run_id="run-2", **ENDLESS).run()
     deleting = task("delete", run_id="run-1")
 
     deleting.run()
@@ -57,22 +57,21 @@ def test_an_exit_task_of_a_run_that_submitted_nothing_succeeds(task, client):
     assert deleting.output("deleted") == []
 
 
-def test_a_job_with_a_name_of_its_own_belongs_to_no_run(task, client):
-    task("train", run_id="run-1", job_name="shared", **ENDLESS).run()
+def test_a_job_with_a_job_name_belongs_to_no_run(task, client):
+    task("submit", run_id="run-1", job_name="shared", **ENDLESS).run()
 
     task("delete", run_id="run-1").run()
 
     assert [job.name for job in client.list_jobs()] == ["shared"]
 
 
-@pytest.mark.parametrize("given", [{}, {"job_name": "a", "run_id": "b"}])
-def test_what_is_to_be_deleted_must_be_said_in_one_way(task, given):
-    finished = task("delete", **given).run()
+def test_a_job_to_delete_is_given_by_ref_or_by_name(task, client, job):
+    finished = task("delete", job=job, job_name="another").run()
 
-    assert (finished.returncode, finished.stderr) == (
-        1,
-        "error: give one of job, job_name and run_id: which TrainJobs are to be deleted\n",
+    assert finished.stderr == (
+        "error: job and job_name are both given; give one of them, or none for all jobs of the run\n"
     )
+    assert len(client.list_jobs()) == 1
 
 
 def test_a_suspended_job_is_resumed(task, client, job):

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
-
 import kfp_definitions as definitions
 import pytest
 from kfp.dsl import ClassificationMetrics
 from kfp_driver import request_for
 
-from kfp_components import _charts, _classification
-from kfp_components._history import History
+from kfp_components.runtime import charts, classification
+from kfp_components.runtime.metric_history import MetricHistory
 
 
 @pytest.fixture
 def classified(task):
-    training = task("train", request=request_for(definitions.classify), wait=True)
+    training = task("train", request=request_for(definitions.classify))
     training.run()
     return training
 
@@ -23,7 +21,8 @@ def classified(task):
 def test_matrix_and_curve_are_what_kfp_itself_would_log(classified):
     expected = ClassificationMetrics()
     expected.log_confusion_matrix(["<cat>", "dog"], [[9, 1], [2, 8]])
-    expected.log_roc_curve([0, 0.1, 1], [0, 0.8, 1], [2, 0.5, 0])
+    # scikit-learn's first threshold is infinite, which the launcher refuses.
+    expected.log_roc_curve([0, 0.1, 1], [0, 0.8, 1], [1e9, 0.5, 0])
 
     assert classified.metadata("classification") == expected.metadata
 
@@ -37,7 +36,7 @@ def test_the_report_shows_the_curve_of_the_loss_and_when_steps_ran(classified):
 
 
 def test_what_is_no_matrix_is_left_out_and_does_not_fail_the_task(task):
-    training = task("train", request=request_for(definitions.classify_oddly), wait=True)
+    training = task("train", request=request_for(definitions.classify_oddly))
 
     finished = training.run()
 
@@ -45,20 +44,22 @@ def test_what_is_no_matrix_is_left_out_and_does_not_fail_the_task(task):
     assert "the result's 'confusion_matrix' cannot be shown" in finished.stdout
 
 
-@pytest.mark.parametrize("threshold", [float("inf"), 1e300])
-def test_the_first_threshold_of_scikit_learn_becomes_a_number_of_json(threshold):
+@pytest.mark.parametrize("threshold", [float("inf"), 1e300, None])
+def test_the_first_threshold_of_scikit_learn_becomes_a_finite_number(threshold):
     curve = {"fpr": [0, 1], "tpr": [0, 1], "thresholds": [threshold, 0]}
 
-    json.dumps(_classification.metadata({"roc": curve}), allow_nan=False)
+    points = classification.build_metadata({"roc": curve})["confidenceMetrics"]
+
+    assert [point["confidenceThreshold"] for point in points] == [1e9, 0]
 
 
 @pytest.mark.parametrize("result", [None, 1, [1], {"roc": 1}, {"confusion_matrix": {"matrix": [["a"]]}}])
 def test_any_result_has_metadata(result):
-    assert _classification.metadata(result) == {}
+    assert classification.build_metadata(result) == {}
 
 
 def test_a_history_of_days_stays_small_and_keeps_its_shape():
-    history = History()
+    history = MetricHistory()
     for step in range(100_000):
         history.add(f'[trainjob:progress] {{"step": {step}, "metrics": {{"loss": {step}}}}}')
 
@@ -70,7 +71,7 @@ def test_a_history_of_days_stays_small_and_keeps_its_shape():
 
 
 def test_one_point_is_no_curve():
-    history = History()
+    history = MetricHistory()
     history.add('[trainjob:progress] {"step": 1, "metrics": {"loss": 1}}')
 
     assert history.curves() == {}
@@ -78,4 +79,4 @@ def test_one_point_is_no_curve():
 
 @pytest.mark.parametrize("points", [[(0, 1), (1, 1)], [(2, 0), (2, 5)]])
 def test_a_curve_without_height_or_width_is_drawn(points):
-    assert "polyline" in _charts.curve(points)
+    assert "polyline" in charts.render_curve(points)

@@ -3,7 +3,7 @@
 import builtins
 import logging
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import kfp
 import kfp_definitions as definitions
@@ -33,7 +33,12 @@ def train_and_promote(registry: str, threshold: float, epochs: int = 2, learning
     trained = train_task(trainer=TRAINER, runtime="python", func_args=func_args)
     waited = wait(job=trained.outputs["job"], metric_name="accuracy")
     with dsl.If(waited.outputs["metric"] >= threshold):
-        promote(model=waited.outputs["model"], metric=waited.outputs["metric"], registry=registry)
+        promote(
+            model=waited.outputs["model"],
+            metric=waited.outputs["metric"],
+            registry=registry,
+            run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
+        )
     return Outputs(job=trained.outputs["job"], metric=waited.outputs["metric"], result=waited.outputs["result"])
 
 
@@ -76,10 +81,15 @@ def test_each_run_has_a_job_of_its_own(two_runs):
     assert two_runs.jobs == 2
 
 
+def loaded(pipeline, folder):
+    """A pipeline as it comes back from its compiled YAML."""
+    compiler.Compiler().compile(pipeline, str(folder / "pipeline.yaml"))
+    return components.load_component_from_file(str(folder / "pipeline.yaml"))
+
+
 @pytest.mark.usefixtures("runner")
 def test_a_compiled_pipeline_runs_too(tmp_path):
-    compiler.Compiler().compile(train_and_promote, str(tmp_path / "pipeline.yaml"))
-    pipeline = components.load_component_from_file(str(tmp_path / "pipeline.yaml"))
+    pipeline = loaded(train_and_promote, tmp_path)
 
     assert pipeline(registry=str(tmp_path / "registry"), threshold=1.0).outputs["metric"] == 0.9
 
@@ -139,6 +149,21 @@ def test_a_retry_of_the_pipeline_runs_a_failed_job_again(tmp_path, client):
     pipeline()
 
     assert sorted(job.status for job in client.list_jobs()) == ["Complete", "Failed"]
+
+
+def with_nulls() -> dict:
+    return {"accuracy": 0.9, "note": None, "history": [{"loss": None}]}
+
+
+@pytest.mark.usefixtures("runner")
+@pytest.mark.parametrize("prepare", [lambda pipeline, folder: pipeline, loaded])
+def test_nulls_in_results_and_optional_parameters_pass_as_in_the_launcher(tmp_path, prepare):
+    @dsl.pipeline
+    def pipeline(name: Optional[str] = None) -> dict:  # noqa: UP045 - KFP reads no other spelling
+        trained = train_task(trainer=CustomTrainer(func=with_nulls), runtime="python", wait=True, job_name=name)
+        return trained.outputs["result"]
+
+    assert prepare(pipeline, tmp_path)().output == with_nulls()
 
 
 def test_the_host_runner_leaves_kfp_as_it_was(tmp_path):

@@ -112,11 +112,48 @@ def test_a_registry_that_is_no_folder_of_this_machine_is_refused(task, tmp_path,
     assert finished.stderr.startswith("error: registry must be ")
 
 
-def test_a_model_that_is_not_there_is_refused(task, tmp_path, registry):
+def test_a_missing_model_is_refused(task, tmp_path, registry):
     finished = task("promote", artifacts={"model": tmp_path / "none"}, metric=1, registry=str(registry)).run()
 
     assert finished.returncode == 1
     assert "there is no model at" in finished.stderr
+
+
+def test_a_model_whose_files_are_elsewhere_is_refused_with_its_place(task, tmp_path, registry):
+    facts = {"model": {"uri": "s3://models/digits"}}
+
+    finished = task("promote", "1", {"model": tmp_path / "none"}, facts, metric=0.5, registry=str(registry)).run()
+
+    assert "model: its files are at s3://models/digits and not in the artifact" in finished.stderr
+
+
+def test_a_model_with_a_broken_link_is_refused_instead_of_copied_in_part(task, tmp_path, registry):
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "a.bin").write_text("a")
+    (model / "b.bin").symlink_to(tmp_path / "nowhere")
+
+    finished = task("promote", "1", {"model": model}, metric=0.5, registry=str(registry)).run()
+
+    (line,) = finished.stderr.splitlines()
+    assert (finished.returncode, "b.bin is a broken link" in line) == (1, True)
+    assert not list(registry.glob("versions/*/*"))
+
+
+def test_links_in_a_model_are_copied_as_files_and_folders(task, tmp_path, registry):
+    model = tmp_path / "model"
+    (tmp_path / "blobs" / "deep").mkdir(parents=True)
+    (tmp_path / "blobs" / "deep" / "a.bin").write_text("a")
+    model.mkdir()
+    (model / "folder").symlink_to(tmp_path / "blobs" / "deep")
+    (model / "file.bin").symlink_to(tmp_path / "blobs" / "deep" / "a.bin")
+
+    promoting = task("promote", "1", {"model": model}, metric=0.5, registry=str(registry))
+    promoting.run()
+
+    copied = Path(urlsplit(promoting.output("uri")).path)
+    assert (copied / "folder" / "a.bin").read_text() == (copied / "file.bin").read_text() == "a"
+    assert not [path for path in copied.rglob("*") if path.is_symlink()]
 
 
 @pytest.mark.parametrize("text", [json.dumps(["something else"]), json.dumps({"metric": 0.5}), "{half"])
@@ -128,5 +165,5 @@ def test_a_broken_registry_is_not_overwritten(task, tmp_path, registry, text):
     finished = task("promote", artifacts={"model": tmp_path / "model"}, metric=1, registry=str(registry)).run()
 
     assert finished.returncode == 1
-    assert "give promote a folder of its own" in finished.stderr
+    assert "give promote a separate folder" in finished.stderr
     assert (registry / "current.json").read_text() == text

@@ -1,4 +1,4 @@
-"""The example pipeline, as a newcomer runs it: the committed YAML, a real model, two processes."""
+"""The committed YAML of the example pipeline trains a real model, in two processes."""
 
 import json
 import re
@@ -23,9 +23,9 @@ def test_the_committed_pipeline_trains_a_good_model_and_promotes_it(tmp_path, cl
     assert finished.returncode == 0, finished.stdout[-5000:] + finished.stderr[-2000:]
     shown = dict(re.findall(r"^(\w+) {2,}(.*)$", finished.stdout, flags=re.MULTILINE))
     promoted = json.loads((tmp_path / "registry" / "current.json").read_text())
-    ref = client.ref(shown["TrainJob"])
+    ref = client.get_job_ref(shown["TrainJob"])
     assert shown["status"] == "Complete"
     assert float(shown["accuracy"]) >= 0.95
     assert Path(shown["model"]).exists()
     assert promoted["version"] == ref.name
-    assert client.backend.request(ref).trainer.code.args["epochs"] == 12
+    assert client.get_job_request(ref).trainer.code.args["epochs"] == 12

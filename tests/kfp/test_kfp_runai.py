@@ -7,7 +7,7 @@ import pytest
 from fake_cluster import Cluster
 from kfp_driver import DrivenTask
 
-from trainer_core import CustomTrainer, RunaiSpec, build
+from trainer_core import CustomTrainer, RunaiSpec, request_builder
 from trainer_core.client import backend_for
 
 NAMESPACE = "runai-team-a"
@@ -33,11 +33,13 @@ def task(cluster, tmp_path):
 
 def request_for(backend, *options):
     trainer = CustomTrainer(func=definitions.train_a_little, func_args={"epochs": 2, "learning_rate": 0.1})
-    return build.plain(backend=backend_for(backend), runtime="python", trainer=trainer, options=options)
+    return request_builder.build_request_data(
+        backend=backend_for(backend), runtime="python", trainer=trainer, options=options
+    )
 
 
 def test_a_request_for_any_backend_is_run_and_waited_for(task, cluster):
-    training = task("train", "train", request=request_for("local"))
+    training = task("submit", "train", request=request_for("local"))
     started = training.run()
     assert started.returncode == 0, started.stderr
 
@@ -50,7 +52,7 @@ def test_a_request_for_any_backend_is_run_and_waited_for(task, cluster):
 
 
 def test_fields_of_the_workload_travel_with_the_request(task, cluster):
-    training = task("train", "direct", request=request_for("runai", RunaiSpec(gpu=0.5)), wait=True)
+    training = task("train", "direct", request=request_for("runai", RunaiSpec(gpu=0.5)))
 
     finished = training.run()
 

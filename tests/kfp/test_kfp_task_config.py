@@ -1,16 +1,18 @@
-"""What is set on a KFP task: KFP is told to pass it on, and the entry point refuses what cannot arrive.
+"""TaskConfig: components ask KFP to pass on what is set on a task; the entry point refuses what cannot reach training.
 
-That it reaches the TrainJob is tested on a cluster's API, in test_kfp_cluster.
+test_kfp_cluster tests, on a cluster's API, that it reaches the TrainJob.
 """
 
 import kfp_definitions as definitions
 import pytest
-import yaml
 from kfp import dsl, kubernetes
 from kfp_driver import compiled, request_for
 
+from kfp_components.runtime.task_config import apply_task_config, list_claim_mounts
 from kfp_components.tasks import train_task
 from trainer_core import CustomTrainer
+from trainer_core.errors import InvalidRequestError
+from trainer_core.request import TrainJobRequest
 
 TRAINER = CustomTrainer(func=definitions.run_for_ever)
 
@@ -39,7 +41,7 @@ def documents(tmp_path):
 
 
 def test_all_that_can_be_set_on_the_task_is_passed_on(documents):
-    declared = documents[0]["components"]["comp-train"]["taskConfigPassthroughs"]
+    declared = documents[0]["components"]["comp-submit"]["taskConfigPassthroughs"]
 
     assert sorted(each["field"] for each in declared) == [
         *("ENV", "KUBERNETES_AFFINITY", "KUBERNETES_NODE_SELECTOR", "KUBERNETES_TOLERATIONS", "KUBERNETES_VOLUMES"),
@@ -48,20 +50,20 @@ def test_all_that_can_be_set_on_the_task_is_passed_on(documents):
 
 
 def test_a_step_that_waits_keeps_its_environment_and_volumes_and_takes_no_gpu(documents):
-    declared = documents[0]["components"]["comp-train"]["taskConfigPassthroughs"]
+    declared = documents[0]["components"]["comp-submit"]["taskConfigPassthroughs"]
 
     assert {each["field"] for each in declared if each.get("applyToTask")} == {"ENV", "KUBERNETES_VOLUMES"}
 
 
 def test_the_configuration_arrives_as_an_input_of_the_component(documents):
-    inputs = documents[0]["components"]["comp-train"]["inputDefinitions"]["parameters"]
+    inputs = documents[0]["components"]["comp-submit"]["inputDefinitions"]["parameters"]
 
     assert inputs["task_config"]["parameterType"] == "TASK_CONFIG"
 
 
-def test_kfp_has_what_it_is_to_pass_on(documents):
-    container = documents[0]["deploymentSpec"]["executors"]["exec-train"]["container"]
-    pod = documents[1]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train"]
+def test_settings_of_the_task_are_in_the_compiled_pipeline(documents):
+    container = documents[0]["deploymentSpec"]["executors"]["exec-submit"]["container"]
+    pod = documents[1]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-submit"]
 
     assert container["env"] == [{"name": "MODE", "value": "fast"}]
     assert {"resourceCpuRequest", "resourceMemoryLimit", "accelerator"} <= set(container["resources"])
@@ -71,40 +73,130 @@ def test_kfp_has_what_it_is_to_pass_on(documents):
 def test_a_step_that_trains_itself_keeps_everything(tmp_path):
     (document,) = compiled(on_this_machine, tmp_path)
 
-    assert "taskConfigPassthroughs" not in document["components"]["comp-train"]
+    assert "taskConfigPassthroughs" not in document["components"]["comp-submit"]
 
 
 CONFIG = {"nodeSelector": {"gpu": "a100"}, "resources": {"limits": {"cpu": "4"}}}
 
 
-@pytest.mark.parametrize(
-    ("inputs", "reason"),
-    [
-        ({"task_config": CONFIG}, "nodeSelector, resources of the KFP task cannot reach a job of the local backend"),
-        (
-            {"task_config": {"env": [{"name": "POD", "valueFrom": {"fieldRef": {}}}]}, "backend": "kubernetes"},
-            "env POD comes from fieldRef, which cannot reach a TrainJob",
-        ),
-    ],
-)
-def test_what_cannot_arrive_is_refused_instead_of_dropped(task, monkeypatch, tmp_path, inputs, reason):
-    kubeconfig = {
-        "current-context": "none",
-        "contexts": [{"name": "none", "context": {"cluster": "none"}}],
-        "clusters": [{"name": "none", "cluster": {"server": "http://127.0.0.1:9"}}],
-    }
-    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-
-    finished = task("train", request=request_for(definitions.run_for_ever), **inputs).run()
+def test_a_setting_that_cannot_reach_training_is_refused(task):
+    finished = task("submit", request=request_for(definitions.run_for_ever), task_config=CONFIG).run()
 
     (line,) = finished.stderr.splitlines()
-    assert (finished.returncode, reason in line) == (1, True), line
+    assert finished.returncode == 1
+    assert "nodeSelector, resources of the KFP task cannot reach a job of the local backend" in line
 
 
 def test_a_configuration_in_which_nothing_is_set_changes_nothing(task):
     empty = {"affinity": None, "env": [], "nodeSelector": {}, "resources": {"limits": None, "requests": None}}
 
-    finished = task("train", request=request_for(definitions.run_for_ever), task_config=empty).run()
+    finished = task("submit", request=request_for(definitions.run_for_ever), task_config=empty).run()
 
     assert finished.returncode == 0, finished.stderr
+
+
+def applied(task_config, backend="kubernetes", **trainer):
+    """The validated request of a job after the configuration of its task is applied."""
+    data = {"trainer": {"kind": "container", "image": "train:1", **trainer}}
+    apply_task_config(data, task_config, backend)
+    return TrainJobRequest.parse(data)
+
+
+def test_a_request_for_cpu_does_not_become_a_limit_of_training():
+    request = applied({"resources": {"requests": {"cpu": "500m"}, "limits": {"nvidia.com/gpu": "1"}}})
+
+    assert request.trainer.resources_per_node is None
+    assert request.distributed.requests == {"cpu": "500m", "nvidia.com/gpu": "1"}
+    assert request.distributed.limits == {"nvidia.com/gpu": "1"}
+
+
+def test_limits_alone_are_the_resources_of_a_node():
+    request = applied({"resources": {"limits": {"cpu": "4"}}}, resources_per_node={"gpu": 1, "cpu": 2})
+
+    assert request.trainer.resources_per_node == {"nvidia.com/gpu": "1", "cpu": "4"}
+    assert request.distributed is None
+
+
+#: What the driver of KFP 2.17 adds to the environment of every task of some installations.
+INJECTED = [
+    {"name": "HTTPS_PROXY", "value": "http://proxy:3128"},
+    {"name": "MLFLOW_RUN_ID", "value": "nested"},
+    {"name": "MLFLOW_TRACKING_TOKEN", "valueFrom": {"secretKeyRef": {"name": "mlflow", "key": "token"}}},
+]
+
+
+@pytest.mark.parametrize("backend", ["kubernetes", "training-operator", "runai", "container"])
+def test_variables_of_the_installation_reach_training(backend):
+    request = applied({"env": INJECTED}, backend)
+
+    assert request.trainer.literal_env == {"HTTPS_PROXY": "http://proxy:3128", "MLFLOW_RUN_ID": "nested"}
+    assert (request.trainer.env["MLFLOW_TRACKING_TOKEN"].name) == "mlflow"
+
+
+def test_variables_of_the_installation_give_way_to_those_of_the_trainer():
+    request = applied({"env": INJECTED}, env={"MLFLOW_RUN_ID": "mine"})
+
+    assert request.trainer.env["MLFLOW_RUN_ID"] == "mine"
+
+
+def test_variables_of_the_installation_do_not_refuse_a_request_without_a_trainer():
+    data = {"runtime": {"name": "torch"}}
+
+    apply_task_config(data, {"env": INJECTED}, "kubernetes")
+
+    assert data == {"runtime": {"name": "torch"}}
+
+
+def test_a_variable_of_the_user_needs_a_trainer():
+    data = {"runtime": {"name": "torch"}}
+
+    with pytest.raises(InvalidRequestError, match="env of the KFP task need a request with a trainer"):
+        apply_task_config(data, {"env": [{"name": "MODE", "value": "x"}]}, "kubernetes")
+
+
+@pytest.mark.parametrize("backend", ["local", "debug"])
+def test_a_step_that_trains_itself_has_its_environment_and_volumes_already(backend):
+    mounted = {"volumes": [{"name": "shared"}], "volumeMounts": [{"name": "shared", "mountPath": "/shared"}]}
+
+    request = applied({"env": [*INJECTED, {"name": "MODE", "value": "fast"}], **mounted}, backend)
+
+    assert (request.trainer.env, request.patches) == ({}, ())
+
+
+REFERENCES = [
+    {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+    {"name": "MODE", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "mode"}}},
+    {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "token", "key": "token", "optional": True}}},
+]
+
+
+def test_references_that_are_no_plain_secret_stay_as_kubernetes_spells_them():
+    assert applied({"env": REFERENCES}).distributed.env == tuple(REFERENCES)
+
+
+def test_a_reference_that_the_backend_cannot_resolve_is_refused():
+    with pytest.raises(InvalidRequestError, match="env POD_IP, MODE, TOKEN comes from a reference that the runai"):
+        applied({"env": REFERENCES}, "runai")
+
+
+def test_nulls_of_the_driver_are_no_values():
+    entry = {"name": "TOKEN", "value": None, "valueFrom": {"secretKeyRef": {"name": "t", "key": "k", "optional": None}}}
+
+    assert applied({"env": [entry]}).trainer.env["TOKEN"].key == "k"
+
+
+def test_the_claims_that_a_task_mounts_are_known_by_their_paths():
+    config = {
+        "volumes": [
+            {"name": "kfp-workspace", "persistentVolumeClaim": {"claimName": "run-1-kfp-workspace", "readOnly": None}},
+            {"name": "shared", "persistentVolumeClaim": {"claimName": "data"}},
+            {"name": "token", "secret": {"secretName": "token"}},
+        ],
+        "volumeMounts": [
+            {"name": "kfp-workspace", "mountPath": "/kfp-workspace", "subPath": None},
+            {"name": "shared", "mountPath": "/data", "subPath": "team-a/"},
+            {"name": "token", "mountPath": "/token"},
+        ],
+    }
+
+    assert list_claim_mounts(config) == {"/kfp-workspace": "run-1-kfp-workspace", "/data": "data/team-a"}

@@ -1,12 +1,16 @@
 """train_task: a training definition becomes a task when a pipeline is compiled."""
 
+import hashlib
 import json
 
 import kfp_definitions as definitions
 import pytest
+import yaml
 from kfp import dsl
-from kfp_driver import compiled
+from kfp_driver import REPOSITORY, compiled
 
+from kfp_components.container_spec import add_interface_digest
+from kfp_components.runtime.request_encoding import decode_request
 from kfp_components.tasks import train_task, wait_task
 from trainer_core import (
     CustomTrainer,
@@ -21,12 +25,15 @@ from trainer_core import (
     VolumeModelInitializer,
 )
 
+#: A text that no compression shortens.
+NOISE = hashlib.shake_256()
 TRAINER = CustomTrainer(func=definitions.train_a_little, func_args={"epochs": 1, "learning_rate": 0.1})
 
 
 def train_of(pipeline, folder):
     """The task that trains."""
-    return compiled(pipeline, folder)[0]["root"]["dag"]["tasks"]["train"]
+    tasks = compiled(pipeline, folder)[0]["root"]["dag"]["tasks"]
+    return tasks.get("train") or tasks["submit"]
 
 
 def test_a_definition_becomes_the_request_of_the_task(tmp_path):
@@ -49,16 +56,94 @@ def test_the_task_is_never_cached(tmp_path):
     assert train_of(pipeline, tmp_path)["cachingOptions"] == {}
 
 
+def inputs_of(pipeline, folder):
+    """What the task that trains is given: constants, and the names of pipeline parameters."""
+    given = train_of(pipeline, folder)["inputs"]["parameters"]
+    return {
+        name: value["runtimeValue"]["constant"] if "runtimeValue" in value else value["componentInputParameter"]
+        for name, value in given.items()
+    }
+
+
 def test_pipeline_parameters_reach_the_task(tmp_path):
     @dsl.pipeline
-    def pipeline(epochs: int, nodes: int, backend: str):
-        train_task(trainer=TRAINER, func_args={"epochs": epochs}, num_nodes=nodes, backend=backend)
+    def pipeline(nodes: int, backend: str):
+        train_task(trainer=TRAINER, num_nodes=nodes, backend=backend)
 
-    parameters = train_of(pipeline, tmp_path)["inputs"]["parameters"]
+    inputs = inputs_of(pipeline, tmp_path)
 
-    assert parameters["num_nodes"] == {"componentInputParameter": "nodes"}
-    assert parameters["backend"] == {"componentInputParameter": "backend"}
-    assert "pipelinechannel--epochs" in parameters["func_args"]["runtimeValue"]["constant"]["epochs"]
+    assert (inputs["num_nodes"], inputs["backend"]) == ("nodes", "backend")
+
+
+def test_a_pipeline_parameter_in_the_arguments_is_an_input_of_its_own_type(tmp_path):
+    @dsl.pipeline
+    def pipeline(epochs: int, notes: list[str]):
+        train_task(trainer=TRAINER, func_args={"epochs": epochs, "tags": notes})
+
+    inputs = inputs_of(pipeline, tmp_path)
+    declared = compiled(pipeline, tmp_path)[0]["components"]["comp-submit"]["inputDefinitions"]["parameters"]
+
+    assert (inputs["func_args_epochs"], inputs["func_args_tags"]) == ("epochs", "notes")
+    assert declared["func_args_epochs"]["parameterType"] == "NUMBER_INTEGER"
+    assert declared["func_args_tags"]["parameterType"] == "LIST"
+    assert inputs["request"]["trainer"]["code"]["args"] == {
+        "epochs": {"trainjob.input": "func_args_epochs"},
+        "learning_rate": 0.1,
+        "tags": {"trainjob.input": "func_args_tags"},
+    }
+
+
+def test_a_pipeline_parameter_deep_in_the_arguments_is_an_input_too(tmp_path):
+    @dsl.pipeline
+    def pipeline(note: str):
+        train_task(trainer=TRAINER, func_args={"tags": ["a", {"b": note}]})
+
+    inputs = inputs_of(pipeline, tmp_path)
+
+    assert inputs["func_args_tags_1_b"] == "note"
+    tags = inputs["request"]["trainer"]["code"]["args"]["tags"]
+    assert tags == ["a", {"b": {"trainjob.input": "func_args_tags_1_b"}}]
+
+
+def test_the_id_of_the_run_in_the_arguments_is_a_whole_input_which_kfp_resolves(tmp_path):
+    @dsl.pipeline
+    def pipeline():
+        train_task(trainer=TRAINER, func_args={"note": dsl.PIPELINE_JOB_ID_PLACEHOLDER})
+
+    assert inputs_of(pipeline, tmp_path)["func_args_note"] == "{{$.pipeline_job_uuid}}"
+
+
+def test_an_argument_that_the_function_requires_may_come_from_the_pipeline_alone(tmp_path):
+    @dsl.pipeline
+    def pipeline(epochs: int, rate: float):
+        train_task(
+            trainer=CustomTrainer(func=definitions.train_a_little), func_args={"epochs": epochs, "learning_rate": rate}
+        )
+
+    assert inputs_of(pipeline, tmp_path)["func_args_epochs"] == "epochs"
+
+
+def test_a_dict_as_pipeline_parameter_may_hold_all_arguments(tmp_path):
+    @dsl.pipeline
+    def pipeline(arguments: dict):
+        train_task(trainer=CustomTrainer(func=definitions.train_a_little), func_args=arguments)
+
+    inputs = inputs_of(pipeline, tmp_path)
+
+    assert inputs["func_args"] == "arguments"
+    assert inputs["request"]["trainer"]["code"]["args"] == {}
+
+
+def test_an_argument_that_the_function_does_not_take_is_refused_when_the_pipeline_is_compiled():
+    with pytest.raises(ValueError, match="train_a_little has no parameter epoch; its parameters are"):
+        train_task(trainer=TRAINER, func_args={"epoch": 3})
+
+
+def test_arguments_without_a_training_function_are_refused():
+    trainer = CustomTrainerContainer(image="registry/train:1.0")
+
+    with pytest.raises(ValueError, match="func_args are for a training function, and the task has CustomTrainerCont"):
+        train_task(trainer=trainer, func_args={"epochs": 3})
 
 
 def test_a_trainer_may_be_a_dict(tmp_path):
@@ -86,19 +171,135 @@ def test_options_need_a_backend_that_is_known_now(tmp_path):
     train_of(pipeline, tmp_path)
 
 
-@pytest.mark.parametrize("text", ["{{$}}", "{{$.inputs.parameters['x']}}", "{{channel:task=;name=x;}}"])
-def test_what_kfp_would_replace_in_shipped_code_is_refused(text):
-    trainer = CustomTrainerContainer(image="registry/train:1.0", env={"TEXT": text})
+def encoded_request(pipeline, folder):
+    (executor,) = compiled(pipeline, folder)[0]["deploymentSpec"]["executors"].values()
+    (argument,) = [arg for arg in executor["container"]["args"] if arg.startswith("--request=")]
+    return decode_request(argument.removeprefix("--request="))
 
-    with pytest.raises(ValueError, match="which KFP would replace"):
-        train_task(trainer=trainer)
+
+@pytest.mark.parametrize("text", ["cost $$5", "$(HOME)", "{{$}}", "{{$.inputs.parameters['x']}}", "{{workflow.name}}"])
+def test_a_text_that_argo_kubernetes_or_kfp_would_replace_travels_encoded(tmp_path, text):
+    @dsl.pipeline
+    def pipeline():
+        train_task(trainer=CustomTrainerContainer(image="registry/train:1.0", env={"TEXT": text}))
+
+    assert encoded_request(pipeline, tmp_path)["trainer"]["env"] == {"TEXT": text}
+
+
+def test_an_argument_that_kubernetes_would_replace_travels_encoded(tmp_path):
+    @dsl.pipeline
+    def pipeline():
+        train_task(trainer=TRAINER, func_args={"note": "cost $$5 and $(X)"})
+
+    assert encoded_request(pipeline, tmp_path)["trainer"]["code"]["args"]["note"] == "cost $$5 and $(X)"
+
+
+def test_a_whole_number_that_a_double_cannot_hold_travels_encoded(tmp_path):
+    @dsl.pipeline
+    def pipeline():
+        train_task(trainer=TRAINER, func_args={"epochs": 2**53 + 1})
+
+    assert encoded_request(pipeline, tmp_path)["trainer"]["code"]["args"]["epochs"] == 2**53 + 1
+
+
+def test_a_pipeline_parameter_in_the_definition_is_refused(tmp_path):
+    @dsl.pipeline
+    def pipeline(name: str):
+        with pytest.raises(ValueError, match="pass it by func_args"):
+            train_task(trainer=CustomTrainerContainer(image="registry/train:1.0", env={"NAME": f"{name}"}))
+        train_task(trainer=TRAINER)
+
+    train_of(pipeline, tmp_path)
 
 
 def test_more_than_an_argument_can_carry_is_refused():
-    trainer = CustomTrainerContainer(image="registry/train:1.0", env={"TEXT": "x" * 120_000})
+    trainer = CustomTrainerContainer(image="registry/train:1.0", env={"TEXT": NOISE.hexdigest(100_000)})
 
-    with pytest.raises(ValueError, match="KFP can pass 100000"):
+    with pytest.raises(ValueError, match="KFP can pass 120000"):
         train_task(trainer=trainer)
+
+
+def test_a_request_near_the_limit_fits_the_arguments_of_kfps_driver(tmp_path):
+    """The driver takes no container of more than 131,072 bytes of escaped JSON."""
+    escaped = '<&>"\\\n' * 4_000 + NOISE.hexdigest(76_000)
+    trainer = CustomTrainerContainer(image="registry/train:1.0", env={"TEXT": escaped})
+
+    @dsl.pipeline
+    def pipeline():
+        train_task(trainer=trainer)
+
+    (executor,) = compiled(pipeline, tmp_path)[0]["deploymentSpec"]["executors"].values()
+    size = len(json.dumps(json.dumps(executor["container"])))
+    assert encoded_request(pipeline, tmp_path)["trainer"]["env"]["TEXT"] == escaped
+    assert 110_000 < size < 131_072
+
+
+@pytest.mark.parametrize("backend", ["local", "debug"])
+def test_a_backend_that_trains_in_the_step_gets_no_task_config(tmp_path, backend):
+    @dsl.pipeline
+    def pipeline():
+        train_task(trainer=TRAINER, backend=backend)
+
+    assert "taskConfigPassthroughs" not in compiled(pipeline, tmp_path)[0]["components"]["comp-submit"]
+
+
+def test_a_backend_that_is_a_pipeline_parameter_keeps_the_task_config(tmp_path):
+    @dsl.pipeline
+    def pipeline(backend: str):
+        train_task(trainer=TRAINER, backend=backend)
+
+    assert "taskConfigPassthroughs" in compiled(pipeline, tmp_path)[0]["components"]["comp-submit"]
+
+
+def containers_of(pipeline, folder):
+    executors = compiled(pipeline, folder)[0]["deploymentSpec"]["executors"].values()
+    return [json.dumps(executor["container"], sort_keys=True) for executor in executors]
+
+
+def test_tasks_with_other_outputs_have_other_containers(tmp_path):
+    """KFP keeps one component for all equal containers of a pipeline."""
+
+    @dsl.pipeline
+    def pipeline(job: dict):
+        wait_task(job=job, metrics=["accuracy"])
+        wait_task(job=job, metrics=["loss"])
+
+    first, second = containers_of(pipeline, tmp_path)
+
+    assert first != second
+
+
+def test_tasks_with_other_passthroughs_have_other_containers(tmp_path):
+    @dsl.pipeline
+    def pipeline():
+        train_task(trainer=TRAINER, backend="local")
+        train_task(trainer=TRAINER, backend="kubernetes")
+
+    first, second = containers_of(pipeline, tmp_path)
+
+    assert first != second
+
+
+def test_another_default_of_an_input_changes_the_arguments_which_are_in_the_cache_key():
+    def component(default):
+        @dsl.container_component
+        def greet(name: str = default):
+            return dsl.ContainerSpec(image="greet:1", args=["greet"])
+
+        return add_interface_digest(greet).component_spec.implementation.container.args
+
+    assert component("a") == component("a")
+    assert component("a") != component("b")
+
+
+def test_no_component_takes_a_list_of_artifacts(tmp_path):
+    """KFP passes only the last item of such a list into a sub-pipeline."""
+    files = (REPOSITORY / "kfp_components" / "components").glob("*.yaml")
+    components = [spec for path in files for spec in yaml.safe_load(path.read_text())["components"].values()]
+
+    inputs = [each for spec in components for each in spec["inputDefinitions"].get("artifacts", {}).values()]
+    assert inputs
+    assert not [each for each in inputs if each.get("isArtifactList")]
 
 
 def test_initializers_and_options_are_part_of_the_definition(tmp_path):
@@ -140,20 +341,16 @@ def test_a_secret_as_text_is_refused():
     assert "hf_secret" not in str(refused.value)
 
 
-def test_a_definition_of_more_than_a_parameter_holds_travels_as_an_argument(tmp_path):
+def test_a_long_definition_travels_compressed(tmp_path):
     trainer = CustomTrainerContainer(image="registry/train:1.0", env={"TEXT": "x" * 20_000})
 
     @dsl.pipeline
     def pipeline():
         train_task(trainer=trainer)
 
-    document = compiled(pipeline, tmp_path)[0]
-
-    parameters = document["root"]["dag"]["tasks"]["train"]["inputs"]["parameters"]
-    (executor,) = document["deploymentSpec"]["executors"].values()
-    assert max(len(json.dumps(value)) for value in parameters.values()) < 10_000
-    assert executor["container"]["args"][:2] == ["train", "{{$}}"]
-    assert json.loads(executor["container"]["args"][2])["trainer"]["image"] == "registry/train:1.0"
+    assert "request" not in inputs_of(pipeline, tmp_path)
+    assert encoded_request(pipeline, tmp_path)["trainer"]["env"]["TEXT"] == "x" * 20_000
+    assert (tmp_path / "pipeline.yaml").stat().st_size < 30_000
 
 
 def test_metrics_become_outputs_of_one_task_alone(tmp_path):

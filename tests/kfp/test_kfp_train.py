@@ -1,4 +1,4 @@
-"""The train component, run by its own command as a backend's driver starts it."""
+"""The components train and submit, run by its own commands as a backend's driver starts them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from google.protobuf import json_format
 from kfp.pipeline_spec import pipeline_spec_pb2
 from kfp_driver import component_spec, request_for
 
+from kfp_components.runtime.request_encoding import encode_request
+
 ARGUMENTS = {"epochs": 2, "learning_rate": 0.1}
 
 
@@ -20,8 +22,8 @@ def request_():
     return request_for(definitions.train_a_little, ARGUMENTS)
 
 
-def test_a_task_that_waits_hands_over_what_the_job_left(task, request_):
-    training = task("train", request=request_, wait=True, metric_name="accuracy")
+def test_a_task_that_waits_writes_result_metrics_and_model(task, request_):
+    training = task("train", request=request_, metric_name="accuracy")
 
     finished = training.run()
 
@@ -32,18 +34,19 @@ def test_a_task_that_waits_hands_over_what_the_job_left(task, request_):
     assert training.metadata("metrics") == {"accuracy": 0.9, "loss": 0.25}
 
 
-def test_every_declared_output_is_written(task, request_):
-    training = task("train", request=request_)
+@pytest.mark.parametrize("component", ["submit", "train"])
+def test_every_declared_output_is_written(task, request_, component):
+    training = task(component, request=request_)
 
     training.run()
 
-    declared = component_spec("train")["outputDefinitions"]
+    declared = component_spec(component)["outputDefinitions"]
     assert training.outputs() == set(declared["parameters"])
     assert set(training.executor_output()["artifacts"]) == set(declared["artifacts"])
 
 
 def test_what_the_task_writes_is_an_executor_output_of_kfp(task, request_):
-    training = task("train", request=request_, wait=True)
+    training = task("train", request=request_)
 
     training.run()
 
@@ -53,24 +56,23 @@ def test_what_the_task_writes_is_an_executor_output_of_kfp(task, request_):
 
 
 def test_the_log_of_the_job_is_the_log_of_the_task(task, request_):
-    finished = task("train", request=request_, wait=True).run()
+    finished = task("train", request=request_).run()
 
     assert "[node-0] a line of the log, with python3 in it\n" in finished.stdout
 
 
 def test_a_task_that_does_not_wait_returns_the_ref_of_a_live_job(task, client, request_):
-    training = task("train", request=request_)
+    training = task("submit", request=request_)
 
     finished = training.run()
 
     assert finished.returncode == 0, finished.stderr
     assert client.wait(training.output("job")["name"]).succeeded
-    assert training.output("result") == {}
 
 
 def test_arguments_arrive_as_the_types_that_the_function_declares(task, request_):
     overrides = {"epochs": 3, "learning_rate": "1", "note": '$HOME "`quoted`"', "tags": "[1.0, 2.0]"}
-    training = task("train", request=request_, func_args=overrides, wait=True)
+    training = task("train", request=request_, func_args=overrides)
 
     training.run()
 
@@ -84,7 +86,6 @@ def test_pipeline_parameters_that_the_driver_left_as_references_arrive_too(task,
         "train",
         request=request_,
         func_args={"epochs": reference % "epochs", "note": reference % "note"},
-        wait=True,
         **{"pipelinechannel--epochs": 4, "pipelinechannel--note": "it's\nfine"},
     )
 
@@ -95,7 +96,7 @@ def test_pipeline_parameters_that_the_driver_left_as_references_arrive_too(task,
 
 
 def test_nodes_come_from_the_input(task, client, request_):
-    training = task("train", request=request_, num_nodes=2)
+    training = task("submit", request=request_, num_nodes=2)
 
     training.run()
 
@@ -103,7 +104,7 @@ def test_nodes_come_from_the_input(task, client, request_):
 
 
 def test_a_retry_of_a_task_finds_the_job_of_the_first_try(task, client, request_):
-    training = task("train", request=request_)
+    training = task("submit", request=request_)
 
     names = [(training.run(), training.output("job")["name"])[1] for _ in range(3)]
 
@@ -112,7 +113,7 @@ def test_a_retry_of_a_task_finds_the_job_of_the_first_try(task, client, request_
 
 
 def test_two_tries_at_the_same_time_share_one_job(task, client, request_):
-    training = task("train", request=request_, wait=True)
+    training = task("train", request=request_)
 
     tries = [training.start() for _ in range(3)]
     codes = [(process.communicate(timeout=60), process.returncode)[1] for process in tries]
@@ -122,30 +123,30 @@ def test_two_tries_at_the_same_time_share_one_job(task, client, request_):
 
 
 def test_another_task_of_the_run_has_a_job_of_its_own(task, client, request_):
-    task("train", "iteration-1", request=request_).run()
-    task("train", "iteration-2", request=request_).run()
+    task("submit", "iteration-1", request=request_).run()
+    task("submit", "iteration-2", request=request_).run()
 
     assert len(client.list_jobs()) == 2
 
 
 def test_a_job_name_wins_over_the_task(task, client, request_):
-    task("train", "run-1", request=request_, job_name="digits").run()
-    task("train", "run-2", request=request_, job_name="digits").run()
+    task("submit", "run-1", request=request_, job_name="digits").run()
+    task("submit", "run-2", request=request_, job_name="digits").run()
 
     assert [job.name for job in client.list_jobs()] == ["digits"]
 
 
 def test_a_job_name_that_another_request_has_taken_is_refused_in_one_line(task, request_):
-    task("train", "run-1", request=request_, job_name="digits").run()
+    task("submit", "run-1", request=request_, job_name="digits").run()
 
-    finished = task("train", "run-2", request=request_, job_name="digits", func_args={"epochs": 9}).run()
+    finished = task("submit", "run-2", request=request_, job_name="digits", func_args={"epochs": 9}).run()
 
     assert finished.returncode == 1
     assert finished.stderr.startswith("error: TrainJob 'digits' exists with another request")
 
 
 def test_a_failed_job_fails_the_task_with_its_diagnosis_in_one_line(task):
-    training = task("train", request=request_for(definitions.fail_with_markup), wait=True)
+    training = task("train", request=request_for(definitions.fail_with_markup))
 
     finished = training.run()
 
@@ -157,7 +158,7 @@ def test_a_failed_job_fails_the_task_with_its_diagnosis_in_one_line(task):
 
 
 def test_the_report_of_a_failed_job_shows_the_traceback_and_no_markup_of_the_user(task):
-    training = task("train", request=request_for(definitions.fail_with_markup), wait=True)
+    training = task("train", request=request_for(definitions.fail_with_markup))
 
     training.run()
 
@@ -169,7 +170,7 @@ def test_the_report_of_a_failed_job_shows_the_traceback_and_no_markup_of_the_use
 
 def test_a_retry_after_a_failed_job_runs_it_again(task, client, tmp_path):
     request = request_for(definitions.fail_once, {"marker": str(tmp_path / "marker")})
-    training = task("train", request=request, wait=True)
+    training = task("train", request=request)
 
     codes = [training.run().returncode, training.run().returncode]
 
@@ -183,7 +184,7 @@ def test_an_artifact_becomes_the_dataset_of_the_job(task, tmp_path):
     (folder / "a.csv").write_text("1,2")
     artifacts = {"dataset": folder}
 
-    training = task("train", artifacts=artifacts, request=request_for(definitions.read_the_dataset), wait=True)
+    training = task("train", artifacts=artifacts, request=request_for(definitions.read_the_dataset))
     training.run()
 
     assert training.output("result") == {"files": {"a.csv": "1,2"}}
@@ -194,26 +195,27 @@ def test_a_uri_becomes_the_pretrained_model_of_the_job(task, tmp_path):
     (tmp_path / "weights" / "w.safetensors").write_text("w")
     uri = (tmp_path / "weights").as_uri()
 
-    training = task("train", request=request_for(definitions.read_the_model), pretrained_uri=uri, wait=True)
+    training = task("train", request=request_for(definitions.read_the_model), pretrained_uri=uri)
     training.run()
 
     assert training.output("result") == {"files": {"w.safetensors": "w"}}
 
 
 def test_a_result_that_is_no_dict_goes_under_value(task):
-    training = task("train", request=request_for(definitions.return_a_list), wait=True)
+    training = task("train", request=request_for(definitions.return_a_list))
 
     training.run()
 
     assert training.output("result") == {"value": [1, 2, 3]}
 
 
-def test_a_model_that_lies_elsewhere_keeps_its_uri(task):
-    training = task("train", request=request_for(definitions.name_a_model_elsewhere), wait=True)
+def test_a_model_in_another_store_is_named_in_the_metadata_of_the_artifact(task):
+    training = task("train", request=request_for(definitions.name_a_model_elsewhere))
 
     training.run()
 
-    assert training.executor_output()["artifacts"]["model"]["artifacts"][0]["uri"] == "s3://models/digits"
+    (model,) = training.executor_output()["artifacts"]["model"]["artifacts"]
+    assert (model["uri"], model["metadata"]["uri"]) == (str(training.artifact("model")), "s3://models/digits")
 
 
 def refusals():
@@ -223,15 +225,15 @@ def refusals():
         "no backend of that name": ({"request": plain, "backend": "moon"}, "unknown backend 'moon'; known are"),
         "no setting of that name": ({"request": plain, "backend_config": {"color": 1}}, "unknown setting color"),
         "no runtime of that name": ({"request": {**plain, "runtime": {"name": "x"}}}, "runtime 'x'"),
-        "no way to be killed": ({"request": plain, "on_kill": "maybe"}, "on_kill must be one of cancel, keep"),
         "no argument of that type": (
             {"request": plain, "func_args": {"epochs": "many"}},
             "parameter epochs is declared as",
         ),
         "no trainer": (
             {"request": {"initializer": {"dataset": {"storage_uri": uri}}}, "num_nodes": 2},
-            "with a trainer",
+            "num_nodes: the request has no trainer",
         ),
+        "no image": ({"request": plain, "args": ["--epochs", "3"]}, "command and args are for an image"),
         "no function": (
             {"request": {"version": 1, "trainer": {"kind": "container", "image": "x:1"}}, "func_args": {"a": 1}},
             "func_args are for a training function",
@@ -247,10 +249,10 @@ def refusals():
 
 
 @pytest.mark.parametrize("case", refusals())
-def test_what_cannot_be_right_is_refused_in_one_line_and_nothing_is_created(task, client, case):
+def test_invalid_inputs_are_refused_in_one_line_and_nothing_is_created(task, client, case):
     parameters, reason = refusals()[case]
 
-    finished = task("train", **parameters).run()
+    finished = task("submit", **parameters).run()
 
     (line,) = finished.stderr.splitlines()
     assert (finished.returncode, client.list_jobs()) == (1, [])
@@ -258,16 +260,29 @@ def test_what_cannot_be_right_is_refused_in_one_line_and_nothing_is_created(task
     assert reason in line
 
 
+def test_an_unknown_on_kill_is_refused(task, client, request_):
+    finished = task("train", request=request_, on_kill="maybe").run()
+
+    assert finished.stderr == "error: on_kill must be one of cancel, keep, got 'maybe'\n"
+    assert client.list_jobs() == []
+
+
+def test_a_task_that_does_not_wait_has_no_model_and_no_metric():
+    outputs = component_spec("submit")["outputDefinitions"]
+
+    assert {name for kind in outputs.values() for name in kind} == {"job", "status", "report"}
+
+
 def test_a_dataset_given_twice_is_refused(task, tmp_path, request_):
     artifacts = {"dataset": tmp_path}
 
-    finished = task("train", artifacts=artifacts, request=request_, dataset_uri="file:///data").run()
+    finished = task("submit", artifacts=artifacts, request=request_, dataset_uri="file:///data").run()
 
     assert finished.stderr == "error: dataset and dataset_uri are both given; give one of them\n"
 
 
 def test_a_metric_that_the_job_does_not_report_fails_the_task_and_names_those_it_does(task, request_):
-    finished = task("train", request=request_, wait=True, metric_name="f1").run()
+    finished = task("train", request=request_, metric_name="f1").run()
 
     assert finished.stderr == ("error: metric_name: the job reported no metric 'f1'; it reported accuracy, loss\n")
 
@@ -275,20 +290,20 @@ def test_a_metric_that_the_job_does_not_report_fails_the_task_and_names_those_it
 def test_a_container_does_not_leave_a_local_job_behind(task, client, monkeypatch, request_):
     monkeypatch.setenv("TRAINJOB_KFP_CONTAINER", "1")
 
-    finished = task("train", request=request_).run()
+    finished = task("submit", request=request_).run()
 
     assert (finished.returncode, client.list_jobs()) == (1, [])
-    assert "end with this container; set wait=True" in finished.stderr
+    assert "end with the container of this task; use the component train" in finished.stderr
 
 
 def test_a_container_may_wait_for_a_local_job(task, monkeypatch, request_):
     monkeypatch.setenv("TRAINJOB_KFP_CONTAINER", "1")
 
-    assert task("train", request=request_, wait=True).run().returncode == 0
+    assert task("train", request=request_).run().returncode == 0
 
 
 def test_json_of_outputs_has_no_nan(task):
-    training = task("train", request=request_for(definitions.return_what_json_has_not), wait=True)
+    training = task("train", request=request_for(definitions.return_what_json_has_not))
 
     training.run()
 
@@ -311,7 +326,7 @@ options:
 def test_a_request_may_come_as_a_file(task, client, tmp_path, monkeypatch, text):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     (tmp_path / "request").write_text(text)
-    training = task("train", artifacts={"request_file": tmp_path / "request"}, wait=True)
+    training = task("train", artifacts={"request_file": tmp_path / "request"})
 
     codes = [training.run().returncode, training.run().returncode]
 
@@ -323,15 +338,24 @@ def test_a_request_may_come_as_a_file(task, client, tmp_path, monkeypatch, text)
 def test_a_request_file_that_is_no_request_fails_in_one_line(task, tmp_path):
     (tmp_path / "request").write_text("- a\n- list")
 
-    finished = task("train", artifacts={"request_file": tmp_path / "request"}).run()
+    finished = task("submit", artifacts={"request_file": tmp_path / "request"}).run()
 
     assert finished.returncode == 1
-    assert "must hold a mapping with trainer:" in finished.stderr
+    assert "must hold one mapping with trainer:" in finished.stderr
+
+
+def test_a_damaged_request_is_refused_in_one_line(task):
+    command = [*task("submit").command, "--request=eJwrycgsVgCi"]
+
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    (line,) = finished.stderr.splitlines()
+    assert (finished.returncode, "--request is damaged" in line) == (1, True)
 
 
 def test_a_request_beside_the_executor_input_is_taken(task, request_):
-    training = task("train", wait=True)
-    command = [*training.command, json.dumps(request_)]
+    training = task("train")
+    command = [*training.command, f"--request={encode_request(request_)}"]
 
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
 

@@ -7,7 +7,7 @@ import pytest
 from fake_cluster import Cluster
 from kfp_driver import DrivenTask
 
-from trainer_core import CustomTrainer, build
+from trainer_core import CustomTrainer, request_builder
 from trainer_core.client import backend_for
 
 
@@ -20,9 +20,9 @@ def cluster():
 @pytest.mark.parametrize("backend", ["kubernetes", "training-operator"])
 def test_the_same_step_trains_on_either_controller(cluster, tmp_path, backend):
     trainer = CustomTrainer(func=definitions.train_a_little, func_args={"epochs": 2, "learning_rate": 0.1})
-    request = build.plain(backend=backend_for(backend), runtime="python", trainer=trainer)
+    request = request_builder.build_request_data(backend=backend_for(backend), runtime="python", trainer=trainer)
     config = {"config_file": str(cluster.kubeconfig(tmp_path / "kubeconfig")), "namespace": "default"}
-    given = {"request": request, "wait": True, "backend": backend, "backend_config": config}
+    given = {"request": request, "backend": backend, "backend_config": config}
     training = DrivenTask("train", tmp_path / "run", given, {})
 
     finished = training.run()

@@ -8,8 +8,9 @@ import kfp_definitions as definitions
 import pytest
 from kfp_driver import component_spec, request_for
 
-from kfp_components import _follow
+from kfp_components.runtime import sigterm
 from trainer_core import LocalProcessBackendConfig, TrainerClient, TrainJobRequest
+from trainer_core.errors import BackendUnavailableError
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def ref(submit):
     return submit(definitions.train_a_little, {"epochs": 2, "learning_rate": 0.1})
 
 
-def test_what_the_job_left_is_handed_over(task, ref):
+def test_the_outcome_becomes_the_outputs_of_the_task(task, ref):
     waiting = task("wait", job=ref.to_dict(), metric_name="accuracy")
 
     finished = waiting.run()
@@ -56,7 +57,7 @@ def test_every_declared_output_is_written(task, ref):
     assert set(waiting.executor_output()["artifacts"]) == set(declared["artifacts"])
 
 
-def test_waiting_again_hands_over_the_same(task, ref):
+def test_waiting_again_writes_the_same_outputs(task, ref):
     waiting = task("wait", job=ref.to_dict(), metric_name="accuracy")
 
     codes = [waiting.run().returncode, waiting.run().returncode]
@@ -93,7 +94,29 @@ def test_a_failed_job_fails_the_task(task, submit):
     assert "Diagnosis" in waiting.artifact("report").read_text()
 
 
-def test_a_job_that_is_gone_fails_the_task(task, client, ref):
+def test_the_log_of_a_failed_task_ends_with_the_diagnosis(task, submit):
+    ref = submit(definitions.fail_with_markup)
+
+    finished = task("wait", job=ref.to_dict()).run()
+
+    diagnosis = finished.stdout.partition(f"TrainJob {ref.name} is Failed\n")[2]
+    assert "  category: UserCode\n  reason: ValueError: <b>no luck</b>\n  step: node-0\n" in diagnosis
+    assert diagnosis.endswith("  | ValueError: <b>no luck</b>\n")
+
+
+def test_kubernetes_keeps_the_error_of_a_failed_step_as_the_message_of_its_container(task, tmp_path, monkeypatch):
+    message = tmp_path / "termination-log"
+    message.touch()
+    monkeypatch.setenv("TRAINJOB_KFP_CONTAINER", "1")
+    monkeypatch.setenv("TRAINJOB_TERMINATION_LOG", str(message))
+
+    finished = task("wait", job={"name": "x"}).run()
+
+    assert finished.stderr == f"error: {message.read_text()}\n"
+    assert "is not a TrainJob ref" in message.read_text()
+
+
+def test_a_deleted_job_fails_the_task(task, client, ref):
     client.delete_job(ref.name)
 
     finished = task("wait", job=ref.to_dict()).run()
@@ -102,20 +125,20 @@ def test_a_job_that_is_gone_fails_the_task(task, client, ref):
     assert "was deleted" in finished.stderr
 
 
-def test_what_is_no_ref_is_refused(task):
+def test_an_invalid_ref_is_refused(task):
     finished = task("wait", job={"name": "x"}).run()
 
     assert finished.returncode == 1
-    assert finished.stderr.startswith("error: not a TrainJob ref")
+    assert "is not a TrainJob ref" in finished.stderr
 
 
-def test_time_that_is_over_fails_the_task_and_leaves_the_job_running(task, client, submit):
+def test_a_timeout_fails_the_task_and_leaves_the_job_running(task, client, submit):
     ref = submit(definitions.run_for_ever)
 
     finished = task("wait", job=ref.to_dict(), timeout=1).run()
 
     assert finished.returncode == 1
-    assert "the time to wait is over; it was not stopped" in finished.stderr
+    assert "is still Running after the timeout; it was not stopped" in finished.stderr
     assert client.observe(ref).outcome is None
 
 
@@ -129,16 +152,16 @@ def terminated(waiting):
     return process.returncode
 
 
-def test_a_terminated_task_ends_its_job(task, client, submit):
+def test_a_terminated_task_cancels_its_job(task, client, submit):
     ref = submit(definitions.run_for_ever)
 
     code = terminated(task("wait", job=ref.to_dict()))
 
     assert code == 143
-    assert client.outcome(ref).status == "Failed"
+    assert client.get_job_outcome(ref).status == "Failed"
 
 
-def test_a_terminated_task_leaves_its_job_alone_when_told_so(task, client, submit):
+def test_a_terminated_task_with_on_kill_keep_does_not_cancel_its_job(task, client, submit):
     ref = submit(definitions.run_for_ever)
 
     code = terminated(task("wait", job=ref.to_dict(), on_kill="keep"))
@@ -147,30 +170,66 @@ def test_a_terminated_task_leaves_its_job_alone_when_told_so(task, client, submi
     assert client.observe(ref).outcome is None
 
 
-def test_a_terminated_task_that_submitted_its_job_ends_it(task, client):
-    training = task("train", request=request_for(definitions.run_for_ever), wait=True)
+def test_a_terminated_task_that_submitted_its_job_cancels_it(task, client):
+    training = task("train", request=request_for(definitions.run_for_ever))
 
     code = terminated(training)
 
     assert code == 143
-    assert client.outcome(training.output("job")["name"]).status == "Failed"
+    assert client.get_job_outcome(training.output("job")["name"]).status == "Failed"
 
 
-class Terminated(TrainerClient):
-    """Its task is told to end when the job is created and nobody knows it yet."""
+def sigterm_in(client, step):
+    """Send SIGTERM to this process when the backend of a client has done one step of a submission."""
+    original = getattr(client.backend, step)
 
-    def submit(self, request):
-        ref = super().submit(request)
+    def done(*arguments):
+        result = original(*arguments)
         signal.raise_signal(signal.SIGTERM)
-        return ref
+        return result
+
+    setattr(client.backend, step, done)
+
+
+def terminated_in(step, on_kill="cancel"):
+    client = TrainerClient(LocalProcessBackendConfig())
+    sigterm_in(client, step)
+    request = TrainJobRequest.parse({**request_for(definitions.run_for_ever), "name": "just-submitted"})
+    submitted = sigterm.submit_job(client, request, on_kill)
+    with pytest.raises(sigterm.Terminated), sigterm.handle_sigterm(), submitted:
+        pytest.fail("the step continues after SIGTERM")
 
 
 @pytest.mark.parametrize(("on_kill", "ended"), [("cancel", True), ("keep", False)])
-def test_a_task_that_is_terminated_while_it_submits_ends_its_job(client, on_kill, ended):
-    request = TrainJobRequest.parse({**request_for(definitions.run_for_ever), "name": "just-submitted"})
-    submitted = _follow.submitted(Terminated(LocalProcessBackendConfig()), request, on_kill)
-
-    with pytest.raises(_follow.Terminated), _follow.terminable(), submitted:
-        pytest.fail("it goes on although it was terminated")
+def test_a_task_that_is_terminated_while_its_job_is_created_cancels_it(client, on_kill, ended):
+    terminated_in("create", on_kill)
 
     assert (client.observe("just-submitted").outcome is not None) is ended
+
+
+def test_a_task_that_is_terminated_before_its_job_is_created_creates_none(client):
+    terminated_in("find_jobs")
+
+    assert client.list_jobs() == []
+
+
+def test_a_cancelled_job_is_reported_after_it_is_cancelled(client, capsys):
+    terminated_in("create")
+
+    assert capsys.readouterr().err == "terminated: TrainJob just-submitted is cancelled\n"
+
+
+def test_a_job_that_cannot_be_cancelled_is_not_reported_as_cancelled(client, submit, capsys):
+    def refuse(ref):
+        raise BackendUnavailableError("connection refused")
+
+    ref = submit(definitions.run_for_ever)
+    client.cancel = refuse
+
+    with pytest.raises(sigterm.Terminated), sigterm.cancel_on_sigterm(client, ref, "cancel"):
+        raise sigterm.Terminated
+
+    assert capsys.readouterr().err == (
+        f"terminated: TrainJob {ref.name} is not cancelled; `trainjob reap --runs-in NAMESPACE` deletes it: "
+        "connection refused\n"
+    )

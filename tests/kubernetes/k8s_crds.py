@@ -1,4 +1,4 @@
-"""The real CRDs and runtimes of Trainer, and a judge as strict as an API server with fieldValidation=Strict."""
+"""CRDs and runtimes of Kubeflow Trainer, and validation as strict as an API server with fieldValidation=Strict."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import jsonschema
 import pytest
 import yaml
 
-from trainer_core.backends.kubernetes import versions
-from trainer_core.backends.kubernetes.versions import Server
+from trainer_core.backends.trainer_v2 import schema_compat
+from trainer_core.backends.trainer_v2.schema_compat import TrainJobSchema
 
 CRDS = Path(os.environ.get("TRAINJOB_CRD_DIR") or Path(__file__).parents[3] / "shared" / "crds")
 _FILES = {
@@ -29,15 +29,15 @@ needs_crds = pytest.mark.skipif(not CRDS.is_dir(), reason=f"{CRDS} is absent; se
 
 @cache
 def crd(version: str) -> dict[str, Any]:
-    """The CustomResourceDefinition of TrainJob in a release of Trainer."""
+    """Return the CustomResourceDefinition of TrainJob of a Trainer version."""
     path = CRDS / _FILES[version]
     text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     return yaml.safe_load(text)
 
 
 @cache
-def server(version: str = "2.3") -> Server:
-    return versions.server_of_crd(crd(version))
+def server(version: str = "2.3") -> TrainJobSchema:
+    return schema_compat.parse_crd(crd(version))
 
 
 @cache
@@ -48,7 +48,7 @@ def _runtimes() -> dict[str, dict[str, Any]]:
 
 
 def runtime(name: str) -> dict[str, Any]:
-    """A stock runtime, to be changed at will."""
+    """Return a copy of a stock runtime."""
     return copy.deepcopy(_runtimes()[name])
 
 
@@ -57,7 +57,7 @@ def stock_runtimes() -> list[str]:
 
 
 def problems(train_job: dict[str, Any], version: str) -> list[str]:
-    """What the API server of a release would refuse of a TrainJob, unknown fields included."""
+    """Return the validation errors of a TrainJob, including unknown fields."""
     judge = jsonschema.Draft202012Validator(_strict(schema(version)))
     return [f"{error.json_path}: {error.message}" for error in judge.iter_errors(train_job)]
 
@@ -67,7 +67,7 @@ def schema(version: str) -> dict[str, Any]:
 
 
 def _strict(schema: Any) -> Any:
-    """A structural schema in which unknown fields are wrong, except in metadata, which has a schema of its own."""
+    """Return a structural schema that refuses unknown fields, except in metadata."""
     if isinstance(schema, list):
         return [_strict(each) for each in schema]
     if not isinstance(schema, dict):

@@ -1,4 +1,4 @@
-"""Jobs as users write them, and the objects that a cluster gets for each, as text that people review."""
+"""Example requests and the objects that are created for them, as golden files for review."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ from trainer_core import (
     VolumeDatasetInitializer,
     VolumeModelInitializer,
     Workspace,
-    build,
-    shipping,
+    request_builder,
 )
-from trainer_core.backends.kubernetes import admission, manifest
-from trainer_core.backends.kubernetes.backend import KubernetesBackend
-from trainer_core.cluster import initialize, kinds, marks, objects
-from trainer_core.configs import KubernetesBackendConfig
+from trainer_core.backends.trainer_v2 import manifest, validation
+from trainer_core.backends.trainer_v2.backend import KubernetesBackend
+from trainer_core.config import KubernetesBackendConfig
+from trainer_core.k8s import initializer_job, labels, manifest_common, resources
+from trainer_core.packaging import argv_payload
 from trainer_core.request import Owner, TrainJobRequest
 
 GOLDEN = Path(__file__).with_name("golden")
 NAMESPACE = "team-vision"
 UID = "8f4b6d0e-5b1c-4f6e-9d43-0c1f0a1b2c3d"
-#: What is long, and changes with every change of what nodes run.
+#: Long parts that change with every change of the node code.
 _LOADER, _CHUNK = "<the loader>", "<the function>"
-_ELIDED = {marks.REQUEST: "<the request>", marks.FINGERPRINT: "<its fingerprint>", marks.RUNTIME: "<its runtime>"}
+_ELIDED = {labels.REQUEST: "<the request>", labels.FINGERPRINT: "<its fingerprint>", labels.RUNTIME: "<its runtime>"}
 
 
 def train(epochs: int) -> dict[str, float]:
@@ -71,13 +71,13 @@ def train(epochs: int) -> dict[str, float]:
 
 
 def a_request(runtime_name: str | None = None, owner: Owner | None = None, **arguments: Any) -> TrainJobRequest:
-    """The request that `TrainerClient.train` would submit as ``example``."""
-    request = build.request(backend=KubernetesBackend, runtime=runtime_name, owner=owner, **arguments)
-    return request.named("example")
+    """Return the request that `TrainerClient.train` submits as ``example``."""
+    request = request_builder.build_request(backend=KubernetesBackend, runtime=runtime_name, owner=owner, **arguments)
+    return request.with_name("example")
 
 
 def on_nodes(pod: PodSpecPatch | None = None, job: str = "node", labels: dict[str, str] | None = None) -> RuntimePatch:
-    """A patch of the pods of a replicated job."""
+    """Return a patch of the pods of a replicated job."""
     metadata = {"labels": labels} if labels else None
     template = JobTemplatePatch(spec=JobSpecPatch(template=PodTemplatePatch(metadata=metadata, spec=pod)))
     jobs = JobSetSpecPatch(replicated_jobs=[ReplicatedJobPatch(name=job, template=template)])
@@ -86,7 +86,7 @@ def on_nodes(pod: PodSpecPatch | None = None, job: str = "node", labels: dict[st
 
 @dataclass(frozen=True)
 class Example:
-    """A job and where it runs.
+    """An example request with its runtime and Trainer version.
 
     Attributes:
         request: Makes the request.
@@ -101,21 +101,21 @@ class Example:
     attempt: int = 0
 
     def objects(self) -> list[dict[str, Any]]:
-        """What the cluster gets, in the order in which it gets it."""
+        """Return the objects in the order in which they are created."""
         request = self.request()
         if self.runtime is None:
-            made = initialize.manifests(request, KubernetesBackendConfig(), NAMESPACE, self.attempt)
-            secret = objects.secret(request, "example", NAMESPACE, UID, kinds.JOBS)
+            made = initializer_job.render_manifests(request, KubernetesBackendConfig(), NAMESPACE, self.attempt)
+            secret = manifest_common.build_secret(request, "example", NAMESPACE, UID, resources.JOBS)
         else:
             raw, takes = runtime(self.runtime), server(self.version)
-            admission.check(request, raw, takes, NAMESPACE)
-            made = [manifest.trainjob(request, raw, takes, NAMESPACE, self.attempt)]
-            secret = objects.secret(request, "example", NAMESPACE, UID, kinds.TRAINJOBS)
+            validation.check_request(request, raw, takes, NAMESPACE)
+            made = [manifest.render_trainjob(request, raw, takes, NAMESPACE, self.attempt)]
+            secret = manifest_common.build_secret(request, "example", NAMESPACE, UID, resources.TRAINJOBS)
         return [*made, *([secret] if secret else [])]
 
 
 def golden(name: str, objects: list[dict[str, Any]]) -> str:
-    """Return the reviewed text of an example; with TRAINJOB_UPDATE_GOLDEN set, write it first."""
+    """Return the golden file of an example; with TRAINJOB_UPDATE_GOLDEN set, write it first."""
     path = GOLDEN / f"{name}.yaml"
     if os.environ.get("TRAINJOB_UPDATE_GOLDEN"):
         path.write_text(readable(objects), encoding="utf-8")
@@ -123,7 +123,7 @@ def golden(name: str, objects: list[dict[str, Any]]) -> str:
 
 
 def readable(objects: list[dict[str, Any]]) -> str:
-    """The objects as YAML, without what nobody reads."""
+    """Return the objects as YAML with long parts elided."""
     return yaml.safe_dump_all([_elided(each) for each in copy.deepcopy(objects)], sort_keys=False, width=120)
 
 
@@ -131,7 +131,7 @@ def _elided(raw: dict[str, Any]) -> dict[str, Any]:
     annotations = raw["metadata"].get("annotations", {})
     annotations.update({key: text for key, text in _ELIDED.items() if key in annotations})
     trainer = raw["spec"].get("trainer", {}) if "spec" in raw else {}
-    if shipping.LOADER in trainer.get("command", ()):
+    if argv_payload.LOADER in trainer.get("command", ()):
         trainer["command"][-1] = _LOADER
         launch, *_ = trainer["args"]
         trainer["args"] = [launch, _CHUNK]

@@ -1,11 +1,11 @@
-"""Raw objects as a cluster shows them, built from what a test is about."""
+"""Builders of raw Kubernetes objects with the fields that a test needs."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from trainer_core.cluster import pods
+from trainer_core.k8s import pod_state
 
 JOB, UID, NAMESPACE = "digits", "11111111-2222-3333-4444-555555555555", "ml"
 IMAGE = "ghcr.io/acme/digits:3"
@@ -14,7 +14,7 @@ LATER = "2026-11-20T11:30:00Z"
 
 
 def pod(step: str = "node-0", *, main: dict[str, Any] | None = None, others=(), job: str = JOB, rand="abcde", **fields):
-    """A raw pod of a TrainJob; `main` and `others` are container statuses, the rest are fields of its status.
+    """Return a raw pod of a TrainJob; `main` and `others` are container statuses, `fields` go to its status.
 
     With `spec`, `metadata`, `labels`: further entries there; with `created`: when it was created.
     """
@@ -41,9 +41,9 @@ def pod(step: str = "node-0", *, main: dict[str, Any] | None = None, others=(), 
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status}
 
 
-def seen(step: str = "node-0", **fields: Any) -> pods.PodFacts:
-    """What is known of such a pod."""
-    return pods.read(pod(step, **fields))
+def seen(step: str = "node-0", **fields: Any) -> pod_state.PodState:
+    """Return the PodState of such a pod."""
+    return pod_state.parse_pod(pod(step, **fields))
 
 
 def _phase(main: dict[str, Any]) -> str:
@@ -57,39 +57,39 @@ def _status(name: str, state: dict[str, Any], restarts: int = 0, last: dict[str,
 
 
 def waits(reason: str, message: str = "", name: str = "node", **more: Any) -> dict[str, Any]:
-    """The status of a container that waits."""
+    """Return the status of a waiting container."""
     return _status(name, {"waiting": {"reason": reason, "message": message}}, **more)
 
 
 def runs(name: str = "node", **more: Any) -> dict[str, Any]:
-    """The status of a container that runs."""
+    """Return the status of a running container."""
     return _status(name, {"running": {"startedAt": STARTED}}, **more)
 
 
 def ended(code: int = 0, name: str = "node", restarts: int = 0, last: dict[str, Any] | None = None, **more: Any):
-    """The status of a container that has ended; see `end`."""
+    """Return the status of a terminated container; see `end`."""
     return _status(name, end(code, **more), restarts, last)
 
 
 def end(code: int = 1, message: str = "", reason: str = "", started: str = STARTED, finished: str = ENDED, **more: Any):
-    """How a container ended, as a state."""
+    """Return the state of a terminated container."""
     reason = reason or ("Error" if code else "Completed")
     fields = {"exitCode": code, "reason": reason, "startedAt": started, "finishedAt": finished, **more}
     return {"terminated": {**fields, **({"message": message} if message else {})}}
 
 
 def error(kind: str = "ValueError", message: str = "bad shape") -> str:
-    """A termination message that our own code leaves when the function raises."""
+    """Return the termination message of a training function that raised."""
     return json.dumps({"error": {"type": kind, "message": message, "traceback": f"Traceback …\n{kind}", "rank": 0}})
 
 
 def condition(kind: str, status: str, reason: str = "", message: str = "") -> dict[str, Any]:
-    """A condition of any object."""
+    """Return a condition."""
     return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": ENDED}
 
 
 def unscheduled(reason: str, message: str) -> dict[str, Any]:
-    """Fields of the status of a pod that no machine takes."""
+    """Return status fields of an unscheduled pod."""
     return {
         "phase": "Pending",
         "containerStatuses": [],
@@ -100,12 +100,12 @@ def unscheduled(reason: str, message: str) -> dict[str, Any]:
 
 
 def disrupted(reason: str, message: str = "") -> dict[str, Any]:
-    """Fields of the status of a pod that has to leave its machine."""
+    """Return status fields of a disrupted pod."""
     return {"conditions": [condition("DisruptionTarget", "True", reason, message)]}
 
 
 def train_job(*conditions: dict[str, Any], roles=(), labels=None, annotations=None, status=None, **spec: Any):
-    """A raw TrainJob."""
+    """Return a raw TrainJob."""
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
@@ -129,12 +129,12 @@ def train_job(*conditions: dict[str, Any], roles=(), labels=None, annotations=No
 
 
 def role(name: str = "node", **counts: int) -> dict[str, Any]:
-    """How far a replicated Job is."""
+    """Return the status of a replicated job."""
     return {"name": name, "ready": 0, "succeeded": 0, "failed": 0, "active": 0, "suspended": 0, **counts}
 
 
 def event(reason: str, message: str, *, kind: str = "Pod", name: str = f"{JOB}-node-0-0-abcde", **fields: Any):
-    """A raw event of core/v1, as most controllers write it."""
+    """Return a raw event of core/v1."""
     return {
         "metadata": {"name": "x", "namespace": NAMESPACE, "creationTimestamp": CREATED},
         "involvedObject": {"kind": kind, "name": name, "namespace": NAMESPACE, "uid": fields.pop("uid", "")},

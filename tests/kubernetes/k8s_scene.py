@@ -11,9 +11,7 @@ from fake_cluster import Cluster
 from fake_cluster.runtimes import runtime as a_runtime
 
 from trainer_core import KubernetesBackendConfig, TrainerClient
-from trainer_core.observation import Observation
-from trainer_core.outcome import Outcome
-from trainer_core.ref import TrainJobRef
+from trainer_core.jobs import Observation, Outcome, TrainJobRef
 from trainer_core.request import TrainJobRequest
 
 IMAGE = "registry.local/train:1"

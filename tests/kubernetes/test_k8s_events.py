@@ -1,4 +1,4 @@
-"""Events of both APIs: which belong to a job, and what is shown of them."""
+"""Parsing and filtering of Kubernetes events."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from datetime import datetime, timezone
 import pytest
 from k8s_objects import CREATED, ENDED, JOB, UID, event
 
-from trainer_core.cluster import events
-from trainer_core.cluster.raw import time_of
+from trainer_core.k8s import events
+from trainer_core.k8s.parsing import parse_time
 
-BORN = time_of(CREATED)
+BORN = parse_time(CREATED)
 
 
 def _kept(*raws, roles=(), **more):
-    found = events.of_job(map(events.read, raws), UID, BORN, events.jobset_forms(JOB, roles), **more)
-    return [one.name for one in found]
+    found = events.filter_job_events(
+        map(events.parse_event, raws), UID, BORN, events.build_jobset_name_patterns(JOB, roles), **more
+    )
+    return [one.object_name for one in found]
 
 
 def _by_trainer(**fields):
-    """An event as Trainer's controller writes it, read through events.k8s.io/v1."""
+    """An event of the Trainer controller, as events.k8s.io/v1 returns it."""
     return {
         "metadata": {"name": "x", "namespace": "ml", "creationTimestamp": CREATED},
         "regarding": {"kind": "TrainJob", "name": JOB, "uid": UID},
@@ -33,8 +35,8 @@ def _by_trainer(**fields):
     }
 
 
-def test_an_event_of_the_new_api_has_its_own_words_for_the_same():
-    shown = events.shown(events.read(_by_trainer()))
+def test_events_of_both_apis_are_parsed_alike():
+    shown = events.to_public_event(events.parse_event(_by_trainer()))
 
     assert (shown.involved_object_kind, shown.involved_object_name) == ("TrainJob", "digits")
     assert (shown.reason, shown.type) == ("TrainJobResourcesCreationFailed", "Warning")
@@ -52,15 +54,15 @@ def test_an_event_of_the_new_api_has_its_own_words_for_the_same():
         ({"series": {"count": 9, "lastObservedTime": "2026-11-20T10:04:00Z"}, "eventTime": CREATED}, 4),
     ],
 )
-def test_the_time_is_the_last_one_told(times, expected):
-    assert events.read(event("BackOff", "again", **times)).time.minute == expected
+def test_the_timestamp_is_the_last_occurrence(times, expected):
+    assert events.parse_event(event("BackOff", "again", **times)).timestamp.minute == expected
 
 
-def test_an_event_that_happened_often_says_how_often():
-    assert events.shown(events.read(event("BackOff", "again", count=7))).message == "again (x7)"
-    assert events.shown(events.read(_by_trainer(series={"count": 3, "lastObservedTime": ENDED}))).message.endswith(
-        "(x3)"
-    )
+def test_the_message_of_a_repeated_event_ends_with_its_count():
+    assert events.to_public_event(events.parse_event(event("BackOff", "again", count=7))).message == "again (x7)"
+    assert events.to_public_event(
+        events.parse_event(_by_trainer(series={"count": 3, "lastObservedTime": ENDED}))
+    ).message.endswith("(x3)")
 
 
 @pytest.mark.parametrize(
@@ -73,7 +75,7 @@ def test_an_event_that_happened_often_says_how_often():
         ("Pod", "digits-launcher-0-0-x7x7x"),
     ],
 )
-def test_events_of_everything_made_for_a_job_are_its_events(kind, name):
+def test_events_of_child_objects_belong_to_the_job(kind, name):
     assert _kept(event("Any", "thing", kind=kind, name=name)) == [name]
 
 
@@ -88,31 +90,31 @@ def test_events_of_everything_made_for_a_job_are_its_events(kind, name):
         ("Node", "digits"),
     ],
 )
-def test_events_of_jobs_with_similar_names_are_not(kind, name):
+def test_events_of_jobs_with_similar_names_do_not_belong_to_the_job(kind, name):
     assert _kept(event("Any", "thing", kind=kind, name=name, uid="of another")) == []
 
 
-def test_an_event_of_the_very_job_is_known_by_its_identity():
+def test_an_event_of_the_job_itself_is_matched_by_uid():
     assert _kept(event("Any", "thing", kind="TrainJob", name="digits", uid=UID)) == ["digits"]
 
 
-def test_events_of_an_earlier_job_of_that_name_are_left_out():
+def test_events_of_an_earlier_job_of_the_same_name_are_excluded():
     assert _kept(event("Any", "thing", kind="JobSet", name="digits", lastTimestamp="2026-11-20T09:00:00Z")) == []
 
 
-def test_replicated_jobs_of_a_runtime_of_ones_own_count_too():
+def test_events_of_custom_replicated_jobs_belong_to_the_job():
     raw = event("Any", "thing", name="digits-metrics-0-0-x7x7x")
 
     assert (_kept(raw), _kept(raw, roles=["metrics"])) == ([], ["digits-metrics-0-0-x7x7x"])
 
 
-def test_the_job_of_a_request_that_only_initializes_has_plain_names():
+def test_events_of_the_job_of_an_initialize_only_request_are_matched():
     raws = [event("Any", "thing", kind="Job", name="digits"), event("Any", "thing", name="digits-x7x7x")]
 
     assert _kept(*raws) == ["digits", "digits-x7x7x"]
 
 
-def test_events_come_in_the_order_in_which_they_happened():
+def test_events_are_sorted_by_time():
     raws = [
         event("Any", "thing", lastTimestamp=f"2026-11-20T10:0{minute}:00Z", name=f"digits-node-0-{minute}-x7x7x")
         for minute in (3, 1, 2)

@@ -11,7 +11,7 @@ from fake_cluster.asking import Asker
 from fake_cluster.runtimes import runtime
 from fake_cluster.schema import Schemas
 
-from trainer_core.cluster.kinds import JOBSETS
+from trainer_core.k8s.resources import JOBSETS
 
 FOREVER = "import time; print('it runs', flush=True); time.sleep(3600)"
 

@@ -1,6 +1,6 @@
-"""The exact TrainJob of a request: golden files, and what the CRDs and the Trainer's own models say of them.
+"""Manifests of requests: golden files, validated with the CRDs and with Trainer's Python models.
 
-After a change that is meant, write the golden files anew and review them like code::
+After an intended change, update the golden files and review them::
 
     TRAINJOB_UPDATE_GOLDEN=1 .venv/bin/python -m pytest tests/kubernetes/test_k8s_manifest.py -q
 """
@@ -10,15 +10,14 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from k8s_crds import VERSIONS, needs_crds, problems, runtime, server
 from k8s_examples import EXAMPLES, GOLDEN, golden, readable
 from kubeflow_trainer_api import models
 
-from trainer_core.backends.kubernetes import manifest
-from trainer_core.cluster import kinds, marks, objects
+from trainer_core.backends.trainer_v2 import manifest
 from trainer_core.errors import UnsupportedError
+from trainer_core.k8s import labels, manifest_common, resources
 from trainer_core.request import TrainJobRequest
 
 pytestmark = needs_crds
@@ -32,7 +31,7 @@ def a_request(**fields):
 
 
 def rendered(request, raw="torch-distributed", version="2.3", attempt=0):
-    return manifest.trainjob(request, runtime(raw), server(version), "team", attempt)
+    return manifest.render_trainjob(request, runtime(raw), server(version), "team", attempt)
 
 
 def a_patch(manager=SDK, **pod):
@@ -41,76 +40,76 @@ def a_patch(manager=SDK, **pod):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_renders_as_it_was_reviewed(name):
-    objects = EXAMPLES[name].objects()
-    assert golden(name, objects) == readable(objects)
+def test_an_example_renders_to_its_golden_file(name):
+    manifest_common = EXAMPLES[name].objects()
+    assert golden(name, manifest_common) == readable(manifest_common)
 
 
-def test_every_golden_file_is_of_an_example():
+def test_every_golden_file_has_an_example():
     assert {path.stem for path in GOLDEN.iterdir()} == set(EXAMPLES)
 
 
 @pytest.mark.parametrize("name", TRAINJOBS)
-def test_an_api_server_takes_an_example(name):
+def test_the_crd_accepts_an_example(name):
     train_job, *_ = EXAMPLES[name].objects()
     assert problems(train_job, EXAMPLES[name].version) == []
 
 
 @pytest.mark.parametrize("name", [name for name in TRAINJOBS if EXAMPLES[name].version == "2.3"])
-def test_the_models_of_the_trainer_hold_all_of_an_example(name):
+def test_the_trainer_models_accept_an_example(name):
     train_job, *_ = EXAMPLES[name].objects()
     assert models.TrainerV1alpha1TrainJob.from_dict(train_job).to_dict() == train_job
 
 
-def test_the_models_of_kubernetes_hold_all_of_a_job_and_its_claim():
+def test_the_kubernetes_models_accept_the_job_and_claim_of_an_initialize_only_request():
     claim, job, _ = EXAMPLES["initialize"].objects()
     assert models.IoK8sApiBatchV1JobSpec.from_dict(job["spec"]).to_dict() == job["spec"]
     assert models.IoK8sApiCoreV1PersistentVolumeClaimSpec.from_dict(claim["spec"]).to_dict() == claim["spec"]
 
 
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if EXAMPLES[name].request().literal_secrets])
-def test_a_literal_secret_is_in_its_secret_alone(name):
+def test_a_literal_secret_is_rendered_only_into_its_secret(name):
     *others, secret = EXAMPLES[name].objects()
     assert "hf_literal" in json.dumps(secret)
     assert "hf_literal" not in json.dumps(others)
 
 
 def test_a_job_without_literal_secrets_has_no_secret():
-    assert objects.secret(a_request(), "job", "team", "uid", kinds.TRAINJOBS) is None
+    assert manifest_common.build_secret(a_request(), "job", "team", "uid", resources.TRAINJOBS) is None
 
 
-def test_secrets_of_dataset_and_model_are_told_apart():
+def test_secrets_of_dataset_and_model_have_separate_keys():
     request = a_request(
         initializer={"dataset": HF, "model": HF},
         literal_secrets={"dataset.ACCESS_TOKEN": "one", "model.ACCESS_TOKEN": "two"},
     )
     initializer = rendered(request, "torchtune-llama3.2-1b")["spec"]["initializer"]
-    secret = objects.secret(request, "job", "team", "uid", kinds.TRAINJOBS)
+    secret = manifest_common.build_secret(request, "job", "team", "uid", resources.TRAINJOBS)
     keys = {role: initializer[role]["env"][0]["valueFrom"]["secretKeyRef"]["key"] for role in ("dataset", "model")}
     assert {role: secret["stringData"][key] for role, key in keys.items()} == {"dataset": "one", "model": "two"}
 
 
-def test_the_whole_request_is_kept_with_the_job():
+def test_the_request_is_stored_in_an_annotation():
     request = a_request(metadata={"annotations": {"note": "any text"}})
     annotations = rendered(request, attempt=3)["metadata"]["annotations"]
-    assert TrainJobRequest.from_json(annotations[marks.REQUEST]) == request
-    assert annotations[marks.FINGERPRINT] == request.fingerprint()
-    assert (annotations[marks.ATTEMPT], annotations["note"]) == ("3", "any text")
+    assert TrainJobRequest.from_json(annotations[labels.REQUEST]) == request
+    assert annotations[labels.FINGERPRINT] == request.fingerprint()
+    assert (annotations[labels.ATTEMPT], annotations["note"]) == ("3", "any text")
 
 
-def test_a_request_too_large_to_be_kept_is_refused():
+def test_a_request_over_the_size_limit_of_annotations_is_refused():
     request = a_request(trainer={"kind": "container", "image": "x:1", "args": ["x" * 100_000] * 3})
-    with pytest.raises(UnsupportedError, match="Kubernetes keeps 262144 with a job"):
+    with pytest.raises(UnsupportedError, match="Kubernetes accepts 262144"):
         rendered(request)
 
 
-def test_longer_arguments_than_the_server_takes_are_refused_by_their_place():
+def test_too_long_arguments_are_refused_with_their_path():
     request = a_request(trainer={"kind": "container", "image": "x:1", "args": ["x" * 70_000]})
-    with pytest.raises(UnsupportedError, match=r"spec\.trainer\.args has 70000 characters"):
+    with pytest.raises(UnsupportedError, match=r"spec\.trainer\.args has a text of 70000 characters"):
         rendered(request, version="2.2")
 
 
-def test_a_trainer_without_command_leaves_the_runtimes_own():
+def test_a_trainer_without_a_command_keeps_that_of_the_runtime():
     assert rendered(a_request())["spec"]["trainer"].keys() == {"image", "env"}
 
 
@@ -122,31 +121,31 @@ def test_a_trainer_without_command_leaves_the_runtimes_own():
         ("$(HOME) and $HOME", "$$(HOME) and $$HOME"),
     ],
 )
-def test_values_of_variables_arrive_as_they_were_given(given, sent):
+def test_values_of_variables_are_escaped(given, sent):
     request = a_request(trainer={"kind": "container", "image": "x:1", "env": {"A": given}})
     assert rendered(request)["spec"]["trainer"]["env"][0] == {"name": "A", "value": sent}
 
 
-def test_arguments_of_a_container_may_name_variables_as_in_kubernetes():
+def test_container_arguments_may_use_kubernetes_variable_references():
     request = a_request(trainer={"kind": "container", "image": "x:1", "args": ["--rank=$(PET_NODE_RANK)"]})
     assert rendered(request)["spec"]["trainer"]["args"] == ["--rank=$(PET_NODE_RANK)"]
 
 
-def test_a_cache_uses_the_volume_that_the_runtime_has():
+def test_a_cache_uses_the_volume_of_the_runtime():
     raw = runtime("torch-distributed-with-cache")
     claim = {"metadata": {"name": "initializer"}, "spec": {}}
     raw["spec"]["template"]["spec"]["volumeClaimPolicies"] = [{"templates": [claim]}]
     request = a_request(initializer={"dataset": {"storage_uri": "cache://a/b"}})
-    (patch,) = manifest.patches(request, raw, server("2.3"))
+    (patch,) = manifest.build_patches(request, raw, server("2.3"))
     (job,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
     assert "volumes" not in job["template"]["spec"]["template"]["spec"]
 
 
-def test_a_job_without_a_trainer_still_says_that_nodes_train():
+def test_a_job_without_a_trainer_renders_an_empty_trainer():
     assert rendered(TrainJobRequest.parse({"name": "job"}))["spec"]["trainer"] == {}
 
 
-def test_patches_of_other_managers_stay_as_they_are():
+def test_patches_of_other_managers_are_unchanged():
     other = a_patch("kueue.x-k8s.io/manager", nodeSelector={"zone": "a"})
     request = a_request(patches=[other], initializer={"dataset": {"storage_uri": "pvc://claim/x"}})
     first, second = rendered(request)["spec"]["runtimePatches"]
@@ -154,7 +153,7 @@ def test_patches_of_other_managers_stay_as_they_are():
     assert second["manager"] == SDK
 
 
-def test_volumes_are_laid_over_our_own_managers_patch():
+def test_volumes_are_merged_into_the_patch_of_this_library():
     volumes = [{"name": "scratch", "emptyDir": {}}]
     request = a_request(
         patches=[a_patch(volumes=volumes, serviceAccountName="trainer")],
@@ -168,12 +167,12 @@ def test_volumes_are_laid_over_our_own_managers_patch():
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_volumes_of_earlier_jobs_go_with_every_release(version):
+def test_each_trainer_version_supports_pvc_sources(version):
     request = a_request(initializer={"dataset": {"storage_uri": "pvc://claim/x"}})
     assert problems(rendered(request, version=version), version) == []
 
 
-def test_rendering_changes_nothing():
+def test_rendering_does_not_change_its_input():
     request = a_request(patches=[a_patch(volumes=[])], initializer={"model": {"storage_uri": "pvc://claim/x"}})
     before = request.to_json()
     assert rendered(request) == rendered(request)
@@ -227,7 +226,7 @@ REQUESTS = st.fixed_dictionaries(
 
 
 @given(REQUESTS, st.sampled_from(["torch-distributed", "deepspeed-distributed", "jax-distributed"]))
-def test_a_manifest_is_a_function_of_the_requests_json(request, raw):
+def test_the_manifest_is_a_function_of_the_request_json(request, raw):
     made = rendered(request, raw)
     assert made == rendered(TrainJobRequest.from_json(request.to_json()), raw)
     assert problems(made, "2.3") == []

@@ -1,19 +1,19 @@
-"""Runtimes of a cluster as the API reference knows them, read from those that Trainer 2.3.0 brings."""
+"""Parsing of runtimes: those of Trainer 2.3.0 and custom ones."""
 
 from __future__ import annotations
 
 import pytest
 from k8s_crds import needs_crds, runtime, stock_runtimes
 
-from trainer_core.cluster import runtimes
+from trainer_core.k8s import runtimes
 from trainer_core.runtimes import RuntimeKind, TrainerType
 
 
 def a_runtime(*, containers=(), labels=None, policy=None, ancestor="trainer", name="mine", **metadata):
-    """A runtime with one replicated job ``node``."""
+    """Return a runtime with one replicated job ``node``."""
     template = {"spec": {"template": {"spec": {"containers": list(containers)}}}}
     if ancestor:
-        template["metadata"] = {"labels": {runtimes.ANCESTOR: ancestor}}
+        template["metadata"] = {"labels": {runtimes.ANCESTOR_LABEL: ancestor}}
     spec = {"template": {"spec": {"replicatedJobs": [{"name": "node", "template": template}]}}}
     if policy:
         spec["mlPolicy"] = policy
@@ -26,8 +26,8 @@ def a_node(**limits):
 
 @needs_crds
 @pytest.mark.parametrize("name", stock_runtimes())
-def test_a_stock_runtime_has_its_name_an_image_and_one_node(name):
-    found = runtimes.runtime(runtime(name))
+def test_a_stock_runtime_has_a_name_an_image_and_one_node(name):
+    found = runtimes.parse_runtime(runtime(name))
     assert (found.name, bool(found.trainer.image), found.trainer.num_nodes) == (name, True, 1)
 
 
@@ -43,27 +43,27 @@ def test_a_stock_runtime_has_its_name_an_image_and_one_node(name):
         ("torchtune-llama3.2-1b", "torchtune", ("tune", "run")),
     ],
 )
-def test_a_framework_has_its_way_to_start_training(name, framework, command):
-    trainer = runtimes.runtime(runtime(name)).trainer
+def test_a_framework_has_its_command(name, framework, command):
+    trainer = runtimes.parse_runtime(runtime(name)).trainer
     assert (trainer.framework, trainer.command) == (framework, command)
 
 
 @needs_crds
-def test_a_torchtune_runtime_brings_a_recipe_and_a_model():
-    found = runtimes.runtime(runtime("torchtune-llama3.2-1b"))
+def test_a_torchtune_runtime_has_a_builtin_trainer_and_a_pretrained_model():
+    found = runtimes.parse_runtime(runtime("torchtune-llama3.2-1b"))
     assert found.trainer.trainer_type is TrainerType.BUILTIN_TRAINER
     assert found.pretrained_model == "hf://meta-llama/Llama-3.2-1B-Instruct"
 
 
 @needs_crds
-def test_the_limits_say_what_a_node_computes_on():
-    trainer = runtimes.runtime(runtime("torchtune-llama3.2-1b")).trainer
+def test_the_device_is_read_from_the_limits():
+    trainer = runtimes.parse_runtime(runtime("torchtune-llama3.2-1b")).trainer
     assert (trainer.device, trainer.device_count) == ("gpu", "2")
 
 
 @needs_crds
-def test_the_launcher_trains_where_it_is_labelled_so():
-    launcher = runtimes.trainer_job(runtime("deepspeed-distributed"))
+def test_a_launcher_with_the_trainer_label_is_the_trainer_job():
+    launcher = runtimes.find_trainer_job(runtime("deepspeed-distributed"))
     assert launcher["name"] == "launcher"
 
 
@@ -80,26 +80,26 @@ def test_the_launcher_trains_where_it_is_labelled_so():
         ({}, ("Unknown", "Unknown")),
     ],
 )
-def test_the_most_telling_resource_is_the_device(limits, device):
-    trainer = runtimes.runtime(a_runtime(containers=[a_node(**limits)])).trainer
+def test_accelerators_take_precedence_as_device(limits, device):
+    trainer = runtimes.parse_runtime(a_runtime(containers=[a_node(**limits)])).trainer
     assert (trainer.device, trainer.device_count) == device
 
 
-@pytest.mark.parametrize("way", runtimes.POLICIES)
-def test_an_empty_policy_is_one(way):
-    assert runtimes.policy(a_runtime(policy={"numNodes": 2, way: {}})) == way
+@pytest.mark.parametrize("way", runtimes.ML_POLICIES)
+def test_an_empty_policy_is_recognized(way):
+    assert runtimes.get_ml_policy(a_runtime(policy={"numNodes": 2, way: {}})) == way
 
 
-def test_a_runtime_without_a_policy_leaves_its_nodes_on_their_own():
-    assert runtimes.policy(a_runtime(policy={"numNodes": 2})) is None
+def test_a_runtime_without_a_policy_has_independent_nodes():
+    assert runtimes.get_ml_policy(a_runtime(policy={"numNodes": 2})) is None
 
 
 @pytest.mark.parametrize(
     ("labels", "policy", "framework"),
-    [({runtimes.FRAMEWORK: "mine"}, {"torch": {}}, "mine"), (None, {"torch": {}}, "torch"), ({}, None, "plain")],
+    [({runtimes.FRAMEWORK_LABEL: "mine"}, {"torch": {}}, "mine"), (None, {"torch": {}}, "torch"), ({}, None, "plain")],
 )
-def test_the_framework_is_the_label_or_what_is_known_of_it(labels, policy, framework):
-    assert runtimes.framework(a_runtime(labels=labels, policy=policy)) == framework
+def test_the_framework_is_the_label_or_the_policy(labels, policy, framework):
+    assert runtimes.get_framework(a_runtime(labels=labels, policy=policy)) == framework
 
 
 @pytest.mark.parametrize(
@@ -109,32 +109,32 @@ def test_the_framework_is_the_label_or_what_is_known_of_it(labels, policy, frame
         ({"namespace": "team"}, RuntimeKind.TRAINING_RUNTIME),
     ],
 )
-def test_an_item_of_a_list_shows_its_kind_by_its_namespace(fields, kind):
-    assert runtimes.runtime(a_runtime(**fields)).kind is kind
+def test_the_kind_of_a_list_item_is_derived_from_its_namespace(fields, kind):
+    assert runtimes.parse_runtime(a_runtime(**fields)).kind is kind
 
 
-def test_a_runtime_says_its_kind():
+def test_the_kind_of_a_runtime_is_read():
     raw = {"kind": "TrainingRuntime", **a_runtime()}
-    assert runtimes.kind(raw) is RuntimeKind.TRAINING_RUNTIME
+    assert runtimes.get_kind(raw) is RuntimeKind.TRAINING_RUNTIME
 
 
-def test_the_number_of_nodes_is_that_of_the_policy():
-    assert runtimes.runtime(a_runtime(policy={"numNodes": 4})).trainer.num_nodes == 4
+def test_the_number_of_nodes_is_read_from_the_policy():
+    assert runtimes.parse_runtime(a_runtime(policy={"numNodes": 4})).trainer.num_nodes == 4
 
 
-def test_a_runtime_without_a_labelled_job_has_no_place_for_a_trainer():
+def test_a_runtime_without_a_labelled_job_has_no_trainer_container():
     raw = a_runtime(containers=[a_node()], ancestor=None)
-    assert runtimes.trainer_job(raw) is None
-    assert runtimes.runtime(raw).trainer.image == ""
+    assert runtimes.find_trainer_job(raw) is None
+    assert runtimes.parse_runtime(raw).trainer.image == ""
 
 
 @pytest.mark.parametrize(("label", "deprecated"), [("deprecated", True), ("full", False)])
-def test_a_label_says_that_a_runtime_is_deprecated(label, deprecated):
+def test_the_support_label_marks_a_deprecated_runtime(label, deprecated):
     assert runtimes.is_deprecated(a_runtime(labels={"trainer.kubeflow.org/support": label})) is deprecated
 
 
 @needs_crds
 @pytest.mark.parametrize("name", stock_runtimes())
-def test_what_is_written_down_of_a_runtime_reads_back(name):
-    text = runtimes.record(runtime(name))
-    assert runtimes.recorded({"trainjob-workflows/runtime": text}) == runtimes.runtime(runtime(name))
+def test_a_runtime_annotation_is_read_back_unchanged(name):
+    text = runtimes.dump_raw_runtime(runtime(name))
+    assert runtimes.load_runtime({"trainjob-workflows/runtime": text}) == runtimes.parse_runtime(runtime(name))

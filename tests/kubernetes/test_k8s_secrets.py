@@ -1,4 +1,4 @@
-"""What is secret is in its Secret alone, belongs to its job, and is there whoever dies meanwhile."""
+"""Secrets of a request: stored only in the Secret of the job, owned by the job, and created despite crashes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from k8s_crds import needs_crds
 from k8s_scene import HF, TOKEN, a_client, a_request, a_request_with_a_token, a_stage, finished
 
 from trainer_core import CustomTrainer, Name, SecretRef
-from trainer_core.cluster.answers import ForbiddenError
 from trainer_core.errors import InvalidRequestError, TrainerError
-from trainer_core.testing.functions import returns_setting
+from trainer_core.k8s.errors import ForbiddenError
+from trainer_core.testing.training_functions import return_env
 
 pytestmark = needs_crds
 SECRET = "job-initializer"
@@ -26,7 +26,7 @@ def stage():
 
 
 def a_left_over_secret():
-    """Of an earlier job of that name, which is gone; the garbage collector has not come yet."""
+    """A Secret of a deleted job of the same name, before its garbage collection."""
     owner = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "name": "job", "uid": "of-yesterday"}
     metadata = {"name": SECRET, "ownerReferences": [owner]}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": {}}
@@ -41,7 +41,7 @@ def env_of_the_initializer(cluster) -> list[dict]:
     return cluster.get("TrainJob", "job")["spec"]["initializer"]["model"]["env"]
 
 
-def test_a_literal_token_becomes_a_secret_that_belongs_to_the_job(stage):
+def test_a_literal_token_becomes_a_secret_owned_by_the_job(stage):
     cluster, client = stage
     ref = client.submit(a_request_with_a_token())
     assert owner_of(cluster) == ref.uid
@@ -57,7 +57,7 @@ def decoded(secret: dict) -> dict[str, str]:
     }
 
 
-def test_the_job_refers_to_the_secret_by_name_and_key(stage):
+def test_the_job_references_the_secret_by_name_and_key(stage):
     cluster, client = stage
     client.submit(a_request_with_a_token())
     (entry,) = env_of_the_initializer(cluster)
@@ -66,14 +66,14 @@ def test_the_job_refers_to_the_secret_by_name_and_key(stage):
     assert decoded(cluster.get("Secret", SECRET))[reference["key"]] == TOKEN
 
 
-def test_the_secret_goes_with_its_job(stage):
+def test_the_secret_is_deleted_with_the_job(stage):
     cluster, client = stage
     client.submit(a_request_with_a_token())
     client.delete_job("job")
     cluster.until(lambda: cluster.get("Secret", SECRET) is None)
 
 
-def test_nothing_of_a_token_is_anywhere_else(stage, caplog):
+def test_a_token_is_stored_only_in_its_secret(stage, caplog):
     cluster, client = stage
     request = a_request_with_a_token()
     with caplog.at_level(logging.DEBUG):
@@ -93,7 +93,7 @@ def test_nothing_of_a_token_is_anywhere_else(stage, caplog):
 
 
 @pytest.mark.parametrize("status", [401, 409, 422])
-def test_no_error_shows_a_token(stage, caplog, status):
+def test_no_error_contains_a_token(stage, caplog, status):
     cluster, client = stage
     cluster.faults.next(method="POST", path="/secrets", reset=True)
     cluster.faults.next(method="POST", path="/secrets", status=status)
@@ -103,9 +103,9 @@ def test_no_error_shows_a_token(stage, caplog, status):
     assert TOKEN not in repr(chain) + str(failed.value) + caplog.text
 
 
-def test_a_submitter_that_dies_before_the_secret_is_there_leaves_it_to_the_next(stage):
+def test_a_secret_missing_after_a_crash_is_created_by_the_next_submit(stage):
     cluster, client = stage
-    client.backend._complete = dies
+    client.backend._create_secret = crash
     with pytest.raises(SystemExit):
         client.submit(a_request_with_a_token())
     assert cluster.get("Secret", SECRET) is None
@@ -114,11 +114,11 @@ def test_a_submitter_that_dies_before_the_secret_is_there_leaves_it_to_the_next(
     assert len(cluster.objects("TrainJob")) == 1
 
 
-def dies(*_, **__):
+def crash(*_, **__):
     raise SystemExit
 
 
-def test_where_secrets_may_not_be_created_nothing_is_left(stage):
+def test_without_permission_to_create_secrets_the_job_is_deleted_again(stage):
     cluster, client = stage
     cluster.forbid("create", "secrets")
     with pytest.raises(ForbiddenError, match="may create secrets"):
@@ -126,13 +126,13 @@ def test_where_secrets_may_not_be_created_nothing_is_left(stage):
     assert [cluster.objects(kind) for kind in ("TrainJob", "JobSet", "Pod", "Secret")] == [[], [], [], []]
 
 
-def test_a_second_submit_does_not_mind_the_secret_that_is_there(stage):
+def test_a_second_submit_accepts_the_existing_secret(stage):
     cluster, client = stage
     assert client.submit(a_request_with_a_token()) == client.submit(a_request_with_a_token())
     assert len(cluster.objects("Secret")) == 1
 
 
-def test_a_secret_that_an_earlier_job_of_that_name_left_is_not_taken_for_the_new_one(stage):
+def test_a_secret_of_an_earlier_job_of_the_same_name_is_not_reused(stage):
     cluster, client = stage
     cluster.add(a_left_over_secret())
     submitted = []
@@ -144,7 +144,7 @@ def test_a_secret_that_an_earlier_job_of_that_name_left_is_not_taken_for_the_new
     assert owner_of(cluster) == submitted[0].uid
 
 
-def test_a_secret_by_reference_is_referred_to_and_nothing_is_created(stage):
+def test_a_secret_ref_is_referenced_and_no_secret_is_created(stage):
     cluster, client = stage
     model = {**HF, "secrets": {"ACCESS_TOKEN": {"name": "hugging-face", "key": "token"}}}
     client.submit(a_request_with_a_token(initializer={"model": model}, literal_secrets={}))
@@ -154,23 +154,23 @@ def test_a_secret_by_reference_is_referred_to_and_nothing_is_created(stage):
     assert cluster.objects("Secret") == []
 
 
-def test_the_token_of_a_job_that_only_fetches_belongs_to_that_job(stage):
+def test_the_secret_of_an_initialize_only_request_is_owned_by_its_job(stage):
     cluster, client = stage
     ref = client.submit(a_request_with_a_token(runtime=None, trainer=None))
     assert ref.uid == cluster.get("Job", "job")["metadata"]["uid"] == owner_of(cluster)
 
 
-def test_training_is_given_a_secret_that_nobody_else_sees():
+def test_training_reads_a_secret_from_its_environment():
     with a_stage() as (cluster, client):
         cluster.add(
             {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hf"}, "stringData": {"token": "s3cr3t"}}
         )
-        trainer = CustomTrainer(returns_setting, {"name": "HF_TOKEN"}, env={"HF_TOKEN": SecretRef("hf", "token")})
+        trainer = CustomTrainer(return_env, {"name": "HF_TOKEN"}, env={"HF_TOKEN": SecretRef("hf", "token")})
         name = client.train("python", trainer=trainer, options=[Name("job")])
         assert "s3cr3t" not in json.dumps(cluster.get("TrainJob", "job"))
         assert client.wait(name, timeout=60).result == "s3cr3t"
 
 
-def test_a_secret_is_no_text_of_an_owned_request():
+def test_the_request_annotation_contains_no_secret():
     with pytest.raises(InvalidRequestError, match="Secret"):
         a_request(trainer={"kind": "container", "image": "x", "env": {"TOKEN": {"name": "no such name!", "key": "k"}}})

@@ -1,4 +1,4 @@
-"""A local backend of its own for each test, and nothing that survives the test."""
+"""Fixtures: each test has its own local backend, and no job survives the test."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def client(home):
 
 @pytest.fixture
 def gate(tmp_path):
-    """A FIFO at which jobs wait; `open_gate` lets them go."""
+    """A FIFO that jobs read. They wait until the test writes to it."""
     path = tmp_path / "gate"
     os.mkfifo(path)
     return str(path)
@@ -40,14 +40,14 @@ def ask(client):
     def ask(func=returns, args=None, name="job", options=(), runtime="python", initializer=None, **fields):
         trainer = CustomTrainer(func=func, func_args=args, **fields)
         named = [Name(name), *options]
-        return client.request(runtime=runtime, trainer=trainer, initializer=initializer, options=named)
+        return client.build_request(runtime=runtime, trainer=trainer, initializer=initializer, options=named)
 
     return ask
 
 
 @pytest.fixture
 def running(client, ask):
-    """Submits a job, and returns its ref when its function runs."""
+    """Submits a job and returns its ref when its function runs."""
 
     def running(func, args, **more):
         ref = client.submit(ask(func, args, **more))
@@ -59,14 +59,14 @@ def running(client, ask):
 
 @pytest.fixture(scope="session")
 def processes():
-    """Starts a clean process in milliseconds: all it needs is imported already."""
+    """Multiprocessing context whose processes start in milliseconds, because the modules are imported in advance."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["trainer_core.client", "trainer_core.backends.local.backend", "yaml"])
     return context
 
 
 @pytest.fixture
-def book(tmp_path):
-    folder = tmp_path / "book"
+def run_log(tmp_path):
+    folder = tmp_path / "run-log"
     folder.mkdir()
     return folder

@@ -1,4 +1,4 @@
-"""Kills a process at its n-th change to the world: a file opened for writing, a rename, a lock, a new process."""
+"""Kills a process at its n-th side effect: a file opened for writing, a rename, a lock, a new process."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ CHANGES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.symlink", "os.f
 
 
 def die_at(number: int, count_into: str | None = None) -> None:
-    """Kill this process when it is about to make its n-th change from now.
+    """Kill this process right before its n-th side effect from now.
 
     Args:
-        number: Which change; 0 for none.
-        count_into: A file that gets a line for each change, to learn how many there are.
+        number: Number of the side effect; 0 to never kill it.
+        count_into: File that receives a line for each side effect, to count them.
     """
     seen = 0
     forks = []
@@ -23,7 +23,7 @@ def die_at(number: int, count_into: str | None = None) -> None:
     def hook(event: str, arguments: tuple) -> None:
         nonlocal seen
         changes = event in CHANGES or (event == "open" and _writes(arguments))
-        # After its second fork a supervisor has a guard, which is there for when the supervisor dies.
+        # The second fork of a supervisor creates the guard, which must survive the supervisor.
         if not changes or (len(forks) == 2 and os.getpid() != forks[1]):
             return
         if event == "os.fork":

@@ -1,4 +1,4 @@
-"""Training functions for the faults of local jobs, and how the tests look at processes."""
+"""Training functions for tests of local jobs, and helpers to find and kill processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-#: Seconds to wait for what must happen; far more than it takes, so that a busy machine fails no test.
+#: Timeout in seconds; much longer than needed, so that no test fails on a busy machine.
 PATIENCE = 60
 
 
@@ -17,7 +17,7 @@ def returns(value=1):
 
 
 def waits_at(gate: str):
-    """Runs until somebody opens the FIFO and closes it."""
+    """Runs until the test writes to the FIFO."""
     from pathlib import Path
 
     print("it runs")
@@ -25,7 +25,7 @@ def waits_at(gate: str):
 
 
 def keeps_children(gate: str):
-    """Has a child, and one that has left the session, while it waits at the FIFO."""
+    """Starts a child, and another one in a new session, and waits at the FIFO."""
     import subprocess
     import sys
     from pathlib import Path
@@ -45,7 +45,7 @@ def leaves_a_child():
 
 
 def leaves_a_child_and_no_log():
-    """Fails with a folder where its log was, which no supervisor can read."""
+    """Replaces its log by a folder, which the supervisor cannot read, and fails."""
     import os
     import subprocess
     import sys
@@ -58,7 +58,7 @@ def leaves_a_child_and_no_log():
     raise RuntimeError("no luck")
 
 
-def ignores_being_told_to_stop(gate: str):
+def ignores_sigterm(gate: str):
     import signal
     from pathlib import Path
 
@@ -67,14 +67,14 @@ def ignores_being_told_to_stop(gate: str):
     Path(gate).read_text()
 
 
-def fails_when_told_to_stop(gate: str):
-    """Its first run waits at the FIFO and fails when it is told to stop; the second one ends."""
+def fails_on_sigterm(gate: str):
+    """The first run waits at the FIFO and fails on SIGTERM; the second one returns."""
     import os
     import signal
     from pathlib import Path
 
     def fail(*_):
-        raise RuntimeError("told to stop")
+        raise RuntimeError("SIGTERM received")
 
     before = Path(os.environ["TRAINJOB_OUTPUT_PATH"]) / "before"
     if before.exists():
@@ -90,7 +90,7 @@ def fails_at_rank(rank: int, gate: str):
     from pathlib import Path
 
     if int(os.environ["RANK"]) == rank:
-        raise ValueError(f"rank {rank} has enough")
+        raise ValueError(f"rank {rank} fails")
     Path(gate).read_text()
 
 
@@ -101,7 +101,7 @@ def returns_setting(name: str):
 
 
 def processes_of(uid: str) -> list[psutil.Process]:
-    """Every process that carries the mark of a job."""
+    """Return the processes whose environment has the uid of the job."""
     return [process for process in psutil.process_iter() if _setting(process, "TRAINJOB_UID") == uid]
 
 
@@ -112,15 +112,15 @@ def _setting(process: psutil.Process, name: str) -> str | None:
         return None
 
 
-def gone(processes: list[psutil.Process]) -> bool:
-    """Wait until the processes have ended, whether or not somebody has taken notice."""
+def wait_until_dead(processes: list[psutil.Process]) -> bool:
+    """Wait until the processes have ended or are zombies; return whether they have."""
     end = time.monotonic() + PATIENCE
-    while any(_runs(process) for process in processes) and time.monotonic() < end:
+    while any(_is_alive(process) for process in processes) and time.monotonic() < end:
         time.sleep(0.01)
-    return not any(_runs(process) for process in processes)
+    return not any(_is_alive(process) for process in processes)
 
 
-def _runs(process: psutil.Process) -> bool:
+def _is_alive(process: psutil.Process) -> bool:
     try:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -132,14 +132,14 @@ def supervisor_of(home: Path, name: str) -> psutil.Process:
 
 
 def kill(process: psutil.Process) -> None:
-    """kill -9, and wait until it is dead."""
+    """Send SIGKILL and wait until the process is dead."""
     process.kill()
-    assert gone([process])
+    assert wait_until_dead([process])
 
 
-def left(home: Path, name: str) -> bool:
-    """Wait until the supervisor of a job that has ended has done the rest of its work."""
+def wait_for_supervisor_exit(home: Path, name: str) -> bool:
+    """Wait until the supervisor of a finished job has removed old jobs and exited."""
     try:
-        return gone([supervisor_of(home, name)])
+        return wait_until_dead([supervisor_of(home, name)])
     except psutil.NoSuchProcess:
         return True

@@ -1,6 +1,6 @@
-"""kill -9 at each change that a submitter or a supervisor makes: a job is there whole or not at all, and a retry helps.
+"""Submitters and supervisors are killed before each of their side effects: a job is complete or absent, a retry helps.
 
-Where test_submitters kills at random instants, this kills at every one that can leave something behind.
+test_submitters.py kills at random instants; these tests kill at every side effect that could leave something behind.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from local_jobs import PATIENCE, gone, left, processes_of, returns
-from local_submitter import request_of as submitter_request
-from local_submitter import submit
+from local_jobs import PATIENCE, processes_of, returns, wait_for_supervisor_exit, wait_until_dead
+from local_submitter import build_request as build_submitter_request, submit
 
 from trainer_core import BackendUnavailableError, Category, Owner
 
-#: Makes every supervisor die at the change that DIE_AT says.
+#: A sitecustomize module that kills every supervisor before the side effect with the number DIE_AT.
 SITECUSTOMIZE = """
 import os, sys
 if "trainer_core.backends.local.supervisor" in sys.orig_argv:
@@ -25,9 +24,9 @@ if "trainer_core.backends.local.supervisor" in sys.orig_argv:
 """
 
 
-def request_of(client, key: str):
+def build_request(client, key: str):
     owner = Owner(key=key, slug="crash")
-    return client.request(runtime="python", trainer={"func": returns}, owner=owner)
+    return client.build_request(runtime="python", trainer={"func": returns}, owner=owner)
 
 
 @pytest.fixture
@@ -40,71 +39,75 @@ def supervisors_die(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def changes_of_a_supervisor(client, supervisors_die, tmp_path, monkeypatch):
+def num_supervisor_changes(client, supervisors_die, tmp_path, monkeypatch):
     supervisors_die(0)
     with monkeypatch.context() as counting:
         counting.setenv("COUNT_INTO", str(tmp_path / "changes"))
-        ref = client.submit(request_of(client, "count"))
+        ref = client.submit(build_request(client, "count"))
         client.wait(ref)
-        left(Path(ref.namespace), ref.name)
+        wait_for_supervisor_exit(Path(ref.namespace), ref.name)
     return len((tmp_path / "changes").read_text().splitlines())
 
 
-def contents(home, place):
-    return list((home / place).iterdir())
+def list_folder(home, name):
+    return list((home / name).iterdir())
 
 
 @pytest.mark.timeout(300)
-def test_a_supervisor_that_dies_while_it_takes_a_job_over_leaves_all_of_it_or_nothing(client, supervisors_die, home):
+def test_a_supervisor_killed_before_its_job_is_created_leaves_the_complete_job_or_nothing(
+    client, supervisors_die, home
+):
     for number in range(1, 14):
-        request = request_of(client, f"owner {number}")
+        request = build_request(client, f"owner {number}")
         supervisors_die(number)
         refs = []
         with suppress(BackendUnavailableError):
             refs.append(client.submit(request))
-        assert [found.name for found in client.find(request)] == [ref.name for ref in refs]
+        assert [found.name for found in client.find_jobs(request)] == [ref.name for ref in refs]
         assert [client.wait(ref, timeout=PATIENCE).diagnosis.retryable for ref in refs] == [True] * len(refs)
         supervisors_die(0)
         assert client.wait(client.submit(request), timeout=PATIENCE).succeeded
-        assert contents(home, "staging") == []
+        assert list_folder(home, "staging") == []
 
 
 @pytest.mark.timeout(300)
-def test_a_supervisor_that_dies_at_any_change_leads_to_a_failure_worth_a_retry_or_to_the_result(
-    client, supervisors_die, changes_of_a_supervisor
+def test_a_supervisor_killed_at_any_side_effect_leads_to_a_retryable_failure_or_the_result(
+    client, supervisors_die, num_supervisor_changes
 ):
-    assert changes_of_a_supervisor > 25
-    for number in range(14, changes_of_a_supervisor + 1, 5):
+    assert num_supervisor_changes > 25
+    for number in range(14, num_supervisor_changes + 1, 5):
         supervisors_die(number)
-        ref = client.submit(request_of(client, f"owner {number}"))
+        ref = client.submit(build_request(client, f"owner {number}"))
         outcome = client.wait(ref, timeout=PATIENCE)
         end = outcome.diagnosis.category if outcome.diagnosis else outcome.result
         assert end in (Category.INFRASTRUCTURE, 1)
-        assert gone(processes_of(ref.uid))
+        assert wait_until_dead(processes_of(ref.uid))
         supervisors_die(0)
-        assert client.wait(client.submit(request_of(client, f"owner {number}")), timeout=PATIENCE).result == 1
+        assert client.wait(client.submit(build_request(client, f"owner {number}")), timeout=PATIENCE).result == 1
 
 
 @pytest.mark.timeout(300)
-def test_a_submitter_that_dies_at_any_change_leads_to_one_job_after_its_retry(processes, client, home, book, tmp_path):
+def test_a_submitter_killed_at_any_side_effect_leads_to_one_job_after_its_retry(
+    processes, client, home, run_log, tmp_path
+):
     def submit_and_die(name, number, count_into=None):
-        submitter = processes.Process(target=submit, args=(home, book, name, None, number, count_into))
+        submitter = processes.Process(target=submit, args=(home, run_log, name, None, number, count_into))
         submitter.start()
         submitter.join(PATIENCE)
 
     submit_and_die("count", 0, str(tmp_path / "changes"))
-    moments = different((tmp_path / "changes").read_text().splitlines())
-    assert len(moments) > 20
-    names = [f"job{number}" for number in moments[::3]]
+    numbers = select_distinct((tmp_path / "changes").read_text().splitlines())
+    assert len(numbers) > 20
+    names = [f"job{number}" for number in numbers[::3]]
     for name in names:
         submit_and_die(name, int(name.removeprefix("job")))
-    refs = [client.submit(submitter_request(client, book, name)) for name in names]
+    refs = [client.submit(build_submitter_request(client, run_log, name)) for name in names]
     assert [client.wait(ref, timeout=PATIENCE).status for ref in refs] == ["Complete"] * len(refs)
-    assert {(book / name).read_text() for name in names} == {"one run\n"}
+    assert {(run_log / name).read_text() for name in names} == {"one run\n"}
 
 
-def different(changes: list[str]) -> list[int]:
-    """Numbers of the changes that come after others than before: copying a file is the same each time."""
+def select_distinct(changes: list[str]) -> list[int]:
+    """Return the numbers of side effects that follow a new sequence of five; copying the n-th file is not new."""
     seen: dict[tuple[str, ...], int] = {}
     for number in range(1, len(changes) + 1):
         seen.setdefault(tuple(changes[max(0, number - 5) : number]), number)

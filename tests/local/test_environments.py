@@ -1,4 +1,4 @@
-"""packages_to_install: built once, shared, whole or not there; with uv and with pip."""
+"""Environments for packages_to_install, with uv and with pip: built once, shared, and complete or absent."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from local_jobs import PATIENCE, gone, kill, supervisor_of
+from local_jobs import PATIENCE, kill, supervisor_of, wait_until_dead
 
 from trainer_core import Category
-from trainer_core.backends.local import collect
-from trainer_core.backends.local.files import Home
+from trainer_core.backends.local import gc
+from trainer_core.backends.local.job_store import StateFolder
 
-#: A package whose build waits at the FIFO of the test.
+#: A build backend that waits at a FIFO of the test.
 BLOCKING_BACKEND = """
 import os
 from pathlib import Path
@@ -30,7 +30,7 @@ def get_requires_for_build_wheel(config_settings=None):
 def build_wheel(*_, **__):
     Path(os.environ["BUILD_STARTED"]).write_text("started")
     Path(os.environ["BUILD_GATE"]).read_text()
-    raise RuntimeError("not this time")
+    raise RuntimeError("build failed")
 
 def prepare_metadata_for_build_wheel(*_, **__):
     build_wheel()
@@ -44,7 +44,7 @@ def imports_tiny():
 
 
 def write_wheel(folder: Path, version: str) -> None:
-    """The smallest wheel there is."""
+    """Write a minimal wheel."""
     info = f"tiny-{version}.dist-info"
     files = {
         "tiny.py": f"VERSION = {version!r}\n",
@@ -60,7 +60,7 @@ def write_wheel(folder: Path, version: str) -> None:
 
 @pytest.fixture
 def wheels(tmp_path, monkeypatch):
-    """A folder of wheels, and no other place to install from."""
+    """A folder of wheels, which is the only package source."""
     folder = tmp_path / "wheels"
     write_wheel(folder, "1.0")
     for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX", "UV_FIND_LINKS"):
@@ -83,21 +83,21 @@ def environments(home):
 
 
 @pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed")
-def test_uv_installs_packages_where_it_is_there(client, ask, wheels, home):
+def test_uv_installs_packages_if_it_is_on_path(client, ask, wheels, home):
     assert client.wait(client.submit(ask(imports_tiny, packages_to_install=["tiny"]))).result == "1.0"
     assert "tiny==1.0" in "\n".join(client.get_job_logs("job"))
 
 
-def test_pip_installs_packages_where_uv_is_not(client, ask, wheels, without_uv):
+def test_pip_installs_packages_if_uv_is_not_on_path(client, ask, wheels, without_uv):
     assert client.wait(client.submit(ask(imports_tiny, packages_to_install=["tiny"]))).result == "1.0"
     assert "Successfully installed tiny-1.0" in "\n".join(client.get_job_logs("job"))
 
 
 class Index(http.server.SimpleHTTPRequestHandler):
-    """A package index behind a password, which looks who can be seen to know it."""
+    """A package index that needs a password, and records the processes whose arguments contain it."""
 
     def send_head(self):
-        self.server.seen += [each.info["cmdline"] for each in psutil.process_iter(["cmdline"]) if knows(each)]
+        self.server.seen += [each.info["cmdline"] for each in psutil.process_iter(["cmdline"]) if shows_password(each)]
         if self.headers["Authorization"] == "Basic " + base64.b64encode(b"me:secret-word").decode():
             return super().send_head()
         self.send_response(401)
@@ -109,7 +109,7 @@ class Index(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-def knows(process):
+def shows_password(process):
     return "secret-word" in " ".join(process.info["cmdline"] or ())
 
 
@@ -129,7 +129,7 @@ def index(wheels, monkeypatch):
 
 
 @pytest.mark.parametrize("installer", ["wheels", "without_uv"], ids=["uv", "pip"])
-def test_the_password_of_an_index_is_in_no_argument(client, ask, index, installer, request):
+def test_the_password_of_an_index_is_not_in_process_arguments(client, ask, index, installer, request):
     request.getfixturevalue(installer)
     ref = client.submit(ask(imports_tiny, packages_to_install=["tiny"], pip_index_urls=[index.url]))
     assert client.wait(ref, timeout=PATIENCE).result == "1.0"
@@ -137,7 +137,7 @@ def test_the_password_of_an_index_is_in_no_argument(client, ask, index, installe
 
 
 @pytest.mark.parametrize("installer", ["wheels", "without_uv"], ids=["uv", "pip"])
-def test_where_no_index_is_named_pips_own_is_asked(client, ask, index, installer, request, monkeypatch):
+def test_the_index_of_pip_is_used_if_the_trainer_names_none(client, ask, index, installer, request, monkeypatch):
     request.getfixturevalue(installer)
     monkeypatch.setenv("PIP_INDEX_URL", index.url)
     ref = client.submit(ask(imports_tiny, packages_to_install=["tiny"]))
@@ -153,7 +153,7 @@ def test_a_second_job_with_the_same_list_installs_nothing(client, ask, wheels, h
     assert len(environments(home)) == 1
 
 
-def test_builders_at_the_same_time_build_once(client, ask, wheels, home):
+def test_concurrent_jobs_build_an_environment_once(client, ask, wheels, home):
     names = ["one", "two", "three"]
     refs = [client.submit(ask(imports_tiny, packages_to_install=["tiny"], name=name)) for name in names]
     assert [client.wait(ref, timeout=PATIENCE).result for ref in refs] == ["1.0"] * 3
@@ -161,7 +161,7 @@ def test_builders_at_the_same_time_build_once(client, ask, wheels, home):
     assert len(environments(home)) == 1
 
 
-def test_a_failed_build_is_diagnosed_and_leaves_no_environment(client, ask, wheels, home):
+def test_a_failed_build_is_diagnosed_and_its_environment_is_removed(client, ask, wheels, home):
     diagnosis = client.wait(client.submit(ask(imports_tiny, packages_to_install=["tiny==9.9"]))).diagnosis
     assert (diagnosis.category, diagnosis.step, diagnosis.retryable) == (Category.IMAGE, "node-0", False)
     assert "installing tiny==9.9 failed" in diagnosis.reason
@@ -174,13 +174,13 @@ def test_a_failed_build_is_diagnosed_and_leaves_no_environment(client, ask, whee
 
 @pytest.fixture
 def building(client, ask, tmp_path, monkeypatch, wheels, gate):
-    """Submits a job whose environment is being built, and returns its ref."""
+    """The ref of a job whose environment is being built."""
     source = tmp_path / "tiny-source"
     source.mkdir()
     system = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
     (source / "pyproject.toml").write_text(f'{system}[project]\nname = "tiny"\nversion = "2.0"\n')
     monkeypatch.setenv("BUILD_GATE", gate)
-    # A FIFO: opening it for reading waits until the build has started.
+    # Opening the FIFO for reading waits until the build has started.
     started = tmp_path / "started"
     os.mkfifo(started)
     monkeypatch.setenv("BUILD_STARTED", str(started))
@@ -190,29 +190,29 @@ def building(client, ask, tmp_path, monkeypatch, wheels, gate):
     return ref
 
 
-def builders(home):
-    """Processes that install into an environment of this home."""
+def find_installers(home):
+    """Return the processes that install into an environment of this state folder."""
     folder = str(home / "environments")
     return [each for each in psutil.process_iter(["cmdline"]) if folder in " ".join(each.info["cmdline"] or ())]
 
 
-def test_a_killed_supervisor_takes_the_installer_along(client, ask, building, home):
-    installers = builders(home)
+def test_the_installer_ends_when_the_supervisor_is_killed(client, ask, building, home):
+    installers = find_installers(home)
     kill(supervisor_of(home, "job"))
     assert client.wait(building, timeout=PATIENCE).diagnosis.category == Category.INFRASTRUCTURE
     assert installers
-    assert gone(installers)
+    assert wait_until_dead(installers)
 
 
 def test_cancelling_ends_the_installer(client, ask, building, home):
-    installers, supervisor = builders(home), supervisor_of(home, "job")
+    installers, supervisor = find_installers(home), supervisor_of(home, "job")
     client.cancel(building)
-    assert client.outcome(building).diagnosis.category == Category.DELETED
-    assert gone([*installers, supervisor])
+    assert client.get_job_outcome(building).diagnosis.category == Category.DELETED
+    assert wait_until_dead([*installers, supervisor])
     assert environments(home) == []
 
 
-def test_an_environment_that_was_half_built_is_built_anew(client, ask, wheels, home):
+def test_an_incomplete_environment_is_built_again(client, ask, wheels, home):
     client.wait(client.submit(ask(imports_tiny, packages_to_install=["tiny"])))
     (environment,) = environments(home)
     (environment / "trainjob-ready").unlink()
@@ -221,12 +221,12 @@ def test_an_environment_that_was_half_built_is_built_anew(client, ask, wheels, h
     assert client.wait(again).result == "1.0"
 
 
-def test_environments_that_no_job_needs_are_removed_after_a_day(client, ask, wheels, home):
+def test_environments_that_no_job_uses_are_removed_after_a_day(client, ask, wheels, home):
     client.wait(client.submit(ask(imports_tiny, packages_to_install=["tiny"])))
     (environment,) = environments(home)
     os.utime(environment / "trainjob-ready", (0, 0))
-    collect.sweep_environments(Home(home))
+    gc.remove_unused_environments(StateFolder(home))
     assert environments(home) == [environment]
     client.delete_job("job")
-    collect.sweep_environments(Home(home))
+    gc.remove_unused_environments(StateFolder(home))
     assert environments(home) == []

@@ -1,4 +1,4 @@
-"""A full disk refuses a job in one line or ends it with a diagnosis; nothing half-made is left, nothing hangs."""
+"""On a full disk, a job is refused in one line or fails with a diagnosis. Nothing incomplete remains, nothing hangs."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ def home(tmp_path):
     command = ["mount", "-t", "tmpfs", "-o", f"size={MIB}", "tmpfs", str(disk)]
     mounted = subprocess.run(command, capture_output=True, text=True, check=False)
     if mounted.returncode:
-        pytest.skip(f"a small disk of its own needs the right to mount: {mounted.stderr.strip()}")
+        pytest.skip(f"mounting a tmpfs needs root: {mounted.stderr.strip()}")
     yield disk / "state"
-    # Lazily: a supervisor may still be leaving.
+    # Lazy unmount, because a supervisor may still be exiting.
     subprocess.run(["umount", "-l", disk], check=True)
 
 
 def fill(disk, leave: int) -> None:
-    """Write until only so many bytes are left."""
+    """Fill the disk until only this number of bytes is free."""
     free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
     with (disk / "filler").open("wb") as filler, suppress(OSError):
         filler.write(bytes(max(0, free - leave)))
         filler.flush()
 
 
-def fills_the_disk(place: str):
+def fills_the_disk(path: str):
     from pathlib import Path
 
-    with Path(place).open("wb", buffering=0) as filler:
+    with Path(path).open("wb", buffering=0) as filler:
         try:
             while True:
                 filler.write(bytes(4096))
@@ -47,19 +47,19 @@ def fills_the_disk(place: str):
             return "full"
 
 
-def contents(home, place):
-    return sorted(path.name for path in (home / place).iterdir()) if (home / place).exists() else []
+def list_folder(home, name):
+    return sorted(path.name for path in (home / name).iterdir()) if (home / name).exists() else []
 
 
-def test_a_job_that_does_not_fit_is_refused_in_one_line_and_leaves_nothing(client, ask, home):
+def test_a_job_is_refused_in_one_line_if_the_disk_is_full(client, ask, home):
     fill(home.parent, leave=16 * 1024)
-    with pytest.raises(BackendUnavailableError, match="No space left on device; nothing was created") as refused:
+    with pytest.raises(BackendUnavailableError, match="No space left on device; no job was created") as refused:
         client.submit(ask())
     assert len(str(refused.value).splitlines()) == 1
-    assert [contents(home, place) for place in ("jobs", "staging", "trash")] == [[], [], []]
+    assert [list_folder(home, name) for name in ("jobs", "staging", "trash")] == [[], [], []]
 
 
-def test_a_job_that_was_refused_is_accepted_when_there_is_room_again(client, ask, home):
+def test_a_refused_job_can_be_submitted_when_the_disk_has_space_again(client, ask, home):
     fill(home.parent, leave=16 * 1024)
     with pytest.raises(BackendUnavailableError):
         client.submit(ask())
@@ -68,16 +68,16 @@ def test_a_job_that_was_refused_is_accepted_when_there_is_room_again(client, ask
 
 
 @pytest.mark.parametrize("kib", range(40, 200, 32))
-def test_however_much_fits_a_job_is_whole_and_ends_or_is_not_there(client, ask, home, kib):
+def test_with_little_disk_space_a_job_is_complete_and_ends_or_is_absent(client, ask, home, kib):
     fill(home.parent, leave=kib * 1024)
     with suppress(BackendUnavailableError):
         client.wait(client.submit(ask()), timeout=PATIENCE)
     assert {job.status for job in client.list_jobs()} <= {"Complete", "Failed"}
-    assert contents(home, "staging") == []
+    assert list_folder(home, "staging") == []
 
 
-def test_a_disk_that_fills_up_during_the_run_fails_the_job_and_says_so(client, ask, home):
-    ref = client.submit(ask(fills_the_disk, {"place": str(home.parent / "filler")}))
+def test_a_disk_that_fills_up_during_the_run_fails_the_job(client, ask, home):
+    ref = client.submit(ask(fills_the_disk, {"path": str(home.parent / "filler")}))
     diagnosis = client.wait(ref, timeout=PATIENCE).diagnosis
     assert (diagnosis.category, diagnosis.retryable) == (Category.INFRASTRUCTURE, True)
     assert "No space left on device" in diagnosis.reason

@@ -1,4 +1,4 @@
-"""Initializers of local jobs: what lies in S3 storage is there when training starts, and what fails says so."""
+"""Initializers of local and debug jobs: data in S3 is available when training starts, and failures are diagnosed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KEYS = {"access_key_id": "AKIAMADEUP", "secret_access_key": "a-secret-key"}
 
 @pytest.fixture
 def storage(tmp_path):
-    """S3 storage with a dataset and a model, on a bad day if its `faults` say so."""
+    """S3 storage with a dataset and a model. Tests add failures to `faults`."""
     for name in ("data/a.csv", "data/notes.txt", "best/model.safetensors", "best/model.bin"):
         path = tmp_path / "served" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ def storage(tmp_path):
 
 @pytest.fixture
 def initializer(storage):
-    """Builds one for the dataset: ``initializer(**fields)``."""
+    """Builds an initializer of the dataset: ``initializer(**fields)``."""
 
     def initializer(**fields):
         given = {"endpoint": storage.url, **KEYS, **fields}
@@ -57,20 +57,20 @@ def reads_all():
     return {role: sorted(path.name for path in folder.rglob("*")) for role, folder in folders.items()}
 
 
-def tells_its_environment():
+def returns_environment():
     import os
 
     return [f"{name}={value}" for name, value in os.environ.items()]
 
 
-def failure(client, ref):
-    """The diagnosis of a job that failed."""
+def wait_for_diagnosis(client, ref):
+    """Wait for a job that fails, and return its diagnosis."""
     outcome = client.wait(ref, timeout=PATIENCE)
     assert outcome.diagnosis is not None
     return outcome.diagnosis
 
 
-def test_training_finds_a_dataset_and_a_model_of_s3_storage(client, ask, initializer, storage):
+def test_training_reads_a_dataset_and_a_model_from_s3(client, ask, initializer, storage):
     model = S3ModelInitializer("s3://any/best", endpoint=storage.url, **KEYS)
     fetch = Initializer(dataset=initializer(ignore_patterns=["*.txt"]).dataset, model=model)
     outcome = client.wait(client.submit(ask(reads_all, initializer=fetch)), timeout=PATIENCE)
@@ -78,14 +78,14 @@ def test_training_finds_a_dataset_and_a_model_of_s3_storage(client, ask, initial
     assert set(outcome.artifacts) == {"dataset", "model"}
 
 
-def test_a_second_job_takes_what_the_first_has_fetched(client, ask, initializer, storage):
+def test_a_second_job_uses_the_data_that_the_first_one_fetched(client, ask, initializer, storage):
     for name in ("first", "second"):
         assert client.wait(client.submit(ask(reads_all, name=name, initializer=initializer()))).succeeded
     assert storage.gets("data/a.csv") == 1
 
 
-def test_a_secret_reaches_the_initializer_and_no_file_no_log_and_no_training(client, ask, initializer, storage, home):
-    asked = ask(tells_its_environment, initializer=initializer())
+def test_a_secret_is_visible_to_the_initializer_only(client, ask, initializer, storage, home):
+    asked = ask(returns_environment, initializer=initializer())
     outcome = client.wait(client.submit(asked), timeout=PATIENCE)
     signed = [headers["Authorization"] for _, _, headers in storage.seen if "Authorization" in headers]
     assert all(KEYS["access_key_id"] in text for text in signed)
@@ -94,7 +94,7 @@ def test_a_secret_reaches_the_initializer_and_no_file_no_log_and_no_training(cli
     assert [path for path in files if KEYS["secret_access_key"].encode() in path.read_bytes()] == []
 
 
-def test_a_job_that_is_suspended_and_resumed_still_knows_its_secrets(client, ask, initializer, storage):
+def test_a_resumed_job_still_has_its_secrets(client, ask, initializer, storage):
     at, until = threading.Event(), threading.Event()
     storage.faults.append(Fault(trouble.held(at, until), "data/a.csv", 1))
     ref = client.submit(ask(reads_all, initializer=initializer()))
@@ -105,21 +105,21 @@ def test_a_job_that_is_suspended_and_resumed_still_knows_its_secrets(client, ask
     assert client.wait(ref, timeout=PATIENCE).succeeded
 
 
-def test_storage_that_is_out_of_order_fails_the_job_and_a_retry_can_help(client, ask, initializer, storage):
+def test_data_that_changes_during_the_fetch_is_a_retryable_failure(client, ask, initializer, storage):
     storage.faults.append(Fault(trouble.says(412, "PreconditionFailed"), "data/a.csv"))
-    why = failure(client, client.submit(ask(reads_all, initializer=initializer())))
+    why = wait_for_diagnosis(client, client.submit(ask(reads_all, initializer=initializer())))
     assert (why.category, why.step, why.retryable) == (Category.INITIALIZER, "dataset-initializer", True)
     assert why.reason.startswith("dataset: s3://any/data/a.csv: it changed while it was fetched")
 
 
-def test_credentials_that_may_not_read_fail_the_job_for_good(client, ask, initializer, storage):
+def test_denied_access_is_not_retryable(client, ask, initializer, storage):
     storage.faults.append(Fault(trouble.says(403, "AccessDenied")))
-    why = failure(client, client.submit(ask(reads_all, initializer=initializer())))
+    why = wait_for_diagnosis(client, client.submit(ask(reads_all, initializer=initializer())))
     assert (why.category, why.retryable) == (Category.INITIALIZER, False)
     assert "these credentials may not read it" in why.reason
 
 
-def test_how_far_a_fetch_is_can_be_seen_while_it_runs(client, ask, initializer, storage):
+def test_the_progress_of_a_fetch_is_logged_while_it_runs(client, ask, initializer, storage):
     at, until = threading.Event(), threading.Event()
     storage.faults.append(Fault(trouble.held(at, until), "data/notes.txt", 1))
     ref = client.submit(ask(reads_all, initializer=initializer()))
@@ -131,33 +131,35 @@ def test_how_far_a_fetch_is_can_be_seen_while_it_runs(client, ask, initializer, 
 
 
 @pytest.mark.parametrize(
-    ("fetch", "complaint"),
+    ("fetch", "message"),
     [
         (
             {"dataset": DataCacheInitializer("cache://a/b", metadata_loc="s3://m/x", num_data_nodes=2)},
-            "initializer.dataset: cache:// serves a table from the nodes of a cluster; use the kubernetes backend",
+            "initializer.dataset: cache:// serves a table from nodes of a Kubernetes cluster",
         ),
         (
             {"model": VolumeModelInitializer("pvc://claim/best")},
-            "initializer.model: pvc:// is a volume of a cluster; use the kubernetes backend",
+            "initializer.model: pvc:// is a PersistentVolumeClaim of a Kubernetes cluster; use the kubernetes backend",
         ),
         (
             {"dataset": S3DatasetInitializer("s3://a/b", access_key_id=SecretRef("s3", "key"))},
-            "initializer.dataset: ACCESS_KEY_ID is a SecretRef, which only a cluster can look up",
+            "initializer.dataset: ACCESS_KEY_ID is a SecretRef, which needs a Kubernetes cluster",
         ),
     ],
-    ids=["a cache", "a claim", "a secret of a cluster"],
+    ids=["cache", "volume claim", "secret reference"],
 )
-def test_what_only_a_cluster_has_is_refused_in_one_line(client, fetch, complaint):
-    with pytest.raises(UnsupportedError, match=complaint) as refused:
+def test_sources_that_need_a_cluster_are_refused_in_one_line(client, fetch, message):
+    with pytest.raises(UnsupportedError, match=message) as refused:
         client.initialize(Initializer(**fetch), [Name("job")])
     assert len(str(refused.value).splitlines()) == 1
     assert client.list_jobs() == []
 
 
-def test_an_unknown_scheme_is_refused_with_the_known_ones(client, ask):
+def test_an_unsupported_scheme_is_refused_with_the_supported_ones(client, ask):
     data = {**ask().to_dict(), "initializer": {"dataset": {"storage_uri": "gs://bucket/x"}}}
-    with pytest.raises(UnsupportedError, match=r"gs:// cannot be fetched here; file://, hf://, s3:// can"):
+    with pytest.raises(
+        UnsupportedError, match=r"gs:// is not supported on this backend; use one of file://, hf://, s3://"
+    ):
         client.submit(TrainJobRequest.parse(data))
 
 

@@ -1,4 +1,4 @@
-"""A submitter that dies or races at any instant leads to one job, never two, and never to half of one."""
+"""Submitters that are killed or race: the result is one complete job, never two and never an incomplete one."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from pathlib import Path
 import psutil
 import pytest
 from local_jobs import PATIENCE, supervisor_of
-from local_submitter import request_of, submit
+from local_submitter import build_request, submit
 
 ROUNDS, RACES = 100, 50
-#: What every job folder holds from the first moment on which anybody can see it.
-WHOLE = {"request.json", "plan.json", "payload.json", "status.json", "lock", "code", "logs", "steps", "workspace"}
+#: Content of every job folder from the moment it is visible.
+COMPLETE = {"request.json", "plan.json", "payload.json", "status.json", "lock", "code", "logs", "steps", "workspace"}
 
 
-def runs(book: Path) -> dict[str, int]:
-    return {page.name: len(page.read_text().splitlines()) for page in book.iterdir()}
+def count_runs(run_log: Path) -> dict[str, int]:
+    return {path.name: len(path.read_text().splitlines()) for path in run_log.iterdir()}
 
 
-def half_made(home: Path) -> list[Path]:
+def find_incomplete_jobs(home: Path) -> list[Path]:
     folders = (home / "jobs").iterdir() if (home / "jobs").exists() else ()
-    return [folder for folder in folders if not {entry.name for entry in folder.iterdir()} >= WHOLE]
+    return [folder for folder in folders if not {entry.name for entry in folder.iterdir()} >= COMPLETE]
 
 
 def end_supervisor(home: Path, name: str) -> None:
@@ -39,58 +39,58 @@ def end_supervisor(home: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("how", "rounds"), [(signal.SIGKILL, ROUNDS), (signal.SIGTERM, ROUNDS // 4)], ids=["killed", "interrupted"]
 )
-def test_a_submitter_ended_at_any_instant_leads_to_one_job_after_its_retry(processes, client, home, book, how, rounds):
+def test_retrying_a_submitter_killed_at_any_instant_gives_one_job(processes, client, home, run_log, how, rounds):
     names = [f"job{number}" for number in range(rounds)]
-    instants = random.Random(how)  # noqa: S311 -- the same instants in each run, but for how busy the machine is
+    instants = random.Random(how)  # noqa: S311 -- a fixed seed for reproducible instants
 
-    def started(name: str):
-        submitter = processes.Process(target=submit, args=(home, book, name))
+    def start(name: str):
+        submitter = processes.Process(target=submit, args=(home, run_log, name))
         submitter.start()
         return submitter
 
-    # The first one also waits for what starts them; the second takes as long as the others would.
-    started(names[0]).join(PATIENCE)
+    # The first submitter also waits for the fork server. The second one is as fast as the others.
+    start(names[0]).join(PATIENCE)
     begin = time.monotonic()
-    started(names[1]).join(PATIENCE)
-    whole = time.monotonic() - begin
+    start(names[1]).join(PATIENCE)
+    duration = time.monotonic() - begin
 
-    def end_at_some_instant(name: str) -> list[Path]:
-        submitter = started(name)
-        time.sleep(instants.uniform(0.0, whole))
+    def kill_at_random_instant(name: str) -> list[Path]:
+        submitter = start(name)
+        time.sleep(instants.uniform(0.0, duration))
         with suppress(ProcessLookupError):
             os.kill(submitter.pid, how)
         submitter.join(PATIENCE)
-        return half_made(home)
+        return find_incomplete_jobs(home)
 
     with ThreadPoolExecutor(3) as threads:
-        assert [found for found in threads.map(end_at_some_instant, names[2:]) if found] == []
-    left = [job.name for job in client.list_jobs()]
+        assert [found for found in threads.map(kill_at_random_instant, names[2:]) if found] == []
+    created = [job.name for job in client.list_jobs()]
     for name in names:
-        client.submit(request_of(client, book, name))
-        if name not in left:
-            # Made by the retry, as any other job: running it to its end would show no more.
+        client.submit(build_request(client, run_log, name))
+        if name not in created:
+            # The retry created it like any other job; running it to its end would test nothing more.
             end_supervisor(home, name)
-    ended = [client.wait(client.ref(name), timeout=PATIENCE).status for name in left]
-    assert ended == ["Complete"] * len(left)
+    ended = [client.wait(client.get_job_ref(name), timeout=PATIENCE).status for name in created]
+    assert ended == ["Complete"] * len(created)
     assert sorted(job.name for job in client.list_jobs()) == sorted(names)
-    assert {name: count for name, count in runs(book).items() if name in left} == dict.fromkeys(left, 1)
-    assert set(runs(book).values()) == {1}
+    assert {name: count for name, count in count_runs(run_log).items() if name in created} == dict.fromkeys(created, 1)
+    assert set(count_runs(run_log).values()) == {1}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_submitters_racing_on_one_name_get_one_job(processes, client, home, book):
+def test_submitters_racing_on_one_name_get_one_job(processes, client, home, run_log):
     names = [f"job{number}" for number in range(RACES)]
 
     def race(name: str) -> set[str]:
         ends = [processes.Pipe(duplex=False) for _ in range(2)]
-        racers = [processes.Process(target=submit, args=(home, book, name, answers)) for _, answers in ends]
+        racers = [processes.Process(target=submit, args=(home, run_log, name, answers)) for _, answers in ends]
         for racer, (_, answers) in zip(racers, ends, strict=True):
             racer.start()
-            # The racer's alone: one that dies without an answer is not waited for.
+            # Closed in this process, so that a racer that dies without an answer raises EOFError here.
             answers.close()
         refs = {answer.recv() for answer, _ in ends}
-        # Who got the job is known; running it to its end would show no more.
+        # The winner is known; running the job to its end would test nothing more.
         end_supervisor(home, name)
         for racer in racers:
             racer.join(PATIENCE)

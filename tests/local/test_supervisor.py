@@ -1,7 +1,8 @@
-"""Whatever happens to a supervisor or a node, the job ends at once, says why, and leaves no process behind."""
+"""Failures of supervisors and nodes: the job ends at once with a diagnosis, and no process remains."""
 
 from __future__ import annotations
 
+import os
 import signal
 
 import psutil
@@ -9,50 +10,78 @@ import pytest
 from local_jobs import (
     PATIENCE,
     fails_at_rank,
-    gone,
-    ignores_being_told_to_stop,
+    ignores_sigterm,
     keeps_children,
     kill,
     leaves_a_child,
     leaves_a_child_and_no_log,
-    left,
     processes_of,
+    returns,
     supervisor_of,
+    wait_for_supervisor_exit,
+    wait_until_dead,
     waits_at,
 )
 
-from trainer_core import Category, Suspend
+from trainer_core import Category, Owner, Suspend
 from trainer_core.backends.local import backend as local
-from trainer_core.testing.case import reached
+from trainer_core.testing.case import wait_for_status
 
 
-def test_a_killed_supervisor_is_seen_at_once_and_takes_every_process_along(client, running, home, gate):
+def test_a_killed_supervisor_fails_the_job_and_all_its_processes_end(client, running, home, gate):
     ref = running(keeps_children, {"gate": gate})
     processes = processes_of(ref.uid)
     kill(supervisor_of(home, "job"))
     outcome = client.wait(ref, timeout=PATIENCE)
     assert (outcome.status, outcome.diagnosis.category) == ("Failed", Category.INFRASTRUCTURE)
     assert outcome.diagnosis.retryable
-    assert "its supervisor" in outcome.diagnosis.reason
+    assert "the supervisor" in outcome.diagnosis.reason
     assert len(processes) == 3
-    assert gone(processes)
+    assert wait_until_dead(processes)
 
 
-def test_a_killed_supervisor_of_a_suspended_job_is_seen_too(client, ask, home):
+def test_killing_the_process_group_of_the_supervisor_ends_all_processes_of_the_job(client, running, home, gate):
+    ref = running(keeps_children, {"gate": gate})
+    processes = processes_of(ref.uid)
+    os.killpg(os.getpgid(supervisor_of(home, "job").pid), signal.SIGKILL)
+    assert client.wait(ref, timeout=PATIENCE).diagnosis.retryable
+    assert len(processes) == 3
+    assert wait_until_dead(processes)
+
+
+def test_a_retry_ends_the_processes_of_a_job_whose_supervisor_and_guard_were_killed(client, ask, home, gate):
+    def request(func, args=None):
+        return ask(func, args).model_copy(update={"owner": Owner(key="run/task", slug="task", generation="1")})
+
+    ref = client.submit(request(keeps_children, {"gate": gate}))
+    assert "it runs" in client.get_job_logs(ref.name, follow=True)
+    processes = processes_of(ref.uid)
+    supervisor = supervisor_of(home, ref.name)
+    (guard,) = [child for child in supervisor.children() if child not in processes]
+    kill(guard)
+    kill(supervisor)
+    assert client.wait(ref, timeout=PATIENCE).diagnosis.retryable
+    assert processes_of(ref.uid) == processes
+    retry = client.submit(request(returns))
+    assert processes_of(ref.uid) == []
+    assert (client.wait(retry).result, retry.name) == (1, "job-1")
+
+
+def test_a_killed_supervisor_of_a_suspended_job_fails_the_job(client, ask, home):
     client.submit(ask(options=[Suspend()]))
-    reached(client, "job", "Suspended")
+    wait_for_status(client, "job", "Suspended")
     kill(supervisor_of(home, "job"))
     assert client.wait("job", timeout=PATIENCE).diagnosis.category == Category.INFRASTRUCTURE
 
 
-def test_a_job_whose_supervisor_was_killed_can_be_deleted_and_made_anew(client, ask, running, home, gate):
+def test_a_job_whose_supervisor_was_killed_can_be_deleted_and_created_again(client, ask, running, home, gate):
     running(waits_at, {"gate": gate})
     kill(supervisor_of(home, "job"))
     client.delete_job("job")
     assert client.wait(client.submit(ask())).succeeded
 
 
-def test_a_supervisor_that_is_told_to_stop_ends_its_job_as_worth_a_retry(client, running, home, gate):
+def test_sigterm_to_the_supervisor_fails_the_job_as_retryable(client, running, home, gate):
     ref = running(keeps_children, {"gate": gate})
     supervisor_of(home, "job").terminate()
     outcome = client.wait(ref)
@@ -60,7 +89,7 @@ def test_a_supervisor_that_is_told_to_stop_ends_its_job_as_worth_a_retry(client,
     assert processes_of(ref.uid) == []
 
 
-def test_a_killed_node_fails_the_job_as_worth_a_retry(client, running, home, gate):
+def test_a_killed_node_fails_the_job_as_retryable(client, running, home, gate):
     ref = running(waits_at, {"gate": gate})
     (node,) = processes_of(ref.uid)
     node.kill()
@@ -74,27 +103,27 @@ def test_a_node_that_fails_ends_the_others(client, ask, gate):
     ref = client.submit(ask(fails_at_rank, {"rank": 1, "gate": gate}, num_nodes=3))
     diagnosis = client.wait(ref).diagnosis
     assert (diagnosis.category, diagnosis.step) == (Category.USER_CODE, "node-1")
-    assert diagnosis.reason == "ValueError: rank 1 has enough"
+    assert diagnosis.reason == "ValueError: rank 1 fails"
     assert processes_of(ref.uid) == []
 
 
-def test_a_job_whose_supervisor_cannot_go_on_leaves_no_process_behind(client, ask, home):
+def test_an_io_error_in_the_supervisor_fails_the_job_and_ends_its_processes(client, ask, home):
     ref = client.submit(ask(leaves_a_child_and_no_log))
-    assert left(home, "job")
-    assert "its supervisor could not go on" in client.outcome(ref).diagnosis.reason
+    assert wait_for_supervisor_exit(home, "job")
+    assert "the supervisor failed" in client.get_job_outcome(ref).diagnosis.reason
     assert processes_of(ref.uid) == []
 
 
-def test_a_job_that_ends_leaves_no_process_behind(client, ask):
+def test_child_processes_end_with_the_job(client, ask):
     ref = client.submit(ask(leaves_a_child))
     assert client.wait(ref).succeeded
     assert processes_of(ref.uid) == []
 
 
-def test_a_node_that_does_not_listen_is_ended_all_the_same(client, running, gate):
-    ref = running(ignores_being_told_to_stop, {"gate": gate})
+def test_a_node_that_ignores_sigterm_is_killed(client, running, gate):
+    ref = running(ignores_sigterm, {"gate": gate})
     client.cancel(ref)
-    assert client.outcome(ref).diagnosis.category == Category.DELETED
+    assert client.get_job_outcome(ref).diagnosis.category == Category.DELETED
     assert processes_of(ref.uid) == []
 
 
@@ -103,46 +132,46 @@ def test_deleting_ends_every_process(client, running, home, gate):
     processes = [*processes_of(ref.uid), supervisor_of(home, "job")]
     client.delete_job("job")
     assert processes_of(ref.uid) == []
-    assert gone(processes)
+    assert wait_until_dead(processes)
     assert list((home / "jobs").iterdir()) == []
 
 
-def test_deleting_does_not_depend_on_a_supervisor_that_answers(client, running, home, gate, monkeypatch):
+def test_a_job_whose_supervisor_is_stopped_can_be_deleted(client, running, home, gate, monkeypatch):
     monkeypatch.setattr(local, "_CANCEL_SECONDS", 0.5)
     ref = running(keeps_children, {"gate": gate})
     supervisor = supervisor_of(home, "job")
     supervisor.send_signal(signal.SIGSTOP)
     client.delete_job("job")
-    assert gone([supervisor])
+    assert wait_until_dead([supervisor])
     assert processes_of(ref.uid) == []
     assert client.list_jobs() == []
 
 
-def test_cancelling_does_not_depend_on_a_supervisor_that_answers(client, running, home, gate, monkeypatch):
+def test_a_job_whose_supervisor_is_stopped_can_be_cancelled(client, running, home, gate, monkeypatch):
     monkeypatch.setattr(local, "_CANCEL_SECONDS", 0.5)
     ref = running(keeps_children, {"gate": gate})
     supervisor_of(home, "job").send_signal(signal.SIGSTOP)
     client.cancel("job")
     assert client.wait(ref, timeout=PATIENCE).status == "Failed"
-    assert gone(processes_of(ref.uid))
+    assert wait_until_dead(processes_of(ref.uid))
 
 
-def test_a_suspended_job_keeps_no_process_but_its_supervisor(client, running, home, gate):
+def test_a_suspended_job_has_no_process_except_its_supervisor(client, running, home, gate):
     ref = running(keeps_children, {"gate": gate})
     client.suspend(ref)
-    reached(client, "job", "Suspended")
+    wait_for_status(client, "job", "Suspended")
     assert processes_of(ref.uid) == []
     assert supervisor_of(home, "job").status() != psutil.STATUS_ZOMBIE
 
 
-def test_a_lock_that_nobody_holds_is_not_taken_for_a_supervisor_by_many_observers(client, ask):
+def test_concurrent_observers_of_a_finished_job_see_the_same_outcome(client, ask):
     ref = client.submit(ask())
     outcome = client.wait(ref)
-    assert [client.outcome(ref) for _ in range(20)] == [outcome] * 20
+    assert [client.get_job_outcome(ref) for _ in range(20)] == [outcome] * 20
 
 
-@pytest.mark.parametrize("say", ["suspend", "resume", "cancel", "delete_job"])
-def test_a_supervisor_that_died_meanwhile_hears_nothing_and_that_is_no_error(client, running, home, gate, say):
+@pytest.mark.parametrize("method", ["suspend", "resume", "cancel", "delete_job"])
+def test_changing_a_job_whose_supervisor_was_killed_is_no_error(client, running, home, gate, method):
     running(waits_at, {"gate": gate})
     kill(supervisor_of(home, "job"))
-    getattr(client, say)("job")
+    getattr(client, method)("job")

@@ -1,4 +1,4 @@
-"""What the tests of the Run:ai backend share: a client of the double, jobs, and workloads as a server has them."""
+"""Helpers of the tests of the Run:ai backend: clients of the fake cluster, requests, raw workloads and pods."""
 
 from __future__ import annotations
 
@@ -10,41 +10,42 @@ from typing import Any, TypeVar
 from fake_cluster import Cluster
 
 from trainer_core import RunaiBackendConfig, TrainerClient
-from trainer_core.backends.runai import facts
-from trainer_core.backends.runai.dialect import dialect_of
-from trainer_core.observation import Observation
-from trainer_core.ref import TrainJobRef
+from trainer_core.backends.runai import parse
+from trainer_core.backends.runai.adapter import build_adapter
+from trainer_core.jobs import Observation, TrainJobRef
 from trainer_core.request import TrainJobRequest
 
 NAMESPACE = "runai-team-a"
 CONTAINER = {"kind": "container", "image": "registry.local/train:1"}
 CREATED, ENDED = "2026-11-20T10:00:00Z", "2026-11-20T10:00:09Z"
-READ = dialect_of(RunaiBackendConfig(project="team-a")).read
+parse_job = build_adapter(RunaiBackendConfig(project="team-a")).parse_job
 
 _T = TypeVar("_T")
 
 
-def a_client(cluster: Cluster, **settings: Any) -> TrainerClient:
-    """A client of its own, with a connection of its own."""
+def create_client(cluster: Cluster, **settings: Any) -> TrainerClient:
+    """Return a client with a separate connection."""
     return TrainerClient(RunaiBackendConfig(project="team-a", client_configuration=cluster.configuration(), **settings))
 
 
 @contextmanager
-def a_stage(*lives: str, **settings: Any):
-    """A cluster on which every job lives the same life, and a client of the project ``team-a``."""
+def run_cluster(*lives: str, **settings: Any):
+    """Run a fake cluster on which every job has the same lives, and yield it with a client of project ``team-a``."""
     with Cluster(namespaces=[NAMESPACE, "runai"], delay=0.005, backoff=0.005) as cluster:
         if lives:
             cluster.lives.set("*", *lives)
-        yield cluster, a_client(cluster, **settings)
+        yield cluster, create_client(cluster, **settings)
 
 
-def a_request(name: str | None = "job", runtime: str = "python", trainer: Any = CONTAINER, **fields: Any):
-    """A job of one container, whose life the cluster plays."""
+def build_request(name: str | None = "job", runtime: str = "python", trainer: Any = CONTAINER, **fields: Any):
+    """Return a request for one container; the fake cluster plays its life."""
     return TrainJobRequest.parse({"name": name, "runtime": {"name": runtime}, "trainer": trainer, **fields})
 
 
-def a_workload(phase: str | None = None, kind: str = "TrainingWorkload", *, status=None, annotations=None, **spec: Any):
-    """A raw workload as a server has it."""
+def build_workload(
+    phase: str | None = None, kind: str = "TrainingWorkload", *, status=None, annotations=None, **spec: Any
+):
+    """Return a raw workload as the server has it."""
     return {
         "apiVersion": "run.ai/v2alpha1",
         "kind": kind,
@@ -60,18 +61,18 @@ def a_workload(phase: str | None = None, kind: str = "TrainingWorkload", *, stat
     }
 
 
-def a_pod(name: str = "digits-0-0", role: str = "", phase: str = "Running", state=None, **labels: str):
-    """What is known of a raw pod of a workload."""
+def build_pod(name: str = "digits-0-0", role: str = "", phase: str = "Running", state=None, **labels: str):
+    """Return the state of a pod of a workload."""
     state = state or {"running": {"startedAt": CREATED}}
     status = {"name": "main", "image": "x", "state": state, "lastState": {}, "restartCount": 0}
-    return facts.read_pod(
+    return parse.parse_pod(
         {
             "metadata": {
                 "name": name,
                 "namespace": NAMESPACE,
                 "uid": f"uid-of-{name}",
                 "creationTimestamp": CREATED,
-                "labels": {facts.JOB: "digits", **({facts.ROLE: role} if role else {}), **labels},
+                "labels": {parse.JOB_LABEL: "digits", **({parse.ROLE_LABEL: role} if role else {}), **labels},
             },
             "spec": {"containers": [{"name": "main", "image": "x"}]},
             "status": {"phase": phase, "containerStatuses": [status]},
@@ -79,10 +80,12 @@ def a_pod(name: str = "digits-0-0", role: str = "", phase: str = "Running", stat
     )
 
 
-def seen(client: TrainerClient, ref: TrainJobRef, condition: Callable[[Observation], _T], patience: float = 60.0) -> _T:
-    """What a condition says of a job as soon as it says anything; looked at again and again."""
-    end = time.monotonic() + patience
-    while not (found := condition(client.observe(ref))):
-        assert time.monotonic() < end, client.observe(ref)
+def wait_until(
+    client: TrainerClient, ref: TrainJobRef, condition: Callable[[Observation], _T], timeout: float = 60.0
+) -> _T:
+    """Poll a job until a condition is true of its observation; return the value of the condition."""
+    deadline = time.monotonic() + timeout
+    while not (value := condition(client.observe(ref))):
+        assert time.monotonic() < deadline, client.observe(ref)
         time.sleep(0.01)
-    return found
+    return value

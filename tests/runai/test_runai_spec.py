@@ -1,23 +1,49 @@
-"""TrainingWorkloadSpec: every field, what it refuses, and its way to Run:ai's wrapped form and back."""
+"""TrainingWorkloadSpec: fields, validation and the conversion to and from Run:ai's wire format."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from runai_examples import example
+import yaml
 
 from trainer_core import SecretRef, TrainingWorkloadSpec
 from trainer_core.runai import wire
-from trainer_core.runai.parts import Claim, Port, Removed
+from trainer_core.runai.items import Port, Removed, VolumeClaim
 
 _FIELDS = Path(__file__).parents[3] / "shared" / "spec" / "runai_training_fields.json"
+_CRD_DIR = Path(os.environ.get("TRAINJOB_CRD_DIR") or Path(__file__).parents[3] / "shared" / "crds")
+_EXAMPLE_VALUES = {
+    "_NAME_": "twl1",
+    "project": "team-a",
+    "clusterId": "11111111-2222",
+    "image": "ubuntu",
+    "cpu": "100m",
+    "memory": "512M",
+    "gpu": "8",
+    "workers": "3",
+    "ttl": "10s",
+}
 
-#: A value of each field that can be set, and what Run:ai is sent.
+
+def load_example(name: str) -> dict[str, Any]:
+    """Return an example manifest of Run:ai, with its template variables replaced; skip the test if it is absent."""
+    path = _CRD_DIR / "runai-examples" / "templates" / name
+    if not path.exists():
+        pytest.skip(f"Run:ai's example manifest {path} is absent; set TRAINJOB_CRD_DIR")
+    text = "\n".join(line for line in path.read_text().splitlines() if not re.match(r"\s*\{\{-", line))
+    replaced = re.sub(r"\{\{\.(\w+)\}\}", lambda match: _EXAMPLE_VALUES[match[1]], text)
+    loaded: dict[str, Any] = yaml.safe_load(replaced)
+    return loaded
+
+
+#: A value of each field that can be set, and its wire format.
 EVERY = {
     "active": (True, {"value": True}),
     "allow_privilege_escalation": (False, {"value": False}),
@@ -79,7 +105,7 @@ EVERY = {
     "preemption_limit": (3, {"value": 3}),
     "processes": (8, {"value": 8}),
     "pvcs": (
-        {"pvc--0": Claim(claim_name="data", existing_pvc=True, path="/data", read_only=False)},
+        {"pvc--0": VolumeClaim(claim_name="data", existing_pvc=True, path="/data", read_only=False)},
         {
             "items": {
                 "pvc--0": {"value": {"claimName": "data", "existingPvc": True, "path": "/data", "readOnly": False}}
@@ -113,8 +139,8 @@ EVERY = {
     ),
     "working_dir": ("/workspace", {"value": "/workspace"}),
 }
-#: Set alone: each excludes one of the above, or is refused, or warns.
-ALONE = {
+#: Fields that exclude one of the above.
+EXCLUSIVE = {
     "gpu_memory": ("8G", {"value": "8G"}),
     "mig_profile": ("1g.5gb", {"value": "1g.5gb"}),
     "name_prefix": ("job", {"value": "job"}),
@@ -122,125 +148,130 @@ ALONE = {
 _ALIASES = {name: field.alias for name, field in TrainingWorkloadSpec.model_fields.items()}
 
 
-def test_it_has_every_field_that_runai_documents():
+def test_the_model_has_every_documented_field():
     if not _FIELDS.exists():
         pytest.skip(f"the list of fields is not at {_FIELDS}")
     documented = {field["name"] for field in json.loads(_FIELDS.read_text())}
     assert set(_ALIASES.values()) - {"extra"} == documented
 
 
-def test_every_field_is_described():
+def test_the_docstring_describes_every_field():
     described = re.findall(r"^        (\w+): ", TrainingWorkloadSpec.__doc__, re.MULTILINE)
     assert [name for name in described if name != "ValueError"] == list(TrainingWorkloadSpec.model_fields)
 
 
-def test_every_field_is_wrapped_as_runai_wants_it():
+def test_every_field_has_the_wire_format_of_runai():
     spec = TrainingWorkloadSpec(**{name: value for name, (value, _) in EVERY.items()})
     assert spec.to_wire() == {_ALIASES[name]: sent for name, (_, sent) in EVERY.items()}
 
 
-@pytest.mark.parametrize("name", ALONE)
-def test_fields_that_exclude_others_are_wrapped_too(name):
-    value, sent = ALONE[name]
+@pytest.mark.parametrize("name", EXCLUSIVE)
+def test_fields_that_exclude_others_have_the_wire_format_of_runai(name):
+    value, sent = EXCLUSIVE[name]
     assert TrainingWorkloadSpec(**{name: value}).to_wire() == {_ALIASES[name]: sent}
 
 
-def test_what_is_sent_is_read_back_as_it_was():
+def test_a_spec_survives_a_round_trip_through_the_wire_format():
     spec = TrainingWorkloadSpec(**{name: value for name, (value, _) in EVERY.items()})
     assert TrainingWorkloadSpec.from_wire(spec.to_wire()) == spec
 
 
-def test_it_survives_a_journey_as_json():
+def test_a_spec_survives_a_round_trip_through_json():
     spec = TrainingWorkloadSpec(**{name: value for name, (value, _) in EVERY.items()})
     assert TrainingWorkloadSpec(**json.loads(json.dumps(spec.to_dict()))) == spec
 
 
-def test_fields_go_by_runais_names_as_well():
+def test_fields_are_accepted_by_upstream_names():
     assert TrainingWorkloadSpec(gpuMemory="8G") == TrainingWorkloadSpec(gpu_memory="8G")
 
 
 @pytest.mark.parametrize("part", ["spec", "masterSpec"])
 @pytest.mark.parametrize("name", ["trainingworkload.yml", "distributedworkload.yml"])
-def test_the_examples_make_a_round_trip(name, part):
-    raw = example(name).get(part, {})
+def test_example_manifests_survive_a_round_trip(name, part):
+    raw = load_example(name).get(part, {})
     assert TrainingWorkloadSpec.from_wire(raw).to_wire() == raw
 
 
-def test_what_the_model_does_not_know_is_sent_as_it_is():
-    assert TrainingWorkloadSpec.from_wire(example("trainingworkload.yml")["spec"]).extra == {"gpuDevices": {"value": 8}}
+def test_an_unknown_field_is_kept_as_extra():
+    assert TrainingWorkloadSpec.from_wire(load_example("trainingworkload.yml")["spec"]).extra == {
+        "gpuDevices": {"value": 8}
+    }
 
 
-def test_a_member_that_the_model_does_not_know_is_sent_as_it_is():
+def test_an_unknown_member_of_an_item_is_kept_as_extra():
     raw = {"pvcs": {"items": {"a": {"value": {"path": "/data", "accessModes": {"readWriteMany": True}}}}}}
     spec = TrainingWorkloadSpec.from_wire(raw)
     assert spec.pvcs["a"].extra == {"accessModes": {"readWriteMany": True}}
     assert spec.to_wire() == raw
 
 
-def test_a_value_that_is_wrapped_unusually_is_kept_as_it_is():
+def test_a_value_in_another_wire_format_is_kept_unchanged():
     raw = {"cpu": {"value": "1", "locked": True}}
     assert TrainingWorkloadSpec.from_wire(raw).to_wire() == raw
 
 
-def test_what_a_server_sets_itself_is_read():
+def test_internal_fields_from_the_server_are_accepted():
     raw = {"userId": {"value": "7"}, "ingressUrl": {"value": "https://x"}}
     assert TrainingWorkloadSpec.from_wire(raw).to_wire() == raw
 
 
 @pytest.mark.parametrize("value", ["", "text", 0, False, {}, {"label": "text", "": 1}, {"a": {"path": "/data"}}])
-def test_unwrapping_undoes_wrapping(value):
+def test_unwrap_is_the_inverse_of_wrap(value):
     assert wire.unwrap(wire.wrap(value)) == value
 
 
 REFUSED = [
     ({"name": "a", "name_prefix": "b"}, "name and name_prefix exclude each other"),
-    ({"pod_affinity_topology": "zone"}, "pod_affinity_topology count only with pod_affinity"),
-    ({"pod_affinity": False, "pod_affinity_scheduling_rule": "soft"}, "only with pod_affinity"),
+    ({"pod_affinity_topology": "zone"}, "pod_affinity_topology requires pod_affinity"),
+    ({"pod_affinity": False, "pod_affinity_scheduling_rule": "soft"}, "requires pod_affinity; set pod_affinity=True"),
     ({"pod_affinity": True, "pod_affinity_scheduling_rule": "firm"}, "'hard' or 'soft'"),
     ({"run_as_uid": 1000}, "set run_as_user=True"),
     ({"run_as_user": False, "run_as_gid": 1000}, "set run_as_user=True"),
     ({"run_as_user": True, "run_as_non_root": True, "run_as_uid": 0}, "0 is root"),
-    ({"parallelism": 3, "completions": 2}, "parallelism: 3 is more than completions, 2"),
-    ({"gpu": 1.5}, "neither a whole number nor a part"),
+    ({"parallelism": 3, "completions": 2}, "parallelism: 3 is more than completions=2"),
+    ({"gpu": 1.5}, "neither a whole number nor a fraction"),
     ({"gpu": 1, "gpu_memory": "8G"}, "gpu and gpu_memory exclude each other"),
     ({"gpu_memory": "8G", "mig_profile": "1g.5gb"}, "gpu_memory and mig_profile exclude each other"),
     ({"gpu": True}, "must be a quantity"),
     ({"cpu": "lots"}, "'lots' is not a quantity"),
-    ({"cpu": 4, "cpu_limit": 2}, "cpu: 4 is more than cpu_limit, 2"),
+    ({"cpu": 4, "cpu_limit": 2}, "cpu: 4 is more than cpu_limit=2"),
     ({"memory": "2Gi", "memory_limit": "1Gi"}, "memory: 2Gi is more than memory_limit"),
     ({"service_type": "Ingress"}, "'LoadBalancer', 'NodePort' or 'ClusterIP'"),
     ({"seccomp_profile_type": "Localhost"}, "'RuntimeDefault' or 'Unconfined'"),
     ({"image_pull_policy": "sometimes"}, "'Always', 'IfNotPresent' or 'Never'"),
     ({"usage": "Other"}, "'Template' or 'Submit'"),
-    ({"usage": "Template", "base_workload": "x"}, "a template has none"),
-    ({"ingress_url": "x"}, "ingress_url: it is internal to Run:ai"),
-    ({"userId": "x"}, "user_id: Run:ai sets it"),
+    ({"usage": "Template", "base_workload": "x"}, "a template cannot inherit"),
+    ({"ingress_url": "x"}, "ingress_url: internal to Run:ai"),
+    ({"userId": "x"}, "user_id: set by Run:ai"),
     ({"gpuDevices": 8}, "unknown field gpuDevices.*extra={'gpuDevices'"),
-    ({"gpu": 1, "extra": {"gpu": {"value": "2"}}}, "extra: gpu is given by gpu too"),
-    ({"gpu_memory": "8G", "gpuMemory": "4G"}, "gpuMemory is given by its Python name too"),
+    ({"gpu": 1, "extra": {"gpu": {"value": "2"}}}, "extra: gpu is also set as the field gpu"),
+    ({"gpu_memory": "8G", "gpuMemory": "4G"}, "gpuMemory is also set by its Python name"),
     ({"backoff_limit": -1}, "backoff_limit: Input should be greater than or equal to 0"),
     ({"backoff_limit": True}, "must be a number"),
     ({"active": "yes"}, "active: Input should be a valid boolean"),
     ({"ports": {"http": {"container": 0}}}, "ports.http.item.container"),
-    ({"pvcs": {"a": {"path": "/a", "existing_pvc": True}}}, "an existing claim needs its claim_name"),
-    ({"pvcs": {"a": {"path": "/a", "claim_name": "c", "existing_pvc": True, "size": "1Gi"}}}, "of a new claim"),
-    ({"tolerations": {"a": {"key": "k", "operator": "Exists", "value": "v"}}}, "operator Exists has no value"),
-    ({"tolerations": {"a": {"value": "v"}}}, "give a key"),
-    ({"tolerations": {"a": {"key": "k", "seconds": 5}}}, "effect NoExecute only"),
-    ({"supplemental_groups": ["1;2"]}, "with ';' between"),
+    ({"pvcs": {"a": {"path": "/a", "existing_pvc": True}}}, "claim_name is missing"),
+    ({"pvcs": {"a": {"path": "/a", "claim_name": "c", "existing_pvc": True, "size": "1Gi"}}}, "for a new claim only"),
+    (
+        {"tolerations": {"a": {"key": "k", "operator": "Exists", "value": "v"}}},
+        "value is not allowed with operator Exists",
+    ),
+    ({"tolerations": {"a": {"value": "v"}}}, "key is missing"),
+    ({"tolerations": {"a": {"key": "k", "seconds": 5}}}, "seconds requires effect NoExecute"),
+    ({"supplemental_groups": ["1;2"]}, "without the separator ';'"),
     ({"environment": {"A": {"name": "s"}}}, "name and key"),
-    ({"ports": {"http": {"container": 80, "extra": {"external": 1}}}}, "extra: external has a field of its own"),
+    ({"ports": {"http": {"container": 80, "extra": {"external": 1}}}}, "extra: external is a field of this model"),
 ]
 
 
 @pytest.mark.parametrize(("fields", "reason"), REFUSED, ids=[" ".join(fields) for fields, _ in REFUSED])
-def test_what_cannot_be_right_is_refused_in_one_line(fields, reason):
+def test_invalid_fields_are_refused_in_one_line(fields, reason):
     with pytest.raises(ValueError, match=reason) as refused:
         TrainingWorkloadSpec(**fields)
     assert len(str(refused.value).splitlines()) == 1
 
 
-def test_what_a_base_workload_may_say_is_not_missed():
+def test_a_required_field_may_be_inherited_from_the_base_workload():
     spec = TrainingWorkloadSpec(base_workload="blueprint", run_as_uid=1000, pod_affinity_topology="zone")
     assert spec.run_as_uid == 1000
 
@@ -250,13 +281,13 @@ def test_a_deprecated_field_warns():
         TrainingWorkloadSpec(node_pool="default")
 
 
-def test_fields_are_laid_over_others_item_by_item():
-    under = TrainingWorkloadSpec(gpu=1, environment={"A": "1", "B": "2"})
-    spec = TrainingWorkloadSpec(environment={"B": Removed(), "C": "3"}).over(under)
+def test_fields_are_merged_item_by_item():
+    base = TrainingWorkloadSpec(gpu=1, environment={"A": "1", "B": "2"})
+    spec = TrainingWorkloadSpec(environment={"B": Removed(), "C": "3"}).merge_over(base)
     assert spec == TrainingWorkloadSpec(gpu=1, environment={"A": "1", "B": Removed(), "C": "3"})
 
 
-def test_the_model_is_loaded_by_nobody_who_does_not_ask_for_it():
+def test_importing_requests_and_options_does_not_load_the_model():
     code = "import sys, trainer_core.request, trainer_core.options; print('trainer_core.runai.spec' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from trainer_core import packaging
-from trainer_core.inside import result
+from trainer_core.node import termination
+from trainer_core.packaging import serializer
 
 #: An interpreter without anything installed, trainer_core included.
 BARE = (sys.executable, "-I", "-S")
@@ -54,7 +54,7 @@ class Node:
         """Start one process of the node."""
         # Replaced, never written over: another process of the node may be reading it.
         payload, new = self.folder / "payload.json", self.folder / "payload.new"
-        new.write_text(code if isinstance(code, str) else packaging.payload(code), encoding="utf-8")
+        new.write_text(code if isinstance(code, str) else serializer.payload(code), encoding="utf-8")
         new.replace(payload)
         settings = {
             "PATH": os.environ["PATH"],
@@ -63,7 +63,7 @@ class Node:
             "TRAINJOB_OUTPUT_PATH": str(self.folder / "output"),
         }
         return subprocess.Popen(
-            [*python, str(self.shipped / packaging.BOOTSTRAP)],
+            [*python, str(self.shipped / serializer.BOOTSTRAP)],
             env={**settings, **env},
             cwd=self.folder,
             stdout=subprocess.PIPE,
@@ -75,7 +75,7 @@ class Node:
     def end(self, process: subprocess.Popen[str]) -> Ended:
         """Wait for a process and read what the node reports."""
         stdout, stderr = process.communicate(timeout=60)
-        record = result.parse_record(self.log.read_bytes()) if self.log.exists() else None
+        record = termination.parse_record(self.log.read_bytes()) if self.log.exists() else None
         return Ended(process.returncode, stdout, stderr, record)
 
     def run(self, code: dict[str, Any] | str, python: tuple[str, ...] = BARE, **env: str) -> Ended:

@@ -11,12 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from node_process import BARE, FULL, Node, module_of, plain
 
-from trainer_core import packaging
-from trainer_core.inside import bootstrap
+from trainer_core.node import bootstrap
+from trainer_core.packaging import serializer
 
 users = module_of(Path(__file__).parent / "data" / "users_functions.py")
 
@@ -30,7 +29,7 @@ JSON = st.recursive(
 @pytest.fixture(scope="session")
 def shipped(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shipped files ü")
-    packaging.ship(folder)
+    serializer.ship(folder)
     return folder
 
 
@@ -45,7 +44,7 @@ def node(tmp_path, shipped):
 @pytest.mark.parametrize("python", [BARE, FULL], ids=["bare", "installed"])
 @pytest.mark.parametrize("function", users.WORKING, ids=lambda function: function.__name__)
 def test_a_function_returns_there_what_it_returns_here(node, function, python):
-    ended = node.run(packaging.package(function), python)
+    ended = node.run(serializer.package(function), python)
 
     assert ended.result == plain(function())
 
@@ -53,7 +52,7 @@ def test_a_function_returns_there_what_it_returns_here(node, function, python):
 def test_ninety_kilobytes_of_source_arrive(node, tmp_path):
     lines = "\n".join(f"    lines.append('line {i} \"$HOME\" `id` ü')" for i in range(2200))
     big = module_of(tmp_path / "big.py", f"def train():\n    lines = []\n{lines}\n    return [len(lines), lines[-1]]\n")
-    code = packaging.package(big.train)
+    code = serializer.package(big.train)
 
     assert len(code["text"]) > 90_000
     assert node.run(code).result == big.train()
@@ -63,7 +62,7 @@ def test_inspect_and_traceback_show_the_users_source(node, tmp_path):
     text = "def train():\n    import inspect, sys\n    me = sys._getframe().f_code\n    return inspect.getsource(me)\n"
     module = module_of(tmp_path / "shown.py", text)
 
-    assert node.run(packaging.package(module.train)).result == text
+    assert node.run(serializer.package(module.train)).result == text
 
 
 @settings(max_examples=15, deadline=None)
@@ -74,7 +73,7 @@ def test_any_json_arguments_arrive_equal_in_a_process(tmp_path_factory, shipped,
 
     node = Node(tmp_path_factory.mktemp("node"), shipped)
     whole = node.folder / "result.json"
-    node.run(packaging.package(train, args), TRAINJOB_RESULT_URI=str(whole))
+    node.run(serializer.package(train, args), TRAINJOB_RESULT_URI=str(whole))
 
     assert json.loads(whole.read_bytes()) == args
 
@@ -85,7 +84,7 @@ def test_any_json_arguments_arrive_equal(tmp_path_factory, args):
     def train(**given):
         return given
 
-    payload = json.loads(packaging.payload(packaging.package(train, args)))
+    payload = json.loads(serializer.payload(serializer.package(train, args)))
 
     assert bootstrap.call(payload, tmp_path_factory.mktemp("function")) == args
 
@@ -96,13 +95,13 @@ def test_any_text_in_the_source_arrives_equal(tmp_path_factory, text):
     folder = tmp_path_factory.mktemp("literal")
     literal = "'''" + text.replace("'", "\\'") + "'''"
     module = module_of(folder / "literal.py", f"def train():\n    return [{literal}, {text!r}]\n")
-    payload = json.loads(packaging.payload(packaging.package(module.train)))
+    payload = json.loads(serializer.payload(serializer.package(module.train)))
 
     assert bootstrap.call(payload, folder / "function") == [text, text]
 
 
 def test_code_that_was_changed_on_its_way_does_not_run(node):
-    code = packaging.package(users.quotes)
+    code = serializer.package(users.quotes)
     ended = node.run({**code, "text": code["text"] + "#"})
 
     assert ended.code == 1
@@ -116,13 +115,13 @@ def test_a_reference_is_imported_from_the_working_directory(node):
     (node.folder / "recipe.py").write_text(
         "class Recipe:\n    @staticmethod\n    def train(x):\n        return x + 1\n"
     )
-    code = packaging.package("recipe:Recipe.train", {"x": 1}, mode="reference")
+    code = serializer.package("recipe:Recipe.train", {"x": 1}, mode="reference")
 
     assert node.run(code, FULL).result == 2
 
 
 def test_a_module_that_is_missing_is_named(node):
-    ended = node.run(packaging.package("no_such_module:train"))
+    ended = node.run(serializer.package("no_such_module:train"))
 
     assert ended.code == 1
     assert ended.error["type"] == "ModuleNotFoundError"
@@ -131,24 +130,24 @@ def test_a_module_that_is_missing_is_named(node):
 
 
 def test_a_pickled_closure_runs_with_what_it_closes_over(node):
-    assert node.run(packaging.package(users.closure, mode="cloudpickle"), FULL).result == [0.1, "s"]
+    assert node.run(serializer.package(users.closure, mode="cloudpickle"), FULL).result == [0.1, "s"]
 
 
 def test_a_pickled_function_brings_the_helpers_of_its_module(node):
-    code = packaging.package(users.default_from_outside, mode="cloudpickle")
+    code = serializer.package(users.default_from_outside, mode="cloudpickle")
 
     assert node.run(code, FULL).result == 0.1
 
 
 def test_a_pickle_without_cloudpickle_says_how_to_install_it(node):
-    ended = node.run(packaging.package(users.closure, mode="cloudpickle"), BARE)
+    ended = node.run(serializer.package(users.closure, mode="cloudpickle"), BARE)
 
     assert ended.code == 1
     assert 'packages_to_install=["cloudpickle"]' in ended.error["message"]
 
 
 def test_a_pickle_of_another_python_is_refused_before_it_is_read(node):
-    code = packaging.package(users.closure, mode="cloudpickle")
+    code = serializer.package(users.closure, mode="cloudpickle")
     text = "2.7:" + code["text"].partition(":")[2]
     ended = node.run({**code, "text": text, "digest": ""}, FULL)
 
@@ -164,13 +163,13 @@ def test_nothing_of_ours_hides_a_module_of_the_same_name(node):
         import sys
 
         names = ["result", "progress", "files", "function", "contract", "paths", "jsonable", "bootstrap"]
-        return [[n for n in names if importlib.util.find_spec(n)], [p for p in sys.path if p.endswith("inside")]]
+        return [[n for n in names if importlib.util.find_spec(n)], [p for p in sys.path if p.endswith("node")]]
 
-    assert node.run(packaging.package(train)).result == [[], []]
+    assert node.run(serializer.package(train)).result == [[], []]
 
 
 def test_the_modules_beside_the_script_are_named_like_none_of_the_standard_library(shipped):
-    names = {path.stem for path in (shipped / "trainer_core" / "inside").glob("*.py")}
+    names = {path.stem for path in (shipped / "trainer_core" / "node").glob("*.py")}
 
     assert not names & sys.stdlib_module_names
 
@@ -178,12 +177,12 @@ def test_the_modules_beside_the_script_are_named_like_none_of_the_standard_libra
 @pytest.mark.parametrize("python", [BARE, FULL], ids=["bare", "installed"])
 def test_the_public_functions_can_be_imported(node, python):
     def train():
-        from trainer_core.inside.progress import progress
+        from trainer_core.node.progress import progress
 
         progress(step=1, total=1)
         return progress.__name__
 
-    ended = node.run(packaging.package(train), python)
+    ended = node.run(serializer.package(train), python)
 
     assert ended.result == "progress"
     assert ended.stdout == '[trainjob:progress] {"step": 1, "total": 1}\n'
@@ -197,7 +196,7 @@ def test_without_trainer_core_the_shipped_one_is_imported(node):
         update_trainjob_status(100)
         return [str(dataset_path()), str(model_path()), output_path().is_dir()]
 
-    ended = node.run(packaging.package(train), TRAINJOB_DATASET_PATH="/data set")
+    ended = node.run(serializer.package(train), TRAINJOB_DATASET_PATH="/data set")
 
     assert ended.result == ["/data set", "/workspace/model", True]
 
@@ -212,7 +211,7 @@ def test_an_installed_trainer_core_comes_first(node):
 
         return progress
 
-    ended = node.run(packaging.package(train), (sys.executable, "-S"), PYTHONPATH=str(package.parent))
+    ended = node.run(serializer.package(train), (sys.executable, "-S"), PYTHONPATH=str(package.parent))
 
     assert ended.result == "installed"
 
@@ -223,16 +222,16 @@ def test_trainer_core_is_not_imported_unless_the_function_asks_for_it(node):
 
         return [name for name in sys.modules if name.split(".")[0] in ("trainer_core", "pydantic")]
 
-    assert node.run(packaging.package(train), FULL).result == []
+    assert node.run(serializer.package(train), FULL).result == []
 
 
 def test_it_runs_as_a_module_of_an_installed_trainer_core(node, monkeypatch):
     payload, log = node.folder / "payload.json", node.folder / "log.json"
-    payload.write_text(packaging.payload(packaging.package(users.quotes)))
+    payload.write_text(serializer.payload(serializer.package(users.quotes)))
     monkeypatch.setenv("TRAINJOB_PAYLOAD", str(payload))
     monkeypatch.setenv("TRAINJOB_TERMINATION_LOG", str(log))
 
-    assert subprocess.run([sys.executable, "-m", "trainer_core.inside.bootstrap"], check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-m", "trainer_core.node.bootstrap"], check=False).returncode == 0
     assert json.loads(log.read_bytes()) == {"result": users.quotes()}
 
 
@@ -250,7 +249,7 @@ def test_a_child_process_can_import_the_function_it_is_given(node, method):
         child.join()
         return child.exitcode
 
-    ended = node.run(packaging.package(train, {"method": method}))
+    ended = node.run(serializer.package(train, {"method": method}))
 
     assert ended.result == 0
     assert ended.stdout == "inner\n"
@@ -259,7 +258,7 @@ def test_a_child_process_can_import_the_function_it_is_given(node, method):
 def test_a_read_only_payload_is_no_hindrance(node):
     (node.folder / "function").write_text("in the way")
 
-    assert node.run(packaging.package(users.quotes)).result == users.quotes()
+    assert node.run(serializer.package(users.quotes)).result == users.quotes()
 
 
 def test_code_is_written_only_where_nobody_else_can_write(node):
@@ -267,12 +266,12 @@ def test_code_is_written_only_where_nobody_else_can_write(node):
     folder.mkdir()
     folder.chmod(0o777)
 
-    assert node.run(packaging.package(users.quotes)).result == users.quotes()
+    assert node.run(serializer.package(users.quotes)).result == users.quotes()
     assert list(folder.iterdir()) == []
 
 
 def test_what_is_written_is_readable_by_its_owner_only(node):
-    node.run(packaging.package(users.quotes))
+    node.run(serializer.package(users.quotes))
     modes = {stat.S_IMODE(path.stat().st_mode) for path in [node.log, *(node.folder / "function").glob("*.py")]}
 
     assert modes == {0o600}
@@ -286,7 +285,7 @@ def test_a_print_shows_at_once_and_whatever_it_holds(node):
 
         os._exit(0)  # Skips the flush at exit.
 
-    assert node.run(packaging.package(train)).stdout == "half a pair \\ud800\n"
+    assert node.run(serializer.package(train)).stdout == "half a pair \\ud800\n"
 
 
 # ---- ending --------------------------------------------------------------------------------------------------
@@ -299,7 +298,7 @@ def test_an_exception_is_reported_with_the_users_frames_only(node):
 
         step()
 
-    ended = node.run(packaging.package(train))
+    ended = node.run(serializer.package(train))
 
     assert ended.code == 1
     assert (ended.error["type"], ended.error["message"], ended.error["rank"]) == ("ValueError", "loss is NaN", 0)
@@ -311,7 +310,7 @@ def test_an_exception_is_reported_with_the_users_frames_only(node):
 
 
 def test_arguments_that_the_function_does_not_take_are_an_error_of_one_line(node):
-    code = packaging.package(users.quotes)
+    code = serializer.package(users.quotes)
     ended = node.run({**code, "args": {"epochs": 3}})
 
     assert ended.code == 1
@@ -327,7 +326,7 @@ def test_an_exception_that_cannot_be_shown_is_still_reported(node):
 
         raise Odd
 
-    ended = node.run(packaging.package(train))
+    ended = node.run(serializer.package(train))
 
     assert ended.code == 1
     assert ended.error["type"].endswith("Odd")
@@ -340,7 +339,7 @@ def test_sys_exit_ends_the_process_as_everywhere(node, given, code):
 
         sys.exit(given)
 
-    ended = node.run(packaging.package(train, {"given": given}))
+    ended = node.run(serializer.package(train, {"given": given}))
     kind = (ended.record or {}).get("error", {}).get("type", "result")
 
     assert ended.code == code
@@ -355,7 +354,7 @@ def test_a_signal_ends_the_process_as_everywhere_and_reports_nothing(node, name)
         print("ready", flush=True)
         time.sleep(60)
 
-    process = node.start(packaging.package(train))
+    process = node.start(serializer.package(train))
     assert process.stdout is not None
     process.stdout.readline()
     process.send_signal(getattr(signal, name))
@@ -367,10 +366,10 @@ def test_a_signal_ends_the_process_as_everywhere_and_reports_nothing(node, name)
 
 def test_a_coroutine_that_nobody_awaited_is_an_error(node):
     (node.folder / "recipe.py").write_text("async def train():\n    return 1\n")
-    ended = node.run(packaging.package("recipe:train"), FULL)
+    ended = node.run(serializer.package("recipe:train"), FULL)
 
     assert ended.code == 1
-    assert "neither async nor a generator" in ended.error["message"]
+    assert "not async and not a generator" in ended.error["message"]
 
 
 @pytest.mark.parametrize("payload", ["", "[]", '{"kind": "source"', '{"kind": "shell", "text": "", "entry": ""}'])
@@ -402,7 +401,7 @@ def by_rank(fails=()):
             raise ValueError(f"rank {rank} fails")
         return rank
 
-    return packaging.package(train, {"fails": list(fails)})
+    return serializer.package(train, {"fails": list(fails)})
 
 
 def test_of_three_ranks_only_the_first_reports(node):
@@ -448,12 +447,12 @@ def test_after_a_restart_by_torchrun_the_earlier_error_no_longer_counts(node):
 
 
 def test_what_is_shipped_parses_on_python_3_8():
-    for path, text in packaging.shipped_files().items():
+    for path, text in serializer.shipped_files().items():
         assert ast.parse(text, filename=path, feature_version=(3, 8))
 
 
 def test_what_is_shipped_imports_the_standard_library_only():
-    trees = [ast.parse(text) for text in packaging.shipped_files().values()]
+    trees = [ast.parse(text) for text in serializer.shipped_files().values()]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     imported |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
@@ -462,12 +461,12 @@ def test_what_is_shipped_imports_the_standard_library_only():
 
 
 def test_shipping_again_changes_nothing(tmp_path):
-    packaging.ship(tmp_path)
+    serializer.ship(tmp_path)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.py")}
-    packaging.ship(tmp_path)
+    serializer.ship(tmp_path)
 
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.py")} == before
-    assert (tmp_path / packaging.BOOTSTRAP) in before
+    assert (tmp_path / serializer.BOOTSTRAP) in before
 
 
 # ---- torchrun ------------------------------------------------------------------------------------------------
@@ -495,7 +494,7 @@ def test_under_torchrun_the_ranks_share_work_and_the_first_reports(node):
         dist.destroy_process_group()
         return {"total": total.item(), "rank": rank}
 
-    ended = node.run(packaging.package(train, {"rows": 4}), TORCHRUN, OMP_NUM_THREADS="1")
+    ended = node.run(serializer.package(train, {"rows": 4}), TORCHRUN, OMP_NUM_THREADS="1")
 
     assert ended.result == {"total": 12.0, "rank": 0}
 
@@ -509,7 +508,7 @@ def test_under_torchrun_the_error_of_another_rank_is_the_one_reported(node):
             raise ValueError("rank 1 fails")
         time.sleep(60)  # torchrun ends this one.
 
-    ended = node.run(packaging.package(train), TORCHRUN, OMP_NUM_THREADS="1")
+    ended = node.run(serializer.package(train), TORCHRUN, OMP_NUM_THREADS="1")
 
     assert ended.code == 1
     assert (ended.error["rank"], ended.error["message"]) == (1, "rank 1 fails")

@@ -1,4 +1,4 @@
-"""Facts in, a diagnosis out."""
+"""Facts about a failed job in, its diagnosis out."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import signal
 
 import pytest
 
-from trainer_core.diagnosis import Facts, StepFacts, diagnose
-from trainer_core.outcome import Category
+from trainer_core.jobs import Category
+from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
 
 
-def test_an_exception_is_the_users_and_a_retry_does_not_help():
+def test_an_exception_is_a_user_error_and_not_retryable():
     step = StepFacts("node-0", 1, "host", "ValueError", "bad shape\nmore", "Traceback …", ["a", "b"])
     diagnosis = diagnose(Facts(steps=[step]))
 
@@ -19,20 +19,20 @@ def test_an_exception_is_the_users_and_a_retry_does_not_help():
     assert (diagnosis.traceback, diagnosis.log_tail, diagnosis.retryable) == ("Traceback …", ("a", "b"), False)
 
 
-def test_the_step_with_an_exception_of_its_own_is_the_cause():
+def test_the_step_with_an_exception_is_the_cause():
     peers = [StepFacts("node-1", 1), StepFacts("node-0", 1, error_type="KeyError", error_message="'x'")]
 
     assert diagnose(Facts(steps=peers)).step == "node-0"
 
 
-def test_a_step_killed_from_outside_can_be_retried():
+def test_a_killed_step_is_retryable():
     diagnosis = diagnose(Facts(steps=[StepFacts("node-0", -9)]))
 
     assert (diagnosis.category, diagnosis.retryable) == (Category.INFRASTRUCTURE, True)
     assert "SIGKILL" in diagnosis.reason
 
 
-def test_a_worker_that_torchrun_saw_killed_can_be_retried():
+def test_a_worker_that_torchrun_reports_as_killed_is_retryable():
     tail = ["W1120 …", "  traceback : Signal 9 (SIGKILL) received by PID 4242", "===="]
 
     assert diagnose(Facts(steps=[StepFacts("node-0", 1, log_tail=tail)])).category is Category.INFRASTRUCTURE
@@ -46,14 +46,14 @@ def test_lack_of_memory_has_its_own_category(step):
 
 
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGABRT", "SIGBUS"])
-def test_a_crash_in_native_code_is_the_users_and_a_retry_does_not_help(name):
+def test_a_crash_in_native_code_is_a_user_error_and_not_retryable(name):
     diagnosis = diagnose(Facts(steps=[StepFacts("node-0", -signal.Signals[name])]))
 
     assert (diagnosis.category, diagnosis.retryable) == (Category.USER_CODE, False)
     assert f"crashed with {name}" in diagnosis.reason
 
 
-def test_a_worker_that_torchrun_saw_crash_is_the_users():
+def test_a_worker_that_torchrun_reports_as_crashed_is_a_user_error():
     tail = ["  traceback : Signal 11 (SIGSEGV) received by PID 4242"]
 
     assert diagnose(Facts(steps=[StepFacts("node-0", 1, log_tail=tail)])).category is Category.USER_CODE
@@ -64,18 +64,18 @@ def test_exit_codes_of_a_shell_are_explained(code, means):
     assert means in diagnose(Facts(steps=[StepFacts("node-0", code)])).reason
 
 
-def test_the_exit_code_that_the_function_chose_is_told_though_torchrun_ends_with_another():
+def test_the_exit_code_of_the_function_replaces_that_of_torchrun():
     left = StepFacts("node-0", 1, error_type="SystemExit", error_message="3")
     assert diagnose(Facts(steps=[left])).exit_code == 3
 
 
-def test_what_a_step_said_is_told_with_its_exit_code():
+def test_the_message_of_a_step_follows_its_exit_code():
     step = StepFacts("node-0", 2, message="usage: train [-h]")
 
     assert diagnose(Facts(steps=[step])).reason == "it ended with exit code 2: usage: train [-h]"
 
 
-def test_a_message_stands_alone_where_there_is_no_exit_code():
+def test_without_an_exit_code_the_message_is_the_reason():
     assert diagnose(Facts(steps=[StepFacts("node-0", message="it was full")])).reason == "it was full"
 
 
@@ -86,7 +86,7 @@ def test_a_message_stands_alone_where_there_is_no_exit_code():
         (StepFacts("node-1", node_lost="its machine is gone"), Category.NODE_LOST),
     ],
 )
-def test_the_step_that_lost_its_machine_is_the_cause_of_what_its_peers_raised(step, category):
+def test_the_step_that_lost_its_machine_is_the_cause_of_its_peers_exceptions(step, category):
     diagnosis = diagnose(Facts(steps=[StepFacts("node-0", 1, error_type="DistBackendError"), step]))
 
     assert (diagnosis.category, diagnosis.step, diagnosis.retryable) == (category, "node-1", True)
@@ -98,16 +98,16 @@ def test_the_step_that_lost_its_machine_is_the_cause_of_what_its_peers_raised(st
         (Facts(rejected="denied"), Category.REJECTED, False),
         (Facts(unschedulable="no machine"), Category.SCHEDULING, True),
         (Facts(image_error="not found"), Category.IMAGE, False),
-        (Facts(image_error="registry is away", passing=True), Category.IMAGE, True),
+        (Facts(image_error="registry is away", transient=True), Category.IMAGE, True),
         (Facts(infrastructure_error="no volume"), Category.INFRASTRUCTURE, True),
         (Facts(deadline_error="ran too long"), Category.DEADLINE, False),
     ],
 )
-def test_what_keeps_a_job_from_running_has_its_category(facts, category, retryable):
+def test_each_obstacle_has_its_category(facts, category, retryable):
     assert (diagnose(facts).category, diagnose(facts).retryable) == (category, retryable)
 
 
-def test_what_keeps_a_step_from_running_names_the_step():
+def test_an_obstacle_names_the_affected_step():
     diagnosis = diagnose(Facts(steps=[StepFacts("node-3", node="gpu-7")], unschedulable="no machine"))
 
     assert (diagnosis.step, diagnosis.node, diagnosis.reason) == ("node-3", "gpu-7", "no machine")
@@ -116,41 +116,41 @@ def test_what_keeps_a_step_from_running_names_the_step():
 @pytest.mark.parametrize(
     ("step", "code", "helps"), [("dataset-initializer", 75, True), ("dataset-initializer", 1, False)]
 )
-def test_an_initializer_says_by_its_exit_code_whether_a_retry_helps(step, code, helps):
+def test_the_exit_code_of_an_initializer_decides_whether_it_is_retryable(step, code, helps):
     diagnosis = diagnose(Facts(steps=[StepFacts(step, code, log_tail=["dataset: the storage wants fewer requests"])]))
 
     assert (diagnosis.category, diagnosis.retryable) == (Category.INITIALIZER, helps)
 
 
-def test_the_exit_code_of_an_initializer_means_nothing_at_a_node():
+def test_the_retry_exit_code_of_an_initializer_has_no_meaning_for_a_node():
     assert not diagnose(Facts(steps=[StepFacts("node-0", 75)])).retryable
 
 
-def test_an_initializer_gives_its_last_line_as_reason():
+def test_the_reason_of_an_initializer_is_its_last_log_line():
     step = StepFacts("dataset-initializer", 1, log_tail=["fetching", "dataset: /x does not exist", ""])
     diagnosis = diagnose(Facts(steps=[step]))
 
     assert (diagnosis.category, diagnosis.reason) == (Category.INITIALIZER, "dataset: /x does not exist")
 
 
-def test_cancelling_stands_above_everything_it_caused():
+def test_a_cancelled_job_is_deleted_whatever_its_steps_report():
     facts = Facts(steps=[StepFacts("node-0", -15)], cancelled=True)
 
     assert diagnose(facts).category is Category.DELETED
 
 
-def test_a_passed_deadline_names_its_seconds():
+def test_the_reason_of_a_passed_deadline_names_its_seconds():
     diagnosis = diagnose(Facts(deadline_seconds=60))
 
     assert diagnosis.category is Category.DEADLINE
     assert "60 s" in diagnosis.reason
 
 
-def test_what_it_runs_in_could_not_be_made():
+def test_an_environment_that_could_not_be_built_is_an_image_error():
     assert diagnose(Facts(image_error="installing x failed")).category is Category.IMAGE
 
 
-def test_where_nothing_else_is_known_the_systems_words_are_told():
+def test_the_message_of_the_system_is_the_last_resort():
     diagnosis = diagnose(Facts(message="jobset failed"))
 
     assert (diagnosis.category, diagnosis.reason, diagnosis.retryable) == (
@@ -160,13 +160,14 @@ def test_where_nothing_else_is_known_the_systems_words_are_told():
     )
 
 
-def test_nothing_known_is_said_honestly():
+def test_without_facts_the_reason_refers_to_the_log():
     diagnosis = diagnose(Facts())
 
-    assert (diagnosis.category, diagnosis.reason) == (Category.INFRASTRUCTURE, "it failed and nothing says why")
+    assert diagnosis.category is Category.INFRASTRUCTURE
+    assert diagnosis.reason == "it failed without a reported reason; see its log"
 
 
-def test_what_torchrun_tells_of_a_failure_does_not_push_out_the_functions_own_lines():
+def test_the_log_tail_ends_before_the_report_of_torchrun():
     told = [
         "E1121 17:00:00.1 77 torch/distributed/elastic/multiprocessing/api.py:999] failed (exitcode: 3) local_rank: 0",
         *(f"  torchrun line {number}" for number in range(40)),

@@ -1,4 +1,4 @@
-"""DistributedConfig: the attributes, types and defaults of Kale's, and what it makes of objects and dicts."""
+"""DistributedConfig: attributes, types and defaults of Kale's class, and conversion of objects and dicts."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from kubernetes.client import (
     V1Toleration,
 )
 
-from trainer_core import DistributedConfig, build
-from trainer_core.backends.kubernetes.backend import KubernetesBackend
+from trainer_core import DistributedConfig, request_builder
+from trainer_core.backends.trainer_v2.backend import KubernetesBackend
 from trainer_core.client import backend_for
-from trainer_core.named_options import options_from
 from trainer_core.request import TrainJobRequest
+from trainer_core.request_builder import parse_options
 
-#: As the reference's example has it.
+#: The example of the reference.
 POD_IP = {"name": "MY_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
 POD_IP_OBJECT = V1EnvVar(
     name="MY_POD_IP", value_from=V1EnvVarSource(field_ref=V1ObjectFieldSelector(field_path="status.podIP"))
@@ -42,7 +42,7 @@ POLICY = {"activeDeadlineSeconds": 60, "ttlSecondsAfterFinished": 300, "suspend"
 
 
 class SchedulingPolicy:
-    """As the kubeflow-training package has them: attributes, and a map to what they are called on the wire."""
+    """A model of the kubeflow-training package: attributes and a map to the field names of the API."""
 
     attribute_map: ClassVar = {"queue": "queue", "min_available": "minAvailable"}
 
@@ -65,17 +65,17 @@ class RunPolicy:
 
 
 class Model:
-    """As pydantic's models write themselves."""
+    """A model with pydantic's `model_dump`."""
 
     def model_dump(self, *, by_alias, exclude_none, mode):
         return {"backoffLimit" if by_alias else "backoff_limit": 1, **({} if exclude_none else {"suspend": None})}
 
 
 def request_of(*options):
-    return TrainJobRequest.parse(build.plain(backend=KubernetesBackend, options=list(options)))
+    return TrainJobRequest.parse(request_builder.build_request_data(backend=KubernetesBackend, options=list(options)))
 
 
-def test_it_has_the_attributes_and_defaults_of_the_reference():
+def test_attributes_and_defaults_match_the_reference():
     defaults = {item.name: getattr(DistributedConfig(), item.name) for item in dataclasses.fields(DistributedConfig)}
     assert defaults == {
         "env": [],
@@ -91,13 +91,13 @@ def test_it_has_the_attributes_and_defaults_of_the_reference():
     }
 
 
-def test_two_configurations_share_no_default():
+def test_default_values_are_not_shared():
     DistributedConfig().env.append(V1EnvVar(name="A"))
     assert DistributedConfig().env == []
 
 
 @pytest.mark.parametrize("given", [[POD_IP], POD_IP, [POD_IP_OBJECT], POD_IP_OBJECT, (POD_IP,)])
-def test_a_dict_becomes_the_object_that_it_stands_for(given):
+def test_a_dict_is_converted_to_the_kubernetes_object(given):
     assert DistributedConfig(env=given).env == [POD_IP_OBJECT]
 
 
@@ -108,20 +108,20 @@ def test_lists_may_mix_objects_and_dicts():
     assert found[0] is given
 
 
-def test_every_field_of_kubernetes_is_of_its_class():
+def test_every_kubernetes_field_has_its_class():
     config = DistributedConfig(env_from=[{"secretRef": {"name": "hub"}}], affinity=AFFINITY)
     assert config.env_from == [V1EnvFromSource(secret_ref=V1SecretEnvSource(name="hub"))]
     assert isinstance(config.affinity, V1Affinity)
     assert isinstance(config.affinity.node_affinity, V1NodeAffinity)
 
 
-def test_objects_of_the_asynchronous_client_serve_as_well():
+def test_objects_of_the_async_client_are_accepted():
     assert DistributedConfig(env=[kubernetes_asyncio.client.V1EnvVar(name="A", value="b")]).env == [
         V1EnvVar(name="A", value="b")
     ]
 
 
-def test_what_is_in_it_comes_out_in_the_spelling_of_kubernetes():
+def test_to_dict_uses_kubernetes_field_names():
     config = DistributedConfig(env=[POD_IP_OBJECT], affinity=AFFINITY, limits={"cpu": 1}, run_policy=POLICY)
     assert config.to_dict() == {
         "env": [POD_IP],
@@ -150,12 +150,12 @@ def test_what_is_in_it_comes_out_in_the_spelling_of_kubernetes():
             {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}},
             "affinity.podAffinity.required.* must be a list, got dict",
         ),
-        ({"limits": {"cpus": 1}}, "resource 'cpus' is not known"),
+        ({"limits": {"cpus": 1}}, "resource 'cpus' is unknown"),
         ({"requests": ["cpu"]}, "requests must be a dict, got list"),
         ({"labels": {"a b": "c"}}, "labels key 'a b'"),
-        ({"node_selector": {"gpu": 1}}, r"node_selector\['gpu'\] must be a text"),
-        ({"run_policy": {"backofLimit": 1}}, "run_policy.backofLimit is not known; run_policy has "),
-        ({"run_policy": {"schedulingPolicy": {"min": 1}}}, "run_policy.schedulingPolicy.min is not known"),
+        ({"node_selector": {"gpu": 1}}, r"node_selector\['gpu'\] must be a string"),
+        ({"run_policy": {"backofLimit": 1}}, "run_policy.backofLimit is unknown; run_policy has "),
+        ({"run_policy": {"schedulingPolicy": {"min": 1}}}, "run_policy.schedulingPolicy.min is unknown"),
         ({"run_policy": {"cleanPodPolicy": "Some"}}, "run_policy.cleanPodPolicy must be one of Running, All, None"),
         ({"run_policy": {"ttlSecondsAfterFinished": 0}}, "run_policy.ttlSecondsAfterFinished must be .* at least 1"),
         ({"run_policy": {"suspend": 1}}, "run_policy.suspend must be true or false, got 1"),
@@ -163,7 +163,7 @@ def test_what_is_in_it_comes_out_in_the_spelling_of_kubernetes():
         ({"run_policy": 5}, "run_policy must be a dict or an object such as V1RunPolicy, got int"),
     ],
 )
-def test_what_kubernetes_does_not_know_is_refused_by_its_path_in_one_line(given, message):
+def test_unknown_fields_are_refused_with_their_path_in_one_line(given, message):
     with pytest.raises(ValueError, match=message) as refused:
         DistributedConfig(**given)
     assert len(str(refused.value).splitlines()) == 1
@@ -181,72 +181,72 @@ def test_what_kubernetes_does_not_know_is_refused_by_its_path_in_one_line(given,
     ],
     ids=["a dict", "a model", "an object of the client"],
 )
-def test_a_run_policy_is_a_dict_or_an_object_like_those_of_the_clients(policy, expected):
+def test_a_run_policy_can_be_a_dict_or_a_client_object(policy, expected):
     config = DistributedConfig(run_policy=policy)
     assert config.run_policy is policy
     assert request_of(config).distributed.run_policy == expected
 
 
-def test_a_run_policy_says_what_a_request_has_words_for_in_those_words():
+def test_run_policy_fields_with_a_request_field_are_moved_there():
     request = request_of(DistributedConfig(run_policy={**POLICY, "managedBy": "kueue.x-k8s.io/multikueue"}))
     assert (request.active_deadline_seconds, request.delete_after_seconds, request.suspend) == (60, 300, True)
     assert request.managed_by == "kueue.x-k8s.io/multikueue"
     assert request.distributed.run_policy == {"backoffLimit": 3}
 
 
-def test_the_operator_that_manages_every_job_of_its_kind_need_not_be_named():
+def test_managed_by_the_training_operator_is_dropped():
     assert request_of(DistributedConfig(run_policy={"managedBy": "kubeflow.org/training-operator"})).managed_by is None
 
 
-def test_what_is_added_to_its_lists_counts():
+def test_items_added_to_its_lists_are_used():
     config = DistributedConfig()
     config.env.append(POD_IP)
     assert request_of(config).distributed.env == (POD_IP,)
 
 
-def test_what_is_added_to_its_lists_is_checked():
+def test_items_added_to_its_lists_are_checked():
     config = DistributedConfig()
     config.env.append({"nmae": "A"})
     with pytest.raises(ValueError, match=r"env\[0\]\.nmae is not known"):
         request_of(config)
 
 
-def test_a_request_with_it_survives_json():
+def test_a_request_with_it_round_trips_through_json():
     config = DistributedConfig(env=[POD_IP], limits={"gpu": 1}, affinity=AFFINITY, labels={"team": "vision"})
     request = request_of(config)
     assert TrainJobRequest.from_json(request.to_json()) == request
     assert request.distributed.limits == {"nvidia.com/gpu": "1"}
 
 
-def test_more_requested_than_allowed_is_refused():
-    with pytest.raises(ValueError, match="requests of memory, 4Gi, are more than its limits, 2G"):
+def test_requests_over_limits_are_refused():
+    with pytest.raises(ValueError, match=r"requests of memory \(4Gi\) exceed its limits \(2G\)"):
         request_of(DistributedConfig(requests={"memory": "4Gi"}, limits={"memory": "2G"}))
 
 
-def test_what_an_orchestrator_fills_in_passes():
+def test_template_placeholders_are_accepted():
     templated = DistributedConfig(
         env=[{"name": "DAY", "value": "{{ ds }}"}],
         limits={"memory": "{{ params.memory }}"},
         tolerations=[{"tolerationSeconds": "{{ params.patience }}"}],
         run_policy={"activeDeadlineSeconds": "{{ params.deadline }}", "suspend": "{{ params.suspend }}"},
     )
-    spec = build.plain(backend=KubernetesBackend, options=[templated])
+    spec = request_builder.build_request_data(backend=KubernetesBackend, options=[templated])
     assert spec["distributed"]["env"] == [{"name": "DAY", "value": "{{ ds }}"}]
 
 
 @pytest.mark.parametrize("settings", [{"nodeSelector": {"gpu": "h100"}}, {"node_selector": {"gpu": "h100"}}])
-def test_it_is_an_option_by_its_name(settings):
+def test_it_can_be_used_as_a_named_option(settings):
     expected = DistributedConfig(env=[POD_IP], node_selector={"gpu": "h100"})
-    assert options_from([{"DistributedConfig": {"env": [POD_IP], **settings}}]) == [expected]
+    assert parse_options([{"DistributedConfig": {"env": [POD_IP], **settings}}]) == [expected]
 
 
 @pytest.mark.parametrize("backend", ["local", "debug"])
-def test_it_is_refused_by_its_name_where_there_is_no_cluster(backend):
+def test_it_is_refused_by_backends_without_kubernetes(backend):
     with pytest.raises(ValueError, match=r"DistributedConfig option is not compatible with .*Backend"):
-        build.plain(backend=backend_for(backend), options=[DistributedConfig()])
+        request_builder.build_request_data(backend=backend_for(backend), options=[DistributedConfig()])
 
 
-def test_the_client_is_loaded_for_objects_of_kubernetes_only():
+def test_the_kubernetes_client_is_imported_only_for_kubernetes_objects():
     code = (
         "import sys, trainer_core\n"
         "config = trainer_core.DistributedConfig(limits={'cpu': 1}, run_policy={'backoffLimit': 1})\n"

@@ -1,15 +1,26 @@
-"""TrainJob, Step and Event: the fields of the reference, and JSON both ways."""
+"""TrainJobRef, TrainJob, Step, Event and Outcome: their fields, and JSON both ways."""
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timezone
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from trainer_core.jobs import Event, Step, TrainJob
-from trainer_core.observation import Progress
+from trainer_core.jobs import (
+    Category,
+    Diagnosis,
+    Event,
+    Outcome,
+    OwnerReference,
+    Progress,
+    Step,
+    TrainJob,
+    TrainJobRef,
+    extract_artifacts,
+    extract_metrics,
+)
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
 CREATED = datetime(2026, 5, 1, 12, 30, 15, 250000, tzinfo=timezone.utc)
@@ -26,13 +37,15 @@ JOB = TrainJob(
     namespace="team-a",
     labels={"a": "1"},
     annotations={"b": "2"},
-    reason="it was killed",
+    reason="killed by SIGKILL",
     finished=CREATED,
     progress=Progress(3, 10, {"loss": 0.5}),
 )
 EVENT = Event("TrainJob", "a-job", "it started", "Started", CREATED, type="Warning")
+REF = TrainJobRef("local", "/home", "job", "uid").to_dict()
 
 texts = st.text(max_size=20)
+names = st.text(min_size=1, max_size=30)
 times = st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1), timezones=st.just(timezone.utc))  # noqa: DTZ001
 steps = st.builds(
     Step, texts, st.none() | texts, texts, exit_code=st.none() | st.integers(-64, 255), started=st.none() | times
@@ -47,15 +60,50 @@ jobs = st.builds(
     labels=st.dictionaries(texts, texts, max_size=3),
     reason=st.none() | texts,
 )
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.builds(TrainJobRef, backend=names, namespace=names, name=names, uid=names))
+def test_a_ref_is_the_same_after_json(ref):
+    assert TrainJobRef.from_json(ref.to_json()) == ref
+    assert TrainJobRef.from_dict(json.loads(json.dumps(ref.to_dict()))) == ref
+
+
+@pytest.mark.parametrize("data", [None, [], "ref", {}, {"version": 2}, {"version": 1, "backend": "local"}])
+def test_data_that_is_not_a_ref_is_refused(data):
+    with pytest.raises(ValueError, match=r"is not a TrainJob ref.*; pass what submit returned"):
+        TrainJobRef.from_dict(data)
+
+
+def test_the_message_names_the_missing_fields_of_a_ref():
+    with pytest.raises(ValueError, match="it lacks name, uid"):
+        TrainJobRef.from_dict({"version": 1, "backend": "local", "namespace": "n", "name": ""})
+
+
+def test_text_that_is_not_json_is_not_a_ref():
+    with pytest.raises(ValueError, match="it is not JSON"):
+        TrainJobRef.from_json("{")
+
+
+def test_an_owner_reference_is_read_from_and_written_to_a_manifest():
+    entry = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run", "uid": "u", "controller": True}
+    owner = OwnerReference.from_manifest(entry)
+
+    assert owner == OwnerReference("argoproj.io/v1alpha1", "Workflow", "run", "u")
+    assert OwnerReference.from_manifest(owner.to_manifest()) == owner
 
 
 @pytest.mark.parametrize("record", [JOB, STEP, EVENT], ids=lambda record: type(record).__name__)
-def test_a_record_survives_json(record):
+def test_a_record_is_the_same_after_json(record):
     assert type(record).from_json(record.to_json()) == record
 
 
 @given(jobs)
-def test_any_job_survives_json(job):
+def test_any_job_is_the_same_after_json(job):
     assert TrainJob.from_json(job.to_json()) == job
 
 
@@ -66,7 +114,7 @@ def test_a_job_is_plain_data_with_a_version():
     assert data["progress"] == {"step": 3, "total": 10, "metrics": {"loss": 0.5}}
 
 
-def test_fields_of_the_reference_come_first_and_in_its_order():
+def test_the_fields_of_the_reference_come_first_and_in_its_order():
     assert TrainJob("a-job", RUNTIME, [], 1, CREATED) == TrainJob(
         name="a-job", runtime=RUNTIME, steps=[], num_nodes=1, creation_timestamp=CREATED, status="Unknown"
     )
@@ -86,12 +134,64 @@ def test_fields_of_the_reference_come_first_and_in_its_order():
         {"version": 1, "name": "a-job"},
     ],
 )
-def test_what_is_no_job_is_refused_in_one_line(data):
-    with pytest.raises(ValueError, match=r"^not a TrainJob.*$") as refused:
+def test_data_that_is_not_a_job_is_refused_in_one_line(data):
+    with pytest.raises(ValueError, match=r"is not a TrainJob of version 1|TrainJob is invalid: ") as refused:
         TrainJob.from_dict(data)
     assert "\n" not in str(refused.value)
 
 
-def test_what_is_no_json_is_refused():
-    with pytest.raises(ValueError, match=r"not a Step: '{' is not JSON"):
+def test_text_that_is_not_json_is_not_a_record():
+    with pytest.raises(ValueError, match=r"'{' is not a Step: it is not JSON"):
         Step.from_json("{")
+
+
+@given(result=json_values, metrics=st.dictionaries(st.text(), st.floats(allow_nan=False, allow_infinity=False)))
+def test_an_outcome_is_the_same_after_json(result, metrics):
+    outcome = Outcome(ref=REF, status="Complete", result=result, metrics=metrics)
+
+    assert Outcome.from_json(outcome.to_json()) == outcome
+    assert Outcome.from_dict(outcome.to_dict()) == outcome
+
+
+def test_a_failed_outcome_keeps_its_diagnosis_through_json():
+    diagnosis = Diagnosis(
+        category=Category.USER_CODE, reason="KeyError: 'x'", step="node-0", exit_code=1, log_tail=("a",)
+    )
+    outcome = Outcome(ref=REF, status="Failed", diagnosis=diagnosis)
+
+    assert Outcome.from_json(outcome.to_json()).diagnosis == diagnosis
+    assert str(diagnosis) == "UserCode in node-0: KeyError: 'x'"
+
+
+def test_an_outcome_of_another_version_is_refused():
+    with pytest.raises(ValueError, match="version"):
+        Outcome.from_dict({"version": 2, "ref": REF, "status": "Complete"})
+
+
+def test_metrics_are_the_numbers_at_the_top_of_a_result():
+    result = {"accuracy": 0.9, "epochs": 3, "name": "x", "ok": True, "nested": {"loss": 1}}
+
+    assert extract_metrics(result) == {"accuracy": 0.9, "epochs": 3.0}
+
+
+def test_a_metrics_entry_replaces_the_numbers_at_the_top_of_a_result():
+    assert extract_metrics({"epochs": 3, "metrics": {"loss": 0.1, "note": "x"}}) == {"loss": 0.1}
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400), float("nan"), float("inf")])
+def test_a_number_that_is_not_a_finite_float_is_no_metric(number):
+    assert extract_metrics({"accuracy": 0.9, "number": number}) == {"accuracy": 0.9}
+
+
+def test_numbers_of_the_result_take_precedence_over_those_of_progress():
+    assert extract_metrics({"loss": 0.1}, {"loss": 0.5, "step_time": 2.0}) == {"loss": 0.1, "step_time": 2.0}
+
+
+@pytest.mark.parametrize("result", [None, 3, "text", [1], {"metrics": 5}, {"artifacts": "x"}])
+def test_a_result_of_any_shape_is_accepted(result):
+    assert extract_metrics(result) == {}
+    assert extract_artifacts(result) == {}
+
+
+def test_artifacts_are_named_uris():
+    assert extract_artifacts({"artifacts": {"model": "file:///m", "size": 3}}) == {"model": "file:///m"}

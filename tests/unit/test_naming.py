@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from trainer_core import naming
 
@@ -15,7 +14,7 @@ LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 
 @given(slug=st.text(max_size=80), owner=st.text(min_size=1, max_size=80), attempt=st.integers(0, 10_000))
 def test_every_derived_name_is_a_label_with_room_for_its_children(slug, owner, attempt):
-    name = naming.job_name(slug, owner, attempt)
+    name = naming.build_job_name(slug, owner, attempt)
 
     assert LABEL.fullmatch(name)
     assert len(f"{name}-dataset-initializer-0-0-xxxxx") <= 63
@@ -24,33 +23,33 @@ def test_every_derived_name_is_a_label_with_room_for_its_children(slug, owner, a
 
 @given(owner=st.text(min_size=1), other=st.text(min_size=1), slug=st.text())
 def test_names_differ_exactly_when_owners_differ(owner, other, slug):
-    assert (naming.job_name(slug, owner) == naming.job_name(slug, other)) == (owner == other)
+    assert (naming.build_job_name(slug, owner) == naming.build_job_name(slug, other)) == (owner == other)
 
 
-def test_a_name_shows_slug_digest_and_attempt():
-    assert re.fullmatch(r"train-model-[0-9a-f]{10}", naming.job_name("Train Model!", "dag/run/task"))
-    assert re.fullmatch(r"train-model-[0-9a-f]{10}-3", naming.job_name("Train Model!", "dag/run/task", 3))
+def test_a_name_has_slug_digest_and_attempt():
+    assert re.fullmatch(r"train-model-[0-9a-f]{10}", naming.build_job_name("Train Model!", "dag/run/task"))
+    assert re.fullmatch(r"train-model-[0-9a-f]{10}-3", naming.build_job_name("Train Model!", "dag/run/task", 3))
 
 
 def test_a_slug_without_a_letter_becomes_job():
-    assert naming.job_name("42", "owner").startswith("job-")
+    assert naming.build_job_name("42", "owner").startswith("job-")
 
 
 def test_random_names_are_labels_and_differ():
-    names = {naming.random_name() for _ in range(100)}
+    names = {naming.generate_name() for _ in range(100)}
 
     assert len(names) == 100
     assert all(LABEL.fullmatch(name) and len(name) == 12 for name in names)
 
 
 @pytest.mark.parametrize("name", ["", "A", "a/b", "a.b", "-a", "a-", "1a", "a b", "a\n", "../x", "a" * 34, None, 3])
-def test_what_is_no_label_is_refused_by_name(name):
+def test_a_name_that_is_not_a_label_is_refused(name):
     with pytest.raises(ValueError, match="job name"):
         naming.validate_name(name)
 
 
 def test_an_empty_owner_and_a_negative_attempt_are_refused():
     with pytest.raises(ValueError, match="owner"):
-        naming.job_name("a", "")
+        naming.build_job_name("a", "")
     with pytest.raises(ValueError, match="attempt"):
-        naming.job_name("a", "owner", -1)
+        naming.build_job_name("a", "owner", -1)

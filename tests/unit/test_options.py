@@ -82,11 +82,11 @@ def jobset_patch(**metadata):
         (Workspace(), {"spec": {"workspace": {"size": "10Gi", "access_mode": "ReadWriteOnce"}}}),
     ],
 )
-def test_an_option_writes_where_a_trainjob_has_it(option, job_spec):
+def test_an_option_writes_the_field_of_the_trainjob(option, job_spec):
     assert applied(option) == job_spec
 
 
-def test_a_gang_waits_in_its_queue_beside_what_other_patches_say():
+def test_gang_scheduling_is_merged_with_other_patches():
     job_spec = applied(jobset_patch(labels={"a": "1"}), GangScheduling("team"))
     metadata = {"labels": {"a": "1"}, "annotations": {"scheduling.volcano.sh/queue-name": "team"}}
     assert job_spec["spec"]["runtimePatches"] == [
@@ -96,23 +96,23 @@ def test_a_gang_waits_in_its_queue_beside_what_other_patches_say():
 
 @pytest.mark.parametrize("option", [QueueName, PriorityClass, GangScheduling, Workspace])
 @pytest.mark.parametrize("name", ["", "Team", "a_b", "a/b", "-a", "a" * 254, 3])
-def test_a_name_that_no_object_of_a_cluster_has_is_refused(option, name):
+def test_an_invalid_object_name_is_refused(option, name):
     with pytest.raises(ValueError, match=f"{option.__name__}.* must be a name of at most 253 lower-case letters"):
         option(name)
 
 
 @pytest.mark.parametrize("option", [QueueName, PriorityClass])
-def test_a_name_that_no_label_can_hold_is_refused(option):
+def test_a_name_that_is_not_a_label_value_is_refused(option):
     with pytest.raises(ValueError, match="63"):
         option("a" * 64)
 
 
 @pytest.mark.parametrize("option", [QueueName, PriorityClass, GangScheduling, Workspace, ManagedBy, DeleteAfter])
-def test_what_an_orchestrator_fills_in_passes(option):
+def test_a_template_is_accepted(option):
     assert applied(option("{{ params.x }}"))
 
 
-def test_a_controller_that_trainer_does_not_know_is_refused():
+def test_an_unknown_controller_is_refused():
     with pytest.raises(ValueError, match=r"ManagedBy must be one of trainer.kubeflow.org/trainjob-controller, kueue"):
         ManagedBy("me")
 
@@ -127,13 +127,13 @@ def test_a_time_to_live_is_a_positive_number(seconds):
     "wrong",
     [{"size": "much"}, {"size": "0"}, {"size": -1}, {"storage_class": "Fast!"}, {"access_mode": "ReadOnlyMany"}],
 )
-def test_a_workspace_that_no_cluster_can_make_is_refused(wrong):
+def test_an_invalid_workspace_is_refused(wrong):
     with pytest.raises(ValueError, match=r"Workspace|quantity"):
         Workspace("data", **wrong)
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: type(option).__name__)
-def test_an_option_leaves_alone_what_others_wrote(option):
+def test_an_option_keeps_the_fields_of_other_options(option):
     job_spec = {"metadata": {"other": 1}, "spec": {"other": 2, "trainer": {"image": "i"}}}
     option(job_spec, None, EveryBackend)
     assert (job_spec["metadata"]["other"], job_spec["spec"]["other"]) == (1, 2)
@@ -141,7 +141,7 @@ def test_an_option_leaves_alone_what_others_wrote(option):
 
 
 @pytest.mark.parametrize("backend", [SmallBackend, SmallBackend()], ids=["class", "instance"])
-def test_an_option_that_a_backend_does_not_accept_is_refused_with_what_it_accepts(backend):
+def test_an_unaccepted_option_is_refused_with_the_accepted_ones(backend):
     message = (
         "Labels option is not compatible with SmallBackend. Supported backends: KubernetesBackend and every other that "
         "accepts Labels; SmallBackend accepts Name, Suspend"
@@ -163,7 +163,7 @@ def test_a_refused_option_writes_nothing():
     assert job_spec == {}
 
 
-def test_an_option_derived_from_a_known_one_is_accepted_with_it():
+def test_a_subclass_of_an_accepted_option_is_accepted():
     class TeamLabel(Labels):
         pass
 
@@ -171,19 +171,19 @@ def test_an_option_derived_from_a_known_one_is_accepted_with_it():
 
 
 @pytest.mark.parametrize(("option", "key"), [(Labels, "labels"), (Annotations, "annotations")])
-def test_two_of_a_kind_add_up_and_the_last_value_counts(option, key):
+def test_two_equal_options_are_merged_and_the_last_value_wins(option, key):
     both = applied(option({"a": "1", "b": "1"}), option({"b": "2", "c": "2"}))
     assert both["metadata"][key] == {"a": "1", "b": "2", "c": "2"}
 
 
-def test_what_was_given_to_an_option_is_not_changed():
+def test_an_option_does_not_change_its_argument():
     given = {"a": "1"}
     applied(Labels(given), Labels({"b": "2"}))
     assert given == {"a": "1"}
 
 
 @pytest.mark.parametrize("name", ["bad/name", "Bad", "", "-a", "a" * 64, "{{ ds }}", None])
-def test_a_name_that_no_job_can_have_is_refused_in_one_line(name):
+def test_an_invalid_job_name_is_refused_in_one_line(name):
     with pytest.raises(ValueError, match="job name") as refused:
         Name(name)
     assert "\n" not in str(refused.value)
@@ -192,7 +192,7 @@ def test_a_name_that_no_job_can_have_is_refused_in_one_line(name):
 @pytest.mark.parametrize(
     "labels", [{"team": "vision"}, {"example.com/team": ""}, {"a": "A.b_c-1"}, {"day": "{{ ds }}"}, {}]
 )
-def test_labels_of_kubernetes_are_labels(labels):
+def test_labels_in_the_syntax_of_kubernetes_are_accepted(labels):
     assert Labels(labels).labels == labels
 
 
@@ -201,19 +201,19 @@ def test_labels_of_kubernetes_are_labels(labels):
     [
         (None, "labels must be a dict"),
         ("x", "labels must be a dict"),
-        ({1: "x"}, "labels must have texts as keys, got 1"),
+        ({1: "x"}, "labels must have strings as keys, got 1"),
         ({"": "x"}, "labels key '' is not a label key"),
         ({"a b": "x"}, "labels key 'a b' is not a label key"),
         ({"/a": "x"}, "labels key '/a' is not a label key"),
         ({"Example.com/a": "x"}, "is not a label key"),
         ({"a" * 64: "x"}, "is not a label key"),
-        ({"a": "-x"}, r"labels\['a'\] must be a text of at most 63"),
-        ({"a": "x" * 64}, r"labels\['a'\] must be a text of at most 63"),
-        ({"a": 1}, r"labels\['a'\] must be a text"),
-        ({"a": "x\n"}, r"labels\['a'\] must be a text"),
+        ({"a": "-x"}, r"labels\['a'\] must be a string of at most 63"),
+        ({"a": "x" * 64}, r"labels\['a'\] must be a string of at most 63"),
+        ({"a": 1}, r"labels\['a'\] must be a string"),
+        ({"a": "x\n"}, r"labels\['a'\] must be a string"),
     ],
 )
-def test_what_kubernetes_would_not_take_as_a_label_is_refused(labels, message):
+def test_an_invalid_label_is_refused(labels, message):
     with pytest.raises(ValueError, match=message):
         Labels(labels)
 
@@ -223,41 +223,41 @@ def test_what_kubernetes_would_not_take_as_a_label_is_refused(labels, message):
     [
         (None, "annotations must be a dict"),
         ({"a b": "x"}, "annotations key 'a b' is not a label key"),
-        ({"a": 1}, r"annotations\['a'\] must be a text, got 1; put it in quotes"),
-        ({"a": "\ud800"}, r"annotations\['a'\] must be a text"),
-        ({"a": "x" * 2**18}, "annotations are 262145 bytes together; keep them within 262144"),
+        ({"a": 1}, r"annotations\['a'\] must be a string, got 1; put it in quotes"),
+        ({"a": "\ud800"}, r"annotations\['a'\] must be a string"),
+        ({"a": "x" * 2**18}, "annotations have 262145 bytes together; use at most 262144"),
     ],
 )
-def test_what_kubernetes_would_not_take_as_an_annotation_is_refused(annotations, message):
+def test_an_invalid_annotation_is_refused(annotations, message):
     with pytest.raises(ValueError, match=message):
         Annotations(annotations)
 
 
 @pytest.mark.parametrize("option", [TrainerCommand(["python"]), TrainerArgs(["--epochs=3"])])
 @pytest.mark.parametrize("trainer", [CustomTrainerContainer("train:1.0"), None])
-def test_command_and_arguments_go_with_an_image_or_with_no_trainer(option, trainer):
+def test_command_and_args_require_an_image_or_no_trainer(option, trainer):
     assert applied(option, trainer=trainer)["spec"]["trainer"]
 
 
 @pytest.mark.parametrize("option", [TrainerCommand(["python"]), TrainerArgs(["--epochs=3"])])
 @pytest.mark.parametrize("trainer", [CustomTrainer("train:main"), BuiltinTrainer(TorchTuneConfig())])
-def test_command_and_arguments_do_not_go_with_another_trainer(option, trainer):
+def test_command_and_args_are_refused_with_another_trainer(option, trainer):
     with pytest.raises(ValueError, match=r"Trainer(Command|Args) can only be used with CustomTrainerContainer\. "):
         applied(option, trainer=trainer)
 
 
 @pytest.mark.parametrize("option", [TrainerCommand, TrainerArgs])
 @pytest.mark.parametrize("texts", ["python train.py", None, [1], ["a\0b"], ["x"] * 129, {"a": 1}])
-def test_what_is_no_command_line_is_refused(option, texts):
+def test_an_invalid_command_line_is_refused(option, texts):
     with pytest.raises(ValueError, match=r"(command|args).* (must be|use at most)"):
         option(texts)
 
 
-def test_an_empty_argument_is_an_argument():
+def test_an_empty_argument_is_accepted():
     assert applied(TrainerArgs(["--prefix", ""]))["spec"]["trainer"]["args"] == ["--prefix", ""]
 
 
-def test_a_command_written_later_does_not_change_the_option():
+def test_changing_the_list_later_does_not_change_the_option():
     option = TrainerCommand(["python"])
     applied(option)["spec"]["trainer"]["command"].append("-c")
     assert option.command == ["python"]
@@ -269,16 +269,16 @@ def test_a_deadline_is_a_positive_number(seconds):
 
 
 @pytest.mark.parametrize("seconds", [0, -1, True, 1.5, "60", None, 2**63])
-def test_a_deadline_that_cannot_be_is_refused(seconds):
+def test_an_invalid_deadline_is_refused(seconds):
     with pytest.raises(ValueError, match=r"activeDeadlineSeconds must be a positive integer \(minimum 1\), got"):
         ActiveDeadlineSeconds(seconds)
 
 
-def test_a_patch_names_who_patches():
+def test_a_patch_names_its_manager():
     assert RuntimePatch().manager == MANAGER
 
 
-def test_several_patches_become_one():
+def test_several_patches_are_merged():
     spec = applied(
         jobset_patch(labels={"a": "1"}), jobset_patch(labels={"b": "2"}), jobset_patch(annotations={"c": "3"})
     )
@@ -288,13 +288,13 @@ def test_several_patches_become_one():
     ]
 
 
-def test_patches_of_other_managers_are_left_alone():
+def test_patches_of_other_managers_are_not_changed():
     other = {"manager": "example.com/other", "trainingRuntimeSpec": {}}
     job_spec = {"spec": {"runtimePatches": [other]}}
     RuntimePatch()(job_spec, None, EveryBackend)
     assert job_spec["spec"]["runtimePatches"] == [other, {"manager": MANAGER}]
 
 
-def test_what_is_no_patch_is_refused():
+def test_a_value_that_is_not_a_patch_is_refused():
     with pytest.raises(ValueError, match="training_runtime_spec must be a TrainingRuntimeSpecPatch, got dict"):
         RuntimePatch({"template": {}})

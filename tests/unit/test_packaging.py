@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, reject
-from hypothesis import strategies as st
+from hypothesis import given, reject, strategies as st
 from node_process import module_of
 
-from trainer_core import packaging
-from trainer_core.packaging import coerce, package
+from trainer_core.packaging import serializer
+from trainer_core.packaging.serializer import coerce, package
 
 users = module_of(Path(__file__).parent / "data" / "users_functions.py")
 
@@ -101,7 +100,7 @@ def test_a_refusal_names_the_function_and_the_ways_out():
     line = refused(users.misspelt)
 
     assert line.startswith("misspelt uses prnt, defined outside it")
-    assert "import or define it inside the function" in line
+    assert "import or define it in the function" in line
     assert 'packaging="reference"' in line
     assert 'packaging="cloudpickle"' in line
 
@@ -109,8 +108,8 @@ def test_a_refusal_names_the_function_and_the_ways_out():
 @pytest.mark.parametrize(
     ("function", "part"),
     [
-        (users.closure, "uses rate, unit of the function around it"),
-        (users.hidden, "uses function of the function around it"),
+        (users.closure, "uses rate, unit of the enclosing function"),
+        (users.hidden, "uses function of the enclosing function"),
         (users.a_lambda, "a lambda has no name"),
         (users.default_from_outside, "a default value of default_from_outside is RATE"),
         (users.keyword_default_from_outside, "a default value of keyword_default_from_outside is str(RATE)"),
@@ -200,7 +199,7 @@ def test_a_text_that_is_no_reference_is_refused(text):
 
 
 def test_a_reference_cannot_be_pickled():
-    assert "give the function itself" in refused("m:f", mode="cloudpickle")
+    assert "pass the function itself" in refused("m:f", mode="cloudpickle")
 
 
 def test_a_function_of_main_cannot_be_referred_to():
@@ -216,11 +215,11 @@ def test_a_function_inside_another_cannot_be_referred_to():
     def train():
         return 1
 
-    assert "defined inside another one" in refused(train, mode="reference")
+    assert "is another object than the given function" in refused(train, mode="reference")
 
 
 def test_a_function_of_a_file_without_a_module_name_cannot_be_referred_to():
-    assert "no module that can be imported by name" in refused(users.quotes, mode="reference")
+    assert "cannot be imported by name" in refused(users.quotes, mode="reference")
 
 
 # ---- cloudpickle ---------------------------------------------------------------------------------------------
@@ -272,16 +271,16 @@ def test_tuples_become_lists_and_subclasses_plain():
 @pytest.mark.parametrize(
     ("args", "part"),
     [
-        ({}, "epochs_and_rate needs epochs; give it in func_args"),
-        ({"epochs": 1, "rate": 2}, "has no parameter rate as in func_args; it takes epochs, lr"),
+        ({}, "epochs_and_rate requires epochs; add it to func_args"),
+        ({"epochs": 1, "rate": 2}, "has no parameter rate; its parameters are epochs, lr"),
         ({"epochs": Path("/x")}, "func_args['epochs'] is a PosixPath"),
         ({"epochs": [{"day": datetime.date(2026, 1, 1)}]}, "func_args['epochs'][0]['day'] is a date"),
         ({"epochs": float("nan")}, "func_args['epochs'] is nan"),
         ({"epochs": [float("-inf")]}, "func_args['epochs'][0] is -inf"),
-        ({"epochs": np.int64(1)}, "func_args['epochs'] is a int64, which JSON cannot hold; pass its tolist()"),
+        ({"epochs": np.int64(1)}, "func_args['epochs'] is a int64, which is not JSON; pass its tolist()"),
         ({"epochs": {1, 2}}, "pass a sorted list"),
         ({"epochs": {1: 2}}, "func_args['epochs'] has the key 1"),
-        ({"epochs": "\ud800"}, "half a surrogate pair"),
+        ({"epochs": "\ud800"}, "a lone surrogate"),
         ({"epochs": b"x"}, "func_args['epochs'] is a bytes"),
         ([1], "func_args must be a dict"),
     ],
@@ -392,7 +391,7 @@ def test_a_value_becomes_what_the_function_declares(kind, given, expected):
 )
 def test_a_value_that_does_not_convert_is_named_with_its_parameter_and_type(kind, given):
     with pytest.raises(
-        ValueError, match=f"^parameter epochs is declared as {kind}, and .* cannot be read as one$"
+        ValueError, match=f"^parameter epochs is declared as {kind}, and .* cannot be converted$"
     ) as error:
         coerce({"epochs": given}, {"epochs": kind})
 
@@ -428,12 +427,12 @@ def test_the_text_of_a_value_converts_back_to_it(value):
 def test_the_payload_is_what_the_bootstrap_reads():
     code = package(epochs_and_rate, {"epochs": "ü"})
 
-    assert json.loads(packaging.payload(code)) == {key: code[key] for key in code if key != "types"}
+    assert json.loads(serializer.payload(code)) == {key: code[key] for key in code if key != "types"}
 
 
 def test_the_shipped_files_hold_the_bootstrap_and_the_public_functions():
-    shipped = packaging.shipped_files()
+    shipped = serializer.shipped_files()
 
-    assert packaging.BOOTSTRAP in shipped
+    assert serializer.BOOTSTRAP in shipped
     assert "progress" in shipped["trainer_core/__init__.py"]
-    assert importlib.util.find_spec("trainer_core.inside.bootstrap") is not None
+    assert importlib.util.find_spec("trainer_core.node.bootstrap") is not None

@@ -20,7 +20,7 @@ from trainer_core.options.patches import (
     PodTemplatePatch,
     ReplicatedJobPatch,
     TrainingRuntimeSpecPatch,
-    merged,
+    merge_patches,
 )
 
 
@@ -28,7 +28,7 @@ def mount(**changed):
     return [{"name": "data", "mountPath": "/data", **changed}]
 
 
-def test_a_whole_tree_has_the_spelling_of_kubernetes():
+def test_a_patch_uses_the_field_names_of_kubernetes():
     pods = PodSpecPatch(
         service_account_name="trainer",
         volumes=[{"name": "data", "emptyDir": {}}],
@@ -60,11 +60,11 @@ def test_a_whole_tree_has_the_spelling_of_kubernetes():
     }
 
 
-def test_what_is_not_set_or_empty_is_left_out():
+def test_unset_and_empty_fields_are_left_out():
     assert PodSpecPatch(volumes=[], node_selector={}, containers=None).to_dict() == {}
 
 
-def test_what_a_user_gave_is_neither_shared_nor_changed():
+def test_the_values_of_the_caller_are_neither_shared_nor_changed():
     given = [{"name": "data", "emptyDir": {}}]
     PodSpecPatch(volumes=given).to_dict()["volumes"][0]["emptyDir"]["medium"] = "Memory"
     assert given == [{"name": "data", "emptyDir": {}}]
@@ -97,7 +97,7 @@ def test_an_environment_variable_has_a_value_or_a_source(entry):
         ([{"name": "", "value": "1"}], "env 'name' must be a non-empty string"),
         ([{"name": "A"}], "Each env entry must have either 'value' or 'valueFrom' key"),
         ([{"name": "A", "value": "1", "valueFrom": {}}], "Each env entry must have either 'value' or 'valueFrom' key"),
-        ([{"name": "A", "value": 1}], "env 'value' of A must be a text, got int"),
+        ([{"name": "A", "value": 1}], "env 'value' of A must be a string, got int"),
         ([{"name": "A", "valueFrom": "s"}], "env 'valueFrom' must be a dictionary"),
         (
             [{"name": "A", "valueFrom": {"secret": {}}}],
@@ -105,7 +105,7 @@ def test_an_environment_variable_has_a_value_or_a_source(entry):
         ),
     ],
 )
-def test_an_environment_variable_that_kubernetes_would_not_take_is_refused(env, message):
+def test_an_invalid_environment_variable_is_refused(env, message):
     with pytest.raises(ValueError, match=message):
         ContainerPatch("launcher", env=env)
 
@@ -123,7 +123,7 @@ def test_an_environment_variable_that_kubernetes_would_not_take_is_refused(env, 
         (mount(mountPath="data"), r"volume_mounts 'mountPath' must be an absolute path \(start with /\): data"),
     ],
 )
-def test_a_mount_that_kubernetes_would_not_take_is_refused(mounts, message):
+def test_an_invalid_volume_mount_is_refused(mounts, message):
     with pytest.raises(ValueError, match=message):
         ContainerPatch("node", volume_mounts=mounts)
 
@@ -131,7 +131,7 @@ def test_a_mount_that_kubernetes_would_not_take_is_refused(mounts, message):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ReplicatedJobPatch(""), "ReplicatedJobPatch name must be a non-empty text"),
+        (lambda: ReplicatedJobPatch(""), "ReplicatedJobPatch name must be a non-empty string"),
         (lambda: ReplicatedJobPatch("node", {"spec": {}}), "template must be a JobTemplatePatch, got dict"),
         (lambda: JobSetSpecPatch(ReplicatedJobPatch("node")), "replicated_jobs must be a list of ReplicatedJobPatch"),
         (lambda: JobSetSpecPatch(["node"]), "each of replicated_jobs must be a ReplicatedJobPatch, got str"),
@@ -143,37 +143,43 @@ def test_a_mount_that_kubernetes_would_not_take_is_refused(mounts, message):
         (lambda: JobTemplatePatch("x"), "metadata must be a dict"),
         (lambda: PodTemplatePatch({"labels": {"a b": "x"}}), "metadata labels key 'a b' is not a label key"),
         (lambda: PodTemplatePatch(spec=ContainerPatch("node")), "spec must be a PodSpecPatch, got ContainerPatch"),
-        (lambda: PodSpecPatch(service_account_name=""), "service_account_name must be a non-empty text"),
+        (lambda: PodSpecPatch(service_account_name=""), "service_account_name must be a non-empty string"),
         (lambda: PodSpecPatch(volumes=[{"emptyDir": {}}]), "Each volumes entry must have a 'name' key"),
         (lambda: PodSpecPatch(tolerations={"key": "gpu"}), "tolerations must be a list of dictionaries"),
-        (lambda: PodSpecPatch(affinity=[1]), "affinity must be a dict in Kubernetes' spelling, got list"),
-        (lambda: PodSpecPatch(node_selector={"pool": 1}), r"node_selector\['pool'\] must be a text"),
+        (lambda: PodSpecPatch(affinity=[1]), "affinity must be a dict with Kubernetes' field names, got list"),
+        (lambda: PodSpecPatch(node_selector={"pool": 1}), r"node_selector\['pool'\] must be a string"),
         (lambda: PodSpecPatch(containers=[{"name": "node"}]), "each of containers must be a ContainerPatch, got dict"),
     ],
 )
-def test_a_patch_of_the_wrong_kind_is_refused(make, message):
+def test_a_patch_of_the_wrong_type_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
 def test_dicts_are_merged_key_by_key():
-    assert merged({"a": {"x": 1, "y": 1}, "b": 1}, {"a": {"y": 2}, "c": 3}) == {"a": {"x": 1, "y": 2}, "b": 1, "c": 3}
+    assert merge_patches({"a": {"x": 1, "y": 1}, "b": 1}, {"a": {"y": 2}, "c": 3}) == {
+        "a": {"x": 1, "y": 2},
+        "b": 1,
+        "c": 3,
+    }
 
 
-def test_named_things_are_merged_by_name_in_their_first_order():
+def test_lists_of_named_objects_are_merged_by_name_and_keep_their_order():
     base = {"containers": [{"name": "a", "env": [{"name": "X", "value": "1"}]}, {"name": "b"}]}
     patch = {"containers": [{"name": "c"}, {"name": "a", "env": [{"name": "Y", "value": "2"}]}]}
     env = [{"name": "X", "value": "1"}, {"name": "Y", "value": "2"}]
-    assert merged(base, patch) == {"containers": [{"name": "a", "env": env}, {"name": "b"}, {"name": "c"}]}
+    assert merge_patches(base, patch) == {"containers": [{"name": "a", "env": env}, {"name": "b"}, {"name": "c"}]}
 
 
 def test_other_lists_are_replaced():
-    assert merged({"tolerations": [{"key": "a"}]}, {"tolerations": [{"key": "b"}]}) == {"tolerations": [{"key": "b"}]}
+    assert merge_patches({"tolerations": [{"key": "a"}]}, {"tolerations": [{"key": "b"}]}) == {
+        "tolerations": [{"key": "b"}]
+    }
 
 
-def test_merging_leaves_both_patches_as_they_were():
+def test_merging_changes_neither_patch():
     base, patch = {"a": {"x": 1}}, {"a": {"y": 2}}
-    merged(base, patch)
+    merge_patches(base, patch)
     assert (base, patch) == ({"a": {"x": 1}}, {"a": {"y": 2}})
 
 
@@ -221,11 +227,11 @@ def differences(schema, kind, path=""):
             yield from (f"{path}.metadata.{each}" for each in sorted(unknown))
 
 
-def test_the_tree_has_every_field_that_trainer_lets_a_job_patch_and_no_other(patched_spec):
+def test_the_patch_classes_have_exactly_the_patchable_fields_of_trainer(patched_spec):
     assert list(differences(patched_spec, TrainingRuntimeSpecPatch)) == []
 
 
-def test_a_variable_may_come_from_wherever_a_server_can_take_it(patched_spec):
+def test_a_variable_accepts_every_source_of_the_api(patched_spec):
     found = patched_spec
     for name in ("template", "spec", "replicatedJobs", "template", "spec", "template", "spec", "containers", "env"):
         found = found["properties"][name]

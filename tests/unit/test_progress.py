@@ -6,13 +6,12 @@ import sys
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from node_process import BARE, Node
 
-from trainer_core import packaging
-from trainer_core.inside import progress as progress_module
-from trainer_core.inside.progress import INTERVAL, PREFIX, Reporter, parse_progress, progress
+from trainer_core.node import progress as progress_module
+from trainer_core.node.progress import INTERVAL, PREFIX, Reporter, parse_progress, progress
+from trainer_core.packaging import serializer
 
 numbers = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
 
@@ -148,7 +147,7 @@ def test_odd_values_raise_nothing(said):
 
 
 def test_a_closed_stdout_raises_nothing(tmp_path):
-    packaging.ship(tmp_path / "shipped")
+    serializer.ship(tmp_path / "shipped")
 
     def train():
         import os
@@ -167,11 +166,11 @@ def test_a_closed_stdout_raises_nothing(tmp_path):
         sys.stdout = None
         return "survived"
 
-    assert Node(tmp_path, tmp_path / "shipped").run(packaging.package(train), BARE).result == "survived"
+    assert Node(tmp_path, tmp_path / "shipped").run(serializer.package(train), BARE).result == "survived"
 
 
 def test_a_process_that_ends_prints_what_is_left(tmp_path):
-    packaging.ship(tmp_path / "shipped")
+    serializer.ship(tmp_path / "shipped")
 
     def train():
         from trainer_core import progress
@@ -179,7 +178,7 @@ def test_a_process_that_ends_prints_what_is_left(tmp_path):
         progress(1)
         progress(2, metrics={"accuracy": 0.9})
 
-    ended = Node(tmp_path, tmp_path / "shipped").run(packaging.package(train), BARE)
+    ended = Node(tmp_path, tmp_path / "shipped").run(serializer.package(train), BARE)
 
     lines = [parse_progress(line) for line in ended.stdout.splitlines()]
 

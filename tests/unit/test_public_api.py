@@ -190,7 +190,7 @@ def test_an_error_of_the_reference_is_documented(row):
 
 @needs_checklist
 @pytest.mark.parametrize("row", [each for each in matching(PARAMETER) if (each.values[0]["note"] or "").endswith("]")])
-def test_a_list_made_for_each_object_holds_what_the_reference_says(row):
+def test_a_default_list_has_the_value_of_the_reference(row):
     field = {field.name: field for field in dataclasses.fields(named(row["owner"]))}[row["name"]]
     assert field.default_factory() == ast.literal_eval(row["note"].partition("-> ")[2])
 
@@ -210,7 +210,7 @@ def test_no_exported_name_is_missing():
 
 
 @pytest.mark.parametrize("kind", public_classes(), ids=lambda kind: kind.__name__)
-def test_no_public_class_has_what_airflow_would_call(kind):
+def test_no_public_class_has_an_attribute_that_airflow_would_call(kind):
     assert AIRFLOW_HOOKS.isdisjoint(dir(kind))
 
 

@@ -1,12 +1,11 @@
-"""TrainJobRequest: frozen, JSON both ways, the last place where a mistake can be found."""
+"""TrainJobRequest: frozen, JSON both ways, and validated after rendering."""
 
 from __future__ import annotations
 
 import traceback
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
 from trainer_core.errors import InvalidRequestError
@@ -69,19 +68,19 @@ def test_a_request_is_the_same_after_json(request):
 
 
 @given(REQUESTS, NAMES)
-def test_the_fingerprint_knows_neither_name_nor_owner(request, name):
-    assert request.named(name).fingerprint() == request.fingerprint()
+def test_the_fingerprint_depends_neither_on_name_nor_owner(request, name):
+    assert request.with_name(name).fingerprint() == request.fingerprint()
     assert request.model_copy(update={"owner": None}).fingerprint() == request.fingerprint()
 
 
-def test_different_work_has_another_fingerprint_and_names_the_fields():
+def test_different_work_has_another_fingerprint_and_the_differing_fields_are_listed():
     one, other = a_request(), a_request(trainer={"kind": "container", "image": "x:2", "num_nodes": 2})
 
     assert one.fingerprint() != other.fingerprint()
-    assert one.differences(other) == ["trainer.image", "trainer.num_nodes"]
+    assert one.list_differences(other) == ["trainer.image", "trainer.num_nodes"]
 
 
-def test_a_request_that_asks_for_nothing_new_has_the_fingerprint_it_always_had():
+def test_the_fingerprint_of_a_request_of_an_earlier_release_is_unchanged():
     # Jobs of an earlier version are found by it.
     text = '{"metadata":{"annotations":{},"labels":{}},"name":"job","patches":[],"suspend":false,"trainer":'
     text += '{"env":{"A":"b"},"image":"x:1","kind":"container","packages":[],"pip_index_urls":[]},"version":1}'
@@ -89,10 +88,10 @@ def test_a_request_that_asks_for_nothing_new_has_the_fingerprint_it_always_had()
     assert a_request(trainer={"kind": "container", "image": "x:1", "env": {"A": "b"}}).to_json() == text
 
 
-def test_a_wrong_environment_variable_is_one_mistake():
+def test_an_invalid_environment_variable_is_reported_once():
     with pytest.raises(InvalidRequestError) as raised:
         a_request(trainer={"kind": "container", "image": "x:1", "env": {"A": ["b"]}})
-    assert str(raised.value) == "trainer.env.A: must be a text, or name and key of a Secret, not list"
+    assert str(raised.value) == "trainer.env.A: must be a string, or name and key of a Secret, got list"
 
 
 def test_a_request_cannot_be_changed():
@@ -100,7 +99,7 @@ def test_a_request_cannot_be_changed():
         a_request().name = "other"
 
 
-def test_texts_from_templates_become_the_types_the_function_declares():
+def test_rendered_strings_become_the_types_that_the_function_declares():
     trainer = code({"epochs": "3", "rate": "0.1", "fast": "true"}, {"epochs": "int", "rate": "float", "fast": "bool"})
     request = a_request(trainer={**trainer, "num_nodes": "2"})
 
@@ -125,7 +124,7 @@ def test_texts_from_templates_become_the_types_the_function_declares():
         ({"version": 2}, "version"),
     ],
 )
-def test_a_mistake_is_one_line_with_its_path(fields, message):
+def test_an_invalid_value_is_reported_in_one_line_with_its_path(fields, message):
     with pytest.raises(InvalidRequestError, match=message) as raised:
         a_request(**fields)
 
@@ -146,14 +145,14 @@ CONTAINER = {"kind": "container", "image": "x"}
         {"runai": {"spec": {"environment": {"TOKEN": "20261122"}, "gpu": 1, "gpu_memory": "8G"}}},
     ],
 )
-def test_a_value_that_may_be_secret_is_in_no_message_and_no_traceback_of_a_mistake(fields):
+def test_no_message_and_no_traceback_contains_a_value_that_may_be_secret(fields):
     with pytest.raises(InvalidRequestError) as raised:
         a_request(**fields)
 
     assert "20261122" not in "".join(traceback.format_exception(raised.value))
 
 
-def test_a_literal_secret_is_in_no_text_of_the_request():
+def test_no_text_form_of_a_request_contains_a_literal_secret():
     request = a_request(literal_secrets={"dataset.ACCESS_TOKEN": "hf_topsecret"})
 
     assert request.literal_secrets["dataset.ACCESS_TOKEN"].get_secret_value() == "hf_topsecret"
@@ -178,6 +177,6 @@ def test_a_literal_secret_is_in_no_text_of_the_request():
         {"trainer": {**code({}, {}), "pip_index_urls": ["not a url"]}},
     ],
 )
-def test_what_a_template_left_behind_is_judged_like_a_constant(fields):
+def test_a_rendered_value_is_validated_like_a_constant(fields):
     with pytest.raises(InvalidRequestError):
         a_request(**fields)

@@ -19,12 +19,12 @@ def test_two_equal_trainers_are_equal():
     assert trainer(command=("torchrun",)) != trainer()
 
 
-def test_a_trainer_becomes_a_dict_and_comes_back():
+def test_a_runtime_trainer_survives_a_round_trip_through_a_dict():
     original = trainer(command=("torchrun",), num_nodes=2)
     assert RuntimeTrainer(**asdict(original)) == original
 
 
-def test_a_command_that_is_not_known_is_empty():
+def test_an_unknown_command_is_empty():
     assert trainer().command == ()
 
 
@@ -35,18 +35,18 @@ def test_a_command_can_be_set_and_survives_a_copy():
 
 
 @pytest.mark.parametrize("command", ["torchrun", [1], [""]])
-def test_what_is_no_command_is_refused(command):
+def test_an_invalid_command_is_refused(command):
     with pytest.raises(ValueError, match="command"):
         trainer().set_command(command)
 
 
-def test_kinds_are_given_as_themselves_or_by_value():
+def test_kinds_are_members_or_values():
     runtime = Runtime("torch", trainer(trainer_type="BuiltinTrainer"), "TrainingRuntime")
     assert runtime.kind is RuntimeKind.TRAINING_RUNTIME
     assert runtime.trainer.trainer_type is TrainerType.BUILTIN_TRAINER
 
 
-def test_a_runtime_serves_all_namespaces_unless_it_says_otherwise():
+def test_a_runtime_is_cluster_scoped_by_default():
     assert Runtime("torch", trainer()).kind is RuntimeKind.CLUSTER_TRAINING_RUNTIME
 
 

@@ -1,43 +1,69 @@
-"""SecretRef: where a secret lies."""
+"""References to secrets, and what messages may quote of a value."""
 
 from __future__ import annotations
 
 import pytest
 
-from trainer_core.secrets import SecretRef, secret_from
+from trainer_core.secrets import SecretRef, has_credentials, parse_secret, redact
 
 
 @pytest.mark.parametrize(("name", "key"), [("hub", "token"), ("team.hub-1", "HF_TOKEN"), ("a", ".netrc")])
-def test_a_reference_names_a_secret_and_an_entry(name, key):
+def test_a_reference_has_the_name_and_a_key_of_a_secret(name, key):
     ref = SecretRef(name, key)
     assert (ref.name, ref.key) == (name, key)
 
 
 @pytest.mark.parametrize("name", ["", "Hub", "a/b", "../a", "a b", "a..b", "a" * 254, None])
-def test_a_name_that_no_secret_has_is_refused(name):
+def test_an_invalid_name_is_refused(name):
     with pytest.raises(ValueError, match="SecretRef name must be the name of a Secret"):
         SecretRef(name, "token")
 
 
 @pytest.mark.parametrize("key", ["", ".", "..", "a/b", "a b", "ä", "a" * 254, None])
-def test_a_key_that_no_entry_has_is_refused(key):
-    with pytest.raises(ValueError, match="SecretRef key must be an entry of the Secret"):
+def test_an_invalid_key_is_refused(key):
+    with pytest.raises(ValueError, match="SecretRef key must be a key of the Secret"):
         SecretRef("hub", key)
 
 
-def test_a_secret_given_by_mistake_is_not_repeated():
+def test_the_message_does_not_quote_a_secret_given_by_mistake():
     with pytest.raises(ValueError, match="SecretRef") as refused:
         SecretRef("Hunter2!", "token")
     assert "Hunter2" not in str(refused.value)
 
 
 @pytest.mark.parametrize("data", [{"name": "hub"}, {"name": "hub", "key": "token", "value": "Hunter2!"}, {}])
-def test_a_dict_that_is_no_reference_is_refused_without_its_values(data):
-    with pytest.raises(ValueError, match="a secret is given as name and key of its Secret, got") as refused:
-        secret_from(data)
+def test_a_dict_that_is_not_a_reference_is_refused_without_quoting_its_values(data):
+    with pytest.raises(ValueError, match="a secret must be a dict of name and key, got") as refused:
+        parse_secret(data)
     assert "Hunter2" not in str(refused.value)
 
 
-def test_references_are_compared_by_what_they_name():
+def test_references_are_equal_if_name_and_key_are():
     assert SecretRef("hub", "token") == SecretRef("hub", "token")
     assert len({SecretRef("hub", "token"), SecretRef("hub", "token")}) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "path", "quoted"),
+    [
+        ("x", ("trainer", "image"), "'x'"),
+        (-1, (), "-1"),
+        ("x" * 500, (), "'" + "x" * 119),
+        (["Hunter2!"], (), "list"),
+        ("Hunter2!", ("trainer", "env", "TOKEN"), ""),
+        ("Hunter2!", ("initializer", "dataset", "secrets", "HF_TOKEN"), ""),
+        ("https://user:Hunter2!@host/simple", ("trainer", "image"), "'https://***@host/simple'"),
+    ],
+)
+def test_a_message_quotes_no_secret(value, path, quoted):
+    assert redact(value, path) == quoted
+
+
+@pytest.mark.parametrize("url", ["https://token@host/simple", "https://user:pw@host", "http://:pw@host/x"])
+def test_a_url_with_a_user_or_a_password_has_credentials(url):
+    assert has_credentials(url)
+
+
+@pytest.mark.parametrize("url", ["https://host/simple", "https://host/a@b", "file:///a@b", "{{ var.value.url }}"])
+def test_a_url_without_a_user_has_no_credentials(url):
+    assert not has_credentials(url)

@@ -1,4 +1,4 @@
-"""TrainJobTemplate: arguments of train, kept for later."""
+"""TrainJobTemplate: the arguments of `train` as one object."""
 
 from __future__ import annotations
 

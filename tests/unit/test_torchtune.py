@@ -10,13 +10,13 @@ from trainer_core.torchtune import DataFormat, DataType, LoraConfig, Loss, Torch
 LOSS = "torchtune.modules.loss.CEWithChunkedOutputLoss"
 
 
-def test_nothing_set_leaves_the_recipe_as_it_is():
-    assert torchtune.arguments({}) == []
+def test_an_empty_config_adds_no_arguments():
+    assert torchtune.recipe_arguments({}) == []
 
 
 def test_settings_become_arguments_in_a_fixed_order():
     config = {"loss": LOSS, "epochs": 3, "batch_size": 2, "dtype": "bf16"}
-    assert torchtune.arguments(config) == ["dtype=bf16", "batch_size=2", "epochs=3", f"loss={LOSS}"]
+    assert torchtune.recipe_arguments(config) == ["dtype=bf16", "batch_size=2", "epochs=3", f"loss={LOSS}"]
 
 
 @pytest.mark.parametrize(
@@ -28,18 +28,18 @@ def test_settings_become_arguments_in_a_fixed_order():
         ("hf://tatsu-lab/alpaca/data/train.json", "dataset.data_files=/workspace/dataset/data/train.json"),
     ],
 )
-def test_a_place_within_a_dataset_becomes_the_recipe_s(uri, argument):
-    assert torchtune.arguments({}, uri) == [argument]
+def test_a_path_in_a_dataset_is_passed_to_the_recipe(uri, argument):
+    assert torchtune.recipe_arguments({}, uri) == [argument]
 
 
 @pytest.mark.parametrize("uri", ["s3://bucket/data", None])
-def test_other_datasets_are_left_to_the_recipe(uri):
-    assert torchtune.arguments({}, uri) == []
+def test_other_dataset_uris_add_no_arguments(uri):
+    assert torchtune.recipe_arguments({}, uri) == []
 
 
 def test_lora_settings_become_arguments_of_the_model():
     config = {"lora_attn_modules": ["q_proj", "v_proj"], "lora_rank": 8, "quantize_base": True, "use_dora": False}
-    assert torchtune.arguments({"peft_config": config}) == [
+    assert torchtune.recipe_arguments({"peft_config": config}) == [
         "model.lora_rank=8",
         "model.quantize_base=True",
         "model.use_dora=False",
@@ -49,7 +49,7 @@ def test_lora_settings_become_arguments_of_the_model():
 
 def test_dataset_settings_become_arguments_of_the_dataset():
     config = {"source": "json", "split": "train[:90%]", "train_on_input": False, "column_map": {"input": "it's"}}
-    assert torchtune.arguments({"dataset_preprocess_config": config}) == [
+    assert torchtune.recipe_arguments({"dataset_preprocess_config": config}) == [
         "dataset=torchtune.datasets.instruct_dataset",
         "dataset.source=json",
         "dataset.split=train[:90%]",
@@ -59,7 +59,7 @@ def test_dataset_settings_become_arguments_of_the_dataset():
 
 
 @pytest.mark.parametrize("loss", [Loss.CEWithChunkedOutputLoss, LOSS, "CEWithChunkedOutputLoss"])
-def test_a_choice_is_given_as_itself_its_value_or_its_name(loss):
+def test_an_enum_is_given_as_member_value_or_name(loss):
     assert TorchTuneConfig(loss=loss).loss is Loss.CEWithChunkedOutputLoss
 
 
@@ -82,12 +82,12 @@ def test_a_choice_is_given_as_itself_its_value_or_its_name(loss):
         (lambda: TorchTuneInstructDataset(column_map=["a"]), "column_map must be a dict"),
     ],
 )
-def test_a_setting_that_cannot_be_is_refused(make, message):
+def test_an_invalid_setting_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
-def test_lists_are_not_shared_between_settings():
+def test_default_lists_are_not_shared():
     LoraConfig().lora_attn_modules.append("k_proj")
     assert LoraConfig().lora_attn_modules == ["q_proj", "v_proj", "output_proj"]
 

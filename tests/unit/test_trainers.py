@@ -30,14 +30,14 @@ def test_arguments_keep_the_order_of_the_reference():
 
 
 @pytest.mark.parametrize("func", [train, "train:main", "team.models.digits:Trainer.fit", functools.partial(train, 3)])
-def test_a_function_is_given_as_itself_or_by_its_place(func):
+def test_a_function_is_an_object_or_an_import_path(func):
     assert CustomTrainer(func).func is func
 
 
 @pytest.mark.parametrize(
     "func", ["train", "train.main", "train:", ":main", "a b:c", "3x:main", "rm -rf /:main", 3, None]
 )
-def test_what_is_no_function_is_refused(func):
+def test_a_value_that_is_not_a_function_is_refused(func):
     with pytest.raises(ValueError, match=r"func must be a function or 'package\.module:function', got"):
         CustomTrainer(func)
 
@@ -48,23 +48,23 @@ def test_an_unknown_packaging_is_refused_with_the_known_ones():
 
 
 @pytest.mark.parametrize("place", ["r.json", "/data/r.json", "file:///data/r.json", "{{ var.value.place }}", None])
-def test_a_result_goes_to_a_file(place):
+def test_a_result_uri_is_a_file(place):
     assert CustomTrainer(train, result_uri=place).result_uri == place
 
 
 @pytest.mark.parametrize("place", ["s3://bucket/r.json", "file://host/r.json", "file://r.json", "", 3])
-def test_a_place_that_training_cannot_write_to_is_refused_before_it_trains(place):
+def test_a_result_uri_that_training_cannot_write_is_refused(place):
     with pytest.raises(ValueError, match="result_uri must be"):
         CustomTrainer(train, result_uri=place)
 
 
-def test_arguments_of_the_function_may_be_anything_by_name():
+def test_function_arguments_are_any_dict_by_name():
     given = {"day": "{{ ds }}", "epochs": "{{ params.epochs }}", "deep": {"a": [1, None]}}
     assert CustomTrainer(train, given).func_args == given
 
 
 @pytest.mark.parametrize("given", ["{}", [1], {1: "a"}])
-def test_arguments_of_the_function_without_names_are_refused(given):
+def test_function_arguments_that_are_not_a_dict_are_refused(given):
     with pytest.raises(ValueError, match="func_args must"):
         CustomTrainer(train, given)
 
@@ -72,33 +72,33 @@ def test_arguments_of_the_function_without_names_are_refused(given):
 @BOTH
 @pytest.mark.parametrize("field", ["num_nodes", "num_proc_per_node"])
 @pytest.mark.parametrize("count", [1, 2**31 - 1, None, "{{ params.nodes }}", "2"])
-def test_a_count_may_be_a_number_or_be_filled_in_later(make, field, count):
+def test_a_count_is_a_number_or_a_template(make, field, count):
     assert getattr(make(**{field: count}), field) == count
 
 
 @BOTH
 @pytest.mark.parametrize("field", ["num_nodes", "num_proc_per_node"])
 @pytest.mark.parametrize("count", [0, -1, True, 1.0, 2**31, [1]])
-def test_a_count_that_cannot_be_is_refused(make, field, count):
+def test_an_invalid_count_is_refused(make, field, count):
     with pytest.raises(ValueError, match=f"{field} must be a whole number of at least 1, got"):
         make(**{field: count})
 
 
 @BOTH
 @pytest.mark.parametrize("wanted", [{"gpu": 4, "cpu": 5, "memory": "10G"}, {"mig-1g.5gb": 1}, {}, None])
-def test_resources_are_kept_as_they_were_written(make, wanted):
+def test_resources_are_kept_unchanged(make, wanted):
     assert make(resources_per_node=wanted).resources_per_node == wanted
 
 
 @BOTH
 @pytest.mark.parametrize("wanted", [{"gpu": 1, "mig-1g.5gb": 1}, {"gpu": -1}, {"disk": 1}, {"cpu": True}, "4"])
-def test_resources_that_cannot_be_are_refused(make, wanted):
+def test_invalid_resources_are_refused(make, wanted):
     with pytest.raises(ValueError, match=r"resource|GPU"):
         make(resources_per_node=wanted)
 
 
 @BOTH
-def test_environment_variables_are_texts(make):
+def test_environment_variables_are_strings(make):
     assert make(env={"A": "", "B.c-d": "{{ ds }}"}).env == {"A": "", "B.c-d": "{{ ds }}"}
 
 
@@ -109,15 +109,15 @@ def test_environment_variables_are_texts(make):
         ({"A=B": "x"}, "env name 'A=B' is not a variable name"),
         ({"": "x"}, "env name '' is not a variable name"),
         ({"1A": "x"}, "env name '1A' is not a variable name"),
-        ({"LR": 0.1}, "env\\['LR'\\] must be a text, got float; put it in quotes"),
-        ({"A": None}, "env\\['A'\\] must be a text, got NoneType"),
-        ({"A": "x\0y"}, "env\\['A'\\] holds a character"),
-        ({"A": "\ud800"}, "env\\['A'\\] holds a character"),
-        ({1: "x"}, "env must have texts as keys, got 1"),
+        ({"LR": 0.1}, "env\\['LR'\\] must be a string, got float; put it in quotes"),
+        ({"A": None}, "env\\['A'\\] must be a string, got NoneType"),
+        ({"A": "x\0y"}, "env\\['A'\\] contains a character"),
+        ({"A": "\ud800"}, "env\\['A'\\] contains a character"),
+        ({1: "x"}, "env must have strings as keys, got 1"),
         ("A=B", "env must be a dict"),
     ],
 )
-def test_environment_variables_that_no_process_can_have_are_refused(make, env, message):
+def test_invalid_environment_variables_are_refused(make, env, message):
     with pytest.raises(ValueError, match=message):
         make(env=env)
 
@@ -127,7 +127,7 @@ def test_an_environment_variable_may_be_a_secret(make):
     assert make(env={"TOKEN": SecretRef("hub", "token")}).env == {"TOKEN": SecretRef("hub", "token")}
 
 
-def test_plain_data_names_a_secret_by_name_and_key():
+def test_a_secret_in_plain_data_has_name_and_key():
     given = {"image": "i", "env": {"TOKEN": {"name": "hub", "key": "token"}}}
     assert trainer_from_dict(given).env == {"TOKEN": SecretRef("hub", "token")}
 
@@ -142,33 +142,33 @@ def test_a_refused_environment_variable_does_not_show_its_value(make):
 @pytest.mark.parametrize(
     "packages", [["numpy"], ["a>=1,<2; python_version<'4'", "git+https://example.com/r"], [], None]
 )
-def test_packages_are_what_pip_understands(packages):
+def test_packages_are_requirements_of_pip(packages):
     assert CustomTrainer(train, packages_to_install=packages).packages_to_install == packages
 
 
 @pytest.mark.parametrize("package", ["-r", "--index-url=https://evil.example.com", " -e .", "a\n-r b", "", " ", 3])
-def test_what_would_be_an_option_of_pip_is_refused(package):
+def test_an_option_of_pip_is_refused_as_a_package(package):
     with pytest.raises(ValueError, match="packages_to_install"):
         CustomTrainer(train, packages_to_install=["numpy", package])
 
 
-def test_a_single_package_is_not_read_letter_by_letter():
-    with pytest.raises(ValueError, match="packages_to_install must be a list of texts such as"):
+def test_a_string_of_packages_is_refused():
+    with pytest.raises(ValueError, match="packages_to_install must be a list of strings such as"):
         CustomTrainer(train, packages_to_install="numpy")
 
 
-def test_index_urls_come_from_the_environment_when_the_trainer_is_made(monkeypatch):
+def test_index_urls_are_read_from_the_environment_when_the_trainer_is_created(monkeypatch):
     monkeypatch.setenv("DEFAULT_PIP_INDEX_URLS", f"{INDEX}, https://mirror.example.com/simple,")
     assert CustomTrainer(train).pip_index_urls == [INDEX, "https://mirror.example.com/simple"]
 
 
-def test_without_index_urls_pip_decides(monkeypatch):
+def test_without_index_urls_the_configuration_of_pip_applies(monkeypatch):
     monkeypatch.delenv("DEFAULT_PIP_INDEX_URLS", raising=False)
     assert CustomTrainer(train).pip_index_urls == []
 
 
 @pytest.mark.parametrize("url", ["packages.example.com", "--extra", "https://a b", "ftp://example.com", "", None])
-def test_what_is_no_index_url_is_refused(url):
+def test_an_invalid_index_url_is_refused(url):
     with pytest.raises(ValueError, match=r"pip_index_urls\[0\]"):
         CustomTrainer(train, pip_index_urls=[url])
 
@@ -180,20 +180,20 @@ def test_a_refused_index_url_does_not_show_its_password():
 
 
 @pytest.mark.parametrize("image", ["", " ", 3, "a\0b"])
-def test_an_image_that_cannot_be_is_refused(image):
-    with pytest.raises(ValueError, match="image must be a non-empty text"):
+def test_an_invalid_image_is_refused(image):
+    with pytest.raises(ValueError, match="image must be a non-empty string"):
         CustomTrainerContainer(image)
-    with pytest.raises(ValueError, match="image must be a non-empty text"):
+    with pytest.raises(ValueError, match="image must be a non-empty string"):
         CustomTrainer(train, image=image)
 
 
-def test_a_container_needs_its_image():
-    with pytest.raises(ValueError, match="image must be a non-empty text"):
+def test_a_container_trainer_requires_an_image():
+    with pytest.raises(ValueError, match="image must be a non-empty string"):
         CustomTrainerContainer(None)
 
 
 @pytest.mark.parametrize("config", [3, {"epochs": 1}, None])
-def test_a_builtin_trainer_needs_the_settings_of_a_recipe(config):
+def test_a_builtin_trainer_requires_the_settings_of_a_recipe(config):
     with pytest.raises(ValueError, match="config must be a TorchTuneConfig"):
         BuiltinTrainer(config)
 
@@ -215,8 +215,8 @@ def test_a_trainer_is_built_from_plain_data(data, trainer):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({}, "a trainer needs func .* got nothing"),
-        ({"fun": "a:b"}, "a trainer needs func .* got fun"),
+        ({}, "trainer must have func .* got no field"),
+        ({"fun": "a:b"}, "trainer must have func .* got fun"),
         ({"func": "a:b", "nodes": 2}, "unknown field nodes of CustomTrainer; known are func, func_args"),
         ({"image": "i", "func_args": {}}, "unknown field func_args of CustomTrainerContainer"),
         ({"config": {}, "image": "i"}, "unknown field image of BuiltinTrainer"),
@@ -224,6 +224,6 @@ def test_a_trainer_is_built_from_plain_data(data, trainer):
         ({"func": "a:b", "num_nodes": 0}, "num_nodes must be"),
     ],
 )
-def test_plain_data_that_is_no_trainer_is_refused(data, message):
+def test_plain_data_without_a_trainer_is_refused(data, message):
     with pytest.raises(ValueError, match=message):
         trainer_from_dict(data)

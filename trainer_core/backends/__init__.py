@@ -1,4 +1,4 @@
-"""Names → backend classes, loaded on first use, and the sentence that names a missing extra."""
+"""The backends by name. Their modules are loaded on first use."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 __all__ = ["BACKENDS", "backend_class"]
 
-#: Where each backend lives, as module:class.
+#: Module and class of each backend, by its name.
 BACKENDS = {
     "local": "trainer_core.backends.local.backend:LocalProcessBackend",
-    "debug": "trainer_core.backends.debug.backend:DebugBackend",
-    "kubernetes": "trainer_core.backends.kubernetes.backend:KubernetesBackend",
+    "debug": "trainer_core.backends.debug:DebugBackend",
+    "kubernetes": "trainer_core.backends.trainer_v2.backend:KubernetesBackend",
     "container": "trainer_core.backends.container.backend:ContainerBackend",
     "runai": "trainer_core.backends.runai.backend:RunaiBackend",
     "training-operator": "trainer_core.backends.training_operator.backend:TrainingOperatorBackend",
@@ -24,21 +24,24 @@ BACKENDS = {
 
 
 def backend_class(name: str) -> type[Backend]:
-    """Return the class of a backend. Loads no client library.
+    """Return the class of a backend. Does not load its client library.
+
+    Args:
+        name: Name of the backend, such as ``"local"``.
 
     Raises:
-        ValueError: No backend has that name.
-        BackendUnavailableError: It is not part of this release yet.
+        ValueError: No backend has this name.
+        BackendUnavailableError: The backend is not part of this release.
     """
     if name not in BACKENDS:
         raise ValueError(f"unknown backend {name!r}; known are {', '.join(sorted(BACKENDS))}")
     module, _, attribute = BACKENDS[name].partition(":")
     try:
-        found: type[Backend] = getattr(import_module(module), attribute)
+        backend: type[Backend] = getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("trainer_core"):
             raise
         raise BackendUnavailableError(
             f"the {name} backend is not part of this release of trainjob-workflows; use 'local' or 'debug'"
         ) from error
-    return found
+    return backend

@@ -1,25 +1,23 @@
-"""The promise every backend makes, with the meaning of each verb.
+"""Backend: the interface of all backends, with the contract of each method.
 
-`submit` is written here once, so that no backend decides what attaching means; a backend says what it finds and
-makes one job, or says that the name was taken meanwhile.
+`submit` is implemented here once, so that attaching means the same on every backend. A backend implements
+`find_jobs`, which returns the existing TrainJobs, and `create`, which creates one or raises `NameTakenError`.
 """
 
 from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar
 
-from trainer_core import attempts
-from trainer_core.attempts import Action, Decision, Found
-from trainer_core.backends.following import MOST, Follower, Polling
-from trainer_core.errors import ConflictError, JobNotFoundError
-from trainer_core.jobs import Event, TrainJob
-from trainer_core.observation import Observation, Tail
-from trainer_core.outcome import Diagnosis, Outcome
-from trainer_core.ref import TrainJobRef
+from trainer_core.backends.follower import Follower, PollingFollower
+from trainer_core.errors import ConflictError, JobNotFoundError, UnsupportedError
+from trainer_core.jobs import Diagnosis, Event, Observation, Outcome, OwnerReference, TrainJob, TrainJobRef
+from trainer_core.lifecycle import adoption
+from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob
+from trainer_core.logs import MAX_LOG_LINES, LogChunk, tail_steps
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime
 
@@ -27,252 +25,367 @@ __all__ = ["Backend", "NameTakenError"]
 
 _log = logging.getLogger(__name__)
 
-#: Each round is lost only to another submitter who created or ended a job meanwhile.
+#: A round fails only if another process created or deleted a TrainJob of the same name in the meantime.
 _MAX_ROUNDS = 20
 
 
 class NameTakenError(Exception):
-    """Raised by `Backend.create`: somebody else has created a job of that name first."""
+    """`Backend.create` raises it if another process created a TrainJob of that name first."""
 
 
 class Backend(ABC):
-    """Where TrainJobs run.
+    """A place where TrainJobs run.
 
-    A backend class can be read without its client library: `name`, `accepts` and the defaults are class
-    attributes, and only an instance connects to anything.
+    The class attributes can be read without the backend's client library. Only an instance opens connections.
     """
 
-    #: How refs, connections and configurations name this backend.
+    #: Name of the backend in refs, connections and configurations.
     name: ClassVar[str]
-    #: Class names of the options that can be used with it.
+    #: Class names of the options that it accepts.
     accepts: ClassVar[frozenset[str]]
-    #: Runtime used when a request names none.
+    #: Runtime of a request that names none.
     default_runtime: ClassVar[str] = "torch-distributed"
 
-    def submit(self, request: TrainJobRequest) -> TrainJobRef:
-        """Get or create the TrainJob of a request, and return at once.
+    def submit(self, request: TrainJobRequest, *, before_create: Callable[[], None] | None = None) -> TrainJobRef:
+        """Get or create the TrainJob of a request, and return without waiting for it.
 
-        Submitting the same request again, from any process, at any time, gives the same job; when a submitter
-        dies at any instant there is one job or none.
+        Submitting the same request again, from any process at any time, returns the same TrainJob. If a submitting
+        process dies at any moment, one TrainJob exists or none.
+
+        Args:
+            request: The request, with a name or an owner.
+            before_create: Called when no job exists and one is about to be created. If it raises, nothing is created.
 
         Raises:
-            InvalidRequestError: A value cannot be right. Nothing was created.
-            UnsupportedError: This backend cannot do what is asked for. Nothing was created.
-            RuntimeNotFoundError: No such runtime. Nothing was created.
+            InvalidRequestError: A value of the request is invalid. Nothing was created.
+            UnsupportedError: This backend cannot do what is requested. Nothing was created.
+            RuntimeNotFoundError: The runtime does not exist. Nothing was created.
             ConflictError: The name belongs to another owner or request.
             BackendUnavailableError: The backend cannot be reached.
         """
-        self.render(request if request.name else request.named("check"))
+        self.render(request if request.name else request.with_name("check"))
         for _ in range(_MAX_ROUNDS):
-            decision = attempts.decide(request, self.find(request))
+            decision = adoption.decide(request, self.find_jobs(request))
             try:
-                return self._carry_out(request, decision)
+                return self._apply_decision(request, decision, before_create)
             except (NameTakenError, JobNotFoundError):
-                # Somebody else created or deleted it since it was looked for.
+                # Another process created or deleted the TrainJob after `find_jobs`.
                 continue
         raise ConflictError(
-            f"TrainJob {decision.name!r} is created and deleted by others all the time; try again later"
+            f"TrainJob {decision.name!r} could not be created: other processes create and delete it repeatedly; "
+            "try again later"
         )
 
-    def _carry_out(self, request: TrainJobRequest, decision: Decision) -> TrainJobRef:
-        for name in decision.end_first:
-            self.cancel(self.ref(name))
+    def _apply_decision(
+        self, request: TrainJobRequest, decision: Decision, before_create: Callable[[], None] | None
+    ) -> TrainJobRef:
+        if before_create is not None and decision.action is Action.CREATE:
+            before_create()
+        for name in decision.cancel_first:
+            self.cancel(self.get_ref(name))
         if decision.action is Action.CREATE:
-            return self.create(request.named(decision.name), decision.attempt)
+            return self.create(request.with_name(decision.name), decision.attempt)
         self._warn_if_different(request, decision)
-        ref = self.ref(decision.name)
-        self.complete(ref, request)
+        ref = self.get_ref(decision.name)
+        self.create_missing_parts(ref, request)
         return ref
 
     def _warn_if_different(self, request: TrainJobRequest, decision: Decision) -> None:
         if decision.differs:
-            fields = ", ".join(request.differences(self.request(self.ref(decision.name)))) or "its definition"
+            submitted = self.get_request(self.get_ref(decision.name))
+            fields = ", ".join(request.list_differences(submitted)) or "its definition"
             _log.warning(
-                "TrainJob %r goes on as it was first submitted, although this try asks for something else in: %s. "
-                "Keep what differs between tries (try_number, now()) out of the definition.",
+                "TrainJob %r continues as it was first submitted; this try differs in: %s. Remove values that differ "
+                "between tries (try_number, now()) from the definition.",
                 decision.name,
                 fields,
             )
 
     @abstractmethod
     def render(self, request: TrainJobRequest) -> dict[str, Any]:
-        """Return exactly what would be created, as plain data. Creates nothing; equal requests, equal data.
+        """Return exactly what would be created, as plain data. Creates nothing; equal requests give equal data.
+
+        Args:
+            request: The request, with a name.
 
         Raises:
-            UnsupportedError: This backend cannot do what is asked for.
-            RuntimeNotFoundError: No such runtime.
+            UnsupportedError: This backend cannot do what is requested.
+            RuntimeNotFoundError: The runtime does not exist.
         """
 
     def dry_run(self, request: TrainJobRequest) -> None:
-        """Say whether a named request would be taken, as the backend's server sees it. Creates nothing.
+        """Check whether the backend's server would accept a request. Creates nothing.
+
+        Args:
+            request: The request, with a name.
 
         Raises:
-            InvalidRequestError: It would not.
-            UnsupportedError: This backend cannot do what is asked for.
-            RuntimeNotFoundError: No such runtime.
+            InvalidRequestError: The server refuses it.
+            UnsupportedError: This backend cannot do what is requested.
+            RuntimeNotFoundError: The runtime does not exist.
         """
         self.render(request)
 
     @abstractmethod
-    def find(self, request: TrainJobRequest) -> Sequence[Found]:
-        """Return every job there is with the request's name or of its owner."""
+    def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
+        """Return all existing TrainJobs that have the request's name or belong to its owner.
+
+        Args:
+            request: The request, with a name or an owner.
+        """
 
     @abstractmethod
     def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
-        """Create the job of a named request, whole or not at all.
+        """Create the TrainJob of a request completely, or not at all.
+
+        Args:
+            request: The request, with a name.
+            attempt: Attempt of its owner, 0 for the first.
 
         Raises:
-            NameTakenError: A job of that name exists.
+            NameTakenError: A TrainJob of that name exists.
         """
 
-    def complete(self, ref: TrainJobRef, request: TrainJobRequest) -> None:  # noqa: B027 -- most have nothing to do
-        """Make sure that all of a job is there that was found: its submitter may have died before its last step."""
+    def create_missing_parts(  # noqa: B027 -- on most backends a TrainJob has no further parts
+        self, ref: TrainJobRef, request: TrainJobRequest
+    ) -> None:
+        """Create what an existing TrainJob lacks because the process that submitted it died before its last step.
 
-    def note(self, outcome: Outcome) -> None:  # noqa: B027 -- most keep what a job left anyway
-        """Keep with a job that has ended what it left, where it would be lost in time. Gone already: this succeeds."""
+        Args:
+            ref: The TrainJob.
+            request: Its request.
+        """
 
-    @abstractmethod
-    def request(self, ref: TrainJobRef) -> TrainJobRequest:
-        """Return the request a job was made from.
+    def store_outcome(self, outcome: Outcome) -> None:  # noqa: B027 -- most backends keep the outcome themselves
+        """Store the outcome with an ended TrainJob, on backends that would lose it. Succeeds if it was deleted.
 
-        Raises:
-            JobNotFoundError: The job is gone.
+        Args:
+            outcome: The outcome.
         """
 
     @abstractmethod
-    def ref(self, name: str) -> TrainJobRef:
-        """Return the ref of the job that has this name now.
+    def get_request(self, ref: TrainJobRef) -> TrainJobRequest:
+        """Return the request that a TrainJob was created from.
+
+        Args:
+            ref: The TrainJob.
 
         Raises:
-            JobNotFoundError: There is none.
+            JobNotFoundError: The TrainJob was deleted.
+        """
+
+    @abstractmethod
+    def get_ref(self, name: str) -> TrainJobRef:
+        """Return the ref of the TrainJob that has a name now.
+
+        Args:
+            name: The name.
+
+        Raises:
+            JobNotFoundError: No TrainJob has this name.
         """
 
     @abstractmethod
     def observe(self, ref: TrainJobRef) -> Observation:
-        """Take one look. Read-only, quick, from any process.
+        """Return the status of a TrainJob now. Read-only, fast, and possible from any process.
+
+        Args:
+            ref: The TrainJob.
 
         Raises:
-            JobNotFoundError: The job is gone, or its name has passed to another job.
+            JobNotFoundError: The TrainJob was deleted; another one may have its name now.
         """
 
     def follow(self, ref: TrainJobRef, progress: bool = False) -> Follower:
-        """Return what looks at the job again and again; nothing is asked before its first look.
+        """Return a follower of a TrainJob. Sends no request before the first observation.
 
-        Here it asks each time; a backend that is told of changes has a better one.
+        The default implementation polls. A backend with a watch overrides it.
 
         Args:
-            ref: The job.
-            progress: What the training reports of its progress counts as a change, too.
+            ref: The TrainJob.
+            progress: Whether a change of the reported progress is a change, too.
         """
-        return Polling(self, ref)
+        return PollingFollower(self, ref)
 
     @abstractmethod
     def logs(self, ref: TrainJobRef, step: str, follow: bool = False) -> Iterator[str]:
-        """Yield the lines of a step's log, without line ends; none lost, none twice, over restarts too.
+        """Yield the log lines of a step without line ends: none lost and none repeated, across restarts too.
 
         Args:
-            ref: The job.
-            step: Such as ``node-0``.
-            follow: Go on until the job has ended, waiting for a step that has not started.
+            ref: The TrainJob.
+            step: Name of the step, such as ``node-0``.
+            follow: Whether to wait for new lines, and for a step that has not started, until the TrainJob has ended.
 
         Raises:
-            JobNotFoundError: The job is gone.
-            InvalidRequestError: The job has no such step; the message names those it has.
+            JobNotFoundError: The TrainJob was deleted.
+            InvalidRequestError: The TrainJob has no such step; the message lists its steps.
         """
 
-    def tail(self, ref: TrainJobRef, place: Mapping[str, Any], whole: bool = False, most: int = MOST) -> Tail:
-        """Return what came into the logs of all steps since a place, and the place after it. Nothing is waited for.
+    def tail(
+        self,
+        ref: TrainJobRef,
+        cursor: Mapping[str, Any],
+        job_ended: bool = False,
+        max_lines: int = MAX_LOG_LINES,
+    ) -> LogChunk:
+        """Return the log lines of all steps after a cursor, and the next cursor. Does not wait for new lines.
 
-        Lines come whole and in order; none is lost and none comes twice, whoever reads on from the place returned,
-        in whichever process. Here logs are read from their start and the lines are counted; a backend that can go to
-        a place has a better one.
+        Lines are complete and in order. None is lost or repeated, whichever process continues from the cursor. The
+        default implementation reads each log from its start and counts lines. A backend that can seek overrides it.
 
         Args:
-            ref: The job.
-            place: The place of the tail before; empty for the beginning.
-            whole: The job has ended: a last line counts although nothing followed it.
-            most: How many lines to return at most, about.
+            ref: The TrainJob.
+            cursor: `LogChunk.cursor` of the previous chunk; empty for the beginning.
+            job_ended: Whether the TrainJob has ended: the last line counts even without a line end.
+            max_lines: Approximate limit of lines to return.
 
         Raises:
-            JobNotFoundError: The job is gone.
+            JobNotFoundError: The TrainJob was deleted.
         """
-        lines: list[tuple[str, str]] = []
-        reached, complete = dict(place), True
-        for step in [known.name for known in self.get_job(ref.name).steps]:
-            given, room = int(place.get(step, 0)), most - len(lines)
-            new = list(islice(self.logs(ref, step), given, given + room + 1))
-            more = len(new) > room
-            # Whether the last line is whole shows when another one follows it.
-            if new and (more or not whole):
-                new.pop()
-            complete = complete and not more
-            lines += [(step, line) for line in new]
-            reached[step] = given + len(new)
-        return Tail(lines, reached, complete)
+
+        def read_step(step: str, skip: int | None, limit: int) -> tuple[list[str], int, bool]:
+            first = int(skip or 0)
+            lines = list(islice(self.logs(ref, step), first, first + limit + 1))
+            has_more = len(lines) > limit
+            # A line is known to be complete once another line follows it.
+            if lines and (has_more or not job_ended):
+                lines.pop()
+            return lines, first + len(lines), not has_more
+
+        steps = [step.name for step in self.get_job(ref.name).steps]
+        return tail_steps(steps, cursor, max_lines, read_step)
 
     @abstractmethod
     def events(self, ref: TrainJobRef) -> list[Event]:
-        """Return what happened to the job, oldest first.
+        """Return the events of a TrainJob, oldest first.
+
+        Args:
+            ref: The TrainJob.
 
         Raises:
-            JobNotFoundError: The job is gone.
+            JobNotFoundError: The TrainJob was deleted.
         """
 
     @abstractmethod
     def suspend(self, ref: TrainJobRef) -> None:
-        """End the steps that run but keep the job. Suspended already, or ended: this succeeds."""
+        """End the running steps and keep the TrainJob. Succeeds if it is suspended or has ended.
+
+        Args:
+            ref: The TrainJob.
+        """
 
     @abstractmethod
     def resume(self, ref: TrainJobRef) -> None:
-        """Start a suspended job again from its beginning. Not suspended: this succeeds."""
-
-    @abstractmethod
-    def cancel(self, ref: TrainJobRef, because: Diagnosis | None = None) -> None:
-        """End the job for good and keep what it left. Ended already, or gone: this succeeds.
+        """Start a suspended TrainJob again from its beginning. Succeeds if it is not suspended.
 
         Args:
-            ref: The job.
-            because: Of what it will be said to have failed; None for being cancelled.
+            ref: The TrainJob.
+        """
+
+    @abstractmethod
+    def cancel(self, ref: TrainJobRef, diagnosis: Diagnosis | None = None) -> None:
+        """End a TrainJob permanently and keep its logs and outcome. Succeeds if it has ended or does not exist.
+
+        Args:
+            ref: The TrainJob.
+            diagnosis: Diagnosis of the failed TrainJob. None: it was cancelled.
         """
 
     @abstractmethod
     def delete(self, ref: TrainJobRef) -> None:
-        """Remove the job and every process of it. Gone already: this succeeds.
+        """Delete a TrainJob and end its processes. Its name is free afterwards. Succeeds if it does not exist.
 
-        The name is free afterwards.
+        Args:
+            ref: The TrainJob.
         """
 
     def reap(self) -> list[str]:
-        """Delete what has ended longer ago than it is to be kept; return the names.
+        """Delete the ended TrainJobs whose `DeleteAfter` time has passed, and return their names.
 
-        Backends that see to it by themselves have nothing to do.
+        The default implementation does nothing, for backends that delete them without being asked.
         """
         return []
 
-    @abstractmethod
-    def get_job(self, name: str) -> TrainJob:
-        """Return one job with its steps.
+    def get_pod(self, name: str, uid: str, namespace: str | None = None) -> dict[str, Any] | None:
+        """Return a pod as Kubernetes returns it; None if it does not exist, or on a backend without Kubernetes.
+
+        Args:
+            name: Name of the pod.
+            uid: Uid of the pod.
+            namespace: Namespace of the pod. None for the namespace of the backend.
+        """
+        return None
+
+    def set_owner(
+        self, ref: TrainJobRef, kind: str, owner: OwnerReference | None, labels: Mapping[str, str | None]
+    ) -> None:
+        """Replace the ownerReferences of one kind on a TrainJob, and change labels, in one request.
+
+        Args:
+            ref: The TrainJob.
+            kind: Kind of the owners to remove.
+            owner: The new owner of this kind. None for no owner of this kind.
+            labels: Labels to set; the value None removes a label.
 
         Raises:
-            JobNotFoundError: There is none of that name.
+            JobNotFoundError: The TrainJob was deleted.
+            UnsupportedError: The backend does not run on Kubernetes.
         """
+        raise UnsupportedError(
+            f"TrainJob {ref.name!r} cannot have an ownerReference: the {self.name} backend does not run on Kubernetes"
+        )
+
+    @abstractmethod
+    def get_job(self, name: str) -> TrainJob:
+        """Return one TrainJob with its steps.
+
+        Args:
+            name: Its name.
+
+        Raises:
+            JobNotFoundError: No TrainJob has this name.
+        """
+
+    def get_job_by_ref(self, ref: TrainJobRef) -> TrainJob:
+        """Return the TrainJob of a ref with its steps.
+
+        Args:
+            ref: The TrainJob.
+
+        Raises:
+            JobNotFoundError: The TrainJob was deleted; another one may have its name now.
+        """
+        job = self.get_job(ref.name)
+        if job.uid not in (None, ref.uid):
+            raise JobNotFoundError(f"TrainJob {ref.name!r} was deleted, and another TrainJob has its name now")
+        return job
 
     @abstractmethod
     def list_jobs(self) -> list[TrainJob]:
-        """Return every job, newest first. A job that cannot be read is left out with a warning."""
+        """Return all TrainJobs, newest first. Logs a warning for one that cannot be read, and leaves it out."""
 
     @abstractmethod
     def list_runtimes(self) -> list[Runtime]:
-        """Return the runtimes a request can name."""
+        """Return the runtimes that a request can name."""
 
     @abstractmethod
     def get_runtime(self, name: str) -> Runtime:
         """Return one runtime.
 
+        Args:
+            name: Its name.
+
         Raises:
-            RuntimeNotFoundError: There is none; the message names those there are.
+            RuntimeNotFoundError: The runtime does not exist; the message lists the known ones.
         """
 
     @abstractmethod
     def get_runtime_packages(self, runtime: Runtime) -> list[str]:
-        """Return the Python packages a training function finds in this runtime, as ``name==version``."""
+        """Return the Python packages of a runtime as ``name==version``.
+
+        Args:
+            runtime: The runtime.
+
+        Raises:
+            ValueError: The runtime has a built-in trainer, which runs no Python function.
+        """

@@ -1,4 +1,4 @@
-"""The command itself: its subcommands and how errors leave it."""
+"""The Typer app: global options, subcommands, and conversion of errors to exit codes."""
 
 from __future__ import annotations
 
@@ -10,81 +10,91 @@ from typing import Annotated, Any
 
 import typer
 
-from trainer_core.cli import create_runtime, doctor, exits, lint, manage, migrate, runtimes, submit
-from trainer_core.cli.settings import Settings
+from trainer_core.cli import create_runtime, doctor, exit_codes, jobs, lint, migrate, runtimes, submit
+from trainer_core.cli.options import GlobalOptions
 from trainer_core.errors import TrainerError
 
 __all__ = ["app", "run"]
 
 app = typer.Typer(
-    help="Run training jobs and follow them, on this machine or on a cluster.",
-    epilog=exits.HELP,
+    help="Submit TrainJobs, follow them, and manage runtimes, on this machine or on a cluster.",
+    epilog=exit_codes.HELP,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 submit.register(app)
-manage.register(app)
+jobs.register(app)
 create_runtime.register(runtimes.group)
 app.add_typer(runtimes.group, name="runtimes")
 doctor.register(app)
 lint.register(app)
 migrate.register(app)
 
-#: The base class of wrong usage; it lies in click or in typer, by typer's version.
+#: Base class of usage errors; in click or in typer, depending on the version of typer.
 _UsageError: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         print(f"trainjob {metadata.version('trainjob-workflows')}")
         raise typer.Exit
 
 
 @app.callback()
-def settings(
+def parse_global_options(
     context: typer.Context,
     backend: Annotated[
-        str | None, typer.Option(help="Where jobs run: local, debug, … (TRAINJOB_BACKEND; local)")
+        str | None,
+        typer.Option(
+            help="Backend: local, container, kubernetes, runai, training-operator or debug. "
+            "Default: TRAINJOB_BACKEND, or local."
+        ),
     ] = None,
     home: Annotated[
-        str | None, typer.Option(help="State folder of the local backend. (TRAINJOB_HOME; ~/.trainjob)")
+        str | None, typer.Option(help="State folder of the local backend. Default: TRAINJOB_HOME, or ~/.trainjob.")
     ] = None,
-    namespace: Annotated[str | None, typer.Option(help="Namespace, for backends on a cluster.")] = None,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+    namespace: Annotated[str | None, typer.Option(help="Namespace, for cluster backends.")] = None,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
-    """Take what holds for every subcommand."""
+    """Read the global options."""
     del version
-    context.obj = Settings(backend, home, namespace)
+    context.obj = GlobalOptions(backend, home, namespace)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; errors are one line on standard error."""
+    """Run the command; print errors as one line on standard error.
+
+    Args:
+        arguments: Arguments without the name of the program; None for those of the process.
+    """
     try:
         code = app(args=list(arguments) if arguments is not None else None, prog_name="trainjob", standalone_mode=False)
     except typer.Exit as end:
         return int(end.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        return exits.INTERRUPTED
+        return exit_codes.INTERRUPTED
     except SystemExit as end:
-        # Typer's answer to a reader of our output that has gone, as `head` does; its code is that of a failed job.
+        # Typer exits with 1, the code of a failed job, when the reader of our output has closed it, as `head` does.
         if not isinstance(end.__context__, BrokenPipeError):
             raise
-        _write_no_more()
-        return exits.OK
+        _discard_output()
+        return exit_codes.OK
     except _UsageError as error:
-        return _fail(error.format_message(), exits.BAD_INPUT)
+        return _fail(error.format_message(), exit_codes.BAD_INPUT)
     except (TrainerError, ValueError) as error:
-        return _fail(str(error), exits.code_of(error))
+        return _fail(str(error), exit_codes.get_exit_code(error))
     except OSError as error:
-        # A full disk below our output, most likely.
-        _write_no_more()
-        return _fail(str(error), exits.UNAVAILABLE)
-    return code if isinstance(code, int) else exits.OK
+        # Most likely standard output is a file on a full disk.
+        _discard_output()
+        return _fail(str(error), exit_codes.UNAVAILABLE)
+    return code if isinstance(code, int) else exit_codes.OK
 
 
-def _write_no_more() -> None:
-    """Let what is still to be written vanish, or Python would complain of it at its end."""
+def _discard_output() -> None:
+    """Send the remaining output to /dev/null; otherwise Python reports an error when it flushes the output at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

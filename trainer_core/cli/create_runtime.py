@@ -1,4 +1,4 @@
-"""Subcommand that builds a runtime from options and creates it."""
+"""Subcommand `runtimes create`: builds a runtime from options and creates it."""
 
 from __future__ import annotations
 
@@ -7,27 +7,36 @@ from typing import Annotated, Any
 
 import typer
 
-from trainer_core.admin import build
-from trainer_core.admin.blueprint import Blueprint, Coscheduling, Gang, Initializer, Pod, Storage, Volcano
-from trainer_core.admin.findings import ERROR
-from trainer_core.admin.validate import findings
-from trainer_core.cli.output import print_data
-from trainer_core.cli.runtimes import Form, administrator, print_yaml
+from trainer_core.cli.options import parse_key_values
+from trainer_core.cli.output import print_json, print_yaml
+from trainer_core.cli.runtimes import ManifestFormat, create_runtime_admin
 from trainer_core.errors import InvalidRequestError
+from trainer_core.runtime_admin import runtime_builder
+from trainer_core.runtime_admin.diagnostics import ERROR
+from trainer_core.runtime_admin.runtime_builder import (
+    Coscheduling,
+    InitializerParameters,
+    PodGroupPolicy,
+    PodParameters,
+    RuntimeParameters,
+    StorageParameters,
+    Volcano,
+)
+from trainer_core.runtime_admin.validate import validate_runtime
 
 __all__ = ["register"]
 
-Kind = Enum("Kind", {name: name for name in build.KINDS}, type=str)  # type: ignore[misc]
+Kind = Enum("Kind", {name: name for name in runtime_builder.BUILDERS}, type=str)  # type: ignore[misc]
 
 
-class Together(str, Enum):
-    """Who starts all pods of a job together."""
+class GangScheduler(str, Enum):
+    """Scheduler that starts all pods of a TrainJob together."""
 
     COSCHEDULING = "coscheduling"
     VOLCANO = "volcano"
 
 
-Texts = list[str] | None
+Values = list[str] | None
 
 
 def register(group: typer.Typer) -> None:
@@ -37,91 +46,112 @@ def register(group: typer.Typer) -> None:
 
 def create(
     context: typer.Context,
-    kind: Annotated[Kind, typer.Argument(help="What the nodes run with.")],
+    kind: Annotated[Kind, typer.Argument(help="Framework of the runtime.")],
     name: Annotated[str, typer.Argument(help="Name of the runtime.")],
-    image: Annotated[str | None, typer.Option(help="Image of the nodes; that of Trainer's own runtime.")] = None,
-    nodes: Annotated[int, typer.Option(help="Nodes of a TrainJob that does not say.")] = 1,
-    namespace: Annotated[str | None, typer.Option(help="Make it a TrainingRuntime of this namespace.")] = None,
-    label: Annotated[Texts, typer.Option("--label", "-l", help="name=value.")] = None,
-    command: Annotated[Texts, typer.Option(help="A word of the command; again for the next.")] = None,
-    env: Annotated[Texts, typer.Option("--env", "-e", help="NAME=VALUE for the training processes.")] = None,
-    resource: Annotated[Texts, typer.Option("--resource", "-r", help="Of each node: gpu=2, memory=64Gi.")] = None,
-    node_selector: Annotated[Texts, typer.Option(help="name=value of the machines to run on.")] = None,
-    toleration: Annotated[Texts, typer.Option(help="key[=value][:effect] of a taint to bear.")] = None,
-    service_account: Annotated[str | None, typer.Option(help="Whom the pods run as.")] = None,
-    gang: Annotated[Together | None, typer.Option(help="Start all pods of a job together.")] = None,
-    queue: Annotated[str | None, typer.Option(help="Volcano queue.")] = None,
-    dataset: Annotated[str | None, typer.Option(help="Fetch a dataset first; this, if a TrainJob names none.")] = None,
-    model: Annotated[str | None, typer.Option(help="Fetch a model first; this, if a TrainJob names none.")] = None,
-    claim: Annotated[str | None, typer.Option(help="Fetch into this PersistentVolumeClaim.")] = None,
-    storage: Annotated[str, typer.Option(help="Fetch into a new claim of this size.")] = "20Gi",
-    access_mode: Annotated[str, typer.Option(help="Of it; ReadWriteMany for several nodes.")] = "ReadWriteOnce",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the manifest; ask no cluster.")] = False,
-    output: Annotated[Form, typer.Option("--output", "-o", help="How to print the manifest.")] = Form.TABLE,
+    image: Annotated[
+        str | None, typer.Option(help="Container image of the nodes. Default: that of Trainer's runtime.")
+    ] = None,
+    nodes: Annotated[int, typer.Option(help="Number of nodes of TrainJobs that do not set it.")] = 1,
+    namespace: Annotated[
+        str | None, typer.Option(help="Create a TrainingRuntime in this namespace instead of a ClusterTrainingRuntime.")
+    ] = None,
+    label: Annotated[Values, typer.Option("--label", "-l", help="Label: name=value; repeatable.")] = None,
+    command: Annotated[Values, typer.Option(help="One word of the command; repeat for the next word.")] = None,
+    env: Annotated[
+        Values, typer.Option("--env", "-e", help="Environment variable of the nodes: NAME=VALUE; repeatable.")
+    ] = None,
+    resource: Annotated[
+        Values,
+        typer.Option("--resource", "-r", help="Resource of each node, such as gpu=2 or memory=64Gi; repeatable."),
+    ] = None,
+    node_selector: Annotated[
+        Values, typer.Option(help="Label of the Kubernetes nodes to run on: name=value; repeatable.")
+    ] = None,
+    toleration: Annotated[Values, typer.Option(help="Tolerated taint: key[=value][:effect]; repeatable.")] = None,
+    service_account: Annotated[str | None, typer.Option(help="Service account of the pods.")] = None,
+    gang: Annotated[
+        GangScheduler | None, typer.Option(help="Scheduler that starts all pods of a TrainJob together.")
+    ] = None,
+    queue: Annotated[str | None, typer.Option(help="Volcano queue; needs --gang volcano.")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="Add a dataset initializer; URI for TrainJobs that name no dataset.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Add a model initializer; URI for TrainJobs that name no model.")
+    ] = None,
+    claim: Annotated[str | None, typer.Option(help="Existing PersistentVolumeClaim for fetched files.")] = None,
+    storage: Annotated[
+        str, typer.Option(help="Size of a new PersistentVolumeClaim for fetched files, if --claim is not set.")
+    ] = "20Gi",
+    access_mode: Annotated[
+        str, typer.Option(help="Access mode of the new claim; ReadWriteMany for several nodes.")
+    ] = "ReadWriteOnce",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the manifest without creating it; needs no cluster.")
+    ] = False,
+    output: Annotated[
+        ManifestFormat, typer.Option("--output", "-o", help="Output format: table, json or yaml.")
+    ] = ManifestFormat.TABLE,
 ) -> None:
-    """Create a runtime from options; volumes and the like are for YAML and apply, or for Python."""
-    selector = _pairs("--node-selector", node_selector)
-    pod = Pod(selector, [_toleration(each) for each in toleration or ()], service_account)
-    blueprint = Blueprint(
+    """Create a runtime from options. For other fields, write YAML and use `trainjob runtimes apply`."""
+    selector = parse_key_values("--node-selector", node_selector)
+    pod = PodParameters(selector, [_parse_toleration(each) for each in toleration or ()], service_account)
+    parameters = RuntimeParameters(
         name=name,
         image=image,
         num_nodes=nodes,
         namespace=namespace,
-        labels=_pairs("--label", label),
+        labels=parse_key_values("--label", label),
         command=command or (),
-        env=_pairs("--env", env),
-        resources=_pairs("--resource", resource),
+        env=parse_key_values("--env", env),
+        resources=parse_key_values("--resource", resource),
         pod=pod,
-        gang=_gang(gang, queue),
+        gang=_build_pod_group_policy(gang, queue),
     )
-    runtime = _built(kind, blueprint, dataset, model, Storage(claim, storage, access_mode))
+    runtime = _build_runtime(kind, parameters, dataset, model, StorageParameters(claim, storage, access_mode))
     if dry_run:
-        _refuse_errors(runtime)
+        _reject_errors(runtime)
     else:
-        administrator(context.obj).create(runtime)
-    _print(runtime, Form.YAML if dry_run and output is Form.TABLE else output)
+        create_runtime_admin(context.obj).create(runtime)
+    _print_runtime(runtime, ManifestFormat.YAML if dry_run and output is ManifestFormat.TABLE else output)
 
 
-def _print(runtime: dict[str, Any], output: Form) -> None:
-    if output is Form.JSON:
-        print_data(runtime)
-    elif output is Form.YAML:
+def _print_runtime(runtime: dict[str, Any], output: ManifestFormat) -> None:
+    if output is ManifestFormat.JSON:
+        print_json(runtime)
+    elif output is ManifestFormat.YAML:
         print_yaml(runtime)
     else:
         print(f"{runtime['kind']} {runtime['metadata']['name']} created")
 
 
-def _built(
-    kind: Kind, blueprint: Blueprint, dataset: str | None, model: str | None, storage: Storage
+def _build_runtime(
+    kind: Kind, parameters: RuntimeParameters, dataset: str | None, model: str | None, storage: StorageParameters
 ) -> dict[str, Any]:
-    steps = {"dataset": Initializer(dataset) if dataset else None, "model": Initializer(model) if model else None}
+    steps = {
+        "dataset": InitializerParameters(dataset) if dataset else None,
+        "model": InitializerParameters(model) if model else None,
+    }
     if kind.value == "torchtune":
-        return build.torchtune(blueprint, **steps, storage=storage)
-    runtime = build.KINDS[kind.value](blueprint)
-    return build.with_initializers(runtime, **steps, storage=storage) if dataset or model else runtime
+        return runtime_builder.build_torchtune_runtime(parameters, **steps, storage=storage)
+    runtime = runtime_builder.BUILDERS[kind.value](parameters)
+    return runtime_builder.add_initializers(runtime, **steps, storage=storage) if dataset or model else runtime
 
 
-def _gang(together: Together | None, queue: str | None) -> Gang | None:
-    if queue and together is not Together.VOLCANO:
-        raise InvalidRequestError("--queue goes with --gang volcano")
-    return {None: None, Together.COSCHEDULING: Coscheduling(), Together.VOLCANO: Volcano(queue)}[together]
+def _build_pod_group_policy(scheduler: GangScheduler | None, queue: str | None) -> PodGroupPolicy | None:
+    if queue and scheduler is not GangScheduler.VOLCANO:
+        raise InvalidRequestError("--queue needs --gang volcano")
+    return {None: None, GangScheduler.COSCHEDULING: Coscheduling(), GangScheduler.VOLCANO: Volcano(queue)}[scheduler]
 
 
-def _toleration(text: str) -> dict[str, str]:
+def _parse_toleration(text: str) -> dict[str, str]:
     taint, _, effect = text.partition(":")
     key, equals, value = taint.partition("=")
-    found = {"key": key, "operator": "Equal", "value": value} if equals else {"key": key, "operator": "Exists"}
-    return {**found, "effect": effect} if effect else found
+    toleration = {"key": key, "operator": "Equal", "value": value} if equals else {"key": key, "operator": "Exists"}
+    return {**toleration, "effect": effect} if effect else toleration
 
 
-def _refuse_errors(runtime: dict[str, Any]) -> None:
-    errors = [each for each in findings(runtime) if each.severity == ERROR]
+def _reject_errors(runtime: dict[str, Any]) -> None:
+    errors = [each for each in validate_runtime(runtime) if each.severity == ERROR]
     if errors:
-        raise InvalidRequestError(f"the runtime breaks rule {errors[0].rule}: {errors[0].message}")
-
-
-def _pairs(option: str, texts: Texts) -> dict[str, str]:
-    for text in texts or ():
-        if "=" not in text.lstrip("="):
-            raise InvalidRequestError(f"{option} must be name=value, got {text!r}")
-    return dict(text.split("=", 1) for text in texts or ())
+        raise InvalidRequestError(f"the runtime violates rule {errors[0].rule}: {errors[0].message}")

@@ -1,38 +1,40 @@
-"""Subcommand `doctor`: what the chosen backend needs, what it has of that, and how to get the rest."""
+"""Subcommand `doctor`: checks the requirements of the backend."""
 
 from __future__ import annotations
 
 import typer
 
-from trainer_core.cli import exits
-from trainer_core.cli.output import Format, Output, print_data, print_table
-from trainer_core.cli.runtimes import print_yaml
-from trainer_core.doctor import Report, examine
+from trainer_core.cli import exit_codes
+from trainer_core.cli.output import OutputFormat, OutputOption, print_json, print_table, print_yaml
+from trainer_core.preflight import PreflightReport, check_backend
 
 __all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
     """Add the subcommand."""
-    app.command(epilog=exits.HELP)(doctor)
+    app.command(epilog=exit_codes.HELP)(doctor)
 
 
-def doctor(context: typer.Context, output: Output = Format.TABLE) -> int:
-    """Say whether TrainJobs can run here, and what is missing; exit code 6 if they cannot. Creates nothing."""
-    report = examine(context.obj.config)
-    if output is Format.JSON:
+def doctor(context: typer.Context, output: OutputOption = OutputFormat.TABLE) -> int:
+    """Check whether TrainJobs can run on the backend, and print what is missing.
+
+    Exit code 6 if they cannot run. Creates nothing.
+    """
+    report = check_backend(context.obj.config)
+    if output is OutputFormat.JSON:
         checks = [check.to_dict() for check in report.checks]
-        print_data({"fit": report.fit, "checks": checks, "repair": list(report.repair)})
+        print_json({"fit": report.fit, "checks": checks, "repair": list(report.repair)})
     else:
-        _print(report)
-    return exits.OK if report.fit else exits.UNAVAILABLE
+        _print_report(report)
+    return exit_codes.OK if report.fit else exit_codes.UNAVAILABLE
 
 
-def _print(report: Report) -> None:
+def _print_report(report: PreflightReport) -> None:
     rows = [(check.what, check.state, check.found, check.cost) for check in report.checks]
     print_table(("CHECK", "STATE", "FOUND", "COST"), rows)
     if report.repair:
-        print("\n# Grants what is not permitted. An administrator gives it to `kubectl apply -f -`:")
-    for number, each in enumerate(report.repair):
+        print("\n# RBAC objects with the missing permissions; an administrator applies them with `kubectl apply -f -`:")
+    for number, manifest in enumerate(report.repair):
         print("---" if number else "", end="\n" if number else "")
-        print_yaml(each)
+        print_yaml(manifest)

@@ -1,4 +1,4 @@
-"""Subcommand `lint`: what is wrong with the TrainJobs that files define, for CI."""
+"""Subcommand `lint`: checks the TrainJobs of DAG files, for CI."""
 
 from __future__ import annotations
 
@@ -8,45 +8,48 @@ from typing import Annotated
 
 import typer
 
-from trainer_core.cli import exits
-from trainer_core.cli.output import Format, Output, print_data
+from trainer_core.cli import exit_codes
+from trainer_core.cli.output import OutputFormat, OutputOption, print_json
 from trainer_core.errors import InvalidRequestError
-from trainer_core.lint import Found, Problem, definitions, problems
+from trainer_core.lint import Definition, Problem, find_definitions, find_problems
 
 __all__ = ["register"]
 
-Folder = Annotated[str, typer.Argument(metavar="PATH", help="A folder of Airflow DAGs, or one file.")]
+PathArgument = Annotated[str, typer.Argument(metavar="PATH", help="Folder of Airflow DAGs, or one file.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the subcommand."""
-    app.command(epilog=exits.HELP)(lint)
+    app.command(epilog=exit_codes.HELP)(lint)
 
 
 def lint(
-    path: Folder,
+    path: PathArgument,
     server: Annotated[
-        bool, typer.Option("--server", help="Ask each TrainJob's backend as well, by a dry run.")
+        bool, typer.Option("--server", help="Also validate each TrainJob by a dry run on its backend.")
     ] = False,
-    output: Output = Format.TABLE,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> int:
-    """Say what is wrong with the TrainJobs of DAGs, one line each; exit code 2 if anything is. Runs nothing."""
+    """Check the TrainJobs of DAGs without running them.
+
+    Prints one line for each problem. Exit code 2 if there are problems.
+    """
     if not Path(path).exists():
-        raise InvalidRequestError(f"{path} does not exist; give a folder of DAGs, or a file")
-    found = list(definitions(path))
-    wrong = list(problems(found, server=server))
-    if output is Format.JSON:
-        print_data([problem.to_dict() for problem in wrong])
+        raise InvalidRequestError(f"{path} does not exist; pass a folder of DAGs or a file")
+    definitions = list(find_definitions(path))
+    problems = list(find_problems(definitions, server=server))
+    if output is OutputFormat.JSON:
+        print_json([problem.to_dict() for problem in problems])
     else:
-        print("".join(f"{problem}\n" for problem in wrong), end="")
-    jobs = [each for each in found if each.request]
-    print(f"trainjob: {len(jobs)} TrainJobs, problems: {len(wrong)}", file=sys.stderr)
-    for each in jobs if server else ():
-        if each.unknown:
-            said = f"the server was not asked, since {_named(each)} is known only when it runs"
-            print(f"trainjob: {Problem(each.file, each.place, said)}", file=sys.stderr)
-    return exits.BAD_INPUT if wrong else exits.OK
+        print("".join(f"{problem}\n" for problem in problems), end="")
+    jobs = [definition for definition in definitions if definition.request]
+    print(f"trainjob: {len(jobs)} TrainJobs, problems: {len(problems)}", file=sys.stderr)
+    for job in jobs if server else ():
+        if job.unknown:
+            message = f"no dry run, because the value of {_format_unknown(job)} is known only at run time"
+            print(f"trainjob: {Problem(job.file, job.location, message)}", file=sys.stderr)
+    return exit_codes.BAD_INPUT if problems else exit_codes.OK
 
 
-def _named(found: Found) -> str:
-    return ", ".join(".".join(path) for path in found.unknown)
+def _format_unknown(definition: Definition) -> str:
+    return ", ".join(".".join(path) for path in definition.unknown)

@@ -1,4 +1,4 @@
-"""Subcommand `migrate`: PyTorchJobs of the Training Operator become TrainJobs, as YAML to look at and apply."""
+"""Subcommand `migrate`: converts the Training Operator's PyTorchJobs to TrainJobs."""
 
 from __future__ import annotations
 
@@ -7,61 +7,64 @@ from typing import Annotated, Any
 
 import typer
 
-from trainer_core.admin.migrate import Migration, Note, migrate, pytorch_jobs
-from trainer_core.cli import exits
-from trainer_core.cli.runtimes import manifests_of, print_yaml
+from trainer_core.cli import exit_codes
+from trainer_core.cli.output import print_yaml
+from trainer_core.cli.runtimes import read_manifests
 from trainer_core.errors import InvalidRequestError
+from trainer_core.runtime_admin.migrate import Migration, Note, iterate_pytorch_jobs, migrate_pytorch_job
 
 __all__ = ["register"]
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="YAML with PyTorchJobs, or - for standard input.")]
+FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="YAML file with PyTorchJobs; - for standard input.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the subcommand."""
-    app.command("migrate", epilog=exits.HELP)(print_migrated)
+    app.command("migrate", epilog=exit_codes.HELP)(print_migrated)
 
 
 def print_migrated(
-    file: File,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit code 2 if anything cannot be carried over.")] = False,
+    file: FileArgument,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with code 2 if a setting cannot be converted.")
+    ] = False,
 ) -> int:
-    """Print the TrainJob that does what a PyTorchJob does, and the runtime it needs; comments say what is different.
+    """Print the TrainJob that is equivalent to a PyTorchJob, and the runtime it needs; comments list the differences.
 
-    No cluster is asked: `trainjob migrate job.yaml | kubectl apply --dry-run=server -f -` is the last check.
+    Needs no cluster. To validate the output, run `trainjob migrate job.yaml | kubectl apply --dry-run=server -f -`.
     """
-    jobs = [job for document in manifests_of(file) for job in pytorch_jobs(document)]
+    jobs = [job for document in read_manifests(file) for job in iterate_pytorch_jobs(document)]
     if not jobs:
         raise InvalidRequestError(f"{file} has no PyTorchJob (kubeflow.org/v1)")
-    migrations = [_migrated(job) for job in jobs]
+    migrations = [_migrate(job) for job in jobs]
     for migration in migrations:
         _print(migration)
     lost = sum(len(migration.lost) for migration in migrations)
     if lost:
-        print(f"trainjob: {lost} settings could not be carried over; comments name them", file=sys.stderr)
-    return exits.BAD_INPUT if strict and lost else exits.OK
+        print(f"trainjob: {lost} settings cannot be converted; see the comments in the output", file=sys.stderr)
+    return exit_codes.BAD_INPUT if strict and lost else exit_codes.OK
 
 
-def _migrated(job: dict[str, Any]) -> Migration:
+def _migrate(job: dict[str, Any]) -> Migration:
     try:
-        return migrate(job)
+        return migrate_pytorch_job(job)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, InvalidRequestError):
             raise
         name = (job.get("metadata") or {}).get("name")
         raise InvalidRequestError(
-            f"PyTorchJob {name!r} is not in the shape that the operator takes ({type(error).__name__}: {error}); "
+            f"PyTorchJob {name!r} is not valid ({type(error).__name__}: {error}); "
             "check it with kubectl apply --dry-run=server"
         ) from error
 
 
 def _print(migration: Migration) -> None:
-    _comment("Not carried over:", migration.lost)
-    _comment("Done in another way:", [note for note in migration.notes if not note.lost])
-    for each in (migration.runtime, migration.trainjob):
-        if each:
+    _comment("Not converted:", migration.lost)
+    _comment("Converted differently:", [note for note in migration.notes if not note.lost])
+    for manifest in (migration.runtime, migration.trainjob):
+        if manifest:
             print("---")
-            print_yaml(each)
+            print_yaml(manifest)
 
 
 def _comment(head: str, notes: list[Note]) -> None:

@@ -1,44 +1,50 @@
-"""What the command prints: JSON for programs, tables for people."""
+"""Printing: tables, JSON and YAML."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 from typing import Annotated, Any
 
 import typer
+import yaml
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Format", "Output", "print_data", "print_table", "when"]
+__all__ = ["OutputFormat", "OutputOption", "format_time", "print_json", "print_table", "print_yaml"]
 
 
-#: Characters of a line that is read by a program or kept in a file.
-_WIDE = 1000
+#: Width of lines that do not go to a terminal, in characters.
+_MAX_WIDTH = 1000
 
 
-class Format(str, Enum):
-    """How to print."""
+class OutputFormat(str, Enum):
+    """Output format of a command."""
 
     TABLE = "table"
     JSON = "json"
 
 
-Output = Annotated[Format, typer.Option("--output", "-o", help="table for people, json for programs.")]
+OutputOption = Annotated[OutputFormat, typer.Option("--output", "-o", help="Output format: table or json.")]
 
 
-def print_data(data: Any) -> None:
+def print_json(data: Any) -> None:
     """Print JSON."""
     print(json.dumps(data, ensure_ascii=False, indent=2))
 
 
+def print_yaml(data: Mapping[str, Any]) -> None:
+    """Print one YAML document."""
+    print(yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True), end="")
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print a table; a row is one line, and only a terminal cuts it off."""
-    console = Console(width=None if sys.stdout.isatty() else _WIDE)
+    """Print a table with one line for each row; lines are cut off only on a terminal."""
+    console = Console(width=None if sys.stdout.isatty() else _MAX_WIDTH)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, no_wrap=True)
@@ -47,6 +53,6 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     console.print(table)
 
 
-def when(time: datetime | None) -> str:
-    """Return a time as people here read it."""
+def format_time(time: datetime | None) -> str:
+    """Return a time in the local time zone; empty for None."""
     return time.astimezone().strftime("%Y-%m-%d %H:%M:%S") if time else ""

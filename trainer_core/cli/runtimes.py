@@ -1,4 +1,4 @@
-"""Subcommands for runtimes: look at them on any backend, manage them on a cluster."""
+"""Subcommands of `trainjob runtimes`: list and show runtimes on any backend, manage them on a cluster."""
 
 from __future__ import annotations
 
@@ -11,279 +11,297 @@ import typer
 import yaml
 from typer.core import TyperGroup
 
-from trainer_core.admin.apply import RuntimeAdmin
-from trainer_core.admin.diff import Change
-from trainer_core.admin.findings import ERROR, Finding
-from trainer_core.admin.listed import Listed, listed
-from trainer_core.admin.validate import findings
-from trainer_core.cli import exits
-from trainer_core.cli.files import documents
-from trainer_core.cli.output import Format, Output, print_data, print_table
-from trainer_core.cli.settings import Settings
-from trainer_core.cluster.kinds import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES
-from trainer_core.configs import KubernetesBackendConfig
+from trainer_core.cli import exit_codes
+from trainer_core.cli.options import GlobalOptions
+from trainer_core.cli.output import OutputFormat, OutputOption, print_json, print_table, print_yaml
+from trainer_core.config import KubernetesBackendConfig
+from trainer_core.definition_file import read_yaml_documents
 from trainer_core.errors import InvalidRequestError
+from trainer_core.k8s.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES
+from trainer_core.runtime_admin.apply import RuntimeAdmin, RuntimeSummary, summarize_runtime
+from trainer_core.runtime_admin.diagnostics import ERROR, Diagnostic
+from trainer_core.runtime_admin.diff import Change
+from trainer_core.runtime_admin.validate import validate_runtime
 from trainer_core.runtimes import Runtime
 
-__all__ = ["administrator", "group", "manifests_of", "print_yaml"]
+__all__ = ["create_runtime_admin", "group", "read_manifests"]
 
-File = Annotated[str, typer.Argument(help="Runtimes in YAML, one or several documents; - for standard input.")]
-Name = Annotated[str, typer.Argument(help="Name of the runtime.")]
+FileArgument = Annotated[str, typer.Argument(help="YAML file with one or more runtimes; - for standard input.")]
+NameArgument = Annotated[str, typer.Argument(help="NameArgument of the runtime.")]
 
 
 class Scope(str, Enum):
-    """Which of two runtimes of one name."""
+    """Scope of a runtime: the cluster or a namespace."""
 
     CLUSTER = "cluster"
     NAMESPACE = "namespace"
 
 
-class Form(str, Enum):
-    """How to print a runtime."""
+class ManifestFormat(str, Enum):
+    """Output format of a runtime."""
 
     TABLE = "table"
     JSON = "json"
     YAML = "yaml"
 
 
-class _Runtimes(TyperGroup):
-    """`runtimes NAME` is short for `runtimes get NAME`."""
+class _RuntimesGroup(TyperGroup):
+    """Command group in which `runtimes NAME` is short for `runtimes get NAME`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the subcommand of the arguments."""
+        """Return the subcommand for the arguments."""
         return super().resolve_command(ctx, args if args[0] in self.commands else ["get", *args])
 
 
-group = typer.Typer(cls=_Runtimes, epilog=exits.HELP, help="Look at runtimes; on a cluster, manage them.")
+group = typer.Typer(
+    cls=_RuntimesGroup, epilog=exit_codes.HELP, help="List and show runtimes; on a cluster, manage them."
+)
 
 
 @group.callback(invoke_without_command=True)
-def runtimes(context: typer.Context, output: Output = Format.TABLE) -> None:
-    """List the runtimes, show one by its name, or manage those of a cluster."""
+def runtimes(context: typer.Context, output: OutputOption = OutputFormat.TABLE) -> None:
+    """List the runtimes, show one, or manage those of a cluster."""
     if context.invoked_subcommand is None:
-        show_all(context, output)
+        list_runtimes(context, output)
 
 
 @group.command("list")
-def show_all(context: typer.Context, output: Output = Format.TABLE) -> None:
-    """List the runtimes that a TrainJob can refer to."""
-    settings: Settings = context.obj
-    if _is_cluster(settings):
-        _print_listed(administrator(settings).list(), output)
+def list_runtimes(context: typer.Context, output: OutputOption = OutputFormat.TABLE) -> None:
+    """List the runtimes that TrainJobs can use."""
+    options: GlobalOptions = context.obj
+    if _is_trainer_cluster(options):
+        _print_summaries(create_runtime_admin(options).list(), output)
         return
-    found = settings.client.list_runtimes()
-    if output is Format.JSON:
-        print_data([_facts(runtime) for runtime in found])
+    available = options.client.list_runtimes()
+    if output is OutputFormat.JSON:
+        print_json([_build_summary(runtime) for runtime in available])
     else:
-        _print_runtimes(found)
+        _print_runtimes(available)
 
 
 @group.command()
 def get(
     context: typer.Context,
-    name: Name,
-    output: Annotated[Form, typer.Option("--output", "-o", help="yaml for the manifest, on a cluster.")] = Form.TABLE,
+    name: NameArgument,
+    output: Annotated[
+        ManifestFormat,
+        typer.Option(
+            "--output", "-o", help="Output format: table, json, or yaml for the manifest (cluster backends only)."
+        ),
+    ] = ManifestFormat.TABLE,
 ) -> None:
-    """Show one runtime: with its Python packages on this machine, with what is wrong with it on a cluster."""
-    settings: Settings = context.obj
-    if _is_cluster(settings):
-        _print_manifest(administrator(settings).get(name), output)
+    """Show a runtime: on this machine with its Python packages, on a cluster with the problems of its manifest."""
+    options: GlobalOptions = context.obj
+    if _is_trainer_cluster(options):
+        _print_manifest(create_runtime_admin(options).get(name), output)
         return
-    if output is Form.YAML:
+    if output is ManifestFormat.YAML:
         raise InvalidRequestError(
-            "only runtimes of a cluster have a manifest: trainjob --backend kubernetes runtimes …"
+            f"the {options.config.backend} backend has no runtime manifests; use "
+            "trainjob --backend kubernetes runtimes …"
         )
-    found = settings.client.get_runtime(name)
-    packages = settings.client.backend.get_runtime_packages(found)
-    if output is Form.JSON:
-        print_data({**_facts(found), "packages": packages})
+    runtime = options.client.get_runtime(name)
+    packages = options.client.list_runtime_packages(runtime)
+    if output is ManifestFormat.JSON:
+        print_json({**_build_summary(runtime), "packages": packages})
         return
-    _print_runtimes([found])
+    _print_runtimes([runtime])
     sys.stdout.write("".join(f"{package}\n" for package in packages))
 
 
 @group.command()
 def validate(
     context: typer.Context,
-    file: File,
-    server: Annotated[bool, typer.Option("--server", help="Ask the cluster as well, by a dry run.")] = False,
-    output: Output = Format.TABLE,
+    file: FileArgument,
+    server: Annotated[bool, typer.Option("--server", help="Also validate by a dry run on the cluster.")] = False,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> int:
-    """Say what is wrong with runtimes; exit code 2 if that is an error. Needs no cluster."""
-    manifests = manifests_of(file)
-    found = [(_name(manifest), findings(manifest)) for manifest in manifests]
-    if output is Format.JSON:
-        print_data([{"name": name, "findings": [each.to_dict() for each in all_of_it]} for name, all_of_it in found])
+    """Check runtime manifests and print their problems. Exit code 2 if there are errors. Needs no cluster."""
+    manifests = read_manifests(file)
+    results = [(_get_name(manifest), validate_runtime(manifest)) for manifest in manifests]
+    if output is OutputFormat.JSON:
+        print_json(
+            [{"name": name, "findings": [each.to_dict() for each in diagnostics]} for name, diagnostics in results]
+        )
     else:
-        for name, all_of_it in found:
-            print("\n".join(f"{name}: {each}" for each in all_of_it) or f"{name}: ok")
-    if _has_errors([each for _, all_of_it in found for each in all_of_it]):
-        return exits.BAD_INPUT
+        for name, diagnostics in results:
+            print("\n".join(f"{name}: {each}" for each in diagnostics) or f"{name}: ok")
+    if _has_errors([each for _, diagnostics in results for each in diagnostics]):
+        return exit_codes.BAD_INPUT
     for manifest in manifests if server else ():
-        administrator(context.obj).dry_run(manifest)
-    return exits.OK
+        create_runtime_admin(context.obj).dry_run(manifest)
+    return exit_codes.OK
 
 
 @group.command()
-def diff(context: typer.Context, file: File, output: Output = Format.TABLE) -> int:
-    """Show what apply would change; exit code 1 if that is anything."""
-    admin = administrator(context.obj)
-    found = [(_name(manifest), admin.diff(manifest)) for manifest in manifests_of(file)]
-    if output is Format.JSON:
-        print_data([{"name": name, "changes": [each.to_dict() for each in changes]} for name, changes in found])
+def diff(context: typer.Context, file: FileArgument, output: OutputOption = OutputFormat.TABLE) -> int:
+    """Print what `apply` would change. Exit code 1 if there are changes."""
+    admin = create_runtime_admin(context.obj)
+    results = [(_get_name(manifest), admin.diff(manifest)) for manifest in read_manifests(file)]
+    if output is OutputFormat.JSON:
+        print_json([{"name": name, "changes": [each.to_dict() for each in changes]} for name, changes in results])
     else:
-        for name, changes in found:
-            print("\n".join(f"{name}: {_change_line(each)}" for each in changes) or f"{name}: the same")
-    return exits.FAILED if any(changes for _, changes in found) else exits.OK
+        for name, changes in results:
+            print("\n".join(f"{name}: {_format_change(each)}" for each in changes) or f"{name}: unchanged")
+    return exit_codes.FAILED if any(changes for _, changes in results) else exit_codes.OK
 
 
 @group.command()
 def apply(
     context: typer.Context,
-    file: File,
+    file: FileArgument,
     recreate: Annotated[
-        bool, typer.Option("--recreate", help="Delete and create again what the server does not let change.")
+        bool,
+        typer.Option("--recreate", help="Delete and create a runtime again if the change is to an immutable field."),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only ask the server whether it would.")] = False,
-    output: Output = Format.TABLE,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Validate on the server without a change.")] = False,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Create runtimes, or make those there are like them. TrainJobs that run are not touched."""
-    admin = administrator(context.obj)
-    manifests = manifests_of(file)
-    _refuse_errors(manifests)
-    done = []
+    """Create or update runtimes. Running TrainJobs are not changed."""
+    admin = create_runtime_admin(context.obj)
+    manifests = read_manifests(file)
+    _reject_invalid(manifests)
+    results = []
     for manifest in manifests:
         if dry_run:
             admin.dry_run(manifest)
         action = "accepted" if dry_run else admin.apply(manifest, recreate=recreate)
-        done.append({"name": _name(manifest), "kind": manifest["kind"], "action": action})
-        if output is Format.TABLE:
-            print(f"{manifest['kind']} {_name(manifest)} {action}")
-    if output is Format.JSON:
-        print_data(done)
+        results.append({"name": _get_name(manifest), "kind": manifest["kind"], "action": action})
+        if output is OutputFormat.TABLE:
+            print(f"{manifest['kind']} {_get_name(manifest)} {action}")
+    if output is OutputFormat.JSON:
+        print_json(results)
 
 
 @group.command()
 def delete(
     context: typer.Context,
-    name: Name,
+    name: NameArgument,
     scope: Annotated[
-        Scope | None, typer.Option(help="Which of two with that name; the namespace's own comes first.")
+        Scope | None, typer.Option(help="Scope, if both have a runtime of that name. Default: namespace, then cluster.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Do not ask whether TrainJobs use it.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Delete the runtime although TrainJobs use it.")] = False,
 ) -> None:
-    """Delete a runtime that no unfinished TrainJob refers to."""
+    """Delete a runtime, unless a TrainJob that has not ended uses it."""
     kinds = {Scope.CLUSTER: CLUSTER_TRAINING_RUNTIMES, Scope.NAMESPACE: TRAINING_RUNTIMES}
-    administrator(context.obj).delete(name, scope=kinds[scope] if scope else None, force=force)
+    create_runtime_admin(context.obj).delete(name, scope=kinds[scope] if scope else None, force=force)
 
 
-def administrator(settings: Settings) -> RuntimeAdmin:
-    """Return what manages the runtimes of the chosen cluster.
+def create_runtime_admin(options: GlobalOptions) -> RuntimeAdmin:
+    """Return the administration of the cluster's runtimes.
 
     Raises:
-        InvalidRequestError: The chosen backend is no cluster with Kubeflow Trainer.
+        InvalidRequestError: The backend is not a cluster with Kubeflow Trainer.
     """
-    config = settings.config
+    config = options.config
     if not isinstance(config, KubernetesBackendConfig):
         raise InvalidRequestError(
-            f"the {config.backend} backend has no runtimes to manage: trainjob --backend kubernetes runtimes …"
+            f"the {config.backend} backend has no runtimes to manage; use trainjob --backend kubernetes runtimes …"
         )
     return RuntimeAdmin(config)
 
 
-def print_yaml(manifest: Mapping[str, Any]) -> None:
-    """Print a manifest."""
-    print(yaml.safe_dump(dict(manifest), sort_keys=False, allow_unicode=True), end="")
+def _is_trainer_cluster(options: GlobalOptions) -> bool:
+    return isinstance(options.config, KubernetesBackendConfig)
 
 
-def _is_cluster(settings: Settings) -> bool:
-    return isinstance(settings.config, KubernetesBackendConfig)
-
-
-def manifests_of(path: str) -> list[Any]:
-    """Return the documents of a file or, for ``-``, of standard input; one that is no mapping is for others to find.
+def read_manifests(path: str) -> list[Any]:
+    """Return the YAML documents of a file, or of standard input for ``-``; they may be of any type.
 
     Raises:
-        InvalidRequestError: There is none.
+        InvalidRequestError: There are no documents.
     """
-    found = documents(path)
-    if not found:
-        raise InvalidRequestError(f"{path} holds nothing")
-    return found
+    documents = read_yaml_documents(path)
+    if not documents:
+        raise InvalidRequestError(f"{path} has no YAML documents; it must have at least one")
+    return documents
 
 
-def _name(manifest: Any) -> str:
+def _get_name(manifest: Any) -> str:
     metadata = manifest.get("metadata") if isinstance(manifest, Mapping) else None
     return str(metadata.get("name") or "?") if isinstance(metadata, Mapping) else "?"
 
 
-def _has_errors(found: list[Finding]) -> bool:
-    return any(each.severity == ERROR for each in found)
+def _has_errors(diagnostics: list[Diagnostic]) -> bool:
+    return any(each.severity == ERROR for each in diagnostics)
 
 
-def _refuse_errors(manifests: list[dict[str, Any]]) -> None:
-    """All or none: what is wrong with the last of a file is said before the first is applied."""
+def _reject_invalid(manifests: list[dict[str, Any]]) -> None:
+    """Validate all manifests before the first one is applied."""
     for manifest in manifests:
-        found = findings(manifest)
-        for each in found:
-            print(f"{_name(manifest)}: {each}", file=sys.stderr)
-        if _has_errors(found):
-            raise InvalidRequestError(f"runtime {_name(manifest)!r} has errors; nothing was applied")
+        diagnostics = validate_runtime(manifest)
+        for each in diagnostics:
+            print(f"{_get_name(manifest)}: {each}", file=sys.stderr)
+        if _has_errors(diagnostics):
+            raise InvalidRequestError(f"runtime {_get_name(manifest)!r} has errors; nothing was applied")
 
 
-def _change_line(change: Change) -> str:
+def _format_change(change: Change) -> str:
     if not change.path:
         return "would be created"
     note = " (needs --recreate)" if change.fixed else ""
-    return f"{change.path}: {_short(change.before)} -> {_short(change.after)}{note}"
+    return f"{change.path}: {_format_value(change.before)} -> {_format_value(change.after)}{note}"
 
 
-def _short(value: Any) -> str:
-    text = "nothing" if value is None else yaml.safe_dump(value, default_flow_style=True, width=10_000).strip()
+def _format_value(value: Any) -> str:
+    text = "(none)" if value is None else yaml.safe_dump(value, default_flow_style=True, width=10_000).strip()
     return text.removesuffix("...").strip()
 
 
-def _print_listed(found: list[Listed], output: Format) -> None:
-    if output is Format.JSON:
-        print_data([each.to_dict() for each in found])
+def _print_summaries(summaries: list[RuntimeSummary], output: OutputFormat) -> None:
+    if output is OutputFormat.JSON:
+        print_json([each.to_dict() for each in summaries])
         return
     columns = ("NAME", "NAMESPACE", "FRAMEWORK", "POLICY", "NODES", "DEVICE", "INITIALIZERS", "IMAGE", "NOTE")
-    print_table(columns, [_row(each) for each in found])
+    print_table(columns, [_build_row(each) for each in summaries])
 
 
-def _row(found: Listed) -> tuple[Any, ...]:
-    count = "" if found.device_count == "Unknown" else f"{found.device_count} "
-    device = "" if found.device == "Unknown" else f"{count}{found.device}"
-    note = "deprecated" if found.deprecated else ""
-    first = ",".join(found.initializers)
-    place = found.namespace or "(all)"
-    return found.name, place, found.framework, found.policy, found.num_nodes, device, first, found.image, note
+def _build_row(runtime: RuntimeSummary) -> tuple[Any, ...]:
+    count = "" if runtime.device_count == "Unknown" else f"{runtime.device_count} "
+    device = "" if runtime.device == "Unknown" else f"{count}{runtime.device}"
+    return (
+        runtime.name,
+        runtime.namespace or "(all)",
+        runtime.framework,
+        runtime.policy,
+        runtime.num_nodes,
+        device,
+        ",".join(runtime.initializers),
+        runtime.image,
+        "deprecated" if runtime.deprecated else "",
+    )
 
 
-def _print_manifest(raw: dict[str, Any], output: Form) -> None:
-    wrong = findings(raw)
-    if output is Form.TABLE:
-        _print_listed([listed(raw)], Format.TABLE)
-        print("".join(f"\n{each}" for each in wrong), end="\n" if wrong else "")
+def _print_manifest(raw: dict[str, Any], output: ManifestFormat) -> None:
+    diagnostics = validate_runtime(raw)
+    if output is ManifestFormat.TABLE:
+        _print_summaries([summarize_runtime(raw)], OutputFormat.TABLE)
+        print("".join(f"\n{each}" for each in diagnostics), end="\n" if diagnostics else "")
         return
     manifest = {**raw, "metadata": {key: value for key, value in raw["metadata"].items() if key != "managedFields"}}
-    if output is Form.YAML:
+    if output is ManifestFormat.YAML:
         print_yaml(manifest)
     else:
-        print_data({**listed(raw).to_dict(), "manifest": manifest, "findings": [each.to_dict() for each in wrong]})
+        print_json(
+            {
+                **summarize_runtime(raw).to_dict(),
+                "manifest": manifest,
+                "findings": [each.to_dict() for each in diagnostics],
+            }
+        )
 
 
-def _print_runtimes(found: list[Runtime]) -> None:
-    rows = [(r.name, r.trainer.framework, r.trainer.num_nodes, r.trainer.device, r.trainer.image) for r in found]
+def _print_runtimes(runtimes: list[Runtime]) -> None:
+    rows = [(r.name, r.trainer.framework, r.trainer.num_nodes, r.trainer.device, r.trainer.image) for r in runtimes]
     print_table(("NAME", "FRAMEWORK", "NODES", "DEVICE", "IMAGE"), rows)
 
 
-def _facts(runtime: Runtime) -> dict[str, Any]:
+def _build_summary(runtime: Runtime) -> dict[str, Any]:
     trainer = runtime.trainer
-    facts = {
+    fields = {
         "framework": trainer.framework,
         "image": trainer.image,
         "num_nodes": trainer.num_nodes,
         "device": trainer.device,
     }
-    return {"name": runtime.name, "kind": runtime.kind.value, **facts, "command": list(trainer.command)}
+    return {"name": runtime.name, "kind": runtime.kind.value, **fields, "command": list(trainer.command)}

@@ -1,4 +1,4 @@
-"""Subcommands that make TrainJobs: submit, initialize, render."""
+"""Subcommands that create TrainJobs: submit, initialize, render."""
 
 from __future__ import annotations
 
@@ -7,56 +7,69 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-import yaml
 
-from trainer_core.cli import definition, exits, following
-from trainer_core.cli.output import Format, Output, print_data
-from trainer_core.cli.settings import Settings
+from trainer_core import definition_file
+from trainer_core.cli import exit_codes, progress
+from trainer_core.cli.options import parse_key_values
+from trainer_core.cli.output import OutputFormat, OutputOption, print_json, print_yaml
 from trainer_core.client import TrainerClient
 from trainer_core.errors import InvalidRequestError
 from trainer_core.initializers import initializer_from_dict
-from trainer_core.ref import TrainJobRef
+from trainer_core.jobs import TrainJobRef
+from trainer_core.lifecycle.wait_state import failure_message
 from trainer_core.request import TrainJobRequest
 from trainer_core.trainers import CustomTrainer, CustomTrainerContainer
-from trainer_core.waiting import failure_message
 
-__all__ = ["finish", "register"]
+__all__ = ["register", "wait_and_print"]
 
-Function = Annotated[str | None, typer.Argument(metavar="MODULE:FUNCTION", help="The training function.")]
-File = Annotated[str | None, typer.Option("--file", "-f", help="A definition in YAML or JSON; - for standard input.")]
+FunctionArgument = Annotated[str | None, typer.Argument(metavar="MODULE:FUNCTION", help="The training function.")]
+File = Annotated[
+    str | None, typer.Option("--file", "-f", help="Definition of the TrainJob in YAML or JSON; - for standard input.")
+]
 Arg = Annotated[
-    list[str] | None, typer.Option("--arg", "-a", help="name=value for the function; as its annotations say.")
+    list[str] | None,
+    typer.Option(
+        "--arg", "-a", help="Argument of the function: name=value, converted to the type of its annotation; repeatable."
+    ),
 ]
-Runtime = Annotated[str | None, typer.Option(help="The blueprint; torch-distributed if not given.")]
-Nodes = Annotated[int | None, typer.Option(help="Nodes to train on.")]
-Processes = Annotated[int | None, typer.Option("--procs-per-node", help="Processes on each node.")]
+RuntimeName = Annotated[str | None, typer.Option(help="Name of the runtime. Default: torch-distributed.")]
+Nodes = Annotated[int | None, typer.Option(help="Number of nodes. Default: that of the runtime.")]
+Processes = Annotated[
+    int | None, typer.Option("--procs-per-node", help="Processes per node. Default: that of the runtime.")
+]
 Image = Annotated[
-    str | None, typer.Option(help="Container image: without a function it is run as it is, else the function in it.")
+    str | None,
+    typer.Option(help="Container image of the nodes; without a function, the command of the image or runtime runs."),
 ]
-Package = Annotated[list[str] | None, typer.Option("--package", "-p", help="What pip installs first.")]
-Env = Annotated[list[str] | None, typer.Option("--env", "-e", help="NAME=VALUE for the training processes.")]
-Packaging = Annotated[str, typer.Option(help="How the function travels: source, reference or cloudpickle.")]
-Dataset = Annotated[str | None, typer.Option(help="URI of the dataset to fetch first.")]
-Model = Annotated[str | None, typer.Option(help="URI of the model to fetch first.")]
-JobName = Annotated[str | None, typer.Option("--name", "-n", help="Name of the job; a random one if not given.")]
-Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for its end.")]
+Package = Annotated[
+    list[str] | None, typer.Option("--package", "-p", help="Package to install with pip before training; repeatable.")
+]
+Env = Annotated[
+    list[str] | None,
+    typer.Option("--env", "-e", help="Environment variable of the training processes: NAME=VALUE; repeatable."),
+]
+Packaging = Annotated[str, typer.Option(help="How the function is packaged: source, reference or cloudpickle.")]
+Dataset = Annotated[str | None, typer.Option(help="URI of a dataset to fetch before training.")]
+Model = Annotated[str | None, typer.Option(help="URI of a model to fetch before training.")]
+JobName = Annotated[str | None, typer.Option("--name", "-n", help="Name of the TrainJob. Default: a random name.")]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the TrainJob has ended.")]
 Timeout = Annotated[
-    float | None, typer.Option(min=0, help="Seconds to wait at most; as long as it takes if not given.")
+    float | None, typer.Option(min=0, help="With --wait: maximum time to wait, in seconds; default: no limit.")
 ]
 
 
 def register(app: typer.Typer) -> None:
     """Add the subcommands."""
     for command in (submit, initialize, render):
-        app.command(epilog=exits.HELP)(command)
+        app.command(epilog=exit_codes.HELP)(command)
 
 
 def submit(
     context: typer.Context,
-    function: Function = None,
+    function: FunctionArgument = None,
     file: File = None,
     arg: Arg = None,
-    runtime: Runtime = None,
+    runtime: RuntimeName = None,
     nodes: Nodes = None,
     procs_per_node: Processes = None,
     image: Image = None,
@@ -68,14 +81,14 @@ def submit(
     name: JobName = None,
     wait: Wait = False,
     timeout: Timeout = None,
-    output: Output = Format.TABLE,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> int:
-    """Submit a training function, a container image or a definition from a file, and print the job's name."""
+    """Submit a training function, a container image or a definition from a file; print the name of the TrainJob."""
     client: TrainerClient = context.obj.client
     flags = {"nodes": nodes, "procs_per_node": procs_per_node, "package": package, "env": env, "packaging": packaging}
     where = {"runtime": runtime, "image": image, "dataset": dataset, "model": model, "name": name}
-    asked = _request(client, function, file, arg, {**flags, **where})
-    return _submitted(client, asked, wait, timeout, output)
+    request = _build_request(client, function, file, arg, {**flags, **where})
+    return _submit_and_print(client, request, wait, timeout, output)
 
 
 def initialize(
@@ -85,23 +98,23 @@ def initialize(
     name: JobName = None,
     wait: Wait = False,
     timeout: Timeout = None,
-    output: Output = Format.TABLE,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> int:
-    """Fetch a dataset or a model once, for many TrainJobs."""
+    """Fetch a dataset or a model without training, so that many TrainJobs can use it."""
     if not dataset and not model:
         raise InvalidRequestError("initialize needs --dataset URI, --model URI, or both")
     client: TrainerClient = context.obj.client
     initializer = initializer_from_dict({"dataset": dataset, "model": model})
-    asked = client.request(initializer=initializer, options=definition.options({"name": name}))
-    return _submitted(client, asked, wait, timeout, output)
+    request = client.build_request(initializer=initializer, options=definition_file.collect_options({"name": name}))
+    return _submit_and_print(client, request, wait, timeout, output)
 
 
 def render(
     context: typer.Context,
-    function: Function = None,
+    function: FunctionArgument = None,
     file: File = None,
     arg: Arg = None,
-    runtime: Runtime = None,
+    runtime: RuntimeName = None,
     nodes: Nodes = None,
     procs_per_node: Processes = None,
     image: Image = None,
@@ -111,109 +124,126 @@ def render(
     dataset: Dataset = None,
     model: Model = None,
     name: JobName = None,
-    output: Output = Format.TABLE,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Print what submitting would create; create nothing."""
-    settings: Settings = context.obj
+    """Print the manifest that `submit` would create, without creating it."""
+    client: TrainerClient = context.obj.client
     flags = {"nodes": nodes, "procs_per_node": procs_per_node, "package": package, "env": env, "packaging": packaging}
     where = {"runtime": runtime, "image": image, "dataset": dataset, "model": model, "name": name}
-    asked = _request(settings.client, function, file, arg, {**flags, **where})
-    rendered = settings.client.render(asked)
-    if output is Format.JSON:
-        print_data(rendered)
+    request = _build_request(client, function, file, arg, {**flags, **where})
+    rendered = client.render(request)
+    if output is OutputFormat.JSON:
+        print_json(rendered)
     else:
-        print(yaml.safe_dump(rendered, sort_keys=False, allow_unicode=True), end="")
+        print_yaml(rendered)
 
 
-def finish(client: TrainerClient, ref: TrainJobRef, timeout: float | None, output: Format) -> int:
-    """Wait for a job, print what it left, and return the exit code."""
+def wait_and_print(client: TrainerClient, ref: TrainJobRef, timeout: float | None, output: OutputFormat) -> int:
+    """Wait for a TrainJob, print its result or failure, and return the exit code.
+
+    Args:
+        client: Client of the job's backend.
+        ref: The job.
+        timeout: Seconds; None for no limit.
+        output: Output format.
+
+    Raises:
+        WaitTimeoutError: The job has not ended after the timeout.
+    """
     try:
-        outcome = following.wait(client, ref, timeout)
+        outcome = progress.wait_with_progress(client, ref, timeout)
     except KeyboardInterrupt:
-        print(f"trainjob: {ref.name} goes on; `trainjob wait {ref.name}` waits again", file=sys.stderr)
+        print(
+            f"trainjob: TrainJob {ref.name} is still running; wait for it again with `trainjob wait {ref.name}`",
+            file=sys.stderr,
+        )
         raise
-    if output is Format.JSON:
-        print_data(outcome.to_dict())
+    if output is OutputFormat.JSON:
+        print_json(outcome.to_dict())
     elif outcome.succeeded:
         print(f"{ref.name} Complete {outcome.result if outcome.result is not None else ''}".rstrip())
     if not outcome.succeeded:
         if outcome.diagnosis and outcome.diagnosis.traceback:
             print(outcome.diagnosis.traceback, file=sys.stderr)
         print(f"trainjob: {failure_message(outcome)}", file=sys.stderr)
-    return exits.OK if outcome.succeeded else exits.FAILED
+    return exit_codes.OK if outcome.succeeded else exit_codes.FAILED
 
 
-def _submitted(client: TrainerClient, asked: TrainJobRequest, wait: bool, timeout: float | None, output: Format) -> int:
+def _submit_and_print(
+    client: TrainerClient, request: TrainJobRequest, wait: bool, timeout: float | None, output: OutputFormat
+) -> int:
     if timeout is not None and not wait:
-        raise InvalidRequestError("--timeout goes with --wait; active_deadline_seconds of a definition limits the job")
-    ref = client.submit(asked)
+        raise InvalidRequestError(
+            "--timeout needs --wait; to limit the runtime of the job, set active_deadline_seconds in a definition"
+        )
+    ref = client.submit(request)
     if wait:
-        return finish(client, ref, timeout, output)
-    if output is Format.JSON:
-        print_data(ref.to_dict())
+        return wait_and_print(client, ref, timeout, output)
+    if output is OutputFormat.JSON:
+        print_json(ref.to_dict())
     else:
         print(ref.name)
-    return exits.OK
+    return exit_codes.OK
 
 
-def _request(
+def _build_request(
     client: TrainerClient, function: str | None, file: str | None, arg: list[str] | None, flags: dict[str, Any]
 ) -> TrainJobRequest:
     if file is not None and function is not None:
-        raise InvalidRequestError(f"give either {function} or --file; a definition names its function itself")
+        raise InvalidRequestError(f"{function} and --file cannot be used together; name the function in the definition")
     if file is not None:
-        _refuse_flags(arg, flags, "goes with module:function; in a definition write it into the file")
-        data = {**definition.read(file), **({"name": flags["name"]} if flags["name"] else {})}
-        return definition.request(client, data)
+        _reject_flags(arg, flags, "cannot be used with --file; set it in the definition")
+        data = {**definition_file.read_definition(file), **({"name": flags["name"]} if flags["name"] else {})}
+        return definition_file.build_definition_request(client, data)
     if function is None and flags["image"] is None:
         raise InvalidRequestError(
-            "give the training function as module:function, or --file with a definition, or --image to be run as it is"
+            "nothing to run; pass a training function as module:function, a definition with --file, "
+            "or an image with --image"
         )
     sources = {role: flags[role] for role in ("dataset", "model") if flags[role]}
-    return client.request(
+    return client.build_request(
         runtime=flags["runtime"],
-        trainer=_container(arg, flags) if function is None else _trainer(function, arg, flags),
+        trainer=_build_container_trainer(arg, flags)
+        if function is None
+        else _build_function_trainer(function, arg, flags),
         initializer=initializer_from_dict(sources) if sources else None,
-        options=definition.options({"name": flags["name"]}),
+        options=definition_file.collect_options({"name": flags["name"]}),
     )
 
 
-def _trainer(function: str, arg: list[str] | None, flags: dict[str, Any]) -> CustomTrainer:
-    load: Callable[[str], Any] = str if flags["packaging"] == "reference" else definition.function
+def _build_function_trainer(function: str, arg: list[str] | None, flags: dict[str, Any]) -> CustomTrainer:
+    load: Callable[[str], Any] = str if flags["packaging"] == "reference" else definition_file.import_function
     return CustomTrainer(
         func=load(function),
-        func_args=_pairs("--arg", arg) or None,
+        func_args=parse_key_values("--arg", arg) or None,
         image=flags["image"],
         num_nodes=flags["nodes"],
         num_proc_per_node=flags["procs_per_node"],
         packages_to_install=flags["package"] or None,
-        env=_pairs("--env", flags["env"]) or None,
+        env=parse_key_values("--env", flags["env"]) or None,
         packaging=flags["packaging"],
     )
 
 
-def _container(arg: list[str] | None, flags: dict[str, Any]) -> CustomTrainerContainer:
-    of_functions = {key: flags[key] for key in ("package", "packaging")}
-    _refuse_flags(arg, of_functions, "goes with module:function; TrainerArgs of a definition are for an image")
+def _build_container_trainer(arg: list[str] | None, flags: dict[str, Any]) -> CustomTrainerContainer:
+    function_flags = {key: flags[key] for key in ("package", "packaging")}
+    _reject_flags(
+        arg,
+        function_flags,
+        "cannot be used without a training function; set arguments of an image by TrainerArgs in a definition",
+    )
     return CustomTrainerContainer(
         image=flags["image"],
         num_nodes=flags["nodes"],
         num_proc_per_node=flags["procs_per_node"],
-        env=_pairs("--env", flags["env"]) or None,
+        env=parse_key_values("--env", flags["env"]) or None,
     )
 
 
-def _refuse_flags(arg: list[str] | None, flags: dict[str, Any], why: str) -> None:
-    given = [
+def _reject_flags(arg: list[str] | None, flags: dict[str, Any], reason: str) -> None:
+    used = [
         name for name, value in flags.items() if value and name != "name" and (name, value) != ("packaging", "source")
     ]
-    if arg or given:
-        named = ", ".join(f"--{name.replace('_', '-')}" for name in (["arg"] if arg else []) + given)
-        raise InvalidRequestError(f"{named} {why}")
-
-
-def _pairs(option: str, texts: list[str] | None) -> dict[str, str]:
-    for text in texts or ():
-        if "=" not in text.lstrip("="):
-            raise InvalidRequestError(f"{option} must be name=value, got {text!r}")
-    return dict(text.split("=", 1) for text in texts or ())
+    if arg or used:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in (["arg"] if arg else []) + used)
+        raise InvalidRequestError(f"{names} {reason}")

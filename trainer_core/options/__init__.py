@@ -1,11 +1,11 @@
-"""Options: small callables that change a job before it is submitted."""
+"""Options: callables that change one TrainJob before it is submitted."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainer_core import checks, naming
+from trainer_core import naming, validation
 from trainer_core.options.base import BaseOption, section
 from trainer_core.options.patches import (
     ContainerPatch,
@@ -55,20 +55,28 @@ __all__ = [
     "Workspace",
 ]
 
-#: Limits of the TrainJob resource (specs.md A2).
-_MAX_TEXTS = 128
+#: Limits of `spec.trainer.command` and of int64 fields in the TrainJob CRD.
+_MAX_STRINGS = 128
 _MAX_SECONDS = 2**63 - 1
 
 
 @dataclass
 class Name(BaseOption):
-    """Name the job. Every backend accepts it.
+    """Set the name of the TrainJob. Every backend accepts it.
+
+    Upstream field: ``metadata.name``. Without this option the name is derived from the owner of the job, or random.
 
     Args:
-        name: Lower-case letters, digits and ``-``, starting with a letter.
+        name: A DNS-1035 label: lower-case letters, digits and ``-``, starting with a letter; short enough that the
+            names of pods stay within 63 characters.
 
     Raises:
-        ValueError: It cannot be the name of a job.
+        ValueError: The name is invalid.
+
+    Example:
+        ```python
+        client.train(trainer=trainer, options=[Name("nightly")])
+        ```
     """
 
     name: str
@@ -82,20 +90,27 @@ class Name(BaseOption):
 
 @dataclass
 class Labels(BaseOption):
-    """Put labels on the job, beside those of other `Labels` options; of one key the last value counts.
+    """Add labels to the TrainJob.
+
+    Upstream field: ``metadata.labels``. Several `Labels` options are merged; for equal keys the last one wins.
 
     Args:
-        labels: Values by key.
+        labels: Values by key, in the syntax of Kubernetes labels.
 
     Raises:
-        ValueError: A key or value breaks the syntax of labels, or the backend has none.
+        ValueError: A key or value has an invalid syntax, or the backend does not accept labels.
+
+    Example:
+        ```python
+        client.train(trainer=trainer, options=[Labels({"team": "vision"})])
+        ```
     """
 
     labels: dict[str, str]
 
     def __post_init__(self) -> None:
         _check_given("labels", self.labels)
-        checks.check_labels("labels", self.labels)
+        validation.check_labels("labels", self.labels)
 
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
         section(section(job_spec, "metadata"), "labels").update(self.labels)
@@ -103,20 +118,28 @@ class Labels(BaseOption):
 
 @dataclass
 class Annotations(BaseOption):
-    """Put annotations on the job, beside those of other `Annotations` options; of one key the last value counts.
+    """Add annotations to the TrainJob.
+
+    Upstream field: ``metadata.annotations``. Several `Annotations` options are merged; for equal keys the last one
+    wins.
 
     Args:
-        annotations: Texts by key, 256 KiB together at most.
+        annotations: Strings by key, at most 256 KiB in total.
 
     Raises:
-        ValueError: A key breaks the syntax, a value is no text, or the backend has no annotations.
+        ValueError: A key has an invalid syntax, a value is no string, or the backend does not accept annotations.
+
+    Example:
+        ```python
+        client.train(trainer=trainer, options=[Annotations({"example.com/ticket": "ML-17"})])
+        ```
     """
 
     annotations: dict[str, str]
 
     def __post_init__(self) -> None:
         _check_given("annotations", self.annotations)
-        checks.check_annotations("annotations", self.annotations)
+        validation.check_annotations("annotations", self.annotations)
 
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
         section(section(job_spec, "metadata"), "annotations").update(self.annotations)
@@ -124,13 +147,20 @@ class Annotations(BaseOption):
 
 @dataclass
 class TrainerCommand(BaseOption):
-    """Replace the entry point of the training image. Only with `CustomTrainerContainer`, or without a trainer.
+    """Replace the entry point of the training image.
+
+    Upstream field: ``spec.trainer.command``. Requires a `CustomTrainerContainer`, or no trainer.
 
     Args:
-        command: The program and its first arguments, one text each; no shell reads it.
+        command: The program and its first arguments, one string each, at most 128. No shell interprets them.
 
     Raises:
-        ValueError: Not a list of texts, the backend does not accept it, or the trainer is of another kind.
+        ValueError: Not a list of strings, another kind of trainer, or the backend does not accept the option.
+
+    Example:
+        ```python
+        client.train(trainer=CustomTrainerContainer(image=image), options=[TrainerCommand(["python", "train.py"])])
+        ```
     """
 
     command: list[str]
@@ -145,13 +175,20 @@ class TrainerCommand(BaseOption):
 
 @dataclass
 class TrainerArgs(BaseOption):
-    """Replace the arguments of the training image. Only with `CustomTrainerContainer`, or without a trainer.
+    """Replace the arguments of the training image.
+
+    Upstream field: ``spec.trainer.args``. Requires a `CustomTrainerContainer`, or no trainer.
 
     Args:
-        args: One text each; no shell reads them.
+        args: One string each, at most 128. No shell interprets them.
 
     Raises:
-        ValueError: Not a list of texts, the backend does not accept it, or the trainer is of another kind.
+        ValueError: Not a list of strings, another kind of trainer, or the backend does not accept the option.
+
+    Example:
+        ```python
+        client.train(trainer=CustomTrainerContainer(image=image), options=[TrainerArgs(["--epochs=3"])])
+        ```
     """
 
     args: list[str]
@@ -166,13 +203,20 @@ class TrainerArgs(BaseOption):
 
 @dataclass
 class ActiveDeadlineSeconds(BaseOption):
-    """End the job as failed when it has run that long; the time it is suspended does not count.
+    """Fail the TrainJob when it has run for this long. Time in which it is suspended does not count.
+
+    Upstream field: ``spec.activeDeadlineSeconds``. The default is no deadline.
 
     Args:
         seconds: At least 1.
 
     Raises:
-        ValueError: Not a positive whole number, or the backend does not accept it.
+        ValueError: Not a positive integer, or the backend does not accept the option.
+
+    Example:
+        ```python
+        client.train(trainer=trainer, options=[ActiveDeadlineSeconds(6 * 3600)])
+        ```
     """
 
     seconds: int
@@ -186,13 +230,21 @@ class ActiveDeadlineSeconds(BaseOption):
 
 @dataclass
 class DeleteAfter(BaseOption):
-    """Let the job be deleted that long after its end; else it is kept until somebody deletes it.
+    """Delete the TrainJob this long after its end. By default it is kept until it is deleted explicitly.
+
+    Named after ``ttlSecondsAfterFinished`` of a Kubernetes Job; a TrainJob has no such field, so later submits of this
+    project and ``trainjob reap`` delete expired jobs. The Training Operator and Run:ai delete them by themselves.
 
     Args:
-        seconds: At least 1. Leave time enough for whoever waits to read the outcome.
+        seconds: At least 1. Leave enough time for waiters to read the outcome.
 
     Raises:
-        ValueError: Not a positive whole number, or the backend does not accept it.
+        ValueError: Not a positive integer, or the backend does not accept the option.
+
+    Example:
+        ```python
+        client.train(trainer=trainer, options=[DeleteAfter(7 * 24 * 3600)])
+        ```
     """
 
     seconds: int
@@ -201,13 +253,22 @@ class DeleteAfter(BaseOption):
         _check_seconds("DeleteAfter seconds", self.seconds)
 
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
-        # The word that Kubernetes has for it; a TrainJob has no such field (specs.md A2).
+        # The field name of a Kubernetes Job; a TrainJob has no such field.
         section(job_spec, "spec")["ttlSecondsAfterFinished"] = self.seconds
 
 
 @dataclass
 class Suspend(BaseOption):
-    """Create the job suspended: nothing starts until it is resumed."""
+    """Create the TrainJob suspended: nothing starts until it is resumed.
+
+    Upstream field: ``spec.suspend``.
+
+    Example:
+        ```python
+        name = client.train(trainer=trainer, options=[Suspend()])
+        client.resume(name)
+        ```
+    """
 
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
         section(job_spec, "spec")["suspend"] = True
@@ -215,7 +276,7 @@ class Suspend(BaseOption):
 
 def _check_seconds(what: str, seconds: object) -> None:
     whole = isinstance(seconds, int) and not isinstance(seconds, bool) and 1 <= seconds <= _MAX_SECONDS
-    if not whole and not checks.is_placeholder(seconds):
+    if not whole and not validation.is_placeholder(seconds):
         raise ValueError(f"{what} must be a positive integer (minimum 1), got {seconds!r}")
 
 
@@ -224,20 +285,20 @@ def _check_given(what: str, value: object) -> None:
         raise ValueError(f"{what} must be a dict, got None")
 
 
-def _check_command(what: str, texts: object, example: str) -> None:
-    if isinstance(texts, str) or not isinstance(texts, (list, tuple)):
-        raise ValueError(f"{what} must be a list of texts such as [{example!r}], got {texts!r}")
-    if len(texts) > _MAX_TEXTS:
-        raise ValueError(f"{what} has {len(texts)} entries; use at most {_MAX_TEXTS}")
-    for index, text in enumerate(texts):
-        # An empty argument is one that programs can be given; a NUL character is not.
-        if not isinstance(text, str) or "\0" in text:
-            raise ValueError(f"{what}[{index}] must be a text without NUL characters, got {type(text).__name__}")
+def _check_command(what: str, strings: object, example: str) -> None:
+    if isinstance(strings, str) or not isinstance(strings, (list, tuple)):
+        raise ValueError(f"{what} must be a list of strings such as [{example!r}], got {strings!r}")
+    if len(strings) > _MAX_STRINGS:
+        raise ValueError(f"{what} has {len(strings)} entries; use at most {_MAX_STRINGS}")
+    for index, string in enumerate(strings):
+        # An empty string is a valid argument of a program; a NUL character is not.
+        if not isinstance(string, str) or "\0" in string:
+            raise ValueError(f"{what}[{index}] must be a string without NUL characters, got {type(string).__name__}")
 
 
 def _check_container(option: BaseOption, trainer: AnyTrainer) -> None:
     if trainer is not None and not isinstance(trainer, CustomTrainerContainer):
         raise ValueError(
             f"{type(option).__name__} can only be used with CustomTrainerContainer. "
-            f"{type(trainer).__name__} makes its own command; leave the option out"
+            f"{type(trainer).__name__} generates the command; remove the option"
         )

@@ -1,4 +1,4 @@
-"""What all options have in common: whether a backend accepts them is asked here, once."""
+"""The base class of options: checks that the backend accepts the option, then changes the job."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ __all__ = ["BaseOption", "section"]
 
 
 def section(data: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return one part of a job, which is made where it is absent."""
+    """Return one section of a job, created if it is absent."""
     found: dict[str, Any] = data.setdefault(name, {})
     return found
 
 
 class BaseOption(ABC):
-    """A small callable that changes a job before it is submitted.
+    """A callable that changes a TrainJob before it is submitted.
 
-    Any callable of the same arguments can serve as an option; this one asks the backend first.
+    Any callable with the same arguments can be an option; this class also checks that the backend accepts it.
     """
 
-    #: A backend that accepts it.
+    #: A backend that accepts the option, for the error message.
     _home: ClassVar[str] = "KubernetesBackend"
 
     def __call__(self, job_spec: dict[str, Any], trainer: AnyTrainer, backend: type[Backend] | Backend) -> None:
@@ -35,21 +35,21 @@ class BaseOption(ABC):
         Args:
             job_spec: The job in the shape of a TrainJob, ``{"metadata": …, "spec": …}``; changed in place.
             trainer: What the job runs.
-            backend: Where it is meant to run; its class is enough.
+            backend: The backend for which the job is built, or its class.
 
         Raises:
-            ValueError: The backend does not accept this option, or it does not go with the trainer.
+            ValueError: The backend does not accept this option, or the option does not fit the trainer.
         """
         self._check_backend(backend)
         self._apply(job_spec, trainer)
 
     @abstractmethod
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
-        """Write into the job; the backend has been asked."""
+        """Write the option into the job; the backend accepts it."""
 
     def _check_backend(self, backend: type[Backend] | Backend) -> None:
         accepted: frozenset[str] = getattr(backend, "accepts", frozenset())
-        # An option derived from a known one is accepted where that one is.
+        # A subclass of an option is accepted where the option is.
         if accepted.isdisjoint(kind.__name__ for kind in type(self).__mro__):
             option = type(self).__name__
             name = (backend if isinstance(backend, type) else type(backend)).__name__

@@ -1,7 +1,7 @@
-"""The RuntimePatch tree, field by field: what of a runtime one job may change, down to its containers.
+"""The classes of a RuntimePatch: the fields of a runtime that one TrainJob may change, down to its containers.
 
-Each class stands for one object of ``spec.runtimePatches[].trainingRuntimeSpec`` (specs.md A3) and knows only the
-fields that can be patched there. Plain dicts inside are in Kubernetes' own spelling and travel as they are.
+Each class is one object of ``spec.runtimePatches[].trainingRuntimeSpec`` of a TrainJob and has exactly the fields that
+can be patched there. Dicts in them use Kubernetes' field names and are sent unchanged.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainer_core import checks
+from trainer_core import validation
 
 __all__ = [
     "ContainerPatch",
@@ -24,7 +24,7 @@ __all__ = [
     "ReplicatedJobPatch",
     "TrainingRuntimeSpecPatch",
     "check_patch",
-    "merged",
+    "merge_patches",
 ]
 
 _ENV_SOURCES = ("configMapKeyRef", "secretKeyRef", "fieldRef", "resourceFieldRef", "fileKeyRef")
@@ -34,22 +34,24 @@ class _Patch:
     """One object of the tree."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it in Kubernetes' spelling, without the fields that are not set."""
-        return {_camel(name): _plain(value) for name, value in vars(self).items() if _is_set(value)}
+        """Return the object with Kubernetes' field names, without unset fields."""
+        return {_camel(name): _to_plain(value) for name, value in vars(self).items() if _is_set(value)}
 
 
 @dataclass
 class ContainerPatch(_Patch):
     """Change one container.
 
+    Upstream: ``…spec.template.spec.containers[]`` of a replicated job.
+
     Args:
-        name: A container that the runtime has.
-        env: EnvVar dicts, merged into its own by name. For the training container use the trainer's ``env``.
-        volume_mounts: VolumeMount dicts, merged into its own; one for each volume.
+        name: Name of an existing container of the runtime.
+        env: EnvVar dicts, merged into the container's by name. For the training container use the trainer's ``env``.
+        volume_mounts: VolumeMount dicts, merged into the container's; one per volume.
         security_context: A SecurityContext dict.
 
     Raises:
-        ValueError: An entry lacks what Kubernetes demands.
+        ValueError: An entry lacks a required field.
     """
 
     name: str
@@ -68,23 +70,25 @@ class ContainerPatch(_Patch):
 
 @dataclass
 class PodSpecPatch(_Patch):
-    """Change the pods: where they run, what they mount, as whom.
+    """Change the pods of one replicated job.
+
+    Upstream: ``…spec.template.spec`` of a replicated job.
 
     Args:
-        service_account_name: Whom the pods run as.
-        volumes: Volume dicts, merged into the runtime's by name.
-        init_containers: Changes to its init containers.
-        containers: Changes to its containers.
-        image_pull_secrets: Such as ``[{"name": "registry"}]``.
-        security_context: A PodSecurityContext dict.
-        node_selector: Labels that a machine must have.
-        affinity: An Affinity dict.
-        tolerations: Toleration dicts, in place of all of the runtime's.
-        scheduling_gates: Such as ``[{"name": "example.com/gate"}]``.
-        termination_grace_period_seconds: How long a pod has to end when it is told to. From Trainer 2.3 on.
+        service_account_name: ``serviceAccountName``.
+        volumes: ``volumes``: Volume dicts, merged into the runtime's by name.
+        init_containers: Changes to init containers.
+        containers: Changes to containers.
+        image_pull_secrets: ``imagePullSecrets``, such as ``[{"name": "registry"}]``.
+        security_context: ``securityContext``: a PodSecurityContext dict.
+        node_selector: ``nodeSelector``: labels that a node must have.
+        affinity: ``affinity``: an Affinity dict.
+        tolerations: ``tolerations``: Toleration dicts; they replace all of the runtime's.
+        scheduling_gates: ``schedulingGates``, such as ``[{"name": "example.com/gate"}]``.
+        termination_grace_period_seconds: ``terminationGracePeriodSeconds``, in seconds. Requires Trainer 2.3.
 
     Raises:
-        ValueError: A value is of the wrong kind.
+        ValueError: A value has the wrong type.
     """
 
     service_account_name: str | None = None
@@ -101,7 +105,7 @@ class PodSpecPatch(_Patch):
 
     def __post_init__(self) -> None:
         if self.service_account_name is not None:
-            checks.check_text("service_account_name", self.service_account_name, "trainer")
+            validation.check_string("service_account_name", self.service_account_name, "trainer")
         for name in ("volumes", "image_pull_secrets", "scheduling_gates"):
             for entry in _entries(name, getattr(self, name)):
                 _check_named(name, entry)
@@ -110,20 +114,20 @@ class PodSpecPatch(_Patch):
         _check_patches("containers", self.containers, ContainerPatch)
         _check_dict("security_context", self.security_context)
         _check_dict("affinity", self.affinity)
-        checks.check_labels("node_selector", self.node_selector)
-        checks.check_count("termination_grace_period_seconds", self.termination_grace_period_seconds, minimum=0)
+        validation.check_labels("node_selector", self.node_selector)
+        validation.check_count("termination_grace_period_seconds", self.termination_grace_period_seconds, minimum=0)
 
 
 @dataclass
 class PodTemplatePatch(_Patch):
-    """Change the pod template.
+    """Change the pod template of one replicated job.
 
     Args:
         metadata: ``{"labels": …, "annotations": …}`` of the pods.
         spec: Changes to the pods.
 
     Raises:
-        ValueError: A value is of the wrong kind.
+        ValueError: A value has the wrong type.
     """
 
     metadata: dict[str, Any] | None = None
@@ -136,13 +140,13 @@ class PodTemplatePatch(_Patch):
 
 @dataclass
 class JobSpecPatch(_Patch):
-    """Change the Job.
+    """Change the Job of one replicated job.
 
     Args:
         template: Changes to its pod template.
 
     Raises:
-        ValueError: A value is of the wrong kind.
+        ValueError: A value has the wrong type.
     """
 
     template: PodTemplatePatch | None = None
@@ -153,14 +157,14 @@ class JobSpecPatch(_Patch):
 
 @dataclass
 class JobTemplatePatch(_Patch):
-    """Change the Job template.
+    """Change the Job template of one replicated job.
 
     Args:
         metadata: ``{"labels": …, "annotations": …}`` of the Jobs.
         spec: Changes to the Job.
 
     Raises:
-        ValueError: A value is of the wrong kind.
+        ValueError: A value has the wrong type.
     """
 
     metadata: dict[str, Any] | None = None
@@ -173,21 +177,21 @@ class JobTemplatePatch(_Patch):
 
 @dataclass
 class ReplicatedJobPatch(_Patch):
-    """Change one of the runtime's replicated jobs.
+    """Change one replicated job of the runtime.
 
     Args:
-        name: Which, such as ``"node"`` or ``"launcher"``.
+        name: Its name, such as ``"node"`` or ``"launcher"``.
         template: Changes to its Job template.
 
     Raises:
-        ValueError: The name is empty, or a value is of the wrong kind.
+        ValueError: The name is empty, or a value has the wrong type.
     """
 
     name: str
     template: JobTemplatePatch | None = None
 
     def __post_init__(self) -> None:
-        checks.check_text("ReplicatedJobPatch name", self.name, "node")
+        validation.check_string("ReplicatedJobPatch name", self.name, "node")
         check_patch("template", self.template, JobTemplatePatch)
 
 
@@ -196,10 +200,10 @@ class JobSetSpecPatch(_Patch):
     """Change the JobSet.
 
     Args:
-        replicated_jobs: Changes to its replicated jobs, each named once.
+        replicated_jobs: Changes to its replicated jobs, at most one entry for each.
 
     Raises:
-        ValueError: A value is of the wrong kind.
+        ValueError: A value has the wrong type.
     """
 
     replicated_jobs: list[ReplicatedJobPatch] | None = None
@@ -217,7 +221,7 @@ class JobSetTemplatePatch(_Patch):
         spec: Changes to the JobSet.
 
     Raises:
-        ValueError: A value is of the wrong kind.
+        ValueError: A value has the wrong type.
     """
 
     metadata: dict[str, Any] | None = None
@@ -236,7 +240,7 @@ class TrainingRuntimeSpecPatch(_Patch):
         template: Changes to its JobSet template.
 
     Raises:
-        ValueError: A value is of the wrong kind.
+        ValueError: A value has the wrong type.
     """
 
     template: JobSetTemplatePatch | None = None
@@ -245,34 +249,34 @@ class TrainingRuntimeSpecPatch(_Patch):
         check_patch("template", self.template, JobSetTemplatePatch)
 
 
-def merged(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one patch laid over another, as Kubernetes lays them: dicts key by key, lists of named things by name.
+def merge_patches(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one patch merged over another: dicts by key, lists of named objects by name.
 
-    Any other list, such as tolerations, is replaced.
+    Other lists, such as tolerations, are replaced.
     """
     result = dict(base)
     for key, value in patch.items():
-        result[key] = _merged_value(result.get(key), value)
+        result[key] = _merge_values(result.get(key), value)
     return result
 
 
 def check_patch(what: str, value: object, kind: type[Any]) -> None:
-    """Refuse what is not a patch of that kind; None passes.
+    """Refuse a value that is not a patch of the given class; None is accepted.
 
     Raises:
-        ValueError: It is something else.
+        ValueError: The value is something else.
     """
     if value is not None and not isinstance(value, kind):
         raise ValueError(f"{what} must be a {kind.__name__}, got {type(value).__name__}")
 
 
-def _merged_value(old: Any, new: Any) -> Any:
+def _merge_values(old: Any, new: Any) -> Any:
     if isinstance(old, Mapping) and isinstance(new, Mapping):
-        return merged(old, new)
+        return merge_patches(old, new)
     if _all_named(old) and _all_named(new):
         by_name = {entry["name"]: entry for entry in old}
         for entry in new:
-            by_name[entry["name"]] = merged(by_name.get(entry["name"], {}), entry)
+            by_name[entry["name"]] = merge_patches(by_name.get(entry["name"], {}), entry)
         return list(by_name.values())
     return new
 
@@ -290,11 +294,11 @@ def _is_set(value: object) -> bool:
     return value is not None and value not in ([], {})
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, _Patch):
         return value.to_dict()
     if isinstance(value, list):
-        return [_plain(entry) for entry in value]
+        return [_to_plain(entry) for entry in value]
     return copy.deepcopy(value)
 
 
@@ -305,7 +309,7 @@ def _check_container_name(name: object) -> None:
 
 def _check_dict(what: str, value: object) -> None:
     if value is not None and not isinstance(value, dict):
-        raise ValueError(f"{what} must be a dict in Kubernetes' spelling, got {type(value).__name__}")
+        raise ValueError(f"{what} must be a dict with Kubernetes' field names, got {type(value).__name__}")
 
 
 def _check_metadata(metadata: object) -> None:
@@ -313,9 +317,9 @@ def _check_metadata(metadata: object) -> None:
     if isinstance(metadata, dict):
         unknown = [str(key) for key in metadata if key not in ("labels", "annotations")]
         if unknown:
-            raise ValueError(f"metadata {', '.join(unknown)} cannot be patched; only labels and annotations can")
-        checks.check_labels("metadata labels", metadata.get("labels"))
-        checks.check_annotations("metadata annotations", metadata.get("annotations"))
+            raise ValueError(f"metadata {', '.join(unknown)} cannot be patched; only labels and annotations can be")
+        validation.check_labels("metadata labels", metadata.get("labels"))
+        validation.check_annotations("metadata annotations", metadata.get("annotations"))
 
 
 def _check_patches(what: str, values: object, kind: type[Any]) -> None:
@@ -327,9 +331,9 @@ def _check_patches(what: str, values: object, kind: type[Any]) -> None:
     for value in values:
         check_patch(f"each of {what}", value, kind)
         names.append(value.name)
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"{what} names {', '.join(twice)} twice; put the changes into one {kind.__name__}")
+    duplicates = sorted({name for name in names if names.count(name) > 1})
+    if duplicates:
+        raise ValueError(f"{what} names {', '.join(duplicates)} twice; merge the changes into one {kind.__name__}")
 
 
 def _entries(what: str, values: object) -> list[dict[str, Any]]:
@@ -355,7 +359,7 @@ def _check_env_entry(entry: dict[str, Any]) -> None:
     if ("value" in entry) == ("valueFrom" in entry):
         raise ValueError("Each env entry must have either 'value' or 'valueFrom' key")
     if "value" in entry and not isinstance(entry["value"], str):
-        raise ValueError(f"env 'value' of {entry['name']} must be a text, got {type(entry['value']).__name__}")
+        raise ValueError(f"env 'value' of {entry['name']} must be a string, got {type(entry['value']).__name__}")
     if "valueFrom" not in entry:
         return
     if not isinstance(entry["valueFrom"], dict):

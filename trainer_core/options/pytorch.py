@@ -1,11 +1,11 @@
-"""PyTorchJobSpec: the option for what a PyTorchJob of the Training Operator can be told and no other job can."""
+"""PyTorchJobSpec: the option for settings that only a PyTorchJob of the Training Operator has."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainer_core import checks
+from trainer_core import validation
 from trainer_core.options.base import BaseOption, section
 from trainer_core.pytorch_jobs import (
     CLEAN_POD_POLICIES,
@@ -22,22 +22,31 @@ __all__ = ["PyTorchJobSpec"]
 
 @dataclass
 class PyTorchJobSpec(BaseOption):
-    """Set what is particular to a PyTorchJob; dicts are in Kubernetes' spelling.
+    """Set fields that only a PyTorchJob has. Dicts use Kubernetes' field names.
+
+    Upstream: [PyTorchJob](https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch/) of
+    ``kubeflow.org/v1``. Only the backend ``training-operator`` accepts this option.
 
     Args:
-        elastic_policy: Lets nodes come and go while the job runs, such as
-            ``{"minReplicas": 1, "maxReplicas": 4, "maxRestarts": 10}``. The trainer's ``num_nodes`` are started, as
-            workers all of them, each with the trainer's ``num_proc_per_node``.
-        restart_policy: What becomes of a node that fails: ``Never`` fails the job, ``OnFailure`` and ``Always`` start
-            it again, ``ExitCode`` does only after a signal. None for ``Never``, or for ``OnFailure`` where there is an
-            elastic policy or a backoff limit.
-        backoff_limit: How many restarts fail the job.
-        clean_pod_policy: Which pods are deleted at the job's end: ``"Running"``, ``"None"`` of them, or ``"All"``,
-            with which results and logs are lost. By default those that still run when the job has failed.
-        scheduling_policy: For gang schedulers, such as ``{"queue": "research", "minAvailable": 2}``.
+        elastic_policy: ``spec.elasticPolicy``, such as ``{"minReplicas": 1, "maxReplicas": 4, "maxRestarts": 10}``. The
+            job starts with the trainer's ``num_nodes`` nodes, all of them workers, each with ``num_proc_per_node``
+            processes.
+        restart_policy: ``restartPolicy`` of the replicas: ``Never`` fails the job when a node fails, ``OnFailure`` and
+            ``Always`` restart the node, ``ExitCode`` restarts it only after a signal. The default is ``Never``, or
+            ``OnFailure`` with an elastic policy or a backoff limit.
+        backoff_limit: ``spec.runPolicy.backoffLimit``: number of restarts that fails the job. The default is no limit.
+        clean_pod_policy: ``spec.runPolicy.cleanPodPolicy``: which pods are deleted at the end of the job:
+            ``"Running"``, ``"None"`` or ``"All"``, which deletes results and logs. By default the running pods of a
+            failed job.
+        scheduling_policy: ``spec.runPolicy.schedulingPolicy``, such as ``{"queue": "research", "minAvailable": 2}``.
 
     Raises:
-        ValueError: A value cannot be right, a key is not known, or the backend does not accept it.
+        ValueError: An invalid value, an unknown key, or the backend does not accept the option.
+
+    Example:
+        ```python
+        client.train(trainer=trainer, options=[PyTorchJobSpec(restart_policy="OnFailure", backoff_limit=3)])
+        ```
     """
 
     _home: ClassVar[str] = "TrainingOperatorBackend"
@@ -51,11 +60,11 @@ class PyTorchJobSpec(BaseOption):
     def __post_init__(self) -> None:
         check_elastic_policy("elastic_policy", self.elastic_policy or {})
         check_scheduling_policy("scheduling_policy", self.scheduling_policy or {})
-        checks.check_count("backoff_limit", self.backoff_limit, minimum=0)
+        validation.check_count("backoff_limit", self.backoff_limit, minimum=0)
         for name, known in (("restart_policy", RESTART_POLICIES), ("clean_pod_policy", CLEAN_POD_POLICIES)):
             value = getattr(self, name)
-            if value is not None and not checks.is_placeholder(value):
-                checks.check_one_of(name, value, known)
+            if value is not None and not validation.is_placeholder(value):
+                validation.check_one_of(name, value, known)
 
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
         policy = {
@@ -63,9 +72,9 @@ class PyTorchJobSpec(BaseOption):
             "cleanPodPolicy": self.clean_pod_policy,
             "schedulingPolicy": self.scheduling_policy,
         }
-        said = {
+        fields = {
             "elastic_policy": self.elastic_policy,
             "restart_policy": self.restart_policy,
             "run_policy": {name: value for name, value in policy.items() if value is not None},
         }
-        section(job_spec, "spec")["pytorchJob"] = {name: value for name, value in said.items() if value}
+        section(job_spec, "spec")["pytorchJob"] = {name: value for name, value in fields.items() if value}

@@ -1,4 +1,4 @@
-"""RunaiSpec and RunaiMasterSpec: the options for what a Run:ai workload can be told and no other job can."""
+"""RunaiSpec and RunaiMasterSpec: options for fields that only a Run:ai workload has."""
 
 from __future__ import annotations
 
@@ -14,30 +14,35 @@ if TYPE_CHECKING:
 
 __all__ = ["RunaiMasterSpec", "RunaiSpec"]
 
-#: Fields that every request has words of its own for.
-_ELSEWHERE = {
+#: Fields that another option or call sets.
+_SET_ELSEWHERE = {
     "active": "use the option Suspend",
     "name": "use the option Name",
-    "name_prefix": "use the option Name, or leave the naming to the orchestrator",
-    "usage": "a template is no job: make it with RunaiBackend.create_template",
+    "name_prefix": "use the option Name, or let the orchestrator name the job",
+    "usage": "a template is not a job: create it with RunaiBackend.create_template",
 }
 
 
 @dataclass(init=False)
 class RunaiSpec(BaseOption):
-    """Set fields of the Run:ai workload directly; they count over what the request says in its own words.
+    """Set fields of the Run:ai workload. They take precedence over the rest of the request.
 
-    Such as ``RunaiSpec(gpu=0.5, node_pools=["a100", "default"])``, or by Run:ai's names in plain data:
+    Fields have Python's or Run:ai's names: ``RunaiSpec(gpu=0.5, node_pools=["a100", "default"])``, or as plain data
     ``{"RunaiSpec": {"gpu": 0.5, "nodePools": "a100 default"}}``. Of several such options the last one that sets a field
-    counts; items of itemized fields add up.
+    wins; items of itemized fields are merged. Only the backend ``runai`` accepts this option.
 
     Args:
         spec: Fields as a `TrainingWorkloadSpec` or a dict.
-        **fields: Fields of `TrainingWorkloadSpec`.
+        **fields: Fields of `TrainingWorkloadSpec`; upstream ``spec`` of a TrainingWorkload.
 
     Raises:
-        ValueError: A field is not known or cannot be right, every request has another word for it, or the backend does
-            not accept this option.
+        ValueError: An unknown field, an invalid value, a field that another option sets, or the backend does not accept
+            the option.
+
+    Example:
+        ```python
+        client.train(trainer=trainer, options=[RunaiSpec(gpu=0.5, node_pools=["a100", "default"])])
+        ```
     """
 
     spec: dict[str, Any]
@@ -45,30 +50,38 @@ class RunaiSpec(BaseOption):
     _part: ClassVar[str] = "spec"
 
     def __init__(self, spec: TrainingWorkloadSpec | Mapping[str, Any] | None = None, **fields: Any) -> None:
-        from trainer_core.runai.spec import plain  # It takes 50 ms that only those who use it shall pay.
+        from trainer_core.runai.spec import normalize_fields  # Imported on use: it takes 50 ms.
 
-        self.spec = {**plain(spec or {}), **plain(fields)}
-        for name, remedy in _ELSEWHERE.items():
+        self.spec = {**normalize_fields(spec or {}), **normalize_fields(fields)}
+        for name, remedy in _SET_ELSEWHERE.items():
             if name in self.spec:
                 raise ValueError(f"{type(self).__name__}: {name}: {remedy}")
 
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
         part = section(section(section(job_spec, "spec"), "runai"), self._part)
         for name, value in self.spec.items():
-            before = part.get(name)
-            part[name] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
+            old = part.get(name)
+            part[name] = {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value
 
 
 @dataclass(init=False)
 class RunaiMasterSpec(RunaiSpec):
-    """Set fields of the master of a DistributedWorkload (with MPI: of its launcher), over those of `RunaiSpec`.
+    """Set fields of the master of a DistributedWorkload, with MPI those of its launcher.
+
+    They override the fields of `RunaiSpec`.
 
     Args:
         spec: Fields as a `TrainingWorkloadSpec` or a dict.
         **fields: Fields of `TrainingWorkloadSpec`.
 
     Raises:
-        ValueError: As for `RunaiSpec`.
+        ValueError: An unknown field, an invalid value, a field that another option sets, or the backend does not accept
+            the option.
+
+    Example:
+        ```python
+        client.train(trainer=trainer, options=[RunaiSpec(gpu=1), RunaiMasterSpec(cpu=2)])
+        ```
     """
 
     _part: ClassVar[str] = "master"

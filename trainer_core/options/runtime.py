@@ -1,4 +1,4 @@
-"""RuntimePatch: the option that changes a runtime for one job."""
+"""RuntimePatch: the option that changes a runtime for one TrainJob."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trainer_core.options.base import BaseOption, section
-from trainer_core.options.patches import TrainingRuntimeSpecPatch, check_patch, merged
+from trainer_core.options.patches import TrainingRuntimeSpecPatch, check_patch, merge_patches
 
 if TYPE_CHECKING:
     from trainer_core.options.base import AnyTrainer
@@ -16,18 +16,29 @@ __all__ = ["RuntimePatch"]
 
 @dataclass
 class RuntimePatch(BaseOption):
-    """Change the runtime for this job alone: pods, volumes, placement.
+    """Change the runtime for this TrainJob only: pods, volumes, scheduling.
 
-    Several of them become one; where they disagree, the last one counts.
+    Upstream field: ``spec.runtimePatches`` (Trainer 2.2 and later), ``spec.podTemplateOverrides`` (2.1),
+    ``spec.podSpecOverrides`` (2.0). Several `RuntimePatch` options are merged; for equal fields the last one wins.
 
     Args:
-        training_runtime_spec: What to change.
+        training_runtime_spec: The changes.
 
     Attributes:
-        manager: Who patches; other managers' patches are left alone.
+        manager: Field manager of the patch; patches of other managers are not changed.
 
     Raises:
-        ValueError: Not a patch, or the backend does not accept it.
+        ValueError: Not a patch, or the backend does not accept the option.
+
+    Example:
+        ```python
+        node = ReplicatedJobPatch(
+            "node",
+            JobTemplatePatch(spec=JobSpecPatch(PodTemplatePatch(spec=PodSpecPatch(node_selector={"pool": "gpu"})))),
+        )
+        patch = TrainingRuntimeSpecPatch(JobSetTemplatePatch(spec=JobSetSpecPatch([node])))
+        client.train(trainer=trainer, options=[RuntimePatch(patch)])
+        ```
     """
 
     training_runtime_spec: TrainingRuntimeSpecPatch | None = None
@@ -41,9 +52,9 @@ class RuntimePatch(BaseOption):
         if self.training_runtime_spec is not None:
             patch["trainingRuntimeSpec"] = self.training_runtime_spec.to_dict()
         patches = section(job_spec, "spec").setdefault("runtimePatches", [])
-        # The server keys patches by manager and refuses two of one.
+        # The server requires at most one patch per manager.
         for index, other in enumerate(patches):
             if other.get("manager") == self.manager:
-                patches[index] = merged(other, patch)
+                patches[index] = merge_patches(other, patch)
                 return
         patches.append(patch)

@@ -1,11 +1,11 @@
-"""Options that say who starts a job, and when: queues, priorities, gangs. The cluster must have what they name."""
+"""Options for queues, priorities and gang scheduling. The cluster must have the objects that they name."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainer_core import checks
+from trainer_core import validation
 from trainer_core.options.base import BaseOption, section
 from trainer_core.options.patches import JobSetTemplatePatch, TrainingRuntimeSpecPatch
 from trainer_core.options.runtime import RuntimePatch
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 __all__ = ["KUEUE_QUEUE", "VOLCANO_QUEUE", "GangScheduling", "ManagedBy", "PriorityClass", "QueueName"]
 
-#: What Kueue and Volcano read (specs.md A7, A9).
+#: Label of Kueue, annotation of Volcano.
 KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
 VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
 
 
 @dataclass
 class _KueueLabel(BaseOption):
-    """The name of something of Kueue's, which travels as the value of a label."""
+    """The name of a Kueue object, written into a label of the TrainJob."""
 
     name: str
     _key: ClassVar[str]
 
     def __post_init__(self) -> None:
-        checks.check_object_name(type(self).__name__, self.name)
-        checks.check_labels(type(self).__name__, {"name": self.name})
+        validation.check_object_name(type(self).__name__, self.name)
+        validation.check_labels(type(self).__name__, {"name": self.name})
 
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
         section(section(job_spec, "metadata"), "labels")[self._key] = self.name
@@ -38,13 +38,21 @@ class _KueueLabel(BaseOption):
 
 @dataclass
 class QueueName(_KueueLabel):
-    """Let Kueue start the job when its queue has room. Until then it is suspended.
+    """Queue the TrainJob in Kueue. It is suspended until the queue has quota for it.
+
+    Upstream field: the label ``kueue.x-k8s.io/queue-name`` of the TrainJob
+    ([Kueue](https://kueue.sigs.k8s.io/docs/tasks/run/trainjobs/)).
 
     Args:
         name: A LocalQueue of the job's namespace.
 
     Raises:
-        ValueError: It cannot be the name of a queue, or the backend does not accept it.
+        ValueError: Not a valid name, or the backend does not accept the option.
+
+    Example:
+        ```python
+        client.train(trainer=trainer, options=[QueueName("nightly")])
+        ```
     """
 
     _key: ClassVar[str] = KUEUE_QUEUE
@@ -52,13 +60,20 @@ class QueueName(_KueueLabel):
 
 @dataclass
 class PriorityClass(_KueueLabel):
-    """Say how early Kueue starts the job, and whom it may displace for it. Goes with `QueueName`.
+    """Set the priority of the TrainJob in Kueue. Use it with `QueueName`.
+
+    Upstream field: the label ``kueue.x-k8s.io/priority-class`` of the TrainJob.
 
     Args:
         name: A WorkloadPriorityClass of the cluster.
 
     Raises:
-        ValueError: It cannot be the name of one, or the backend does not accept it.
+        ValueError: Not a valid name, or the backend does not accept the option.
+
+    Example:
+        ```python
+        client.train(trainer=trainer, options=[QueueName("nightly"), PriorityClass("high")])
+        ```
     """
 
     _key: ClassVar[str] = "kueue.x-k8s.io/priority-class"
@@ -66,21 +81,28 @@ class PriorityClass(_KueueLabel):
 
 @dataclass
 class ManagedBy(BaseOption):
-    """Name the controller that sees to the job; every other leaves it alone.
+    """Name the controller that reconciles the TrainJob; other controllers ignore it.
+
+    Upstream field: ``spec.managedBy``.
 
     Args:
-        controller: ``trainer.kubeflow.org/trainjob-controller``, as by default, or ``kueue.x-k8s.io/multikueue``, which
-            sends it to another cluster.
+        controller: ``trainer.kubeflow.org/trainjob-controller``, the default, or ``kueue.x-k8s.io/multikueue``, which
+            dispatches the job to another cluster.
 
     Raises:
-        ValueError: Another controller, or the backend does not accept it.
+        ValueError: Another controller, or the backend does not accept the option.
+
+    Example:
+        ```python
+        client.train(trainer=trainer, options=[QueueName("global"), ManagedBy("kueue.x-k8s.io/multikueue")])
+        ```
     """
 
     controller: str
 
     def __post_init__(self) -> None:
-        if not checks.is_placeholder(self.controller):
-            checks.check_one_of("ManagedBy", self.controller, CONTROLLERS)
+        if not validation.is_placeholder(self.controller):
+            validation.check_one_of("ManagedBy", self.controller, CONTROLLERS)
 
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
         section(job_spec, "spec")["managedBy"] = self.controller
@@ -88,21 +110,27 @@ class ManagedBy(BaseOption):
 
 @dataclass
 class GangScheduling(BaseOption):
-    """Name the Volcano queue in which the pods of the job wait until all of them can start.
+    """Name the Volcano queue in which the pods of the TrainJob wait until all of them can start.
 
-    That they start together is the runtime's own policy (``podGroupPolicy.volcano``); a job can say no more than where.
+    Upstream field: the annotation ``scheduling.volcano.sh/queue-name`` of the JobSet. Gang scheduling itself is a
+    policy of the runtime (``podGroupPolicy.volcano``); a TrainJob can only select the queue.
 
     Args:
         queue: A Queue of Volcano.
 
     Raises:
-        ValueError: It cannot be the name of a queue, or the backend does not accept it.
+        ValueError: Not a valid name, or the backend does not accept the option.
+
+    Example:
+        ```python
+        client.train(trainer=trainer, options=[GangScheduling("research")])
+        ```
     """
 
     queue: str
 
     def __post_init__(self) -> None:
-        checks.check_object_name("GangScheduling queue", self.queue)
+        validation.check_object_name("GangScheduling queue", self.queue)
 
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
         metadata = {"annotations": {VOLCANO_QUEUE: self.queue}}

@@ -1,11 +1,11 @@
-"""Workspace: the option that says where `initialize` leaves what it fetched."""
+"""Workspace: the option for the volume claim into which `initialize` fetches."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainer_core import checks, resources
+from trainer_core import resources, validation
 from trainer_core.options.base import BaseOption, section
 from trainer_core.request import ACCESS_MODES
 
@@ -17,19 +17,25 @@ __all__ = ["Workspace"]
 
 @dataclass
 class Workspace(BaseOption):
-    """Say into which volume claim `initialize` fetches. Later jobs mount it as ``pvc://<claim>/dataset`` or ``/model``.
+    """Set the volume claim into which `initialize` fetches.
 
-    One that is there is used as it is; one that is not is made, and stays when the job is deleted.
+    Later jobs mount it as ``pvc://<claim>/dataset`` or ``pvc://<claim>/model``. An existing claim is used unchanged. A
+    missing claim is created, and is kept when the job is deleted.
 
     Args:
-        claim: Name of the PersistentVolumeClaim; None for the job's name.
-        size: How much a new one holds, as a Kubernetes quantity.
-        storage_class: What provides a new one; None for the cluster's default.
-        access_mode: Who can mount a new one at a time: ``ReadWriteOnce`` (one machine), ``ReadWriteMany`` or
+        claim: Name of the PersistentVolumeClaim. The default is the job's name.
+        size: Size of a new claim, as a Kubernetes quantity (``spec.resources.requests.storage``).
+        storage_class: Storage class of a new claim. The default is the cluster's default class.
+        access_mode: Access mode of a new claim: ``ReadWriteOnce`` (one node), ``ReadWriteMany`` or
             ``ReadWriteOncePod``.
 
     Raises:
-        ValueError: A value cannot be right, or the backend does not accept it.
+        ValueError: An invalid value, or the backend does not accept the option.
+
+    Example:
+        ```python
+        client.initialize(initializer, options=[Workspace(claim="digits", size="20Gi")])
+        ```
     """
 
     claim: str | None = None
@@ -40,12 +46,12 @@ class Workspace(BaseOption):
     def __post_init__(self) -> None:
         for name in ("claim", "storage_class"):
             if getattr(self, name) is not None:
-                checks.check_object_name(f"Workspace {name}", getattr(self, name))
-        if not checks.is_placeholder(self.size) and resources.parse_quantity(self.size) <= 0:
-            raise ValueError(f"Workspace size must be more than nothing, got {self.size!r}")
-        if not checks.is_placeholder(self.access_mode):
-            checks.check_one_of("Workspace access_mode", self.access_mode, ACCESS_MODES)
+                validation.check_object_name(f"Workspace {name}", getattr(self, name))
+        if not validation.is_placeholder(self.size) and resources.parse_quantity(self.size) <= 0:
+            raise ValueError(f"Workspace size must be greater than 0, got {self.size!r}")
+        if not validation.is_placeholder(self.access_mode):
+            validation.check_one_of("Workspace access_mode", self.access_mode, ACCESS_MODES)
 
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
-        given = {name: value for name, value in asdict(self).items() if value is not None}
-        section(job_spec, "spec")["workspace"] = given
+        settings = {name: value for name, value in asdict(self).items() if value is not None}
+        section(job_spec, "spec")["workspace"] = settings

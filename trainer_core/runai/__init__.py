@@ -1,1 +1,1 @@
-"""Run:ai's TrainingWorkload as a typed model: every field of its spec, and how each is written on the wire."""
+"""Typed model of Run:ai's TrainingWorkload (``run.ai/v2alpha1``): the fields of its spec and their wire format."""

@@ -1,4 +1,4 @@
-"""What a request says of a Run:ai workload: fields that no other job has. Quick to load."""
+"""RunaiFields: the section `runai` of a request. Does not import the model of the workload unless fields are set."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ __all__ = ["RunaiFields"]
 
 
 class RunaiFields(BaseModel):
-    """Fields of a Run:ai workload, by their names in `TrainingWorkloadSpec`.
+    """Fields of a Run:ai workload that the options RunaiSpec and RunaiMasterSpec set.
 
     Attributes:
-        spec: Of the workload; of several nodes, of all of them.
-        master: Of the master of several nodes, over those of all.
+        spec: Fields of `TrainingWorkloadSpec` for the workload; for several nodes, for all of them. Upstream ``spec``.
+        master: Fields for the master of a DistributedWorkload; they override `spec`. Upstream ``masterSpec``.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     spec: dict[str, Any] = Field(default_factory=dict)
     master: dict[str, Any] = Field(default_factory=dict)
 
     @field_validator("spec", "master")
     @classmethod
-    def _they_are_fields(cls, value: dict[str, Any]) -> dict[str, Any]:
-        from trainer_core.runai.spec import TrainingWorkloadSpec  # Only who names such fields needs the model.
+    def _validate_fields(cls, value: dict[str, Any]) -> dict[str, Any]:
+        from trainer_core.runai.spec import TrainingWorkloadSpec  # Loading the model takes 50 ms.
 
         return TrainingWorkloadSpec(**value).to_dict()

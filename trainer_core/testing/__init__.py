@@ -1,8 +1,8 @@
-"""The contract that every backend keeps, as tests, so that others can prove theirs. Needs pytest.
+"""The contract suite: tests that every backend must pass. Import it to test your own backend; requires pytest.
 
 In conftest.py::
 
-    pytest.register_assert_rewrite("trainer_core.testing")  # failed assertions show their values
+    pytest.register_assert_rewrite("trainer_core.testing")  # detailed assertion messages
     from trainer_core.testing import BackendCase, on_each
 
     def pytest_generate_tests(metafunc):
@@ -18,19 +18,19 @@ and in test_contract.py::
 
 from __future__ import annotations
 
-from trainer_core.testing.case import BackendCase, Contract, on_each, where
-from trainer_core.testing.data import Data
+from trainer_core.testing.case import BackendCase, Contract, applies_to, parametrize_backends
+from trainer_core.testing.exactly_once import ExactlyOnce
 from trainer_core.testing.failures import Failures
 from trainer_core.testing.identity import Identity
+from trainer_core.testing.initializers import Initializers
 from trainer_core.testing.lifecycle import Lifecycle
 from trainer_core.testing.logs import Logs
-from trainer_core.testing.once import ExactlyOnce
-from trainer_core.testing.refusals import Refusals
 from trainer_core.testing.results import Results
-from trainer_core.testing.waits import Waits
+from trainer_core.testing.validation import Validation
+from trainer_core.testing.waiting import Waiting
 
-__all__ = ["BackendCase", "BackendContract", "Contract", "on_each", "where"]
+__all__ = ["BackendCase", "BackendContract", "Contract", "applies_to", "parametrize_backends"]
 
 
-class BackendContract(Identity, ExactlyOnce, Results, Logs, Failures, Lifecycle, Waits, Data, Refusals):
-    """Every test of the contract."""
+class BackendContract(Identity, ExactlyOnce, Results, Logs, Failures, Lifecycle, Waiting, Initializers, Validation):
+    """All tests of the contract."""

@@ -1,4 +1,4 @@
-"""What a backend under test is, and what all tests of the contract have in common."""
+"""BackendCase: a backend under test. Contract: the fixtures that all parts of the contract suite share."""
 
 from __future__ import annotations
 
@@ -12,146 +12,163 @@ import pytest
 
 from trainer_core.client import TrainerClient
 from trainer_core.initializers import Initializer
-from trainer_core.jobs import TrainJob
-from trainer_core.observation import SUSPENDED
+from trainer_core.jobs import SUSPENDED, TrainJob
 from trainer_core.options import Name
 from trainer_core.request import Owner, TrainJobRequest
-from trainer_core.testing.functions import returns
+from trainer_core.testing.training_functions import return_value
 from trainer_core.trainers import CustomTrainer
 
-__all__ = ["BackendCase", "Contract", "applies", "halted", "on_each", "reached", "where"]
+__all__ = [
+    "BackendCase",
+    "Contract",
+    "applies_to",
+    "is_applicable",
+    "parametrize_backends",
+    "wait_for_status",
+    "wait_until_suspended",
+]
 
-#: Seconds to wait for what must happen; far more than it takes, so that a busy machine, or one that has to fetch an
-#: image first, fails no test.
-_PATIENCE = 180.0
-#: Seconds between looks: at first, and at most.
-_LOOK, _MAX_LOOK = 0.02, 0.5
+#: Seconds to wait for a status; far more than needed, because the machine may be busy or have to pull an image first.
+_TIMEOUT = 180.0
+#: Seconds between polls: the first and the longest interval.
+_INTERVAL, _MAX_INTERVAL = 0.02, 0.5
 
-_WHERE = "__trainjob_where__"
-_OTHERS = "about-other-backends"
+_FACTS = "__trainjob_facts__"
+_NOT_APPLICABLE = "not-applicable"
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
 class BackendCase:
-    """A backend to prove, and the facts in which backends may differ.
+    """A backend to test, and the facts in which backends may differ.
 
-    Each fact is tested both ways, and nothing else may differ.
+    Each fact is tested both ways; backends may differ in nothing else.
 
     Attributes:
-        name: Shown in the names of the tests.
-        connect: Makes a client whose state lies in a folder; called again for the same folder, a client of the same.
-        runtime: A runtime that runs a function in a plain Python process.
-        outlives_its_client: Another client finds its jobs.
-        runs_beside_its_client: `submit` returns before the job ends, so a job can be seen running, suspended and ended.
-        ends_at_deadline: A job can be given a deadline.
-        runs_every_node: A job of two nodes runs two processes.
-        installs_packages: `packages_to_install` are installed.
-        reads_this_machine: Its initializers fetch from this machine's folders.
-        runs_bare_runtimes: A runtime is something to run, also without a trainer.
-        image: What training runs in instead of the runtime's image: something with ``python3`` is enough.
+        name: Shown in test ids.
+        connect: Creates a client that stores its state in a folder. A second call with the same folder returns another
+            client of the same state.
+        runtime: Name of a runtime that runs a function in a plain Python process. Default: ``python``.
+        is_visible_to_other_clients: Other clients can find its jobs.
+        runs_in_background: `submit` returns before the job ends, so that a running job can be observed, suspended and
+            cancelled.
+        enforces_deadline: It stops a job at its deadline.
+        runs_multiple_nodes: It runs one process per node.
+        installs_packages: It installs `packages_to_install`.
+        reads_local_files: Its initializers can read the files of the client's machine.
+        runs_runtime_without_trainer: It runs a runtime without a trainer.
+        image: Image for the training, instead of that of the runtime; it must contain ``python3``. Default: None, for
+            the image of the runtime.
     """
 
     name: str
     connect: Callable[[Path], TrainerClient]
     runtime: str = "python"
-    outlives_its_client: bool = True
-    runs_beside_its_client: bool = True
-    ends_at_deadline: bool = True
-    runs_every_node: bool = True
+    is_visible_to_other_clients: bool = True
+    runs_in_background: bool = True
+    enforces_deadline: bool = True
+    runs_multiple_nodes: bool = True
     installs_packages: bool = True
-    reads_this_machine: bool = True
-    runs_bare_runtimes: bool = False
+    reads_local_files: bool = True
+    runs_runtime_without_trainer: bool = False
     image: str | None = None
 
 
-def where(**facts: bool | str | None) -> Callable[[_F], _F]:
-    """Say that a test is about backends with these facts only; another one is about the others."""
+def applies_to(**facts: bool | str | None) -> Callable[[_F], _F]:
+    """Mark a test that applies only to backends with these facts.
+
+    Args:
+        **facts: Attributes of `BackendCase` and their values.
+    """
 
     def mark(test: _F) -> _F:
-        setattr(test, _WHERE, facts)
+        setattr(test, _FACTS, facts)
         return test
 
     return mark
 
 
-def applies(test: Callable[..., Any], case: BackendCase) -> bool:
-    """Say whether a test is about backends such as this one."""
-    return all(getattr(case, fact) == value for fact, value in getattr(test, _WHERE, {}).items())
+def is_applicable(test: Callable[..., Any], case: BackendCase) -> bool:
+    """Return whether a test applies to a backend."""
+    return all(getattr(case, fact) == value for fact, value in getattr(test, _FACTS, {}).items())
 
 
-def on_each(cases: Sequence[BackendCase], metafunc: pytest.Metafunc) -> None:
-    """Run a test on every backend that has the facts the test is about; call it in ``pytest_generate_tests``.
+def parametrize_backends(cases: Sequence[BackendCase], metafunc: pytest.Metafunc) -> None:
+    """Run a test on each backend to which it applies; call it in ``pytest_generate_tests``.
 
-    A test that is about none of them is deselected.
+    A test that applies to none of the backends is deselected.
+
+    Args:
+        cases: The backends.
+        metafunc: The argument of ``pytest_generate_tests``.
     """
     if "case" not in metafunc.fixturenames:
         return
-    fitting = [case for case in cases if applies(metafunc.function, case)]
-    metafunc.parametrize("case", fitting or [None], ids=[case.name for case in fitting] or [_OTHERS])
-    if not metafunc.config.pluginmanager.has_plugin(_OTHERS):
-        metafunc.config.pluginmanager.register(_Others(), _OTHERS)
+    applicable = [case for case in cases if is_applicable(metafunc.function, case)]
+    metafunc.parametrize("case", applicable or [None], ids=[case.name for case in applicable] or [_NOT_APPLICABLE])
+    if not metafunc.config.pluginmanager.has_plugin(_NOT_APPLICABLE):
+        metafunc.config.pluginmanager.register(_NotApplicableFilter(), _NOT_APPLICABLE)
 
 
-class _Others:
-    """Leaves out what is about none of the backends at hand: where tests are made, they cannot be left out."""
+class _NotApplicableFilter:
+    """Deselects tests that apply to none of the backends; `pytest_generate_tests` cannot deselect a test."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        config.hook.pytest_deselected(items=[item for item in items if _is_about_others(item)])
-        items[:] = [item for item in items if not _is_about_others(item)]
+        config.hook.pytest_deselected(items=[item for item in items if _is_not_applicable(item)])
+        items[:] = [item for item in items if not _is_not_applicable(item)]
 
 
-def _is_about_others(item: Any) -> bool:
+def _is_not_applicable(item: Any) -> bool:
     return hasattr(item, "callspec") and item.callspec.params.get("case", item) is None
 
 
-def reached(client: TrainerClient, name: str, status: str) -> TrainJob:
-    """Wait until a job has a status, and return it as it is then."""
-    job = _seen(client, name, lambda job: job.status == status)
-    assert job.status == status  # noqa: S101 -- a test's helper
+def wait_for_status(client: TrainerClient, name: str, status: str) -> TrainJob:
+    """Wait until a job has a status, and return the job."""
+    job = _poll(client, name, lambda job: job.status == status)
+    assert job.status == status  # noqa: S101 -- helper of tests
     return job
 
 
-def halted(client: TrainerClient, name: str) -> TrainJob:
-    """Wait until a job is suspended and nothing of it runs any more, and return it as it is then.
+def wait_until_suspended(client: TrainerClient, name: str) -> TrainJob:
+    """Wait until a job is suspended and all its processes have ended, and return the job.
 
-    One that is resumed before that may just go on: what is to suspend it never saw that it should.
+    A job that is resumed earlier may continue without a restart.
     """
-    job = _seen(client, name, lambda job: job.status == SUSPENDED and not _running(job))
-    assert (job.status, _running(job)) == (SUSPENDED, [])  # noqa: S101 -- a test's helper
+    job = _poll(client, name, lambda job: job.status == SUSPENDED and not _list_running_pods(job))
+    assert (job.status, _list_running_pods(job)) == (SUSPENDED, [])  # noqa: S101 -- helper of tests
     return job
 
 
-def _running(job: TrainJob) -> list[str]:
+def _list_running_pods(job: TrainJob) -> list[str]:
     return [step.pod_name for step in job.steps if step.pod_name]
 
 
-def _seen(client: TrainerClient, name: str, wanted: Callable[[TrainJob], bool]) -> TrainJob:
-    end, look = time.monotonic() + _PATIENCE, _LOOK
-    while not wanted(job := client.get_job(name)) and time.monotonic() < end:
-        time.sleep(look)
-        look = min(_MAX_LOOK, 1.5 * look)
+def _poll(client: TrainerClient, name: str, condition: Callable[[TrainJob], bool]) -> TrainJob:
+    end, interval = time.monotonic() + _TIMEOUT, _INTERVAL
+    while not condition(job := client.get_job(name)) and time.monotonic() < end:
+        time.sleep(interval)
+        interval = min(_MAX_INTERVAL, 1.5 * interval)
     return job
 
 
 class Contract:
-    """A part of the contract: fixtures, and how a test says what to run."""
+    """Base class of the parts of the contract suite: fixtures."""
 
     @pytest.fixture
     def client(self, case: BackendCase, tmp_path: Path) -> Iterator[TrainerClient]:
-        """A client without jobs; those of the test are deleted after it."""
+        """A client without jobs; all jobs are deleted after the test."""
         client = case.connect(tmp_path / "state")
         yield client
         for job in client.list_jobs():
             client.delete_job(job.name)
 
     @pytest.fixture
-    def ask(self, case: BackendCase, client: TrainerClient) -> Callable[..., TrainJobRequest]:
-        """Builds requests: ``ask(func, {args}, name=, owner=, options=[], initializer=, **further trainer fields)``."""
+    def build_request(self, case: BackendCase, client: TrainerClient) -> Callable[..., TrainJobRequest]:
+        """Builds requests: ``build_request(func, {args}, name=, owner=, options=[], **trainer_fields)``."""
 
-        def ask(
-            func: Callable[..., Any] = returns,
+        def build_request(
+            func: Callable[..., Any] = return_value,
             args: dict[str, Any] | None = None,
             *,
             name: str | None = "job",
@@ -162,8 +179,8 @@ class Contract:
         ) -> TrainJobRequest:
             trainer = CustomTrainer(func=func, func_args=args, **{"image": case.image, **fields})
             named = [Name(name)] if name and owner is None else []
-            return client.request(
+            return client.build_request(
                 runtime=case.runtime, trainer=trainer, initializer=initializer, options=[*named, *options], owner=owner
             )
 
-        return ask
+        return build_request

@@ -1,101 +1,134 @@
-"""Delete, cancel, suspend and resume: each may be said twice, and of a job that has ended."""
+"""Lifecycle: delete, cancel, suspend and resume. Each is idempotent and accepts finished jobs."""
 
-# ruff: noqa: S101, D102 -- assert is what a test does, and its name says what it shows
+# ruff: noqa: S101, D102 -- tests use assert, and their names describe them
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from trainer_core.client import TrainerClient
 from trainer_core.errors import JobNotFoundError
+from trainer_core.jobs import Category
 from trainer_core.options import Suspend
 from trainer_core.request import TrainJobRequest
-from trainer_core.testing.case import Contract, halted, reached, where
-from trainer_core.testing.functions import goes_on, returns
+from trainer_core.testing.case import Contract, applies_to, wait_for_status, wait_until_suspended
+from trainer_core.testing.training_functions import return_value, run_forever
 
 __all__ = ["Lifecycle"]
 
-Ask = Callable[..., TrainJobRequest]
+BuildRequest = Callable[..., TrainJobRequest]
 
 
 class Lifecycle(Contract):
-    """What people do to a job."""
+    """Deleting, cancelling, suspending and resuming a job is idempotent."""
 
-    def test_deleting_twice_or_what_never_was_succeeds(self, client: TrainerClient, ask: Ask) -> None:
-        ref = client.submit(ask())
+    def test_deleting_an_absent_job_succeeds(self, client: TrainerClient, build_request: BuildRequest) -> None:
+        ref = client.submit(build_request())
         client.delete_job("job")
         client.delete_job("job")
-        client.backend.delete(ref)
-        client.delete_job("never-there")
+        client.delete_job(ref)
+        client.delete_job("absent")
         assert client.list_jobs() == []
 
-    def test_a_deleted_job_is_gone_and_its_name_is_free(self, client: TrainerClient, ask: Ask) -> None:
-        old = client.submit(ask(returns, {"value": 1}))
+    def test_the_name_of_a_deleted_job_can_be_used_again(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        old = client.submit(build_request(return_value, {"value": 1}))
         client.delete_job("job")
         with pytest.raises(JobNotFoundError):
             client.observe(old)
-        new = client.submit(ask(returns, {"value": 2}))
+        new = client.submit(build_request(return_value, {"value": 2}))
         assert client.wait(new).result == 2
 
-    def test_a_ref_does_not_lead_to_a_later_job_of_the_same_name(self, client: TrainerClient, ask: Ask) -> None:
-        old = client.submit(ask())
+    def test_a_ref_never_matches_a_later_job_of_the_same_name(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        old = client.submit(build_request())
         client.delete_job("job")
-        new = client.submit(ask())
-        for look in (client.observe, client.backend.events, client.backend.request):
+        new = client.submit(build_request())
+        for read in (client.observe, client.backend.events, client.backend.get_request):
             with pytest.raises(JobNotFoundError):
-                look(old)
-        client.backend.delete(old)
+                read(old)
+        client.delete_job(old)
         client.backend.cancel(old)
         assert client.wait(new).succeeded
 
-    def test_whatever_is_said_to_a_job_that_has_ended_succeeds_and_changes_nothing(
-        self, client: TrainerClient, ask: Ask
+    def test_suspend_resume_and_cancel_do_not_change_a_finished_job(
+        self, client: TrainerClient, build_request: BuildRequest
     ) -> None:
-        outcome = client.wait(client.submit(ask(returns, {"value": 1})))
-        for say in (client.suspend, client.resume, client.cancel):
-            say("job")
-        assert client.outcome("job") == outcome
+        outcome = client.wait(client.submit(build_request(return_value, {"value": 1})))
+        for call in (client.suspend, client.resume, client.cancel):
+            call("job")
+        assert client.get_job_outcome("job") == outcome
 
-    def test_cancelling_what_is_not_there_succeeds(self, client: TrainerClient, ask: Ask) -> None:
-        ref = client.submit(ask())
+    def test_cancelling_an_absent_job_succeeds(self, client: TrainerClient, build_request: BuildRequest) -> None:
+        ref = client.submit(build_request())
         client.delete_job("job")
         client.cancel(ref)
-        client.cancel("never-there")
+        client.cancel("absent")
 
-    @where(runs_beside_its_client=True)
-    def test_a_suspended_job_starts_again_when_it_is_resumed(self, client: TrainerClient, ask: Ask) -> None:
-        client.submit(ask(goes_on))
-        reached(client, "job", "Running")
+    @applies_to(runs_in_background=True)
+    def test_a_suspended_job_restarts_when_it_is_resumed(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        client.submit(build_request(run_forever))
+        wait_for_status(client, "job", "Running")
         for _ in range(2):
             client.suspend("job")
-        suspended = halted(client, "job")
+        suspended = wait_until_suspended(client, "job")
         assert [step.status for step in suspended.steps] == ["Pending"]
         for _ in range(2):
             client.resume("job")
-        reached(client, "job", "Running")
+        wait_for_status(client, "job", "Running")
         assert next(client.get_job_logs("job", follow=True)) == "it runs"
 
-    @where(runs_beside_its_client=True)
-    def test_a_job_can_be_created_suspended(self, client: TrainerClient, ask: Ask) -> None:
-        client.submit(ask(returns, {"value": 5}, options=[Suspend()]))
-        job = reached(client, "job", "Suspended")
+    @applies_to(runs_in_background=True)
+    def test_a_job_can_be_created_suspended(self, client: TrainerClient, build_request: BuildRequest) -> None:
+        client.submit(build_request(return_value, {"value": 5}, options=[Suspend()]))
+        job = wait_for_status(client, "job", "Suspended")
         assert (job.started, [step.status for step in job.steps]) == (None, ["Pending"])
         client.resume("job")
         assert client.wait("job").result == 5
 
-    @where(runs_beside_its_client=True)
-    def test_a_suspended_job_can_be_cancelled(self, client: TrainerClient, ask: Ask) -> None:
-        client.submit(ask(options=[Suspend()]))
-        reached(client, "job", "Suspended")
+    @applies_to(runs_in_background=True)
+    def test_a_suspended_job_can_be_cancelled(self, client: TrainerClient, build_request: BuildRequest) -> None:
+        client.submit(build_request(options=[Suspend()]))
+        wait_for_status(client, "job", "Suspended")
         client.cancel("job")
-        assert client.outcome("job").status == "Failed"
+        assert client.get_job_outcome("job").status == "Failed"
 
-    @where(runs_beside_its_client=False)
-    def test_a_job_cannot_be_created_suspended_where_submit_runs_it(self, client: TrainerClient, ask: Ask) -> None:
+    @applies_to(runs_in_background=True)
+    def test_a_cancellation_is_final_while_other_clients_suspend_and_resume(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        ref = client.submit(build_request(run_forever))
+        cancelled = threading.Event()
+
+        def suspend_and_resume() -> None:
+            while not cancelled.is_set():
+                client.suspend(ref)
+                client.resume(ref)
+
+        with ThreadPoolExecutor(2) as threads:
+            others = [threads.submit(suspend_and_resume) for _ in range(2)]
+            client.cancel(ref)
+            cancelled.set()
+        client.resume(ref)
+        diagnosis = client.wait(ref, timeout=60).diagnosis
+        assert [each.exception() for each in others] == [None, None]
+        assert diagnosis is not None
+        assert diagnosis.category == Category.DELETED
+
+    @applies_to(runs_in_background=False)
+    def test_creating_a_suspended_job_is_refused_by_a_backend_that_runs_jobs_in_submit(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
         with pytest.raises(ValueError, match="Suspend"):
-            ask(options=[Suspend()])
+            build_request(options=[Suspend()])
         with pytest.raises(ValueError, match="suspend"):
-            client.submit(ask().model_copy(update={"suspend": True}))
+            client.submit(build_request().model_copy(update={"suspend": True}))
         assert client.list_jobs() == []

@@ -1,6 +1,6 @@
-"""Logs and events: every line once, in order, and what happened when."""
+"""Logs and events: streaming, cursors, restarts and order."""
 
-# ruff: noqa: S101, D102 -- assert is what a test does, and its name says what it shows
+# ruff: noqa: S101, D102 -- tests use assert, and their names describe them
 
 from __future__ import annotations
 
@@ -15,94 +15,108 @@ from trainer_core.client import TrainerClient
 from trainer_core.errors import InvalidRequestError
 from trainer_core.initializers import FileDatasetInitializer, Initializer
 from trainer_core.request import TrainJobRequest
-from trainer_core.testing.case import Contract, halted, where
-from trainer_core.testing.functions import goes_on, prints, returns, writes_text
+from trainer_core.testing.case import Contract, applies_to, wait_until_suspended
+from trainer_core.testing.training_functions import print_lines, return_value, run_forever, write_text
 
 __all__ = ["Logs"]
 
-Ask = Callable[..., TrainJobRequest]
+BuildRequest = Callable[..., TrainJobRequest]
 
-_MANY = 3000
+_LINES = 3000
 
 
 class Logs(Contract):
-    """Logs are streamed for each step; no line is lost or given twice."""
+    """Logs are streamed per step, without lost or repeated lines."""
 
-    def test_every_line_comes_once_and_in_order_followed_or_not(self, client: TrainerClient, ask: Ask) -> None:
-        ref = client.submit(ask(prints, {"lines": _MANY}))
+    def test_every_log_line_is_returned_once_and_in_order(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        ref = client.submit(build_request(print_lines, {"lines": _LINES}))
         lines = list(client.get_job_logs("job", follow=True))
-        assert lines == [f"line {number}" for number in range(_MANY)]
+        assert lines == [f"line {number}" for number in range(_LINES)]
         client.wait(ref)
         assert list(client.get_job_logs("job")) == lines
 
-    def test_a_last_line_without_an_end_and_what_goes_to_stderr_are_there(
-        self, client: TrainerClient, ask: Ask
+    def test_the_log_contains_stderr_and_a_last_line_without_newline(
+        self, client: TrainerClient, build_request: BuildRequest
     ) -> None:
-        client.wait(client.submit(ask(writes_text, {"text": "größer\n\nthe end"})))
+        client.wait(client.submit(build_request(write_text, {"text": "größer\n\nlast line"})))
         lines = list(client.get_job_logs("job"))
-        # Two streams: what was written first to the one may be read after what was written to the other.
+        # The order of lines of different streams is undefined.
         lines.remove("to stderr")
-        assert lines == ["größer", "", "the end"]
+        assert lines == ["größer", "", "last line"]
 
-    def test_reading_on_from_a_place_gives_every_line_once(self, client: TrainerClient, ask: Ask) -> None:
-        ref = client.submit(ask(prints, {"lines": _MANY}))
+    def test_reading_from_a_cursor_returns_every_line_once(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        ref = client.submit(build_request(print_lines, {"lines": _LINES}))
         lines: list[str] = []
-        place: dict[str, Any] = {}
-        whole = complete = False
-        while not (whole and complete):
-            whole = client.observe(ref).outcome is not None
-            tail = client.backend.tail(ref, place, whole, most=700)
-            lines += [line for _, line in tail.lines]
-            place, complete = json.loads(json.dumps(tail.place)), tail.complete
-        assert lines == [f"line {number}" for number in range(_MANY)]
+        cursor: dict[str, Any] = {}
+        ended = complete = False
+        while not (ended and complete):
+            ended = client.observe(ref).outcome is not None
+            chunk = client.tail_job_logs(ref, cursor, ended, max_lines=700)
+            lines += [line for _, line in chunk.lines]
+            cursor, complete = json.loads(json.dumps(chunk.cursor)), chunk.complete
+        assert lines == [f"line {number}" for number in range(_LINES)]
 
-    def test_an_unknown_step_is_refused_with_the_known_ones(self, client: TrainerClient, ask: Ask) -> None:
-        client.wait(client.submit(ask()))
-        with pytest.raises(InvalidRequestError, match=r"no step 'trainer'; it has node-0"):
+    def test_an_unknown_step_is_refused_with_the_known_steps(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        client.wait(client.submit(build_request()))
+        with pytest.raises(InvalidRequestError, match=r"no step 'trainer'; (it has|its steps are) node-0"):
             client.get_job_logs("job", step="trainer")
 
-    @where(reads_this_machine=True)
-    def test_an_initializer_has_a_log_of_its_own(self, client: TrainerClient, ask: Ask, tmp_path: Path) -> None:
+    @applies_to(reads_local_files=True)
+    def test_an_initializer_has_its_own_log(
+        self, client: TrainerClient, build_request: BuildRequest, tmp_path: Path
+    ) -> None:
         source = tmp_path / "digits.csv"
         source.write_text("1,2", encoding="utf-8")
         fetch = Initializer(dataset=FileDatasetInitializer(source.as_uri()))
-        client.wait(client.submit(ask(initializer=fetch)))
+        client.wait(client.submit(build_request(initializer=fetch)))
         *_, last = client.get_job_logs("job", step="dataset-initializer")
         assert source.as_uri() in last
 
-    @where(runs_beside_its_client=True)
-    def test_a_follower_sees_lines_while_the_job_runs_and_ends_with_it(self, client: TrainerClient, ask: Ask) -> None:
-        client.submit(ask(goes_on))
+    @applies_to(runs_in_background=True)
+    def test_a_followed_log_shows_lines_while_the_job_runs_and_ends_with_the_job(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        client.submit(build_request(run_forever))
         lines = client.get_job_logs("job", follow=True)
         assert next(lines) == "it runs"
         client.cancel("job")
         assert "it runs" not in lines
 
-    @where(runs_beside_its_client=True)
-    def test_a_follower_goes_on_over_a_restart(self, client: TrainerClient, ask: Ask) -> None:
-        client.submit(ask(goes_on))
+    @applies_to(runs_in_background=True)
+    def test_a_followed_log_continues_after_suspend_and_resume(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        client.submit(build_request(run_forever))
         lines = client.get_job_logs("job", follow=True)
         assert next(lines) == "it runs"
         client.suspend("job")
-        halted(client, "job")
+        wait_until_suspended(client, "job")
         client.resume("job")
-        # What launches the function may have its own last word when it is told to stop.
+        # The launcher may write lines when it receives SIGTERM.
         assert "it runs" in lines
         client.cancel("job")
         assert "it runs" not in lines
 
-    @where(runs_beside_its_client=True)
-    def test_following_a_job_that_is_deleted_ends(self, client: TrainerClient, ask: Ask) -> None:
-        client.submit(ask(goes_on))
+    @applies_to(runs_in_background=True)
+    def test_a_followed_log_ends_when_the_job_is_deleted(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        client.submit(build_request(run_forever))
         lines = client.get_job_logs("job", follow=True)
         next(lines)
         client.delete_job("job")
         assert "it runs" not in lines
 
-    def test_events_tell_what_happened_oldest_first(self, client: TrainerClient, ask: Ask) -> None:
-        client.wait(client.submit(ask(returns)))
+    def test_events_are_listed_oldest_first(self, client: TrainerClient, build_request: BuildRequest) -> None:
+        client.wait(client.submit(build_request(return_value)))
         events = client.get_job_events("job")
         assert [event.event_time for event in events] == sorted(event.event_time for event in events)
-        of_the_job = [event.reason for event in events if event.involved_object_kind == "TrainJob"]
-        assert (of_the_job[0], of_the_job[-1]) == ("Created", "Complete")
+        job_reasons = [event.reason for event in events if event.involved_object_kind == "TrainJob"]
+        assert (job_reasons[0], job_reasons[-1]) == ("Created", "Complete")
         assert all(event.message and event.involved_object_name for event in events)

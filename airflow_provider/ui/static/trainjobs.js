@@ -1,13 +1,13 @@
-/* The TrainJobs page: asks the API server again and again, and shows what it answers, as text only. */
+/* The TrainJobs page: polls the API server and shows its responses as text, never as markup. */
 "use strict";
 (() => {
   const root = document.documentElement;
   if (window.top !== window) root.classList.add("framed");
 
-  // Airflow keeps the theme that was chosen there; "system" leaves it to the browser.
+  // Airflow stores its theme in localStorage; "system" means the browser's setting.
   const theme = () => {
-    const chosen = localStorage.getItem("theme");
-    if (chosen === "dark" || chosen === "light") root.dataset.theme = chosen;
+    const selected = localStorage.getItem("theme");
+    if (selected === "dark" || selected === "light") root.dataset.theme = selected;
     else delete root.dataset.theme;
   };
   theme();
@@ -15,18 +15,18 @@
 
   const $ = (selector) => document.querySelector(selector);
 
-  /** An element. Whatever is put into it becomes text, never markup. */
+  /** Create an element. Strings among the children become text nodes, never markup. */
   function el(name, attributes, ...children) {
-    const made = document.createElement(name);
+    const element = document.createElement(name);
     for (const [key, value] of Object.entries(attributes || {})) {
-      if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
-      else if (value !== undefined && value !== null && value !== false) made.setAttribute(key, value);
+      if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+      else if (value !== undefined && value !== null && value !== false) element.setAttribute(key, value);
     }
-    made.append(...children.filter((child) => child !== undefined && child !== null && child !== false && child !== ""));
-    return made;
+    element.append(...children.filter((child) => child !== undefined && child !== null && child !== false && child !== ""));
+    return element;
   }
 
-  /** Show what `draw` makes of the data, and leave the page alone as long as the data is the same. */
+  /** Replace the content of an element by `draw(data)`, unless the data has not changed. */
   function show(place, data, draw) {
     const text = JSON.stringify(data) ?? "";
     if (place.shown === text) return;
@@ -34,50 +34,50 @@
     place.replaceChildren(...[draw(data)].flat().filter(Boolean));
   }
 
-  /** What the server would not do, in words for the person at the page. */
-  class Refusal extends Error {}
+  /** Error response of the server; the page shows its message. */
+  class RequestError extends Error {}
 
-  async function ask(path, parameters, method = "GET") {
+  async function request(path, parameters, method = "GET") {
     const { dag_id, ...others } = parameters;
     const address = new URL(dag_id ? `api/dags/${encodeURIComponent(dag_id)}/${path}` : `api/${path}`, document.baseURI);
     for (const [key, value] of Object.entries(others)) if (value !== "") address.searchParams.set(key, value);
     return send(address, { method, headers: method === "GET" ? {} : { "X-TrainJobs": "1" } });
   }
 
-  async function send(address, request) {
-    const answer = await fetch(address, request)
-      .catch(() => { throw new Refusal("The API server does not answer; trying again."); });
-    if (answer.status === 401) location.reload();
-    const body = answer.status === 204 ? null : await answer.json().catch(() => ({}));
-    if (answer.ok) return body;
-    throw new Refusal(typeof body.detail === "string" ? body.detail : `The API server answers ${answer.status}.`);
+  async function send(address, options) {
+    const response = await fetch(address, options)
+      .catch(() => { throw new RequestError("The API server is unavailable; retrying."); });
+    if (response.status === 401) location.reload();
+    const body = response.status === 204 ? null : await response.json().catch(() => ({}));
+    if (response.ok) return body;
+    throw new RequestError(typeof body.detail === "string" ? body.detail : `The API server returned status ${response.status}.`);
   }
 
-  /** Ask Airflow itself for something, with the permissions of the person at the page. */
-  function askAirflow(path, body, method) {
+  /** Call Airflow's own API, with the permissions of the user. */
+  function requestAirflow(path, body, method) {
     const headers = { "Content-Type": "application/json" };
     return send(new URL(`../api/v2/dags/${path}`, document.baseURI), { method, headers, body: JSON.stringify(body) });
   }
 
-  /** A job that the API server cannot reach is ended, or run again, by its task. */
-  const byTask = {
-    end: ({ dag_id, run_id, task_id, map_index }) => askAirflow(
+  /** Actions on the task, for a job that the API server cannot reach. */
+  const taskActions = {
+    end: ({ dag_id, run_id, task_id, map_index }) => requestAirflow(
       `${[dag_id, "dagRuns", run_id, "taskInstances", task_id].map(encodeURIComponent).join("/")}${map_index >= 0 ? `/${map_index}` : ""}`,
       { new_state: "failed" }, "PATCH"),
-    rerun: ({ dag_id, run_id, task_id, map_index }) => askAirflow(`${encodeURIComponent(dag_id)}/clearTaskInstances`,
+    rerun: ({ dag_id, run_id, task_id, map_index }) => requestAirflow(`${encodeURIComponent(dag_id)}/clearTaskInstances`,
       { dry_run: false, only_failed: false, dag_run_id: run_id, task_ids: [map_index >= 0 ? [task_id, map_index] : task_id] }, "POST"),
   };
 
-  /** Say what went wrong, with a look or with what somebody did: of each, until it goes well. */
-  const wrong = {};
-  function trouble(what, text) {
-    wrong[what] = text;
-    const all = Object.values(wrong).filter(Boolean).join(" ");
-    $("#trouble").hidden = !all;
-    if ($("#trouble").textContent !== all) $("#trouble").textContent = all;
+  /** Show the last error of loading and of an action, each until the next success. */
+  const errors = {};
+  function showError(source, text) {
+    errors[source] = text;
+    const all = Object.values(errors).filter(Boolean).join(" ");
+    $("#error").hidden = !all;
+    if ($("#error").textContent !== all) $("#error").textContent = all;
   }
 
-  /** Do something now and then; less often where it takes long, and not while nobody looks. */
+  /** Repeat some work: less often if it takes long, and not while the page is hidden. */
   function repeat(work, seconds) {
     let timer;
     const turn = async () => {
@@ -85,10 +85,10 @@
       const begin = performance.now();
       try {
         if (!document.hidden) await work();
-        trouble("look", "");
+        showError("load", "");
       } catch (error) {
-        if (!(error instanceof Refusal)) throw error;
-        trouble("look", error.message);
+        if (!(error instanceof RequestError)) throw error;
+        showError("load", error.message);
       } finally {
         clearTimeout(timer);
         timer = setTimeout(turn, Math.max(1000 * seconds(), 5 * (performance.now() - begin)));
@@ -99,7 +99,7 @@
     return turn;
   }
 
-  // Words for numbers and times.
+  // Formatting of numbers and times.
   function span(milliseconds) {
     const seconds = Math.max(0, Math.round(milliseconds / 1000));
     const [minutes, hours, days] = [60, 3600, 86400].map((unit) => Math.floor(seconds / unit));
@@ -108,7 +108,7 @@
     return minutes ? `${minutes} min ${seconds % 60} s` : `${seconds} s`;
   }
 
-  /** The same without its smaller unit: an age in a list shall not flicker. */
+  /** A time span without its smaller unit, so that ages in a list do not change every second. */
   const rough = (milliseconds) => span(milliseconds).split(" ").slice(0, 2).join(" ");
   const since = (from, to) => (from ? (to ? new Date(to) : Date.now()) - new Date(from) : undefined);
   const number = (value) => (Number.isInteger(value) ? value.toLocaleString() : Number(value.toPrecision(4)).toString());
@@ -116,7 +116,7 @@
   const age = (text) => moment(text, rough(since(text)));
   const status = (word) => el("span", { class: "status", "data-status": word }, word);
 
-  /** A table of the columns that have something in some row: [heading, cell of a row, class]. */
+  /** A table without its empty columns. A column is [heading, function that returns a row's cell, class]. */
   function table(rows, columns, label) {
     const used = columns
       .map(([heading, cell, kind]) => ({ heading, kind, cells: rows.map(cell) }))
@@ -129,7 +129,7 @@
   const titled = (title, ...content) => el("section", { "aria-label": title }, el("h2", {}, title), ...content);
   const taskQuery = ({ dag_id, run_id, task_id, map_index }) => new URLSearchParams({ dag_id, run_id, task_id, map_index });
 
-  /** A link to a page of Airflow. Inside Airflow's frame it opens in Airflow's own window, which a frame may not steer. */
+  /** A link to a page of Airflow. In Airflow's frame, a click navigates the outer window, not the frame. */
   function airflowLink(path, words) {
     const href = new URL(`../${path}`, document.baseURI).href;
     const open = (event) => {
@@ -149,34 +149,34 @@
 
   const taskName = ({ task_id, map_index }) => (map_index >= 0 ? `${task_id} [${map_index}]` : task_id);
 
-  // The list.
+  // The list of jobs.
   function listPage() {
     const form = $("#filters");
-    const wanted = new URLSearchParams(location.search);
-    const offer = (field, value) => [...field.options].some((option) => option.value === value) || field.append(el("option", {}, value));
+    const initial = new URLSearchParams(location.search);
+    const addOption = (field, value) => [...field.options].some((option) => option.value === value) || field.append(el("option", {}, value));
     for (const name of ["text", "dag", "status"]) {
-      if (name === "dag" && wanted.get(name)) offer(form.elements.dag, wanted.get(name));
-      form.elements[name].value = wanted.get(name) ?? "";
+      if (name === "dag" && initial.get(name)) addOption(form.elements.dag, initial.get(name));
+      form.elements[name].value = initial.get(name) ?? "";
     }
     let before = [];
 
     const load = async () => {
       const filters = Object.fromEntries(new FormData(form));
-      const asked = JSON.stringify([filters, before]);
-      const found = await ask("jobs", { ...filters, before: before.at(-1) ?? "" });
-      if (asked !== JSON.stringify([Object.fromEntries(new FormData(form)), before])) return;
-      for (const dag of found.dags) offer(form.elements.dag, dag);
-      const ages = found.jobs.map((job) => rough(since(job.created)));
-      show($("#list"), { ...found, ages, filters, page: before.length }, listed);
+      const key = JSON.stringify([filters, before]);
+      const response = await request("jobs", { ...filters, before: before.at(-1) ?? "" });
+      if (key !== JSON.stringify([Object.fromEntries(new FormData(form)), before])) return;
+      for (const dag of response.dags) addOption(form.elements.dag, dag);
+      const ages = response.jobs.map((job) => rough(since(job.created)));
+      show($("#list"), { ...response, ages, filters, page: before.length }, drawList);
       $("#list").removeAttribute("aria-busy");
     };
-    const again = repeat(load, () => 5);
-    const turnTo = (pages) => { before = pages; again(); };
-    const listed = ({ jobs, older, filters, page }) => {
+    const reload = repeat(load, () => 5);
+    const turnTo = (pages) => { before = pages; reload(); };
+    const drawList = ({ jobs, older, filters, page }) => {
       const filtered = Object.values(filters).some(Boolean);
       const turn = (words, pages) => el("button", { type: "button", onclick: () => turnTo(pages) }, words);
       const turns = (page > 0 || older) && el("p", { class: "buttons" }, page > 0 && turn("Newer", before.slice(0, -1)), older && turn("Older", [...before, older]));
-      if (!jobs.length) return [el("p", { class: "card empty" }, filtered ? "No TrainJob fits these filters." : "No task has submitted a TrainJob yet."), turns];
+      if (!jobs.length) return [el("p", { class: "card empty" }, filtered ? "No TrainJobs match these filters." : "No task has submitted a TrainJob yet."), turns];
       return [table(jobs, [
         ["TrainJob", (job) => el("a", { class: "name", href: `job?${taskQuery(job)}` }, job.name)],
         ["Status", (job) => job.status && status(job.status)],
@@ -189,8 +189,8 @@
     };
 
     const changed = () => {
-      const chosen = new URLSearchParams([...new FormData(form)].filter(([, value]) => value));
-      history.replaceState(null, "", chosen.size ? `?${chosen}` : location.pathname);
+      const selected = new URLSearchParams([...new FormData(form)].filter(([, value]) => value));
+      history.replaceState(null, "", selected.size ? `?${selected}` : location.pathname);
       turnTo([]);
     };
     let typing;
@@ -200,37 +200,37 @@
 
   const bar = ({ percentage }) => el("span", {}, el("progress", { max: 100, value: percentage, "aria-label": "Progress" }), `${percentage} %`);
 
-  // One job.
+  // The page of one job.
   const ended = (job) => ["Complete", "Failed"].includes(job.status);
 
   function jobPage() {
     const task = Object.fromEntries(new URLSearchParams(location.search));
     const tails = new Map();
-    const told = [];
+    const reported = [];
     let job;
 
     const load = async () => {
-      const found = await ask("job", task);
-      if (job && job.name !== found.name) { tails.clear(); told.length = 0; }
-      job = found;
+      const response = await request("job", task);
+      if (job && job.name !== response.name) { tails.clear(); reported.length = 0; }
+      job = response;
       draw(job, act);
-      if (job.unreachable) remember(job.progress);
+      if (job.unreachable) recordProgress(job.progress);
       else await follow(job);
     };
-    const again = repeat(load, () => (!job || ended(job) ? 15 : job.unreachable ? 5 : 2));
+    const reload = repeat(load, () => (!job || ended(job) ? 15 : job.unreachable ? 5 : 2));
 
     const act = async (action) => {
       $("#actions").querySelectorAll("button").forEach((button) => { button.disabled = true; });
-      const done = byTask[action] ? byTask[action](job.task) : ask(action, task, "POST");
-      await done.then(() => trouble("act", ""), (error) => trouble("act", error.message));
+      const done = taskActions[action] ? taskActions[action](job.task) : request(action, task, "POST");
+      await done.then(() => showError("action", ""), (error) => showError("action", error.message));
       $("#actions").shown = undefined;
-      again();
+      reload();
     };
 
-    /** What the task tells of its progress is the newest only; curves show what came while the page was open. */
-    const remember = (progress) => {
-      if (progress?.metrics && progress.step !== told.at(-1)?.step) told.push(progress);
-      drawCurves(told);
+    /** The task's XCom has only the last progress, so curves show what was received while the page was open. */
+    const recordProgress = (progress) => {
+      if (progress?.metrics && progress.step !== reported.at(-1)?.step) reported.push(progress);
+      drawCurves(reported);
     };
 
     const follow = async () => {
@@ -241,28 +241,28 @@
       show(choice, names, (all) => all.map((name) => el("option", {}, name)));
       choice.value = names.includes(before) ? before : names.includes("node-0") ? "node-0" : names[0];
       choice.parentElement.hidden = names.length === 1;
-      const wanted = new Set([choice.value, ...(names.includes("node-0") ? ["node-0"] : [])]);
-      for (const name of wanted) await read(name);
+      const shown = new Set([choice.value, ...(names.includes("node-0") ? ["node-0"] : [])]);
+      for (const name of shown) await read(name);
       if (tails.has(choice.value)) drawLog(tails.get(choice.value));
       drawCurves(tails.get("node-0")?.points ?? []);
     };
 
     const read = async (step) => {
-      const tail = tails.get(step) ?? { step, next: 0, lines: [], points: [], left: 0 };
+      const tail = tails.get(step) ?? { step, next: 0, lines: [], points: [], omitted: 0 };
       tails.set(step, tail);
       const after = tail.next;
-      const part = await ask("log", { ...task, step, after });
-      // Two turns can overlap; what the other has read already must not be shown twice.
+      const part = await request("log", { ...task, step, after });
+      // Two reads can overlap; lines that the other read has added must not be added twice.
       if (tails.get(step) !== tail || tail.next !== after) return;
       tail.next = part.next;
-      tail.left += part.left_out;
+      tail.omitted += part.left_out;
       tail.lines.push(...part.lines);
-      tail.left += tail.lines.splice(0, Math.max(0, tail.lines.length - 2000)).length;
+      tail.omitted += tail.lines.splice(0, Math.max(0, tail.lines.length - 2000)).length;
       tail.points.push(...part.points);
       if (tail.points.length > 2000) tail.points = tail.points.filter((_, at) => at % 2 === 0);
     };
 
-    $("#step").addEventListener("change", () => again());
+    $("#step").addEventListener("change", () => reload());
     $("#follow").addEventListener("change", (event) => { if (event.target.checked) toEnd(); });
     $("#log pre").addEventListener("scroll", ({ target }) => {
       $("#follow").checked = target.scrollTop + target.clientHeight >= target.scrollHeight - 8;
@@ -271,7 +271,7 @@
     $("#manifest").addEventListener("toggle", async ({ target }) => {
       if (!target.open) return;
       const place = target.querySelector("pre");
-      place.textContent = await ask("manifest", task).then((found) => found.yaml, (error) => error.message);
+      place.textContent = await request("manifest", task).then((response) => response.yaml, (error) => error.message);
     });
   }
 
@@ -282,7 +282,7 @@
     show($("#actions"), [job.actions, job.status], ([actions]) => actions.map((action) => button(action, job, act)));
     drawFacts(job);
     show($("#notices"), [job.diagnosis, job.unreachable, job.deleted, job.read_only, job.note, job.status], () => notices(job));
-    show($("#progress"), [job.progress, job.status, left(job)], () => job.progress && !ended(job) && progress(job));
+    show($("#progress"), [job.progress, job.status, remaining(job)], () => job.progress && !ended(job) && progress(job));
     show($("#result"), [job.metrics, job.artifacts], () => result(job));
     show($("#steps"), [job.steps, !ended(job) && Math.floor(Date.now() / 1000)], () => job.steps && steps(job));
     show($("#events"), job.events, () => job.events && events(job.events));
@@ -290,18 +290,33 @@
     if (job.unreachable) $("#log").hidden = true;
   }
 
-  /** What is asked before something that cannot be undone: [title, what it leads to, yes, no]. */
+  /** Confirmation of an action that cannot be undone: [title, consequence, confirm button, cancel button]. */
   const questions = {
     delete: (job) => ["Delete this TrainJob?", ended(job)
-      ? "Its log and its files are removed. What the task has handed over stays."
-      : "Its training ends and its log and files are removed. The task that waits for it fails, or tries again if it has retries.", "Delete", "Keep it"],
-    end: () => ["End this TrainJob?", "Airflow marks its task as failed, and whoever waits for the TrainJob there ends it, unless its DAG says to keep it.", "End", "Let it go on"],
-    rerun: () => ["Run this task again?", "Airflow clears the task. It submits a new TrainJob; the XComs of this one go.", "Run again", "Leave it"],
+      ? "Its log and files are removed. The XComs of its task stay."
+      : "The training is stopped, and its log and files are removed. The task that waits for it fails, or is retried if it has retries left.", "Delete", "Keep"],
+    end: () => ["Stop this TrainJob?", "Airflow marks its task as failed. The TrainJob is then cancelled, unless the task has on_kill='keep'.", "Stop", "Keep running"],
+    rerun: () => ["Run this task again?", "Airflow clears the task, which submits a new TrainJob. The XComs of this TrainJob are removed.", "Run again", "Cancel"],
   };
-  const words = { suspend: "Suspend", resume: "Resume", delete: "Delete", end: "End", rerun: "Run again" };
+  const labels = { suspend: "Suspend", resume: "Resume", delete: "Delete", end: "Stop", rerun: "Run again" };
+
+  /** Headings of the diagnosis by its category. */
+  const categories = {
+    UserCode: "Error in your code",
+    OutOfMemory: "Out of memory",
+    Image: "Image or environment cannot be prepared",
+    Scheduling: "Cannot be scheduled",
+    Preempted: "Preempted by other workloads",
+    NodeLost: "Node lost",
+    Deadline: "Deadline exceeded",
+    Initializer: "Dataset or model cannot be downloaded",
+    Rejected: "Rejected by the cluster",
+    Deleted: "Cancelled or deleted",
+    Infrastructure: "Failure of the infrastructure",
+  };
 
   function button(action, job, act) {
-    if (!questions[action]) return el("button", { type: "button", onclick: () => act(action) }, words[action]);
+    if (!questions[action]) return el("button", { type: "button", onclick: () => act(action) }, labels[action]);
     return el("button", { type: "button", class: action === "rerun" ? undefined : "danger", onclick: () => {
       const dialog = $("#confirm");
       const [title, consequence, yes, no] = questions[action](job);
@@ -312,7 +327,7 @@
       dialog.action = action;
       dialog.returnValue = "";
       dialog.showModal();
-    } }, words[action]);
+    } }, labels[action]);
   }
 
   function drawFacts(job) {
@@ -328,41 +343,41 @@
       ["Nodes", job.num_nodes && number(job.num_nodes)],
       ["Created", moment(job.created, `${span(since(job.created))} ago`)],
       [ended(job) ? "Ran for" : "Running for", (ended(job) || job.status === "Running") && ran !== undefined && span(ran)],
-      ["Elsewhere", (job.dashboard || job.logs) && el("span", {}, job.dashboard && link(job.dashboard, "Dashboard"), job.dashboard && job.logs && " · ", job.logs && link(job.logs, "Logs"))],
+      ["External links", (job.dashboard || job.logs) && el("span", {}, job.dashboard && link(job.dashboard, "Dashboard"), job.dashboard && job.logs && " · ", job.logs && link(job.logs, "Logs"))],
     ].filter(([, value]) => value);
     const texts = facts.map(([name, value]) => [name, value.textContent ?? value]);
     show($("#facts"), texts, () => facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
   }
 
   function notices(job) {
-    const made = [];
-    const why = job.diagnosis;
-    if (why) {
-      const where = [why.step && `in ${why.step}`, why.node && `on ${why.node}`, why.exit_code !== undefined && `exit code ${why.exit_code}`].filter(Boolean).join(", ");
-      const detail = why.traceback || (why.log_tail || []).join("\n");
-      made.push(el("div", { class: "notice bad" }, el("h2", {}, `${job.status === "Failed" ? "Failed" : "In trouble"}: ${why.category}`),
-        el("p", {}, why.reason), el("p", { class: "quiet" }, [where, why.retryable ? "Running it again can help." : "Running it again would fail in the same way."].filter(Boolean).join(". ")),
-        detail && el("pre", { tabindex: 0, "aria-label": "What it said last" }, detail)));
+    const items = [];
+    const { diagnosis } = job;
+    if (diagnosis) {
+      const where = [diagnosis.step && `in ${diagnosis.step}`, diagnosis.node && `on ${diagnosis.node}`, diagnosis.exit_code !== undefined && `exit code ${diagnosis.exit_code}`].filter(Boolean).join(", ");
+      const detail = diagnosis.traceback || (diagnosis.log_tail || []).join("\n");
+      items.push(el("div", { class: "notice bad" }, el("h2", {}, `${job.status === "Failed" ? "" : "Problem: "}${categories[diagnosis.category] ?? diagnosis.category}`),
+        el("p", {}, diagnosis.reason), el("p", { class: "quiet" }, [where, diagnosis.retryable ? "A retry can help." : "A retry would fail in the same way."].filter(Boolean).join(". ")),
+        detail && el("pre", { tabindex: 0, "aria-label": "Last log lines" }, detail)));
     }
-    if (job.deleted) made.push(el("p", { class: "notice" }, `Deleted by ${job.deleted.by}, ${new Date(job.deleted.at).toLocaleString()}. This is what its task wrote down.`));
-    else if (job.unreachable) made.push(el("p", { class: "notice" }, `This is what its task wrote down, because the API server cannot ask the backend: ${job.unreachable}. Its log is in the log of `, taskLink(job.task, "its task"), "; what is done here is done by that task."));
-    if (job.read_only) made.push(el("p", { class: "notice" }, "You may look at this DAG but not change it, so nothing can be done to the job here."));
-    if (job.note) made.push(el("p", { class: "notice" }, job.note));
-    return made;
+    if (job.deleted) items.push(el("p", { class: "notice" }, `Deleted by ${job.deleted.by} on ${new Date(job.deleted.at).toLocaleString()}. This page shows the XComs of its task.`));
+    else if (job.unreachable) items.push(el("p", { class: "notice" }, `The API server cannot read this TrainJob: ${job.unreachable}. This page shows the XComs of its task, and its actions apply to the task. The log of the TrainJob is in the `, taskLink(job.task, "log of the task"), "."));
+    if (job.read_only) items.push(el("p", { class: "notice" }, "You have read access to this DAG only, so you cannot change its TrainJobs."));
+    if (job.note) items.push(el("p", { class: "notice" }, job.note));
+    return items;
   }
 
-  /** How long it will go on, if it goes on as it did. */
-  function left(job) {
+  /** Estimated time until the last step, at the average speed so far. */
+  function remaining(job) {
     const { step, total } = job.progress || {};
     if (!step || !total || job.status !== "Running" || !job.started) return undefined;
-    const rest = (since(job.started) / step) * (total - step);
-    return rest > 0 ? rough(rest) : undefined;
+    const milliseconds = (since(job.started) / step) * (total - step);
+    return milliseconds > 0 ? rough(milliseconds) : undefined;
   }
 
   function progress(job) {
     const { step, total, percentage } = job.progress;
     if (step === undefined) return null;
-    const rest = left(job);
+    const rest = remaining(job);
     const words = total ? `Step ${number(step)} of ${number(total)}` : `Step ${number(step)}`;
     return [el("div", { class: "numbers" }, el("span", {}, words), el("span", { class: "quiet number" }, [percentage !== undefined && `${percentage} %`, rest && `about ${rest} left`].filter(Boolean).join(" · "))),
       percentage !== undefined && el("progress", { max: 100, value: percentage, "aria-label": "Progress of the training" })];
@@ -376,7 +391,7 @@
   function steps(job) {
     const begin = new Date(job.created);
     const all = Math.max(1, since(job.created, job.finished));
-    const stretch = (step) => {
+    const timeline = (step) => {
       if (!step.started) return undefined;
       const part = el("i", { "data-status": step.status });
       part.style.left = `${Math.min(99, (100 * (new Date(step.started) - begin)) / all)}%`;
@@ -386,11 +401,11 @@
     return titled("Steps", table(job.steps, [
       ["Step", (step) => step.name, "name"],
       ["Status", (step) => step.status && status(step.status)],
-      ["Since it was created", stretch],
-      ["Took", (step) => step.started && span(since(step.started, step.finished)), "number"],
-      ["Machine", (step) => step.machine],
+      ["Timeline", timeline],
+      ["Duration", (step) => step.started && span(since(step.started, step.finished)), "number"],
+      ["Node", (step) => step.machine],
       ["Device", (step) => step.device],
-      ["Runs as", (step) => step.runs_as],
+      ["Pod or process", (step) => step.runs_as],
       ["Restarts", (step) => step.restarts, "number"],
       ["Exit code", (step) => step.exit_code, "number"],
     ], "Steps"));
@@ -398,9 +413,9 @@
 
   const events = (all) => titled("Events", table(all, [
     ["Time", (event) => moment(event.time, new Date(event.time).toLocaleTimeString())],
-    ["Kind", (event) => (event.type === "Warning" ? event.type : undefined)],
-    ["What", (event) => event.reason],
-    ["About", (event) => event.about],
+    ["Type", (event) => (event.type === "Warning" ? event.type : undefined)],
+    ["Reason", (event) => event.reason],
+    ["Object", (event) => event.about],
     ["Message", (event) => event.message],
   ], "Events"));
 
@@ -408,7 +423,7 @@
 
   function drawLog(tail) {
     const place = $("#log pre");
-    const omitted = tail.left ? [`(earlier lines not shown: ${number(tail.left)})`] : [];
+    const omitted = tail.omitted ? [`(${number(tail.omitted)} earlier lines not shown)`] : [];
     const text = [...omitted, ...tail.lines].join("\n");
     $("#log").hidden = !text && $("#step").options.length < 2;
     if (place.textContent === text) return;
@@ -417,7 +432,7 @@
     if (following) toEnd();
   }
 
-  /** The curves of the last time that the steps were counted from the beginning: a resumed job begins anew. */
+  /** Draw the points since the step number last decreased: a resumed job counts its steps from the beginning. */
   function drawCurves(points) {
     let begin = 0;
     points.forEach((point, at) => { if (at && point.step < points[at - 1].step) begin = at; });

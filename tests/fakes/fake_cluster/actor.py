@@ -10,7 +10,7 @@ from fake_cluster.pod_status import PodState, running, terminated, waiting
 from fake_cluster.podlog import Logs
 from fake_cluster.recorder import Recorder
 from fake_cluster.store import Store
-from trainer_core.cluster.kinds import PODS
+from trainer_core.k8s.resources import PODS
 
 __all__ = ["Actor"]
 

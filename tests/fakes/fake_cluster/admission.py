@@ -12,13 +12,13 @@ from fake_cluster.building import ANCESTOR, containers_of, patches, steps_of
 from fake_cluster.recorder import micro_time
 from fake_cluster.store import Store
 from fake_cluster.writing import Intent
-from trainer_core.cluster.kinds import (
+from trainer_core.k8s.resources import (
     CLUSTER_TRAINING_RUNTIMES,
     JOBSETS,
     PYTORCH_JOBS,
     TRAINING_RUNTIMES,
     TRAINJOBS,
-    Kind,
+    ApiResource,
 )
 
 __all__ = ["Admission"]
@@ -135,7 +135,7 @@ def _invalid(field: str, value: Any, why: str) -> str:
     return f"{field}: Invalid value: {json.dumps(value)}: {why}"
 
 
-def _missing(kind: Kind, ref: Raw) -> str:
+def _missing(kind: ApiResource, ref: Raw) -> str:
     name = kind.kind[0].lower() + kind.kind[1:]
     absent = f"{kind.kind}.{kind.group} {json.dumps(ref['name'])} not found"
     why = f"{absent}: specified {name} must be created before the TrainJob is created"

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainer_core.cluster.kinds import Kind
+from trainer_core.k8s.resources import ApiResource
 
 __all__ = [
     "RefusedError",
@@ -74,12 +74,12 @@ class RefusedError(Exception):
         super().__init__(self.body["message"])
 
 
-def qualified(kind: Kind) -> str:
+def qualified(kind: ApiResource) -> str:
     """Return a kind as messages name it: ``trainjobs.trainer.kubeflow.org``, ``pods``."""
     return f"{kind.plural}.{kind.group}" if kind.group else kind.plural
 
 
-def success(kind: Kind, name: str, uid: str) -> dict[str, Any]:
+def success(kind: ApiResource, name: str, uid: str) -> dict[str, Any]:
     """Return the Status that a finished deletion is answered with."""
     details = {"name": name, **({"group": kind.group} if kind.group else {}), "kind": kind.plural, "uid": uid}
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
@@ -93,17 +93,17 @@ def of_code(code: int, retry_after: float | None = None) -> RefusedError:
     return RefusedError(code, details=details, headers={"Retry-After": f"{retry_after:g}"})
 
 
-def not_found(kind: Kind, name: str) -> RefusedError:
+def not_found(kind: ApiResource, name: str) -> RefusedError:
     """The object is not there."""
     return RefusedError(404, f'{qualified(kind)} "{name}" not found', details=_about(kind, name))
 
 
-def already_exists(kind: Kind, name: str) -> RefusedError:
+def already_exists(kind: ApiResource, name: str) -> RefusedError:
     """The name is taken."""
     return RefusedError(409, f'{qualified(kind)} "{name}" already exists', "AlreadyExists", _about(kind, name))
 
 
-def conflict(kind: Kind, name: str, why: str | None = None) -> RefusedError:
+def conflict(kind: ApiResource, name: str, why: str | None = None) -> RefusedError:
     """The object is another one than the client believes."""
     why = why or "the object has been modified; please apply your changes to the latest version and try again"
     message = f'Operation cannot be fulfilled on {qualified(kind)} "{name}": {why}'
@@ -126,7 +126,7 @@ def unauthorized() -> RefusedError:
 
 
 def forbidden(
-    kind: Kind, verb: str, user: str, namespace: str | None, name: str | None, part: str | None
+    kind: ApiResource, verb: str, user: str, namespace: str | None, name: str | None, part: str | None
 ) -> RefusedError:
     """RBAC does not let this user do that."""
     what = f'{qualified(kind)} "{name}"' if name else qualified(kind)
@@ -138,7 +138,7 @@ def forbidden(
     return RefusedError(403, message, details=_about(kind, name))
 
 
-def invalid(kind: Kind, name: str, causes: Sequence[tuple[str, str, str]]) -> RefusedError:
+def invalid(kind: ApiResource, name: str, causes: Sequence[tuple[str, str, str]]) -> RefusedError:
     """The object breaks the rules of its schema.
 
     Args:
@@ -164,7 +164,7 @@ def denied(webhook: str, problems: Sequence[str]) -> RefusedError:
     return RefusedError(403, f"admission webhook {json.dumps(webhook)} denied the request: {text}")
 
 
-def _about(kind: Kind, name: str | None) -> dict[str, Any]:
+def _about(kind: ApiResource, name: str | None) -> dict[str, Any]:
     return {
         **({"name": name} if name else {}),
         **({"group": kind.group} if kind.group else {}),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fake_cluster.patching import strategic
-from trainer_core.cluster.kinds import JOBSETS
+from trainer_core.k8s.resources import JOBSETS
 
 __all__ = ["ANCESTOR", "COMPLETION_INDEX", "containers_of", "jobset", "node_count", "owned_by", "steps_of"]
 

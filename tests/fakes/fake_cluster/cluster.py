@@ -35,8 +35,8 @@ from fake_cluster.schema import Schemas
 from fake_cluster.server import Request, Server
 from fake_cluster.store import Store
 from fake_cluster.trainer import Trainer
-from trainer_core.cluster import watch
-from trainer_core.cluster.kinds import (
+from trainer_core.k8s import informer
+from trainer_core.k8s.resources import (
     CLUSTER_TRAINING_RUNTIMES,
     CRDS,
     DISTRIBUTED_WORKLOADS,
@@ -46,7 +46,7 @@ from trainer_core.cluster.kinds import (
     PYTORCH_JOBS,
     TRAINING_WORKLOADS,
     TRAINJOBS,
-    Kind,
+    ApiResource,
 )
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class Cluster:
     ) -> None:
         """End everything that runs."""
         # Whoever waited here would go on asking for a while: the next cluster, if that gets the same port.
-        watch.stop(self.url)
+        informer.stop_informers(self.url)
         try:
             asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
         finally:
@@ -210,6 +210,10 @@ class Cluster:
 
     # What is in it.
 
+    def claims_folder(self, namespace: str = "default") -> Path:
+        """Return the folder that holds one folder for each volume claim of a namespace."""
+        return Path(self._folder.name) / "claims" / namespace
+
     def load_stock_runtimes(self) -> list[str]:
         """Create the runtimes that come with Trainer, where they are at hand; return their names."""
         added = []
@@ -239,19 +243,23 @@ class Cluster:
                 )
         return self._store.create(kind, raw).raw
 
-    def get(self, kind: Kind | str, name: str, namespace: str | None = "default") -> dict[str, Any] | None:
+    def get(self, kind: ApiResource | str, name: str, namespace: str | None = "default") -> dict[str, Any] | None:
         """Return an object as it is now, or None."""
         asked = self._kind(kind)
         found = self.call(lambda: self._store.find(asked, namespace if asked.namespaced else None, name))
         return copy.deepcopy(found.raw) if found else None
 
-    def objects(self, kind: Kind | str, namespace: str | None = None) -> list[dict[str, Any]]:
+    def objects(self, kind: ApiResource | str, namespace: str | None = None) -> list[dict[str, Any]]:
         """Return all objects of a kind, sorted by namespace and name."""
         asked = self._kind(kind)
         return self.call(lambda: [copy.deepcopy(record.raw) for record in self._store.listed(asked, namespace)])
 
     def update(
-        self, kind: Kind | str, name: str, edit: Callable[[dict[str, Any]], None], namespace: str | None = "default"
+        self,
+        kind: ApiResource | str,
+        name: str,
+        edit: Callable[[dict[str, Any]], None],
+        namespace: str | None = "default",
     ) -> None:
         """Edit an object in place, status and all, as an administrator who asks nobody."""
         asked = self._kind(kind)
@@ -265,7 +273,7 @@ class Cluster:
         self.call(apply)
 
     def update_status(
-        self, kind: Kind | str, name: str, status: Mapping[str, Any], namespace: str | None = "default"
+        self, kind: ApiResource | str, name: str, status: Mapping[str, Any], namespace: str | None = "default"
     ) -> None:
         """Replace the status of an object."""
         asked = self._kind(kind)
@@ -276,13 +284,15 @@ class Cluster:
         place = namespace if asked.namespaced else None
         self.call(lambda: self._store.change(asked, place, name, edit, "status"))
 
-    def delete(self, kind: Kind | str, name: str, namespace: str | None = "default", **options: Any) -> dict[str, Any]:
+    def delete(
+        self, kind: ApiResource | str, name: str, namespace: str | None = "default", **options: Any
+    ) -> dict[str, Any]:
         """Delete an object at once, ``propagation="Foreground"`` as a client would; return it as it was last."""
         asked = self._kind(kind)
         place = namespace if asked.namespaced else None
         return copy.deepcopy(self.call(lambda: self._store.delete(asked, place, name, **{"grace": 0, **options})).raw)
 
-    def _kind(self, kind: Kind | str) -> Kind:
+    def _kind(self, kind: ApiResource | str) -> ApiResource:
         return self._registry.named(kind) if isinstance(kind, str) else kind
 
     # Logs of pods that no process runs.

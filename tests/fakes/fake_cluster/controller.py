@@ -9,19 +9,19 @@ from collections.abc import Callable, Mapping
 from fake_cluster.history import Change, Record
 from fake_cluster.registry import stored_as
 from fake_cluster.store import Store
-from trainer_core.cluster.kinds import Kind
+from trainer_core.k8s.resources import ApiResource
 
 __all__ = ["Controllers", "Reconcile"]
 
 #: Brings the world nearer to what an object asks for; returns seconds after which to look again, or None.
 Reconcile = Callable[[Record], float | None]
-_Key = tuple[Kind, str, str]
+_Key = tuple[ApiResource, str, str]
 
 
 class Controllers:
     """A queue of objects to look at, and who looks."""
 
-    def __init__(self, store: Store, reconcile: Mapping[Kind, Reconcile]) -> None:
+    def __init__(self, store: Store, reconcile: Mapping[ApiResource, Reconcile]) -> None:
         self._store = store
         self._reconcile = dict(reconcile)
         self._by_stored = {stored_as(kind): kind for kind in reconcile}
@@ -44,7 +44,7 @@ class Controllers:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
-    def look(self, kind: Kind, namespace: str, name: str) -> None:
+    def look(self, kind: ApiResource, namespace: str, name: str) -> None:
         """Have an object looked at soon."""
         self._add((kind, namespace, name))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fake_cluster.registry import Registry
-from trainer_core.cluster.kinds import Kind
+from trainer_core.k8s.resources import ApiResource
 
 __all__ = ["VERSION", "core", "group", "groups", "openapi", "openapi_index", "resources"]
 
@@ -63,7 +63,7 @@ def resources(registry: Registry, name: str, version: str) -> dict[str, Any] | N
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": place, "resources": listed}
 
 
-def _resource(kind: Kind, name: str, verbs: list[str]) -> dict[str, Any]:
+def _resource(kind: ApiResource, name: str, verbs: list[str]) -> dict[str, Any]:
     singular = kind.kind.lower() if "/" not in name else ""
     return {"name": name, "singularName": singular, "namespaced": kind.namespaced, "kind": kind.kind, "verbs": verbs}
 
@@ -83,21 +83,21 @@ def openapi(definitions: Iterable[dict[str, Any]], name: str, version: str) -> d
         spec = definition["spec"]
         for served in spec["versions"]:
             if (spec["group"], served["name"]) == (name, version):
-                kind = Kind(
+                kind = ApiResource(
                     name, version, spec["names"]["plural"], spec["names"]["kind"], spec["scope"] == "Namespaced"
                 )
                 schemas[_schema_name(kind)] = {**served["schema"]["openAPIV3Schema"], **_about(kind)}
-                paths[kind.path("{namespace}")] = {"get": _about(kind, single=True)}
+                paths[kind.build_path("{namespace}")] = {"get": _about(kind, single=True)}
     if not schemas:
         return None
     info = {"title": "Kubernetes CRD Swagger", "version": "v0.1.0"}
     return {"openapi": "3.0.0", "info": info, "paths": paths, "components": {"schemas": schemas}}
 
 
-def _schema_name(kind: Kind) -> str:
+def _schema_name(kind: ApiResource) -> str:
     return ".".join([*reversed(kind.group.split(".")), kind.version, kind.kind])
 
 
-def _about(kind: Kind, single: bool = False) -> dict[str, Any]:
+def _about(kind: ApiResource, single: bool = False) -> dict[str, Any]:
     about = {"group": kind.group, "version": kind.version, "kind": kind.kind}
     return {"x-kubernetes-group-version-kind": about if single else [about]}

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from fake_cluster.history import Record
-from trainer_core.cluster.kinds import EVENTS, EVENTS_V1, Kind
+from trainer_core.k8s.resources import EVENTS, EVENTS_V1, ApiResource
 
 __all__ = ["kept", "shown"]
 
@@ -22,7 +22,7 @@ _NAMES = {
 _BACK = {value: key for key, value in _NAMES.items()}
 
 
-def kept(kind: Kind, raw: dict[str, Any]) -> dict[str, Any]:
+def kept(kind: ApiResource, raw: dict[str, Any]) -> dict[str, Any]:
     """Return an object as the store keeps it."""
     if kind == EVENTS_V1:
         renamed = {_NAMES.get(key, key): value for key, value in raw.items()}
@@ -31,7 +31,7 @@ def kept(kind: Kind, raw: dict[str, Any]) -> dict[str, Any]:
     return raw
 
 
-def shown(kind: Kind, record: Record) -> bytes:
+def shown(kind: ApiResource, record: Record) -> bytes:
     """Return an object as JSON, as a kind shows it."""
     if kind == EVENTS_V1:
         renamed = {_BACK.get(key, key): value for key, value in record.raw.items()}

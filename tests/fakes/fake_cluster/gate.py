@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from fake_cluster import answers
 from fake_cluster.registry import Address
-from trainer_core.cluster.kinds import ACCESS_REVIEWS
+from trainer_core.k8s.resources import ACCESS_REVIEWS
 
 __all__ = ["TOKEN", "USER", "Gate"]
 

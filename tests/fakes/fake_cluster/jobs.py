@@ -12,7 +12,7 @@ from fake_cluster.conditions import is_true, set_condition, time_to_live
 from fake_cluster.history import Record
 from fake_cluster.recorder import Recorder
 from fake_cluster.store import Store, now
-from trainer_core.cluster.kinds import JOBS, PODS
+from trainer_core.k8s.resources import JOBS, PODS
 
 __all__ = ["BatchJobs"]
 

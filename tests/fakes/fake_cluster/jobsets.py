@@ -11,7 +11,7 @@ from fake_cluster.conditions import is_true, set_condition, time_to_live
 from fake_cluster.history import Record
 from fake_cluster.recorder import Recorder
 from fake_cluster.store import Store
-from trainer_core.cluster.kinds import JOBS, JOBSETS
+from trainer_core.k8s.resources import JOBS, JOBSETS
 
 __all__ = ["JobSets"]
 

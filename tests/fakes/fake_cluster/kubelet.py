@@ -20,7 +20,7 @@ from fake_cluster.registry import stored_as
 from fake_cluster.sandbox import Network, Sandbox
 from fake_cluster.store import Store
 from fake_cluster.variables import ConfigError, command_line, environment
-from trainer_core.cluster.kinds import PODS
+from trainer_core.k8s.resources import PODS
 
 __all__ = ["Kubelet"]
 

@@ -16,7 +16,7 @@ from fake_cluster.pytorch_pods import JOB_NAME, REPLICA_INDEX, REPLICA_TYPE
 from fake_cluster.recorder import Recorder
 from fake_cluster.registry import stored_as
 from fake_cluster.store import Store
-from trainer_core.cluster.kinds import DISTRIBUTED_WORKLOADS, PODS, PYTORCH_JOBS, TRAINING_WORKLOADS, TRAINJOBS
+from trainer_core.k8s.resources import DISTRIBUTED_WORKLOADS, PODS, PYTORCH_JOBS, TRAINING_WORKLOADS, TRAINJOBS
 
 __all__ = ["ANNOTATION", "JOB_LIVES", "Lives"]
 

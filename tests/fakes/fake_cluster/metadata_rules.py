@@ -7,7 +7,7 @@ import re
 from fake_cluster import answers
 from fake_cluster.registry import NAMESPACES
 from fake_cluster.writing import Intent
-from trainer_core.cluster.kinds import ACCESS_REVIEWS, JOBS
+from trainer_core.k8s.resources import ACCESS_REVIEWS, JOBS
 
 __all__ = ["check"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from trainer_core.cluster.kinds import TRAINJOBS
+from trainer_core.k8s.resources import TRAINJOBS
 
 __all__ = ["openapi"]
 

@@ -15,7 +15,7 @@ from fake_cluster.answers import RefusedError, bad_request
 from fake_cluster.faults import OF_REQUEST
 from fake_cluster.history import Change, Record
 from fake_cluster.registry import stored_as
-from trainer_core.cluster.kinds import PODS
+from trainer_core.k8s.resources import PODS
 
 __all__ = ["Log", "Logs", "stamp"]
 

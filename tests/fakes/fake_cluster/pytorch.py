@@ -11,7 +11,7 @@ from fake_cluster.conditions import condition, is_true
 from fake_cluster.history import Record
 from fake_cluster.recorder import Recorder
 from fake_cluster.store import Store, now, seconds_of
-from trainer_core.cluster.kinds import PODS, PYTORCH_JOBS
+from trainer_core.k8s.resources import PODS, PYTORCH_JOBS
 
 __all__ = ["PyTorchJobs"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fake_cluster.building import owned_by
-from trainer_core.cluster.kinds import PODS
+from trainer_core.k8s.resources import PODS
 
 __all__ = ["JOB_NAME", "REPLICA_INDEX", "REPLICA_TYPE", "index_of", "pod", "replicas_of", "type_of"]
 

@@ -14,7 +14,7 @@ from fake_cluster.history import Record
 from fake_cluster.registry import Address
 from fake_cluster.selectors import selector
 from fake_cluster.store import Store
-from trainer_core.cluster.kinds import Kind
+from trainer_core.k8s.resources import ApiResource
 
 __all__ = ["answer", "get", "list_page"]
 
@@ -24,7 +24,9 @@ _EXPIRED = (
 )
 
 
-def answer(kind: Kind, record: Record, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+def answer(
+    kind: ApiResource, record: Record, status: int = 200, headers: Mapping[str, str] | None = None
+) -> web.Response:
     """Return an object as an answer."""
     return web.Response(body=shown(kind, record), status=status, content_type="application/json", headers=headers)
 
@@ -54,7 +56,7 @@ def list_page(store: Store, address: Address, query: Mapping[str, str]) -> web.R
     return _collection(address.kind, page, metadata)
 
 
-def _collection(kind: Kind, records: list[Record], metadata: dict[str, object]) -> web.Response:
+def _collection(kind: ApiResource, records: list[Record], metadata: dict[str, object]) -> web.Response:
     head = json.dumps({"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": metadata})
     items = b",".join(shown(kind, record) for record in records)
     body = head[:-1].encode() + b',"items":[' + items + b"]}"

@@ -10,7 +10,7 @@ from typing import Any
 
 from fake_cluster.event_forms import kept
 from fake_cluster.store import Store, now
-from trainer_core.cluster.kinds import EVENTS, EVENTS_V1
+from trainer_core.k8s.resources import EVENTS, EVENTS_V1
 
 __all__ = ["Recorder", "micro_time"]
 

@@ -6,21 +6,28 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainer_core.cluster import kinds
-from trainer_core.cluster.kinds import Kind
+from trainer_core.k8s import resources
+from trainer_core.k8s.resources import ApiResource
 
 __all__ = ["NAMESPACES", "Address", "Registry", "stored_as"]
 
-NAMESPACES = Kind("", "v1", "namespaces", "Namespace", namespaced=False)
+NAMESPACES = ApiResource("", "v1", "namespaces", "Namespace", namespaced=False)
 _OTHERS = (
     NAMESPACES,
-    Kind("", "v1", "nodes", "Node", namespaced=False),
-    Kind("", "v1", "services", "Service"),
-    Kind("", "v1", "serviceaccounts", "ServiceAccount"),
+    ApiResource("", "v1", "nodes", "Node", namespaced=False),
+    ApiResource("", "v1", "services", "Service"),
+    ApiResource("", "v1", "serviceaccounts", "ServiceAccount"),
 )
 _WITH_STATUS = {
-    *(kinds.PODS, kinds.JOBS, kinds.CLAIMS, kinds.JOBSETS, kinds.TRAINJOBS, kinds.PYTORCH_JOBS),
-    *(kinds.TRAINING_WORKLOADS, kinds.DISTRIBUTED_WORKLOADS),
+    *(
+        resources.PODS,
+        resources.JOBS,
+        resources.VOLUME_CLAIMS,
+        resources.JOBSETS,
+        resources.TRAINJOBS,
+        resources.PYTORCH_JOBS,
+    ),
+    *(resources.TRAINING_WORKLOADS, resources.DISTRIBUTED_WORKLOADS),
     NAMESPACES,
 }
 
@@ -29,48 +36,48 @@ _WITH_STATUS = {
 class Address:
     """What a path is about: a collection, an object, or a part of an object."""
 
-    kind: Kind
+    kind: ApiResource
     namespace: str | None = None
     name: str | None = None
     part: str | None = None
 
 
-def stored_as(kind: Kind) -> tuple[str, str]:
+def stored_as(kind: ApiResource) -> tuple[str, str]:
     """Return the group and plural that a kind is kept under: events of both APIs are the same objects."""
-    return ("", kind.plural) if kind == kinds.EVENTS_V1 else (kind.group, kind.plural)
+    return ("", kind.plural) if kind == resources.EVENTS_V1 else (kind.group, kind.plural)
 
 
 class Registry:
     """The kinds of a server."""
 
     def __init__(self) -> None:
-        ours = [kind for kind in vars(kinds).values() if isinstance(kind, Kind)]
+        ours = [kind for kind in vars(resources).values() if isinstance(kind, ApiResource)]
         self._kinds = {(kind.group, kind.version, kind.plural): kind for kind in (*ours, *_OTHERS)}
         self._with_status = set(_WITH_STATUS)
 
-    def __iter__(self) -> Iterator[Kind]:
+    def __iter__(self) -> Iterator[ApiResource]:
         """Yield every kind."""
         return iter(self._kinds.values())
 
-    def define(self, definition: Mapping[str, Any]) -> list[Kind]:
+    def define(self, definition: Mapping[str, Any]) -> list[ApiResource]:
         """Serve the kinds of a CustomResourceDefinition."""
         spec, names = definition["spec"], definition["spec"]["names"]
         namespaced = spec["scope"] == "Namespaced"
         served = [version for version in spec["versions"] if version.get("served")]
         defined = []
         for version in served:
-            kind = Kind(spec["group"], version["name"], names["plural"], names["kind"], namespaced)
+            kind = ApiResource(spec["group"], version["name"], names["plural"], names["kind"], namespaced)
             self._kinds[kind.group, kind.version, kind.plural] = kind
             if "status" in version.get("subresources", {}):
                 self._with_status.add(kind)
             defined.append(kind)
         return defined
 
-    def has_status(self, kind: Kind) -> bool:
+    def has_status(self, kind: ApiResource) -> bool:
         """Whether status is written apart from the rest."""
         return kind in self._with_status
 
-    def of(self, raw: Mapping[str, Any]) -> Kind:
+    def of(self, raw: Mapping[str, Any]) -> ApiResource:
         """Return the kind of an object.
 
         Raises:
@@ -81,7 +88,7 @@ class Registry:
                 return kind
         raise LookupError(f'no matches for kind "{raw.get("kind")}" in version "{raw.get("apiVersion")}"')
 
-    def named(self, name: str) -> Kind:
+    def named(self, name: str) -> ApiResource:
         """Return the kind of a name such as ``Pod`` or ``pods``; the first where several groups have one."""
         for kind in self:
             if name in (kind.kind, kind.plural):

@@ -11,7 +11,7 @@ from fake_cluster.conditions import is_true
 from fake_cluster.history import Record
 from fake_cluster.recorder import Recorder
 from fake_cluster.store import Store, now, seconds_of
-from trainer_core.cluster.kinds import DISTRIBUTED_WORKLOADS, PODS, PYTORCH_JOBS, TRAINING_WORKLOADS, Kind
+from trainer_core.k8s.resources import DISTRIBUTED_WORKLOADS, PODS, PYTORCH_JOBS, TRAINING_WORKLOADS, ApiResource
 
 __all__ = ["Workloads"]
 
@@ -86,7 +86,7 @@ class Workloads:
         base = next((one.raw["spec"] for one in found if one), {})
         return runai_pods.inherited(base, spec)
 
-    def _delete_after(self, kind: Kind, record: Record, spec: Mapping[str, Any]) -> float | None:
+    def _delete_after(self, kind: ApiResource, record: Record, spec: Mapping[str, Any]) -> float | None:
         seconds = runai_pods.value(spec, "autoDeletionTimeAfterCompletionSeconds")
         if seconds is None:
             return None
@@ -95,7 +95,7 @@ class Workloads:
             self._store.delete(kind, *record.key)
         return max(rest, 0) or None
 
-    def _say(self, kind: Kind, record: Record, phase: str, pods: list[Record], message: str = "") -> None:
+    def _say(self, kind: ApiResource, record: Record, phase: str, pods: list[Record], message: str = "") -> None:
         running = len([pod for pod in pods if _phase(pod) == "Running"])
         if (_phase(record), (record.raw.get("status") or {}).get("runningPods")) == (phase, running):
             return

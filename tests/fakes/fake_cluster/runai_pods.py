@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fake_cluster.building import owned_by
-from trainer_core.cluster.kinds import PODS, PYTORCH_JOBS
+from trainer_core.k8s.resources import PODS, PYTORCH_JOBS
 
 __all__ = ["inherited", "pod", "pytorch_job", "value"]
 

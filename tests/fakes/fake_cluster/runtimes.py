@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainer_core.cluster.kinds import CLUSTER_TRAINING_RUNTIMES
+from trainer_core.k8s.resources import CLUSTER_TRAINING_RUNTIMES
 
 __all__ = ["IMAGE", "READY_MADE", "runtime"]
 

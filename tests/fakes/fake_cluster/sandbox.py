@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from trainer_core.inside import contract
+from trainer_core.node import env
 
 __all__ = ["Network", "Sandbox"]
 
-_MOUNTED = (contract.DATASET_PATH, contract.MODEL_PATH, contract.OUTPUT_PATH)
+_MOUNTED = (env.DATASET_PATH, env.MODEL_PATH, env.OUTPUT_PATH)
 #: Ports that no connection is given by chance before a job binds its own.
 _PORTS = range(10_000, 20_000)
 
@@ -106,12 +106,12 @@ class Sandbox:
             "HOSTNAME": self._pod["spec"].get("hostname") or self._pod["metadata"]["name"],
             "TMPDIR": str(self._root / "tmp"),
             "LANG": "C.UTF-8",
-            contract.TERMINATION_LOG: str(self.termination_log),
+            env.TERMINATION_LOG: str(self.termination_log),
         }
 
     def mounted(self, variables: Mapping[str, str]) -> dict[str, str]:
         """Return the variables that name folders, as folders of this machine."""
-        folders = {name: self.host_path(variables.get(name) or contract.DEFAULTS[name]) for name in _MOUNTED}
+        folders = {name: self.host_path(variables.get(name) or env.DEFAULTS[name]) for name in _MOUNTED}
         return {name: str(folder) for name, folder in folders.items()}
 
     def host_path(self, path: str) -> Path:
@@ -132,7 +132,16 @@ class Sandbox:
     def termination_message(self) -> str:
         """Return what a process left there: 4,096 bytes at most."""
         data = self.termination_log.read_bytes() if self.termination_log.exists() else b""
-        return data[: contract.RECORD_LIMIT].decode(errors="replace")
+        return self._as_in_container(data[: env.RECORD_LIMIT].decode(errors="replace"))
+
+    def _as_in_container(self, text: str) -> str:
+        """Write paths in mounted claims as the container sees them: a step of a pipeline may mount the claim too."""
+        claims = {v["name"] for v in self._pod["spec"].get("volumes") or () if "persistentVolumeClaim" in v}
+        for mount in self._container.get("volumeMounts") or ():
+            if mount["name"] in claims:
+                folder = self._volume(mount["name"]) / mount.get("subPath", "")
+                text = text.replace(f"{folder}/", f"{mount['mountPath'].rstrip('/')}/")
+        return text
 
     def _volume(self, name: str) -> Path:
         metadata = self._pod["metadata"]

@@ -12,12 +12,12 @@ from jsonschema import Draft7Validator, ValidationError
 from fake_cluster import answers, cel, structural
 from fake_cluster.answers import RefusedError
 from fake_cluster.writing import Intent
-from trainer_core.cluster.kinds import Kind
+from trainer_core.k8s.resources import ApiResource
 
 __all__ = ["Schemas"]
 
 _Cause = tuple[str, str, str]
-_NO_KIND = Kind("", "", "", "")
+_NO_KIND = ApiResource("", "", "", "")
 
 
 class _Schema:

@@ -21,7 +21,7 @@ from fake_cluster.spoiling import spoil, spoilt
 from fake_cluster.store import Store
 from fake_cluster.watching import Watches
 from fake_cluster.writing import Writer
-from trainer_core.cluster.kinds import CRDS, PODS, TRAINJOBS
+from trainer_core.k8s.resources import CRDS, PODS, TRAINJOBS
 
 __all__ = ["Request", "Server"]
 

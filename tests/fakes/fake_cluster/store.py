@@ -16,7 +16,7 @@ from typing import Any
 from fake_cluster import answers
 from fake_cluster.history import Change, History, Record, StoredAs
 from fake_cluster.registry import Registry, stored_as
-from trainer_core.cluster.kinds import PODS, Kind
+from trainer_core.k8s.resources import PODS, ApiResource
 
 __all__ = ["FOREGROUND", "Store", "now", "seconds_of"]
 
@@ -52,13 +52,13 @@ class Store:
         self.collect: Callable[[Callable[[], None]], object] = lambda act: act()
         self.listeners: list[Callable[[Change], None]] = []
         self._records: dict[StoredAs, dict[tuple[str, str], Record]] = defaultdict(dict)
-        self._children: dict[str, set[tuple[Kind, str, str]]] = defaultdict(set)
+        self._children: dict[str, set[tuple[ApiResource, str, str]]] = defaultdict(set)
 
-    def find(self, kind: Kind, namespace: str | None, name: str) -> Record | None:
+    def find(self, kind: ApiResource, namespace: str | None, name: str) -> Record | None:
         """Return an object, or None."""
         return self._records[stored_as(kind)].get((namespace or "", name))
 
-    def get(self, kind: Kind, namespace: str | None, name: str) -> Record:
+    def get(self, kind: ApiResource, namespace: str | None, name: str) -> Record:
         """Return an object.
 
         Raises:
@@ -68,7 +68,7 @@ class Store:
             return found
         raise answers.not_found(kind, name)
 
-    def listed(self, kind: Kind, namespace: str | None = None, revision: int | None = None) -> list[Record]:
+    def listed(self, kind: ApiResource, namespace: str | None = None, revision: int | None = None) -> list[Record]:
         """Return objects, sorted by namespace and name, as they are or as they were at a revision.
 
         Raises:
@@ -84,7 +84,7 @@ class Store:
                         records[change.old.key] = change.old
         return [records[key] for key in sorted(records) if namespace is None or key[0] == namespace]
 
-    def create(self, kind: Kind, raw: Mapping[str, Any]) -> Record:
+    def create(self, kind: ApiResource, raw: Mapping[str, Any]) -> Record:
         """Keep a new object; who gives it away changes it no more.
 
         Raises:
@@ -101,7 +101,7 @@ class Store:
             self._children[owner["uid"]].add((kind, metadata.get("namespace", ""), metadata["name"]))
         return self._put(kind, raw, None)
 
-    def replace(self, kind: Kind, raw: Mapping[str, Any], part: str | None = None) -> Record:
+    def replace(self, kind: ApiResource, raw: Mapping[str, Any], part: str | None = None) -> Record:
         """Keep another version of an object.
 
         Args:
@@ -126,7 +126,7 @@ class Store:
 
     def change(
         self,
-        kind: Kind,
+        kind: ApiResource,
         namespace: str | None,
         name: str,
         edit: Callable[[dict[str, Any]], None],
@@ -142,7 +142,7 @@ class Store:
 
     def delete(
         self,
-        kind: Kind,
+        kind: ApiResource,
         namespace: str | None,
         name: str,
         propagation: str = "Background",
@@ -180,24 +180,24 @@ class Store:
                 self.delete(child_kind, *child.key, propagation="Foreground")
         return self.find(kind, *record.key) or kept
 
-    def finish(self, kind: Kind, namespace: str | None, name: str, uid: str) -> None:
+    def finish(self, kind: ApiResource, namespace: str | None, name: str, uid: str) -> None:
         """Remove an object whose end was waited for."""
         record = self.find(kind, namespace, name)
         if record is not None and record.metadata["uid"] == uid:
             self._remove(kind, record)
 
-    def children(self, owner: Record) -> list[tuple[Kind, Record]]:
+    def children(self, owner: Record) -> list[tuple[ApiResource, Record]]:
         """Return what an object owns."""
         keys = sorted(self._children.get(owner.metadata["uid"], ()), key=str)
         found = [(kind, self.find(kind, namespace, name)) for kind, namespace, name in keys]
         return [(kind, record) for kind, record in found if record is not None]
 
-    def _grace(self, kind: Kind, raw: Mapping[str, Any]) -> int:
+    def _grace(self, kind: ApiResource, raw: Mapping[str, Any]) -> int:
         running = raw.get("status", {}).get("phase") in ("Pending", "Running") and raw.get("spec", {}).get("nodeName")
         return 30 if kind == PODS and self.graceful and running else 0
 
     def _expect(
-        self, kind: Kind, record: Record, uid: str | None, revision: str | None, deleting: bool = False
+        self, kind: ApiResource, record: Record, uid: str | None, revision: str | None, deleting: bool = False
     ) -> None:
         name, found = record.metadata["name"], record.metadata["uid"]
         if uid and uid != found:
@@ -209,7 +209,9 @@ class Store:
         if revision and revision != record.metadata["resourceVersion"]:
             raise answers.conflict(kind, name)
 
-    def _next(self, kind: Kind, old: Mapping[str, Any], raw: Mapping[str, Any], part: str | None) -> dict[str, Any]:
+    def _next(
+        self, kind: ApiResource, old: Mapping[str, Any], raw: Mapping[str, Any], part: str | None
+    ) -> dict[str, Any]:
         if part == "status":
             status = {"status": copy.deepcopy(raw["status"])} if raw.get("status") else {}
             return {**copy.deepcopy({key: value for key, value in old.items() if key != "status"}), **status}
@@ -229,7 +231,7 @@ class Store:
             self.change(kind, *child.key, forget)
         self._children.pop(owner.metadata["uid"], None)
 
-    def _put(self, kind: Kind, raw: dict[str, Any], old: Record | None) -> Record:
+    def _put(self, kind: ApiResource, raw: dict[str, Any], old: Record | None) -> Record:
         revision = self.history.revision + 1
         raw["metadata"]["resourceVersion"] = str(revision)
         new = Record(raw)
@@ -237,7 +239,7 @@ class Store:
         self._tell(Change(revision, stored_as(kind), "MODIFIED" if old else "ADDED", old, new))
         return new
 
-    def _remove(self, kind: Kind, record: Record) -> Record:
+    def _remove(self, kind: ApiResource, record: Record) -> Record:
         revision = self.history.revision + 1
         old = self._records[stored_as(kind)].pop(record.key)
         last = Record({**record.raw, "metadata": {**record.metadata, "resourceVersion": str(revision)}})
@@ -262,7 +264,7 @@ class Store:
         if FOREGROUND in (record.metadata.get("finalizers") or ()):
             self.collect(lambda: self._collect(kind, place, owner))
 
-    def _collect(self, kind: Kind, namespace: str | None, owner: Mapping[str, Any]) -> None:
+    def _collect(self, kind: ApiResource, namespace: str | None, owner: Mapping[str, Any]) -> None:
         record = self.find(kind, namespace, owner["name"])
         if record is None or record.metadata["uid"] != owner["uid"]:
             return

@@ -12,7 +12,7 @@ from fake_cluster.conditions import condition, is_true, set_condition
 from fake_cluster.history import Record
 from fake_cluster.recorder import Recorder
 from fake_cluster.store import Store, seconds_of
-from trainer_core.cluster.kinds import CLUSTER_TRAINING_RUNTIMES, JOBSETS, TRAINING_RUNTIMES, TRAINJOBS
+from trainer_core.k8s.resources import CLUSTER_TRAINING_RUNTIMES, JOBSETS, TRAINING_RUNTIMES, TRAINJOBS
 
 __all__ = ["Trainer"]
 

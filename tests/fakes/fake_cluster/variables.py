@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fake_cluster.store import Store
-from trainer_core.cluster.kinds import CONFIG_MAPS, SECRETS, Kind
+from trainer_core.k8s.resources import CONFIG_MAPS, SECRETS, ApiResource
 
 __all__ = ["ConfigError", "environment", "expanded"]
 
@@ -71,7 +71,7 @@ def _field(pod: Raw, path: str, node: str) -> str:
     return str(found)
 
 
-def _key_of(store: Store, kind: Kind, namespace: str, ref: Raw) -> str | None:
+def _key_of(store: Store, kind: ApiResource, namespace: str, ref: Raw) -> str | None:
     data = _data(store, kind, namespace, ref)
     if data is not None and ref["key"] in data:
         return data[ref["key"]]
@@ -86,7 +86,7 @@ def _all_of(store: Store, namespace: str, source: Raw) -> dict[str, str]:
     return {source.get("prefix", "") + key: value for key, value in data.items()}
 
 
-def _data(store: Store, kind: Kind, namespace: str, ref: Raw) -> dict[str, str] | None:
+def _data(store: Store, kind: ApiResource, namespace: str, ref: Raw) -> dict[str, str] | None:
     found = store.find(kind, namespace, ref["name"])
     if found is None and not ref.get("optional"):
         raise ConfigError(f'{kind.kind.lower()} "{ref["name"]}" not found')

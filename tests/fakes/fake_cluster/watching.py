@@ -17,7 +17,7 @@ from fake_cluster.history import Change
 from fake_cluster.registry import Address, stored_as
 from fake_cluster.selectors import selector
 from fake_cluster.store import Store
-from trainer_core.cluster.kinds import Kind
+from trainer_core.k8s.resources import ApiResource
 
 __all__ = ["Watches"]
 
@@ -150,7 +150,7 @@ class _Stream:
             await self._response.write(b"".join(lines))
 
 
-def _line_of(kind: Kind, change: Change, seen: bool, chosen: bool) -> bytes | None:
+def _line_of(kind: ApiResource, change: Change, seen: bool, chosen: bool) -> bytes | None:
     """Return the line of a change: what moves into a selection is added to it, what moves out is deleted from it."""
     content = shown(kind, change.new)
     if change.type == "DELETED":

@@ -19,7 +19,7 @@ from fake_cluster.reading import answer
 from fake_cluster.registry import NAMESPACES, Address
 from fake_cluster.selectors import selector
 from fake_cluster.store import Store
-from trainer_core.cluster.kinds import ACCESS_REVIEWS, CRDS, Kind
+from trainer_core.k8s.resources import ACCESS_REVIEWS, CRDS, ApiResource
 
 __all__ = ["Check", "Intent", "Writer"]
 
@@ -31,7 +31,7 @@ _STRATEGIC = "application/strategic-merge-patch+json"
 class Intent:
     """What a request wants to keep; a check may edit ``new`` and add to ``warnings``."""
 
-    kind: Kind
+    kind: ApiResource
     new: dict[str, Any]
     old: dict[str, Any] | None
     validation: str
@@ -127,7 +127,7 @@ class Writer:
 
     def _apply(self, request: web.Request, address: Address, body: dict[str, Any]) -> web.Response:
         if not request.query.get("fieldManager"):
-            options = Kind("meta.k8s.io", "v1", "patchoptions", "PatchOptions")
+            options = ApiResource("meta.k8s.io", "v1", "patchoptions", "PatchOptions")
             raise answers.invalid(
                 options, "", [("FieldValueRequired", "fieldManager", "Required value: is required for apply patch")]
             )
@@ -154,14 +154,14 @@ class Writer:
         headers = {"Warning": ", ".join(f"299 - {json.dumps(warning)}" for warning in intent.warnings)}
         return answer(kind, record, 200 if old else 201, headers if intent.warnings else None)
 
-    def _real(self, kind: Kind, intent: Intent) -> Record:
+    def _real(self, kind: ApiResource, intent: Intent) -> Record:
         if intent.old is not None:
             return self._store.replace(kind, intent.new, intent.part)
         if kind == CRDS:
             self._store.registry.define(intent.new)
         return self._store.create(kind, intent.new)
 
-    def _dry(self, kind: Kind, intent: Intent) -> Record:
+    def _dry(self, kind: ApiResource, intent: Intent) -> Record:
         metadata = intent.new["metadata"]
         if intent.old is None and self._store.find(kind, metadata.get("namespace"), metadata.get("name", "")):
             raise answers.already_exists(kind, metadata["name"])

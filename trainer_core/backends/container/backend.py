@@ -5,28 +5,32 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, ClassVar
 
 from trainer_core import naming
-from trainer_core.attempts import Found
-from trainer_core.backends import packages
 from trainer_core.backends.base import Backend
-from trainer_core.backends.container import advance, book, detect, ending, observe, removal, spec, supervising
-from trainer_core.backends.container.book import Container, Job
-from trainer_core.backends.container.carry import stop_all
-from trainer_core.backends.container.engine import Engine, NotThereError
-from trainer_core.backends.container.logs import Place, read_on
-from trainer_core.backends.container.progress import Reports
-from trainer_core.backends.container.runtimes import Runtimes
-from trainer_core.backends.container.store import Store
-from trainer_core.backends.following import MOST
-from trainer_core.cluster import runtimes as shapes
-from trainer_core.configs import ContainerBackendConfig
-from trainer_core.diagnosis import Facts
+from trainer_core.backends.container import (
+    cleanup,
+    engine_discovery,
+    job_journal,
+    job_status,
+    outcome,
+    reconcile,
+    supervisor_launcher,
+)
+from trainer_core.backends.container.engine import Engine, EngineNotFoundError
+from trainer_core.backends.container.job_journal import Container, ContainerJob
+from trainer_core.backends.container.logs import ContainerLogCursor, LogRead, ProgressReader, read_lines
+from trainer_core.backends.container.plan import render_plan, strip_commands
+from trainer_core.backends.container.runner import stop_containers
+from trainer_core.backends.container.runtimes import RuntimeCatalog
+from trainer_core.backends.container.store import JobStore
+from trainer_core.backends.runtime_packages import list_runtime_packages
+from trainer_core.config import ContainerBackendConfig
 from trainer_core.errors import (
     BackendUnavailableError,
     InvalidRequestError,
@@ -34,32 +38,33 @@ from trainer_core.errors import (
     TrainerError,
     UnsupportedError,
 )
-from trainer_core.fetching.local import local_path
-from trainer_core.jobs import Event, TrainJob
-from trainer_core.observation import Observation, Progress, Tail
-from trainer_core.outcome import Diagnosis
-from trainer_core.ref import TrainJobRef
+from trainer_core.fetch.local import parse_local_path
+from trainer_core.jobs import Diagnosis, Event, Observation, Progress, TrainJob, TrainJobRef
+from trainer_core.k8s.runtimes import dump_raw_runtime, parse_runtime
+from trainer_core.lifecycle.adoption import ExistingJob
+from trainer_core.lifecycle.diagnosis import Facts
+from trainer_core.logs import MAX_LOG_LINES, LogChunk, tail_steps
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime
 
 __all__ = ["ContainerBackend"]
 
 _log = logging.getLogger(__name__)
-_LOOK_SECONDS = 0.2
-#: How long something may be due before whoever sees it has it done: on the machine whose business it is, on another
-#: one, and where it may be about to be done, because an image is pulled or a folder copied.
-_DUE_HERE, _DUE_ELSEWHERE, _DUE_SLOWLY = timedelta(seconds=3), timedelta(seconds=15), timedelta(minutes=5)
+_POLL_SECONDS = 0.2
+#: How long an action may be due before an observer starts another supervisor: on the submitter's machine; on another
+#: machine; and on another machine while an image may be pulled or a folder copied.
+_OVERDUE_LOCAL, _OVERDUE_REMOTE, _OVERDUE_SLOW = timedelta(seconds=3), timedelta(seconds=15), timedelta(minutes=5)
 
 
 class ContainerBackend(Backend):
-    """TrainJobs as containers of Docker or Podman.
+    """Runs TrainJobs as containers of Docker or Podman.
 
-    Everything about a job is on the engine, so any process that reaches it can follow, suspend or delete the job. A
-    detached supervisor on the submitter's machine starts its containers one after the other; where it was killed,
-    whoever looks at the job has another one started.
+    The state of a job is on the engine, so any process that reaches the engine can follow, suspend or delete the job. A
+    detached supervisor on the submitter's machine starts the containers. If it is killed, an observer of the job
+    starts another one.
 
     Args:
-        config: Which engine, which images, where runtimes come from.
+        config: Engine, images and runtime sources. Default: ``ContainerBackendConfig()``.
     """
 
     name: ClassVar[str] = "container"
@@ -72,259 +77,273 @@ class ContainerBackend(Backend):
 
     def __init__(self, config: ContainerBackendConfig | None = None) -> None:
         self._config = config or ContainerBackendConfig()
-        self._runtimes = Runtimes(self._config.runtime_source.sources)
+        self._runtimes = RuntimeCatalog(self._config.runtime_source.sources)
 
     @cached_property
     def _engine(self) -> Engine:
-        return detect.connect(self._config)
+        return engine_discovery.connect_engine(self._config)
 
     @cached_property
-    def _store(self) -> Store:
-        return Store(self._engine, self._config.namespace)
+    def _store(self) -> JobStore:
+        return JobStore(self._engine, self._config.namespace)
 
     @cached_property
-    def _reports(self) -> Reports:
-        return Reports(self._engine)
+    def _progress_reader(self) -> ProgressReader:
+        return ProgressReader(self._engine)
 
     def render(self, request: TrainJobRequest) -> dict[str, Any]:
-        return spec.render(request, self._runtime(request), self._config)
+        return render_plan(request, self._get_raw_runtime(request), self._config)
 
     def dry_run(self, request: TrainJobRequest) -> None:
         self._check_engine(request, self.render(request))
 
-    def _runtime(self, request: TrainJobRequest) -> dict[str, Any]:
+    def _get_raw_runtime(self, request: TrainJobRequest) -> dict[str, Any]:
         if request.trainer is None and request.runtime is None:
             return {}
         return self._runtimes.get(request.runtime.name if request.runtime else self.default_runtime)
 
-    def find(self, request: TrainJobRequest) -> Sequence[Found]:
-        owned = self._store.of_owner(request.owner.key) if request.owner else []
-        found = [observe.found(job) for job in owned]
-        last = max((job.attempt for job in found), default=-1)
-        # A stranger may have the name of the first attempt, or of the next one.
-        for name in {request.attempt_name(0), request.attempt_name(last + 1)} - {job.name for job in found}:
+    def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
+        owned = self._store.list_owner_jobs(request.owner.key) if request.owner else []
+        existing = [job_status.to_existing_job(job) for job in owned]
+        last_attempt = max((job.attempt for job in existing), default=-1)
+        # A job of another owner may have the name of the first or the next attempt.
+        attempt_names = {request.get_attempt_name(0), request.get_attempt_name(last_attempt + 1)}
+        for name in attempt_names - {job.name for job in existing}:
             with suppress(JobNotFoundError):
-                found.append(observe.found(self._store.named(name)))
-        return found
+                existing.append(job_status.to_existing_job(self._store.get_by_name(name)))
+        return existing
 
     def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
         plan = self.render(request)
         self._check_engine(request, plan)
-        runtime = self._runtime(request)
-        more = {"host": socket.gethostname(), "runtime": shapes.record(runtime) if request.trainer else None}
-        job = self._store.make(request, attempt, spec.lean(plan), more)
-        self._have_carried_out(job.ref, request)
+        runtime = dump_raw_runtime(self._get_raw_runtime(request)) if request.trainer else None
+        extra = {"host": socket.gethostname(), "runtime": runtime}
+        job = self._store.create_job(request, attempt, strip_commands(plan), extra)
+        self._launch_supervisor(job.ref, request)
         return job.ref
 
-    def complete(self, ref: TrainJobRef, request: TrainJobRequest) -> None:
+    def create_missing_parts(self, ref: TrainJobRef, request: TrainJobRequest) -> None:
         with suppress(JobNotFoundError):
-            if self._store.of(ref).outcome is None and not supervising.lives(ref.uid):
-                self._have_carried_out(ref, request)
+            if self._store.get(ref).outcome is None and not supervisor_launcher.is_supervised(ref.uid):
+                self._launch_supervisor(ref, request)
 
-    def request(self, ref: TrainJobRef) -> TrainJobRequest:
-        return observe.request(self._store.of(ref))
+    def get_request(self, ref: TrainJobRef) -> TrainJobRequest:
+        return job_status.parse_request(self._store.get(ref))
 
-    def ref(self, name: str) -> TrainJobRef:
-        return self._named(name).ref
+    def get_ref(self, name: str) -> TrainJobRef:
+        return self._get_by_name(name).ref
 
     def observe(self, ref: TrainJobRef) -> Observation:
-        job = self._store.of(ref)
-        self._see_to(job)
-        return observe.observation(job, self._progress(job))
+        job = self._store.get(ref)
+        self._ensure_supervised(job)
+        return job_status.observe_job(job, self._read_progress(job))
 
     def logs(self, ref: TrainJobRef, step: str, follow: bool = False) -> Iterator[str]:
-        steps = [known["name"] for known in self._store.of(ref).plan["steps"]]
+        steps = [known["name"] for known in self._store.get(ref).plan["steps"]]
         if step not in steps:
-            raise InvalidRequestError(f"TrainJob {ref.name!r} has no step {step!r}; it has {', '.join(steps)}")
-        return self._lines(ref, step, follow)
+            raise InvalidRequestError(f"TrainJob {ref.name!r} has no step {step!r}; its steps are {', '.join(steps)}")
+        return self._stream_lines(ref, step, follow)
 
-    def _lines(self, ref: TrainJobRef, step: str, follow: bool) -> Iterator[str]:
-        place: Mapping[str, Any] = {}
+    def _stream_lines(self, ref: TrainJobRef, step: str, follow: bool) -> Iterator[str]:
+        cursor: Mapping[str, Any] = {}
         while True:
             try:
-                job = self._store.of(ref)
+                job = self._store.get(ref)
             except JobNotFoundError:
                 return
-            lines, place, complete = self._read(job, step, place, not follow or job.outcome is not None, MOST)
+            is_final = not follow or job.outcome is not None
+            lines, cursor, complete = self._read_step(job, step, cursor, is_final, MAX_LOG_LINES)
             yield from lines
-            if complete and (not follow or job.outcome is not None):
+            if complete and is_final:
                 return
             if complete:
-                self._see_to(job)
-                time.sleep(_LOOK_SECONDS)
+                self._ensure_supervised(job)
+                time.sleep(_POLL_SECONDS)
 
-    def tail(self, ref: TrainJobRef, place: Mapping[str, Any], whole: bool = False, most: int = MOST) -> Tail:
-        job = self._store.of(ref)
-        lines: list[tuple[str, str]] = []
-        reached, complete = dict(place), True
-        for step in [known["name"] for known in job.plan["steps"]]:
-            new, reached[step], all_ = self._read(job, step, place.get(step, {}), whole, most - len(lines))
-            lines += [(step, line) for line in new]
-            complete = complete and all_
-        return Tail(lines, reached, complete)
+    def tail(
+        self, ref: TrainJobRef, cursor: Mapping[str, Any], job_ended: bool = False, max_lines: int = MAX_LOG_LINES
+    ) -> LogChunk:
+        job = self._store.get(ref)
 
-    def _read(
-        self, job: Job, step: str, place: Mapping[str, Any], whole: bool, most: int
+        def read_step(step: str, step_cursor: Any, limit: int) -> tuple[list[str], dict[str, Any], bool]:
+            return self._read_step(job, step, step_cursor or {}, job_ended, limit)
+
+        return tail_steps([step["name"] for step in job.plan["steps"]], cursor, max_lines, read_step)
+
+    def _read_step(
+        self, job: ContainerJob, step: str, cursor: Mapping[str, Any], job_ended: bool, limit: int
     ) -> tuple[list[str], dict[str, Any], bool]:
-        """Read a step's log from a place on, over all its runs."""
-        copied = job.copied(step)
-        if copied is not None:
-            first = int(place.get("lines", 0))
-            lines = list(copied["log"][first : first + max(0, most)])
-            return lines, {"lines": first + len(lines)}, first + len(lines) == len(copied["log"])
-        found: list[str] = []
-        run, at = int(place.get("run", 0)), Place.of(place)
-        for each in job.of_step(step):
-            if each.run < run or each.fresh:
-                continue
-            at = at if each.run == run else Place()
-            run = each.run
-            read = self._read_of(each, at, whole, most - len(found))
-            found += read.lines
-            at = read.place
-            if not read.complete:
-                return found, {"run": run, **at.to_dict()}, False
-        return found, {"run": run, **at.to_dict()}, True
+        """Read the log of a step from a cursor on, across all its runs.
 
-    def _read_of(self, each: Container, place: Place, whole: bool, most: int) -> Any:
+        Returns:
+            The lines, the new cursor, and whether these were all lines.
+        """
+        copy_result = job.get_copy_result(step)
+        if copy_result is not None:
+            first = int(cursor.get("lines", 0))
+            copy_lines = list(copy_result["log"][first : first + max(0, limit)])
+            last = first + len(copy_lines)
+            return copy_lines, {"lines": last}, last == len(copy_result["log"])
+        lines: list[str] = []
+        run, position = int(cursor.get("run", 0)), ContainerLogCursor.from_dict(cursor)
+        for container in job.list_runs(step):
+            if container.run < run or container.is_new:
+                continue
+            position = position if container.run == run else ContainerLogCursor()
+            run = container.run
+            read = self._read_container(container, position, job_ended, limit - len(lines))
+            lines += read.lines
+            position = read.cursor
+            if not read.complete:
+                return lines, {"run": run, **position.to_dict()}, False
+        return lines, {"run": run, **position.to_dict()}, True
+
+    def _read_container(self, container: Container, cursor: ContainerLogCursor, job_ended: bool, limit: int) -> LogRead:
         try:
-            return read_on(self._engine.frames(each.key, place.since), place, whole or each.ended, most)
-        except NotThereError:
-            # Removed meanwhile, with its log.
-            return read_on((), place, whole, most)
+            frames = self._engine.stream_log(container.id, cursor.since)
+            return read_lines(frames, cursor, job_ended or container.has_exited, limit)
+        except EngineNotFoundError:
+            # The container was removed, and its log with it.
+            return read_lines((), cursor, job_ended, limit)
 
     def events(self, ref: TrainJobRef) -> list[Event]:
-        return observe.events(self._store.of(ref))
+        return job_status.list_events(self._store.get(ref))
 
     def suspend(self, ref: TrainJobRef) -> None:
-        self._write(ref, book.SUSPEND, lambda job: not job.suspended)
+        self._append_entry(ref, job_journal.SUSPEND, lambda job: not job.is_suspended)
 
     def resume(self, ref: TrainJobRef) -> None:
-        self._write(ref, book.RESUME, lambda job: job.suspended)
+        self._append_entry(ref, job_journal.RESUME, lambda job: job.is_suspended)
 
-    def _write(self, ref: TrainJobRef, kind: str, is_wanted: Any) -> None:
-        """Write into the book of a job that has not ended, unless it says so already."""
+    def _append_entry(self, ref: TrainJobRef, kind: str, is_needed: Callable[[ContainerJob], bool]) -> None:
+        """Write a journal entry, unless the job has ended or does not need it."""
         while True:
-            job = self._store.of(ref)
-            if job.outcome is not None or not is_wanted(job):
+            job = self._store.get(ref)
+            if job.outcome is not None or not is_needed(job):
                 return
-            if self._store.append(job, kind, {}):
+            if self._store.append_entry(job, kind, {}):
                 break
-        if not supervising.lives(job.uid):
-            self._have_carried_out(ref)
+        if not supervisor_launcher.is_supervised(job.uid):
+            self._launch_supervisor(ref)
 
-    def cancel(self, ref: TrainJobRef, because: Diagnosis | None = None) -> None:
+    def cancel(self, ref: TrainJobRef, diagnosis: Diagnosis | None = None) -> None:
         with suppress(JobNotFoundError):
-            stop_all(self._engine, self._ended(ref, because).running)
+            stop_containers(self._engine, self._record_cancellation(ref, diagnosis).running_containers)
 
-    def _ended(self, ref: TrainJobRef, because: Diagnosis | None = None) -> Job:
-        """Return the job once its end is written, by whomever."""
+    def _record_cancellation(self, ref: TrainJobRef, diagnosis: Diagnosis | None = None) -> ContainerJob:
+        """Record the end of a job unless it has one, and return the job."""
         while True:
-            job = self._store.of(ref)
+            job = self._store.get(ref)
             if job.outcome is not None:
                 return job
-            entry = ending.failed(job, Facts(cancelled=True, given_up=because), self._engine.now())
-            if self._store.append(job, book.END, entry):
-                return self._store.of(ref)
+            facts = Facts(cancelled=True, cancel_diagnosis=diagnosis)
+            entry = outcome.build_failed_entry(job, facts, self._engine.now())
+            if self._store.append_entry(job, job_journal.END, entry):
+                return self._store.get(ref)
 
     def delete(self, ref: TrainJobRef) -> None:
         with suppress(JobNotFoundError):
-            removal.remove(self._engine, self._ended(ref), keep_containers=not self._config.auto_remove)
+            job = self._record_cancellation(ref)
+            cleanup.remove_job(self._engine, job, keep_containers=not self._config.auto_remove)
 
     def reap(self) -> list[str]:
         now = self._engine.now()
-        old = removal.due(self._store.all(), now)
-        for job in old:
+        expired = cleanup.find_expired_jobs(self._store.list_jobs(), now)
+        for job in expired:
             self.delete(job.ref)
-        removal.sweep(self._engine, self._config.namespace, now)
-        return [job.name for job in old]
+        cleanup.remove_orphans(self._engine, self._config.namespace, now)
+        return [job.name for job in expired]
 
     def get_job(self, name: str) -> TrainJob:
-        return self._train_job(self._named(name))
+        job = self._get_by_name(name)
+        return job_status.build_train_job(job, self._read_progress(job))
 
     def list_jobs(self) -> list[TrainJob]:
-        found = []
-        for job in self._store.all():
+        jobs = []
+        for job in self._store.list_jobs():
             try:
-                found.append(self._train_job(job))
+                jobs.append(job_status.build_train_job(job, self._read_progress(job)))
             except (TrainerError, ValueError, KeyError) as error:
-                _log.warning("job %r is left out of the list: %s", job.name, error)
-        return sorted(found, key=lambda job: job.creation_timestamp, reverse=True)
+                _log.warning("TrainJob %r is not listed: %s", job.name, error)
+        return sorted(jobs, key=lambda job: job.creation_timestamp, reverse=True)
 
     def list_runtimes(self) -> list[Runtime]:
         return self._runtimes.list()
 
     def get_runtime(self, name: str) -> Runtime:
-        return shapes.runtime(self._runtimes.get(name))
+        return parse_runtime(self._runtimes.get(name))
 
     def get_runtime_packages(self, runtime: Runtime) -> list[str]:
-        return packages.of(self, runtime)
+        return list_runtime_packages(self, runtime)
 
-    def _named(self, name: str) -> Job:
+    def _get_by_name(self, name: str) -> ContainerJob:
         try:
             naming.validate_name(name)
         except ValueError:
-            raise JobNotFoundError(f"no TrainJob {name!r}: that is no name of one") from None
-        return self._store.named(name)
+            raise JobNotFoundError(f"TrainJob {name!r} does not exist: this is not a valid job name") from None
+        return self._store.get_by_name(name)
 
-    def _train_job(self, job: Job) -> TrainJob:
-        return observe.train_job(job, self._progress(job))
-
-    def _progress(self, job: Job) -> Progress | None:
+    def _read_progress(self, job: ContainerJob) -> Progress | None:
         if job.outcome is not None:
-            told = job.entries[-1].data.get("progress")
-            return Progress(**told) if told else None
-        first = job.now_of("node-0")
-        return self._reports.of(first) if first is not None and first.started else None
+            recorded = job.entries[-1].data.get("progress")
+            return Progress(**recorded) if recorded else None
+        first = job.get_current_container("node-0")
+        return self._progress_reader.read(first) if first is not None and first.started else None
 
     def _check_engine(self, request: TrainJobRequest, plan: Mapping[str, Any]) -> None:
-        """Refuse what this engine cannot do, or would pass over."""
-        if self._engine.product == detect.PODMAN and any(step.get("gpus") for step in plan["steps"]):
-            raise UnsupportedError(
-                "resources_per_node: Podman passes over the gpu of the Docker API; use Docker, or give them to all "
-                'containers (devices = ["nvidia.com/gpu=all"] in containers.conf) and ask for num_proc_per_node instead'
-            )
-        for role in spec.PLACES:
-            source = getattr(request.initializer, role, None)
-            if source is not None and source.storage_uri.startswith("file://"):
-                self._check_file(role, source.storage_uri)
+        """Refuse what this engine cannot do, or would ignore.
 
-    def _check_file(self, role: str, uri: str) -> None:
-        if not self._engine.local:
+        Raises:
+            UnsupportedError: The engine cannot do it.
+            InvalidRequestError: A ``file://`` source does not exist.
+        """
+        if self._engine.product == engine_discovery.PODMAN and any(step.get("gpus") for step in plan["steps"]):
             raise UnsupportedError(
-                f"initializer.{role}: file:// is a folder of this machine, and the engine at {self._engine.address} is "
-                "on another one; use s3:// or hf://, or a volume there as pvc://"
+                "resources_per_node: Podman ignores gpu in requests of the Docker API; use Docker, or give all "
+                'containers access (devices = ["nvidia.com/gpu=all"] in containers.conf) and set num_proc_per_node '
+                "instead"
+            )
+        for role, source in request.initializer_sources():
+            if source.storage_uri.startswith("file://"):
+                self._check_file_source(role, source.storage_uri)
+
+    def _check_file_source(self, role: str, uri: str) -> None:
+        if not self._engine.is_local:
+            raise UnsupportedError(
+                f"initializer.{role}: file:// is a folder of this machine, and the engine at {self._engine.address} "
+                "runs on another one; use s3:// or hf://, or a volume of the engine as pvc://"
             )
         try:
-            path = local_path(uri)
+            path = parse_local_path(uri)
         except ValueError as error:
             raise InvalidRequestError(f"initializer.{role}.storage_uri: {error}") from error
         if not path.exists():
             raise InvalidRequestError(
-                f"initializer.{role}.storage_uri: {path} does not exist; make it first, or mend the path"
+                f"initializer.{role}.storage_uri: {path} does not exist; create it or fix the path"
             )
 
-    def _see_to(self, job: Job) -> None:
-        """Have a job go on for which nobody does what is due."""
+    def _ensure_supervised(self, job: ContainerJob) -> None:
+        """Start a supervisor if an action is due and none is executing it."""
         now = self._engine.now()
-        action = advance.decide(job, now)
-        if isinstance(action, (advance.Wait, advance.Done)) or supervising.lives(job.uid):
+        action = reconcile.next_action(job, now)
+        if isinstance(action, (reconcile.Wait, reconcile.Done)) or supervisor_launcher.is_supervised(job.uid):
             return
-        patience = _DUE_HERE
-        if job.made.get("host") != socket.gethostname():
-            slow = isinstance(action, (advance.Copy, advance.Start))
-            patience = _DUE_SLOWLY if slow and not job.containers else _DUE_ELSEWHERE
-        if now - job.last_change > patience:
+        overdue = _OVERDUE_LOCAL
+        if job.claim.get("host") != socket.gethostname():
+            is_slow = isinstance(action, (reconcile.Copy, reconcile.Start)) and not job.containers
+            overdue = _OVERDUE_SLOW if is_slow else _OVERDUE_REMOTE
+        if now - job.last_change > overdue:
             try:
-                self._have_carried_out(job.ref)
+                self._launch_supervisor(job.ref)
             except BackendUnavailableError as error:
-                # A look has succeeded all the same.
-                _log.warning("TrainJob %r waits for somebody to carry it out: %s", job.name, error)
+                # The observation itself has succeeded.
+                _log.warning("TrainJob %r has no supervisor: %s", job.name, error)
 
-    def _have_carried_out(self, ref: TrainJobRef, request: TrainJobRequest | None = None) -> None:
+    def _launch_supervisor(self, ref: TrainJobRef, request: TrainJobRequest | None = None) -> None:
         secrets = request.literal_secrets if request is not None else {}
         config = self._config.model_dump(mode="json")
-        if self._engine.local:
-            # Found once, by this process's environment.
+        if self._engine.is_local:
+            # The address that this process found; the environment of the supervisor may lead to another one.
             config["container_host"] = self._engine.address
-        supervising.start(ref, config, {key: value.get_secret_value() for key, value in secrets.items()})
+        values = {key: value.get_secret_value() for key, value in secrets.items()}
+        supervisor_launcher.launch_supervisor(ref, config, values)

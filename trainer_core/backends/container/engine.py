@@ -1,7 +1,4 @@
-"""What is asked of an engine, in few words, with its errors in ours.
-
-Docker and Podman speak the same API; what differs between them ends here.
-"""
+"""Client of a container engine. Docker and Podman serve the same API; their differences are handled here."""
 
 from __future__ import annotations
 
@@ -15,286 +12,304 @@ from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from typing import Any, TypeAlias
 
-from trainer_core.backends.container.times import parsed
+from trainer_core.backends.container.timestamps import parse_time
 from trainer_core.errors import BackendUnavailableError
 
-__all__ = ["Engine", "Frame", "NotThereError", "RefusedError", "TakenError"]
+__all__ = ["Engine", "EngineConflictError", "EngineNotFoundError", "EngineRequestError", "Frame"]
 
-_SECONDS = 60
-#: A large image takes its time, and says something meanwhile.
-_PULL_SECONDS = 600
-#: Bytes of a file of ours that are read at most.
-_FILE_BYTES = 2**28
+_TIMEOUT_SECONDS = 60
+#: For pulls, which send progress messages in between.
+_PULL_TIMEOUT_SECONDS = 600
+_MAX_FILE_BYTES = 2**28
 _NOT_FOUND, _CONFLICT = 404, 409
 _HEADER_BYTES, _BLOCK_BYTES = 8, 65_536
-#: Of the API; all that is asked for here has been in it since then.
-_OLDEST = "1.41"
+#: Oldest API version with everything that is used here: Docker 20.10, Podman 4.
+_MIN_API_VERSION = "1.41"
 
-
-#: A piece of what a container has printed, and to which of its outputs.
+#: Part of a container's log: the number of the stream (1 stdout, 2 stderr), and a timestamp, a space and the text.
 Frame: TypeAlias = tuple[int, bytes]
 
 
-class RefusedError(BackendUnavailableError):
-    """The engine will not do it.
+class EngineRequestError(BackendUnavailableError):
+    """The engine refused a request.
 
     Attributes:
-        said: What it says of it, on one line.
+        reason: Error message of the engine, on one line.
     """
 
-    def __init__(self, said: str, address: str) -> None:
-        super().__init__(f"the container engine at {address} refuses: {said}")
-        self.said = said
+    def __init__(self, reason: str, address: str) -> None:
+        super().__init__(f"container engine at {address} refused the request: {reason}")
+        self.reason = reason
 
 
-class NotThereError(RefusedError):
-    """There is no such thing."""
+class EngineNotFoundError(EngineRequestError):
+    """The object does not exist (HTTP status 404)."""
 
 
-class TakenError(RefusedError):
-    """The name is in use, or the thing is."""
+class EngineConflictError(EngineRequestError):
+    """The name or the object is in use (HTTP status 409)."""
 
 
 class Engine:
-    """A container engine that answers at an address.
+    """Connection to a container engine.
 
     Args:
-        address: Such as ``unix:///var/run/docker.sock``.
-        tls: What the `docker` library needs to reach it over TLS.
+        address: Address such as ``unix:///var/run/docker.sock``.
+        tls: TLS settings of the `docker` library.
 
     Raises:
-        BackendUnavailableError: Nothing answers there.
+        BackendUnavailableError: The engine does not answer.
     """
 
     def __init__(self, address: str, tls: Any = False) -> None:
         self.address = address
         self._tls = tls
-        # Asked for its version Podman runs several programs for half a second; a ping says all that is needed.
-        with closing(self._connected(_OLDEST)) as api, self._errors():
-            answer = api.get(f"{api.base_url}/_ping", timeout=_SECONDS)
-            answer.raise_for_status()
-        self._said: Mapping[str, str] = answer.headers
-        self._api = self._connected(self.speaks or _OLDEST)
+        # A ping instead of the version: for its version, Podman runs several programs, which take half a second.
+        with closing(self._connect(_MIN_API_VERSION)) as api, self._translate_errors():
+            response = api.get(f"{api.base_url}/_ping", timeout=_TIMEOUT_SECONDS)
+            response.raise_for_status()
+        self._ping_headers: Mapping[str, str] = response.headers
+        self._api = self._connect(self.api_version or _MIN_API_VERSION)
         weakref.finalize(self, self._api.close)
 
     def close(self) -> None:
-        """Give back the connections."""
+        """Close the connections."""
         self._api.close()
 
     @property
-    def local(self) -> bool:
-        """Whether its containers can be shown folders of this machine."""
+    def is_local(self) -> bool:
+        """Whether the engine runs on this machine, so that containers can mount its folders."""
         return self.address.startswith(("unix://", "npipe://"))
 
     @property
     def product(self) -> str:
         """``podman`` or ``docker``."""
-        return "podman" if "Libpod-Api-Version" in self._said else "docker"
+        return "podman" if "Libpod-Api-Version" in self._ping_headers else "docker"
 
     @property
     def version(self) -> str:
-        """Its own version."""
-        server = self._said.get("Server", "").partition(" ")[0]
+        """Version of the engine."""
+        server = self._ping_headers.get("Server", "").partition(" ")[0]
         return server.partition("/")[2] or "?"
 
     @property
-    def speaks(self) -> str:
-        """The newest version of the API that it speaks; empty where it does not say."""
-        return self._said.get("Api-Version", "")
+    def api_version(self) -> str:
+        """Newest API version that the engine supports; empty if it does not report one."""
+        return self._ping_headers.get("Api-Version", "")
 
-    def info(self) -> dict[str, Any]:
-        """Return what it says of its machine."""
-        with self._errors():
+    def get_info(self) -> dict[str, Any]:
+        """Return the engine's information about itself and its machine."""
+        with self._translate_errors():
             return dict(self._api.info())
 
     @cached_property
-    def _ahead(self) -> timedelta:
-        """How far its clock is ahead of this one, at least; none, as far as one can tell, on the same machine."""
-        if self.local and sys.platform == "linux":
-            # Elsewhere it runs in a virtual machine, whose clock is its own.
+    def _clock_offset(self) -> timedelta:
+        """How far the engine's clock is ahead of this machine's; zero if both are the same clock."""
+        if self.is_local and sys.platform == "linux":
+            # On other systems a local engine runs in a virtual machine with its own clock.
             return timedelta()
         before = datetime.now(timezone.utc)
-        told = self.info().get("SystemTime")
+        engine_time = self.get_info().get("SystemTime")
         after = datetime.now(timezone.utc)
-        if not told or before <= parsed(told) <= after:
+        if not engine_time or before <= parse_time(engine_time) <= after:
             return timedelta()
-        return parsed(told) - after
+        return parse_time(engine_time) - after
 
     def now(self) -> datetime:
-        """Return the time by the engine's clock: starts, ends and deadlines are all told by it."""
-        return datetime.now(timezone.utc) + self._ahead
+        """Return the time of the engine's clock, by which starts, ends and deadlines are measured."""
+        return datetime.now(timezone.utc) + self._clock_offset
 
-    def volumes(self, *labels: str) -> list[dict[str, Any]]:
-        """Return the volumes with all of these labels, ``key=value``."""
-        with self._errors():
+    def list_volumes(self, *labels: str) -> list[dict[str, Any]]:
+        """Return the volumes that have all these labels (``key=value``)."""
+        with self._translate_errors():
             return list(self._api.volumes(filters={"label": list(labels)}).get("Volumes") or ())
 
-    def volume(self, name: str) -> dict[str, Any]:
+    def inspect_volume(self, name: str) -> dict[str, Any]:
         """Return one volume."""
-        with self._errors():
+        with self._translate_errors():
             return dict(self._api.inspect_volume(name))
 
-    def make_volume(self, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
-        """Return the volume of that name: this one, or the one that was there before."""
-        with self._errors():
+    def get_or_create_volume(self, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
+        """Return the volume with this name. It is created with these labels if it does not exist."""
+        with self._translate_errors():
             try:
                 return dict(self._api.create_volume(name, labels=dict(labels)))
-            except self._refusals:
-                # Podman says so, where two make it at the same moment.
+            except self._api_error:
+                # Podman returns an error if two clients create the volume at the same moment.
                 return dict(self._api.inspect_volume(name))
 
     def remove_volume(self, name: str) -> None:
-        """Remove a volume; gone already is fine."""
-        with self._errors(), _gone_is_fine():
+        """Remove a volume. If it does not exist, this succeeds."""
+        with self._translate_errors(), _ignore_not_found():
             self._api.remove_volume(name)
 
-    def networks(self, *labels: str) -> list[dict[str, Any]]:
-        """Return the networks with all of these labels."""
-        with self._errors():
+    def list_networks(self, *labels: str) -> list[dict[str, Any]]:
+        """Return the networks that have all these labels (``key=value``)."""
+        with self._translate_errors():
             return list(self._api.networks(filters={"label": list(labels)}))
 
-    def make_network(self, name: str, labels: Mapping[str, str]) -> None:
-        """Make a network, unless there is one of that name."""
-        with self._errors():
+    def ensure_network(self, name: str, labels: Mapping[str, str]) -> None:
+        """Create a network unless it exists."""
+        with self._translate_errors():
             if any(network["Name"] == name for network in self._api.networks(names=[name])):
                 return
             self._api.create_network(name, labels=dict(labels), check_duplicate=True)
 
     def remove_network(self, name: str) -> None:
-        """Remove a network; gone already is fine."""
-        with self._errors(), _gone_is_fine():
+        """Remove a network. If it does not exist, this succeeds."""
+        with self._translate_errors(), _ignore_not_found():
             self._api.remove_network(name)
 
     def has_image(self, image: str) -> bool:
-        """Say whether an image is there."""
+        """Return whether the engine has an image."""
         try:
-            with self._errors():
+            with self._translate_errors():
                 self._api.inspect_image(image)
-        except NotThereError:
+        except EngineNotFoundError:
             return False
         return True
 
-    def image(self, image: str) -> dict[str, Any]:
-        """Return what an image is made to run."""
-        with self._errors():
+    def get_image_config(self, image: str) -> dict[str, Any]:
+        """Return the configuration of an image: entry point, arguments, user."""
+        with self._translate_errors():
             return dict(self._api.inspect_image(image).get("Config") or {})
 
-    def pull(self, image: str) -> None:
-        """Fetch an image from its registry.
+    def pull_image(self, image: str) -> None:
+        """Pull an image from its registry.
 
         Raises:
-            RefusedError: It cannot be had.
+            EngineRequestError: The image cannot be pulled.
         """
-        with self._errors(), closing(self._connected(self.speaks or _OLDEST, _PULL_SECONDS)) as api:
-            # Without a tag the library would fetch all there are.
+        api = self._connect(self.api_version or _MIN_API_VERSION, _PULL_TIMEOUT_SECONDS)
+        with self._translate_errors(), closing(api):
+            # Without a tag the library would pull all tags.
             tag = None if "@" in image or ":" in image.rpartition("/")[2] else "latest"
             for line in api.pull(image, tag=tag, stream=True, decode=True):
                 if line.get("error"):
-                    raise RefusedError(_one_line(line["error"]), self.address)
+                    raise EngineRequestError(_to_one_line(line["error"]), self.address)
 
-    def _connected(self, version: str, seconds: int = _SECONDS) -> Any:
-        import docker  # 300 ms, and everybody else names this backend without it
+    def _connect(self, version: str, timeout: int = _TIMEOUT_SECONDS) -> Any:
+        import docker  # 300 ms, which processes that only refer to this backend do not pay
 
         ssh = self.address.startswith("ssh://")
-        with self._errors():
-            return docker.APIClient(self.address, version=version, timeout=seconds, tls=self._tls, use_ssh_client=ssh)
+        with self._translate_errors():
+            return docker.APIClient(self.address, version=version, timeout=timeout, tls=self._tls, use_ssh_client=ssh)
 
-    def containers(self, *labels: str) -> list[dict[str, Any]]:
-        """Return all containers with all of these labels, also those that have ended; in few words."""
-        with self._errors():
+    def list_containers(self, *labels: str) -> list[dict[str, Any]]:
+        """Return summaries of all containers that have all these labels, including those that have exited."""
+        with self._translate_errors():
             return list(self._api.containers(all=True, filters={"label": list(labels)}))
 
-    def container(self, key: str) -> dict[str, Any]:
-        """Return one container by its id or name, in many words."""
-        with self._errors():
-            return dict(self._api.inspect_container(key))
+    def inspect_container(self, container: str) -> dict[str, Any]:
+        """Return one container, by id or name."""
+        with self._translate_errors():
+            return dict(self._api.inspect_container(container))
 
-    def create(self, name: str, body: Mapping[str, Any]) -> str:
+    def create_container(self, name: str, body: Mapping[str, Any]) -> str:
         """Create a container and return its id.
 
+        Args:
+            name: Name of the container.
+            body: Body of the API call.
+
         Raises:
-            TakenError: There is one of that name.
-            NotThereError: Its image is not there.
-            RefusedError: It cannot be made like this.
+            EngineConflictError: Another container has the name.
+            EngineNotFoundError: The image does not exist.
+            EngineRequestError: The engine refuses the container.
         """
-        with self._errors():
+        with self._translate_errors():
             return str(self._api.create_container_from_config(dict(body), name)["Id"])
 
-    def start(self, key: str) -> None:
+    def start_container(self, container: str) -> None:
         """Start a container that was created."""
-        with self._errors():
-            self._api.start(key)
+        with self._translate_errors():
+            self._api.start(container)
 
-    def stop(self, key: str, seconds: int) -> None:
-        """Ask a container to end and see to it after some seconds; ended or gone already is fine."""
-        with self._errors(), _gone_is_fine():
-            self._api.stop(key, timeout=seconds)
+    def stop_container(self, container: str, grace_seconds: int) -> None:
+        """Send SIGTERM to a container, and SIGKILL after the grace period. If it is not running, this succeeds."""
+        with self._translate_errors(), _ignore_not_found():
+            self._api.stop(container, timeout=grace_seconds)
 
-    def remove(self, key: str, force: bool = True) -> None:
-        """Remove a container and what only it has mounted; gone already is fine."""
-        with self._errors(), _gone_is_fine():
-            self._api.remove_container(key, v=True, force=force)
-
-    def rename(self, key: str, name: str) -> None:
-        """Give a container another name."""
-        with self._errors():
-            self._api.rename(key, name)
-
-    def frames(self, key: str, since: int, tail: int | None = None) -> Iterator[Frame]:
-        """Yield what a container has printed since a second: to which output, and a piece behind its time and a blank.
+    def remove_container(self, container: str, force: bool = True) -> None:
+        """Remove a container and its anonymous volumes. If it does not exist, this succeeds.
 
         Args:
-            key: The container.
-            since: The second.
-            tail: Of how many last lines; None for all. Of lines printed in pieces Podman before 4.7 joins some then and
-                loses others: only their times are to be relied on.
+            container: Id or name.
+            force: Also remove a running container.
         """
-        # The library's own way to read a log gives no hold on a connection that is to be closed before its end.
-        url = f"{self._api.base_url}/v{self._api.api_version}/containers/{key}/logs"
-        asked = {"stdout": True, "stderr": True, "timestamps": True, "tail": tail or "all", "since": since or None}
-        with self._errors(), self._api.get(url, params=asked, stream=True, timeout=_SECONDS) as answer:
-            if not answer.ok:
-                refusal = NotThereError if answer.status_code == _NOT_FOUND else RefusedError
-                raise refusal(_one_line(answer.text), self.address)
-            yield from _payloads(answer.iter_content(_BLOCK_BYTES))
+        with self._translate_errors(), _ignore_not_found():
+            self._api.remove_container(container, v=True, force=force)
 
-    def read(self, key: str, path: str) -> bytes | None:
-        """Return a file of a container, running or not; None where there is none."""
+    def rename_container(self, container: str, name: str) -> None:
+        """Give a container another name."""
+        with self._translate_errors():
+            self._api.rename(container, name)
+
+    def stream_log(self, container: str, since: int, tail: int | None = None) -> Iterator[Frame]:
+        """Yield the log of a container.
+
+        Args:
+            container: Id or name.
+            since: Unix timestamp of the first second.
+            tail: Number of last lines; None for all. Podman before 4.7 joins and loses lines that were printed in
+                several pieces. Then only the timestamps are reliable.
+        """
+        # Requested directly: the library's method for logs does not close the connection if reading stops early.
+        url = f"{self._api.base_url}/v{self._api.api_version}/containers/{container}/logs"
+        params = {"stdout": True, "stderr": True, "timestamps": True, "tail": tail or "all", "since": since or None}
+        with (
+            self._translate_errors(),
+            self._api.get(url, params=params, stream=True, timeout=_TIMEOUT_SECONDS) as response,
+        ):
+            if not response.ok:
+                error = EngineNotFoundError if response.status_code == _NOT_FOUND else EngineRequestError
+                raise error(_to_one_line(response.text), self.address)
+            yield from _split_frames(response.iter_content(_BLOCK_BYTES))
+
+    def read_file(self, container: str, path: str) -> bytes | None:
+        """Return a file of a container, running or not; None if the file does not exist."""
         try:
-            with self._errors():
-                stream, _ = self._api.get_archive(key, path)
+            with self._translate_errors():
+                stream, _ = self._api.get_archive(container, path)
                 with closing(stream):
-                    data = b"".join(_at_most(stream, _FILE_BYTES))
-        except NotThereError:
+                    data = b"".join(_limit_size(stream, _MAX_FILE_BYTES))
+        except EngineNotFoundError:
             return None
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:
             file = next((archive.extractfile(member) for member in archive if member.isfile()), None)
             return file.read() if file is not None else None
 
-    def write(self, key: str, path: str, data: bytes, owner: int = 0) -> None:
-        """Put a file that only its owner can read into a container."""
-        made = tarfile.TarInfo(path.lstrip("/"))
-        made.size, made.mode, made.uid, made.gid = len(data), 0o400, owner, owner
+    def write_file(self, container: str, path: str, data: bytes, owner: int = 0) -> None:
+        """Write a file into a container, with mode 0400.
+
+        Args:
+            container: Id or name.
+            path: Absolute path.
+            data: Content.
+            owner: Numeric user and group id.
+        """
+        member = tarfile.TarInfo(path.lstrip("/"))
+        member.size, member.mode, member.uid, member.gid = len(data), 0o400, owner, owner
         archive = io.BytesIO()
         with tarfile.open(fileobj=archive, mode="w") as writer:
-            writer.addfile(made, io.BytesIO(data))
-        with self._errors():
-            self._api.put_archive(key, "/", archive.getvalue())
+            writer.addfile(member, io.BytesIO(data))
+        with self._translate_errors():
+            self._api.put_archive(container, "/", archive.getvalue())
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
-        with _errors(self.address):
+    def _translate_errors(self) -> Iterator[None]:
+        with _translate_errors(self.address):
             yield
 
     @property
-    def _refusals(self) -> Any:
+    def _api_error(self) -> Any:
         from docker.errors import APIError
 
         return APIError
 
 
-def _payloads(blocks: Iterator[bytes]) -> Iterator[Frame]:
-    """Both outputs of a container come in one stream, each piece behind eight bytes: which output, and its length."""
+def _split_frames(blocks: Iterator[bytes]) -> Iterator[Frame]:
+    """Split the multiplexed log stream. Each frame has a header of 8 bytes: the stream, and the length of the frame."""
     rest = b""
     for block in blocks:
         rest, start = rest + block, 0
@@ -308,7 +323,7 @@ def _payloads(blocks: Iterator[bytes]) -> Iterator[Frame]:
 
 
 @contextmanager
-def _gone_is_fine() -> Iterator[None]:
+def _ignore_not_found() -> Iterator[None]:
     from docker.errors import NotFound
 
     try:
@@ -318,8 +333,8 @@ def _gone_is_fine() -> Iterator[None]:
 
 
 @contextmanager
-def _errors(address: str) -> Iterator[None]:
-    """The library's errors, and those of the libraries below it, in ours."""
+def _translate_errors(address: str) -> Iterator[None]:
+    """Convert the errors of the docker library, and of the libraries below it."""
     import requests
     import urllib3
     from docker.errors import APIError, DockerException
@@ -327,19 +342,20 @@ def _errors(address: str) -> Iterator[None]:
     try:
         yield
     except APIError as error:
-        kind = {_NOT_FOUND: NotThereError, _CONFLICT: TakenError}.get(error.status_code or 0, RefusedError)
-        raise kind(_one_line(error.explanation or str(error)), address) from error
+        kinds = {_NOT_FOUND: EngineNotFoundError, _CONFLICT: EngineConflictError}
+        kind = kinds.get(error.status_code or 0, EngineRequestError)
+        raise kind(_to_one_line(error.explanation or str(error)), address) from error
     except (requests.RequestException, urllib3.exceptions.HTTPError, DockerException, OSError) as error:
         raise BackendUnavailableError(
-            f"the container engine at {address} does not answer ({_one_line(error)}); see whether it runs"
+            f"container engine at {address} does not answer ({_to_one_line(error)}); check that it is running"
         ) from error
 
 
-def _one_line(what: object) -> str:
-    return " ".join(str(what).split())
+def _to_one_line(text: object) -> str:
+    return " ".join(str(text).split())
 
 
-def _at_most(stream: Iterator[bytes], size: int) -> Iterator[bytes]:
+def _limit_size(stream: Iterator[bytes], size: int) -> Iterator[bytes]:
     for chunk in stream:
         size -= len(chunk)
         if size < 0:

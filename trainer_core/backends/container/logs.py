@@ -1,123 +1,178 @@
-"""The lines of a step's log, from a place on. No line is lost and none comes twice.
+"""Reads the log of a container from a cursor on. No line is lost, and none is returned twice.
 
-Podman tells the time of a line to the second and cannot be asked for less, so a place is a second and a count: how
-many pieces from that second on have been read. Reading on asks for everything since then and passes over as many.
-What an engine hands over are pieces of lines, always the same ones, each with its time; a line is over where a piece
-ends with a line end.
+Podman reports the time of a line to the second and can only be asked for lines since a second. Therefore a cursor is a
+second and the number of log frames from that second on that were read. Reading continues by requesting everything
+since that second and skipping that number of frames. Engines return the same frames in each request. A frame is a part
+of a line with a timestamp; the line is complete when a frame ends with a line end.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainer_core.backends.container.times import parsed
+from trainer_core.backends.container.engine import Engine, EngineRequestError, Frame
+from trainer_core.backends.container.job_journal import Container
+from trainer_core.backends.container.timestamps import parse_time
+from trainer_core.jobs import Progress
+from trainer_core.logs import find_last_progress
 
-__all__ = ["Place", "Read", "near_the_end", "read_on"]
+__all__ = ["ContainerLogCursor", "LogRead", "ProgressReader", "find_tail_cursor", "read_last_lines", "read_lines"]
 
-#: A clock that is set back by less than this loses nothing.
+#: The engine's clock may be set back by less than this without losing lines.
 _MARGIN_SECONDS = 5
-#: Bytes of a line that is not over yet after which it is handed over in pieces.
-_LONGEST = 65_536
+#: A longer line is returned in pieces before it is complete.
+_MAX_LINE_BYTES = 65_536
+#: Number of lines before the end of a log in which a progress report is searched, and that one search reads.
+_PROGRESS_LINES = 20_000
 
 
 @dataclass(frozen=True)
-class Place:
-    """How far the log of one container was read.
+class ContainerLogCursor:
+    """Position in the log of one container.
 
     Attributes:
-        since: The second to read on from.
-        pieces: How many pieces from that second on have been read.
+        since: The second from which to request the log, as a Unix timestamp.
+        pieces: Number of frames from that second on that were read.
     """
 
     since: int = 0
     pieces: int = 0
 
     @classmethod
-    def of(cls, data: Mapping[str, Any]) -> Place:
-        """Read what `to_dict` wrote."""
+    def from_dict(cls, data: Mapping[str, Any]) -> ContainerLogCursor:
+        """Parse the data that `to_dict` returned."""
         return cls(int(data.get("since", 0)), int(data.get("pieces", 0)))
 
     def to_dict(self) -> dict[str, int]:
-        """Return it as JSON data."""
+        """Return the cursor as JSON data."""
         return {"since": self.since, "pieces": self.pieces}
 
 
 @dataclass(frozen=True)
-class Read:
-    """What was read: lines without their ends, the place behind them, and whether there was no more."""
+class LogRead:
+    """Result of `read_lines`.
+
+    Attributes:
+        lines: The lines, without line ends.
+        cursor: Position after these lines.
+        complete: Whether these were all lines.
+    """
 
     lines: list[str]
-    place: Place
+    cursor: ContainerLogCursor
     complete: bool
 
 
-def near_the_end(frames: Iterable[tuple[int, bytes]], lines: int) -> Place:
-    """Return a place with so many lines behind it, or a few more; the beginning of a log that has fewer.
+def find_tail_cursor(frames: Iterable[Frame], num_lines: int) -> ContainerLogCursor:
+    """Return a cursor with at least this number of lines after it; the start of a log that has fewer.
 
     Args:
-        frames: What the engine says of so many last lines.
-        lines: How many.
+        frames: What the engine returned when it was asked for this number of last lines.
+        num_lines: Number of lines.
     """
-    seconds = [second for _, second, _ in _pieces(frames, 0)]
-    return Place(min(seconds) if len(seconds) >= lines else 0)
+    seconds = [second for _, second, _ in _parse_frames(frames, 0)]
+    return ContainerLogCursor(min(seconds) if len(seconds) >= num_lines else 0)
 
 
-def read_on(frames: Iterable[tuple[int, bytes]], place: Place, whole: bool, most: int) -> Read:
-    """Read lines from a place on.
+def read_lines(frames: Iterable[Frame], cursor: ContainerLogCursor, ended: bool, limit: int) -> LogRead:
+    """Read lines from a cursor on.
 
     Args:
-        frames: What the engine says since that second: to which output, and a piece behind its time.
-        place: Where to read on.
-        whole: Nothing can follow: a last line counts although it has no end.
-        most: How many lines to return at most.
+        frames: What the engine returned for ``cursor.since``.
+        cursor: Where to start.
+        ended: The container has exited, so an unfinished last line is returned too.
+        limit: Maximum number of lines.
     """
-    reader = _Reader(place)
+    assembler = _LineAssembler(cursor)
     complete = True
-    for output, second, piece in _pieces(frames, place.since):
-        if len(reader.lines) >= most:
+    for stream, second, piece in _parse_frames(frames, cursor.since):
+        if len(assembler.lines) >= limit:
             complete = False
             break
-        reader.take(output, second, piece)
-    if whole and complete:
-        reader.end_line()
-    return Read(reader.lines, reader.place(), complete)
+        assembler.add(stream, second, piece)
+    if ended and complete:
+        assembler.end_line()
+    return LogRead(assembler.lines, assembler.get_cursor(), complete)
 
 
-def _pieces(frames: Iterable[tuple[int, bytes]], since: int) -> Iterator[tuple[int, int, bytes]]:
-    for output, frame in frames:
+def read_last_lines(engine: Engine, container: Container, num_lines: int) -> list[str]:
+    """Return the last lines of a container's log; empty if the log was removed."""
+    try:
+        cursor = find_tail_cursor(engine.stream_log(container.id, 0, num_lines), num_lines)
+        frames = engine.stream_log(container.id, cursor.since)
+        lines = read_lines(frames, cursor, ended=True, limit=sys.maxsize).lines
+    except EngineRequestError:
+        return []
+    # Carriage returns of a progress bar separate lines too.
+    return "\n".join(lines).splitlines()[-num_lines:]
+
+
+class ProgressReader:
+    """Finds the last progress report in the logs of containers, and reads each part of a log only once.
+
+    Args:
+        engine: The engine.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._known: dict[str, tuple[ContainerLogCursor, Progress | None]] = {}
+
+    def read(self, container: Container) -> Progress | None:
+        """Return the last progress report of a container; None if there is none."""
+        cursor, progress = self._known.get(container.id, (None, None))
+        limit = sys.maxsize if container.has_exited else _PROGRESS_LINES
+        try:
+            if cursor is None:
+                frames = self._engine.stream_log(container.id, 0, _PROGRESS_LINES)
+                cursor = find_tail_cursor(frames, _PROGRESS_LINES)
+            frames = self._engine.stream_log(container.id, cursor.since)
+            read = read_lines(frames, cursor, container.has_exited, limit)
+        except EngineRequestError:
+            # The container was removed, and its log with it.
+            return progress
+        progress = find_last_progress(reversed(read.lines)) or progress
+        self._known[container.id] = read.cursor, progress
+        return progress
+
+
+def _parse_frames(frames: Iterable[Frame], since: int) -> Iterator[tuple[int, int, bytes]]:
+    for stream, frame in frames:
         time, _, piece = frame.partition(b" ")
-        second = int(parsed(time.decode("ascii", "replace")).timestamp())
+        second = int(parse_time(time.decode("ascii", "replace")).timestamp())
         if second >= since:
-            yield output, second, piece
+            yield stream, second, piece
 
 
-class _Reader:
-    """Puts pieces together and counts them."""
+class _LineAssembler:
+    """Joins frames to lines, and counts the frames for the cursor."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, start: ContainerLogCursor) -> None:
         self.lines: list[str] = []
-        self._start = place
-        self._to_pass = place.pieces
-        #: The seconds of the pieces that are read, since the place; and of those of the line that is not over.
+        self._start = start
+        self._num_to_skip = start.pieces
+        #: Seconds of the frames whose lines are complete.
         self._seconds: list[int] = []
+        #: Frames of the unfinished line.
         self._open: list[tuple[int, bytes]] = []
         self._size = 0
-        self._output: int | None = None
+        self._stream: int | None = None
 
-    def take(self, output: int, second: int, piece: bytes) -> None:
-        if self._to_pass:
-            self._to_pass -= 1
+    def add(self, stream: int, second: int, piece: bytes) -> None:
+        if self._num_to_skip:
+            self._num_to_skip -= 1
             self._seconds.append(second)
             return
-        if output != self._output:
-            # What is not over there is cut off, as on a terminal: it may never be.
+        if stream != self._stream:
+            # An unfinished line of the other stream may never be finished, so it ends here.
             self.end_line()
-            self._output = output
+            self._stream = stream
         self._open.append((second, piece))
         self._size += len(piece)
-        if piece.endswith(b"\n") or self._size > _LONGEST:
+        if piece.endswith(b"\n") or self._size > _MAX_LINE_BYTES:
             self.end_line()
 
     def end_line(self) -> None:
@@ -129,8 +184,8 @@ class _Reader:
         text = data.decode("utf-8", "replace").removesuffix("\n")
         self.lines += [line.rstrip("\r") for line in text.split("\n")]
 
-    def place(self) -> Place:
-        """As late as it can be, so that little is read again."""
+    def get_cursor(self) -> ContainerLogCursor:
+        """Return a cursor whose second is as late as possible, so that little is read again."""
         reached = self._open[0][0] if self._open else (self._seconds[-1] if self._seconds else self._start.since)
         since = max(self._start.since, reached - _MARGIN_SECONDS)
-        return Place(since, sum(second >= since for second in self._seconds))
+        return ContainerLogCursor(since, sum(second >= since for second in self._seconds))

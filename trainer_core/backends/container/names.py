@@ -1,103 +1,101 @@
-"""What a TrainJob's objects on the engine are called, and the labels by which any process finds them again. Pure.
+"""Names and labels of the engine objects of a TrainJob, by which any process finds them. Pure.
 
-A job is a volume that nothing mounts: the engine makes one volume of a name, whoever asks, and its labels are never
-changed. Further volumes of that kind are the entries of the job's book, numbered from 0.
+A job is a volume that no container mounts, its claim: an engine has only one volume of a name, and never changes the
+labels of a volume. Further volumes of this kind are the entries of the job's journal, numbered from 0.
 """
 
 from __future__ import annotations
 
-import hashlib
-
 __all__ = [
-    "DATA",
-    "JOB",
-    "KIND",
-    "MANAGED",
-    "NAME",
-    "NAMESPACE",
-    "OWNER",
-    "RUN",
-    "STEP",
-    "TEXT",
-    "TOKEN",
-    "UID",
+    "CONTENT_LABEL",
+    "DATA_KIND",
+    "JOB_KIND",
+    "KIND_LABEL",
+    "MANAGED_LABEL",
+    "NAMESPACE_LABEL",
+    "NAME_LABEL",
+    "OWNER_LABEL",
+    "RUN_LABEL",
+    "STEP_LABEL",
+    "TOKEN_LABEL",
+    "UID_LABEL",
     "cache_volume",
-    "claim",
-    "container",
+    "claim_volume",
+    "container_name",
     "data_volume",
-    "entry",
+    "entry_volume",
     "fetched_volume",
-    "host",
-    "network",
-    "owner_value",
+    "host_name",
+    "job_labels",
+    "network_name",
 ]
 
 _PREFIX = "trainjob-workflows."
-#: On everything of ours; its value is the namespace.
-NAMESPACE = _PREFIX + "namespace"
-#: The job that an object belongs to, by identity and by name.
-UID = _PREFIX + "uid"
-NAME = _PREFIX + "name"
-#: Whose job it is, as `owner_value` writes it.
-OWNER = _PREFIX + "owner"
-#: What a volume stands for: `JOB`, an entry's kind, or `DATA`.
-KIND = _PREFIX + "kind"
-JOB = "job"
-DATA = "data"
-#: What was written down with it, as JSON; and who wrote it, so that the writer knows its own.
-TEXT = _PREFIX + "text"
-TOKEN = _PREFIX + "token"
-#: Which step a container is, and which run of it: a job that was suspended and resumed runs again.
-STEP = _PREFIX + "step"
-RUN = _PREFIX + "run"
-#: So that `docker ps --filter label=…` finds everything.
-MANAGED = _PREFIX + "managed"
+#: On every object; the namespace.
+NAMESPACE_LABEL = _PREFIX + "namespace"
+#: The job that an object belongs to.
+UID_LABEL = _PREFIX + "uid"
+NAME_LABEL = _PREFIX + "name"
+#: The owner of a job, as `naming.hash_owner_key` returns it.
+OWNER_LABEL = _PREFIX + "owner"
+#: The kind of a volume: `JOB_KIND`, `DATA_KIND`, or the kind of a journal entry.
+KIND_LABEL = _PREFIX + "kind"
+JOB_KIND = "job"
+DATA_KIND = "data"
+#: Content of a claim or journal entry, as JSON.
+CONTENT_LABEL = _PREFIX + "text"
+#: Random text by which the writer of a journal entry recognizes its own entry.
+TOKEN_LABEL = _PREFIX + "token"
+#: Step of a container, and the number of its run: a job that is suspended and resumed runs again.
+STEP_LABEL = _PREFIX + "step"
+RUN_LABEL = _PREFIX + "run"
+#: On every object, for `docker ps --filter label=…`.
+MANAGED_LABEL = _PREFIX + "managed"
 
 _DEFAULT_NAMESPACE = "default"
-_DIGITS = 40
 
 
-def claim(namespace: str, name: str) -> str:
-    """Return the volume that is the job of a name: there can be one."""
+def job_labels(namespace: str, name: str, uid: str) -> dict[str, str]:
+    """Return the labels that every object of a job has."""
+    return {MANAGED_LABEL: "true", NAMESPACE_LABEL: namespace, NAME_LABEL: name, UID_LABEL: uid}
+
+
+def claim_volume(namespace: str, name: str) -> str:
+    """Return the name of the volume that is the claim of a job."""
     return f"trainjob.{namespace}.{name}"
 
 
-def entry(uid: str, number: int) -> str:
-    """Return the volume that is an entry of a job's book: there can be one of each number."""
+def entry_volume(uid: str, number: int) -> str:
+    """Return the name of the volume that is an entry of a job's journal."""
     return f"trainjob.{uid}.{number}"
 
 
 def data_volume(uid: str) -> str:
-    """Return the volume between a job's initializers and its nodes."""
+    """Return the name of the volume that passes data from the initializers to the nodes of a job."""
     return f"trainjob.{uid}.data"
 
 
 def fetched_volume(namespace: str, name: str) -> str:
-    """Return the volume into which a job that only initializes fetches; it outlives the job."""
+    """Return the name of the volume that a job without a trainer fetches into. It outlives the job."""
     return name if namespace == _DEFAULT_NAMESPACE else f"{namespace}.{name}"
 
 
 def cache_volume(namespace: str) -> str:
-    """Return the volume in which initializers keep what they fetched, for all jobs of a namespace."""
+    """Return the name of the volume in which initializers cache data for all jobs of a namespace."""
     return fetched_volume(namespace, "trainjob-cache")
 
 
-def network(uid: str) -> str:
-    """Return the network of a job's nodes."""
+def network_name(uid: str) -> str:
+    """Return the name of the network of a job."""
     return f"trainjob.{uid}"
 
 
-def host(name: str, step: str) -> str:
-    """Return the name by which the steps of a job reach one of them."""
+def host_name(name: str, step: str) -> str:
+    """Return the host name of a step in the network of its job."""
     return f"{name}-{step}"
 
 
-def container(namespace: str, name: str, step: str, run: int) -> str:
-    """Return the container of a step; a job's name has no dot, so that no two jobs meet."""
-    place = "" if namespace == _DEFAULT_NAMESPACE else f"{namespace}."
-    return f"{place}{host(name, step)}" + (f".{run}" if run else "")
-
-
-def owner_value(key: str) -> str:
-    """Return the label value of an owner: the same for the same key, whatever characters it has."""
-    return hashlib.sha256(key.encode()).hexdigest()[:_DIGITS]
+def container_name(namespace: str, name: str, step: str, run: int) -> str:
+    """Return the name of the container of a step. Job names have no dot, so the names of two jobs never collide."""
+    prefix = "" if namespace == _DEFAULT_NAMESPACE else f"{namespace}."
+    return f"{prefix}{host_name(name, step)}" + (f".{run}" if run else "")

@@ -1,4 +1,4 @@
-"""Reading and writing the books of jobs: volumes of the engine, and the containers that go with them."""
+"""Creates, reads and extends the jobs of one namespace of an engine: claims, journals and containers."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from trainer_core import naming
 from trainer_core.backends.base import NameTakenError
-from trainer_core.backends.container import book, names, times
-from trainer_core.backends.container.book import Job
-from trainer_core.backends.container.engine import Engine, NotThereError
+from trainer_core.backends.container import job_journal, names
+from trainer_core.backends.container.engine import Engine, EngineNotFoundError
+from trainer_core.backends.container.job_journal import ContainerJob
+from trainer_core.backends.container.timestamps import format_time
 from trainer_core.errors import ConflictError, JobNotFoundError
-from trainer_core.ref import TrainJobRef
+from trainer_core.jobs import TrainJobRef
 from trainer_core.request import TrainJobRequest
 
-__all__ = ["Store"]
+__all__ = ["JobStore"]
 
 
-class Store:
-    """The jobs of one namespace of an engine.
+class JobStore:
+    """The jobs of one namespace.
 
     Args:
         engine: The engine.
@@ -31,132 +33,148 @@ class Store:
         self.engine = engine
         self.namespace = namespace
 
-    def make(self, request: TrainJobRequest, attempt: int, plan: Mapping[str, Any], more: Mapping[str, Any]) -> Job:
-        """Make a job: from one call on it is there, whole.
+    def create_job(
+        self, request: TrainJobRequest, attempt: int, plan: Mapping[str, Any], extra: Mapping[str, Any]
+    ) -> ContainerJob:
+        """Create the claim of a job. This single call to the engine creates the complete job.
+
+        Args:
+            request: A request with a name.
+            attempt: Number of the attempt of its owner.
+            plan: The plan, without commands.
+            extra: Further content of the claim.
 
         Raises:
-            NameTakenError: There is one of that name.
+            NameTakenError: Another job has the name.
+            ConflictError: A volume that is not a claim has the name.
         """
         name, uid = request.require_name(), uuid.uuid4().hex
         owner = request.owner
-        made = {
-            "created": times.text(self.engine.now()),
+        claim = {
+            "created": format_time(self.engine.now()),
             "attempt": attempt,
             "fingerprint": request.fingerprint(),
             "owner_key": owner.key if owner else None,
             "generation": owner.generation if owner else None,
             "plan": plan,
             "request": request.to_dict(),
-            **more,
+            **extra,
         }
         labels = {
-            **self._labels(name, uid),
-            names.KIND: names.JOB,
-            names.TEXT: json.dumps(made),
-            **({names.OWNER: names.owner_value(owner.key)} if owner else {}),
+            **names.job_labels(self.namespace, name, uid),
+            names.KIND_LABEL: names.JOB_KIND,
+            names.CONTENT_LABEL: json.dumps(claim),
+            **({names.OWNER_LABEL: naming.hash_owner_key(owner.key)} if owner else {}),
         }
-        volume = self.engine.make_volume(names.claim(self.namespace, name), labels)
-        there = volume.get("Labels") or {}
-        if there.get(names.UID) == uid:
-            return Job(self.namespace, name, uid, made)
-        if names.UID not in there:
-            raise ConflictError(f"a volume {volume['Name']!r} is on the engine that is no TrainJob; remove it")
+        volume = self.engine.get_or_create_volume(names.claim_volume(self.namespace, name), labels)
+        actual_labels = volume.get("Labels") or {}
+        if actual_labels.get(names.UID_LABEL) == uid:
+            return ContainerJob(self.namespace, name, uid, claim)
+        if names.UID_LABEL not in actual_labels:
+            raise ConflictError(
+                f"volume {volume['Name']!r} exists on the engine and belongs to no TrainJob; remove it or use another "
+                "job name"
+            )
         raise NameTakenError(name)
 
-    def append(self, job: Job, kind: str, data: Mapping[str, Any]) -> bool:
-        """Write the next entry into a job's book; False where somebody else has written it first.
+    def append_entry(self, job: ContainerJob, kind: str, data: Mapping[str, Any]) -> bool:
+        """Write the next entry of a job's journal.
+
+        Args:
+            job: The job, with the journal as the caller has read it.
+            kind: Kind of the entry.
+            data: Content of the entry.
+
+        Returns:
+            Whether it was written. False if another process has written an entry since the journal was read.
 
         Raises:
-            JobNotFoundError: The job is gone; nothing is left of what was written.
+            JobNotFoundError: The job was deleted. The entry was removed again.
         """
         token = uuid.uuid4().hex
-        text = json.dumps({"at": times.text(self.engine.now()), "data": data})
-        labels = {**self._labels(job.name, job.uid), names.KIND: kind, names.TEXT: text, names.TOKEN: token}
-        volume = self.engine.make_volume(names.entry(job.uid, len(job.entries)), labels)
-        if (volume.get("Labels") or {}).get(names.TOKEN) != token:
+        labels = {
+            **names.job_labels(self.namespace, job.name, job.uid),
+            names.KIND_LABEL: kind,
+            names.CONTENT_LABEL: json.dumps({"at": format_time(self.engine.now()), "data": data}),
+            names.TOKEN_LABEL: token,
+        }
+        volume = self.engine.get_or_create_volume(names.entry_volume(job.uid, len(job.entries)), labels)
+        if (volume.get("Labels") or {}).get(names.TOKEN_LABEL) != token:
             return False
-        if self._claimed(job.name).get(names.UID) != job.uid:
-            # Deleted meanwhile, with the book as it was then.
+        if self._read_claim_labels(job.name).get(names.UID_LABEL) != job.uid:
+            # The job was deleted while the entry was written, so the deletion has missed this volume.
             self.engine.remove_volume(volume["Name"])
-            raise self._gone(job.uid, job.name)
+            raise self._job_deleted(job.uid, job.name)
         return True
 
-    def named(self, name: str) -> Job:
-        """Return the job that has this name now.
+    def get_by_name(self, name: str) -> ContainerJob:
+        """Return the job that currently has this name.
 
         Raises:
-            JobNotFoundError: There is none.
+            JobNotFoundError: The job does not exist.
         """
-        labels = self._claimed(name)
-        if labels.get(names.KIND) != names.JOB:
+        labels = self._read_claim_labels(name)
+        if labels.get(names.KIND_LABEL) != names.JOB_KIND:
             raise JobNotFoundError(
-                f"no TrainJob {name!r} in namespace {self.namespace!r} of the engine at {self.engine.address}; "
-                "`trainjob list` shows those there are"
+                f"TrainJob {name!r} does not exist in namespace {self.namespace!r} of the engine at "
+                f"{self.engine.address}; `trainjob list` shows the existing jobs"
             )
-        return self.by_uid(labels[names.UID], name)
+        return self._get_by_uid(labels[names.UID_LABEL], name)
 
-    def of(self, ref: TrainJobRef) -> Job:
+    def get(self, ref: TrainJobRef) -> ContainerJob:
         """Return the job of a ref.
 
         Raises:
-            JobNotFoundError: It is gone, or its name has passed to another job.
+            JobNotFoundError: The job was deleted. Another job may have its name.
         """
-        return self.by_uid(ref.uid, ref.name)
+        return self._get_by_uid(ref.uid, ref.name)
 
-    def by_uid(self, uid: str, name: str) -> Job:
-        """Return the job of this identity.
+    def list_jobs(self) -> list[ContainerJob]:
+        """Return all jobs of the namespace."""
+        label = f"{names.NAMESPACE_LABEL}={self.namespace}"
+        containers: dict[str, list[dict[str, Any]]] = {}
+        for raw in self._inspect_all(self.engine.list_containers(label)):
+            containers.setdefault(raw["Config"]["Labels"][names.UID_LABEL], []).append(raw)
+        volumes: dict[str, list[dict[str, Any]]] = {}
+        for volume in self.engine.list_volumes(label):
+            volumes.setdefault((volume["Labels"] or {}).get(names.UID_LABEL, ""), []).append(volume)
+        jobs = (job_journal.parse_job(group, containers.get(uid, [])) for uid, group in volumes.items())
+        return [job for job in jobs if job is not None]
 
-        Raises:
-            JobNotFoundError: It is gone.
-        """
-        label = f"{names.UID}={uid}"
-        # Containers first: an end that was written when they were looked at must not be missed.
-        containers = self._inspected(self.engine.containers(label))
-        job = book.read(self.engine.volumes(label), containers)
+    def list_owner_jobs(self, key: str) -> list[ContainerJob]:
+        """Return the jobs of an owner."""
+        claims = self.engine.list_volumes(
+            f"{names.NAMESPACE_LABEL}={self.namespace}", f"{names.OWNER_LABEL}={naming.hash_owner_key(key)}"
+        )
+        jobs = []
+        for job in job_journal.parse_jobs(claims):
+            with suppress(JobNotFoundError):
+                jobs.append(self._get_by_uid(job.uid, job.name))
+        return jobs
+
+    def _get_by_uid(self, uid: str, name: str) -> ContainerJob:
+        label = f"{names.UID_LABEL}={uid}"
+        # Containers before volumes: an end that is recorded between the two reads must not be missed.
+        containers = self._inspect_all(self.engine.list_containers(label))
+        job = job_journal.parse_job(self.engine.list_volumes(label), containers)
         if job is None:
-            raise self._gone(uid, name)
+            raise self._job_deleted(uid, name)
         return job
 
-    def _claimed(self, name: str) -> dict[str, str]:
-        """The labels of the volume that is the job of a name."""
+    def _read_claim_labels(self, name: str) -> dict[str, str]:
         try:
-            return dict(self.engine.volume(names.claim(self.namespace, name)).get("Labels") or {})
-        except NotThereError:
+            return dict(self.engine.inspect_volume(names.claim_volume(self.namespace, name)).get("Labels") or {})
+        except EngineNotFoundError:
             return {}
 
-    def _gone(self, uid: str, name: str) -> JobNotFoundError:
-        return JobNotFoundError(f"TrainJob {name!r} ({uid[:8]}) is gone from the engine at {self.engine.address}")
+    def _inspect_all(self, containers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        inspected = []
+        for each in containers:
+            with suppress(EngineNotFoundError):
+                inspected.append(self.engine.inspect_container(each["Id"]))
+        return inspected
 
-    def all(self) -> list[Job]:
-        """Return every job of the namespace."""
-        return self._jobs(f"{names.NAMESPACE}={self.namespace}")
-
-    def of_owner(self, key: str) -> list[Job]:
-        """Return the jobs of an owner."""
-        owned = self.engine.volumes(f"{names.NAMESPACE}={self.namespace}", f"{names.OWNER}={names.owner_value(key)}")
-        found = []
-        for job in book.jobs(owned):
-            with suppress(JobNotFoundError):
-                found.append(self.by_uid(job.uid, job.name))
-        return found
-
-    def _jobs(self, *labels: str) -> list[Job]:
-        containers = self._inspected(self.engine.containers(*labels))
-        by_uid: dict[str, list[dict[str, Any]]] = {}
-        for raw in containers:
-            by_uid.setdefault(raw["Config"]["Labels"][names.UID], []).append(raw)
-        volumes: dict[str, list[dict[str, Any]]] = {}
-        for volume in self.engine.volumes(*labels):
-            volumes.setdefault((volume["Labels"] or {}).get(names.UID, ""), []).append(volume)
-        read = (book.read(of_job, by_uid.get(uid, [])) for uid, of_job in volumes.items())
-        return [job for job in read if job is not None]
-
-    def _inspected(self, listed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        found = []
-        for each in listed:
-            with suppress(NotThereError):
-                found.append(self.engine.container(each["Id"]))
-        return found
-
-    def _labels(self, name: str, uid: str) -> dict[str, str]:
-        return {names.MANAGED: "true", names.NAMESPACE: self.namespace, names.NAME: name, names.UID: uid}
+    def _job_deleted(self, uid: str, name: str) -> JobNotFoundError:
+        return JobNotFoundError(
+            f"TrainJob {name!r} (uid {uid[:8]}) was deleted from the engine at {self.engine.address}"
+        )

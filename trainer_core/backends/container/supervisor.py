@@ -1,7 +1,7 @@
-"""The detached program that carries a job out: `python -m trainer_core.backends.container.supervisor`.
+"""The supervisor program of one container job: `python -m trainer_core.backends.container.supervisor`.
 
-What to do is read from its standard input. The job does not need this process: all it knows is on the engine, so that
-another one goes on where this one was killed. A lock keeps two of them from doing one job on the same machine.
+It reads the ref, the configuration and the secrets from standard input. The state of the job is on the engine, so
+another supervisor can continue if this one is killed. A lock prevents two supervisors of a job on one machine.
 """
 
 from __future__ import annotations
@@ -11,94 +11,87 @@ import logging
 import os
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
-__all__ = ["FIRST_LOOK", "lock_path"]
+__all__ = ["main"]
 
-#: Seconds between looks, at first and at most.
-FIRST_LOOK, _MAX_LOOK = 0.1, 2.0
-_SLOWER = 1.2
-#: Seconds after which an engine that does not answer is given up; whoever looks at the job later goes on.
-_AWAY_SECONDS = 3600.0
-#: Who only asks whether the lock is held has it for a moment.
-_LOCK_SECONDS = 2.0
-
-
-def lock_path(uid: str) -> Path:
-    """Return the file that is locked while a job of this machine is carried out."""
-    from trainer_core.backends.container import places
-
-    return places.home() / "supervisors" / f"{uid}.lock"
+#: Seconds between two polls of the engine: initial value, maximum and growth while nothing changes.
+_MIN_POLL_SECONDS, _MAX_POLL_SECONDS = 0.1, 2.0
+_POLL_BACKOFF = 1.2
+#: The supervisor exits if the engine does not answer for this time. A later observer of the job starts another one.
+_MAX_UNAVAILABLE_SECONDS = 3600.0
+#: `is_supervised` holds the lock for a moment, which must not end this process.
+_LOCK_TIMEOUT_SECONDS = 2.0
 
 
 def main() -> None:
-    """Read what to do and do it, in a process of its own."""
-    told = json.loads(sys.stdin.read())
+    """Read the arguments from standard input and run the job in a detached process."""
+    arguments = json.loads(sys.stdin.read())
     if os.fork():
-        # The submitter waits for this process only; the job goes on without it.
+        # The submitter waits for this process only; the child continues without it.
         os._exit(0)
     _detach()
-    _carry_out(told)
+    _run_locked(arguments)
 
 
 def _detach() -> None:
-    nothing = os.open(os.devnull, os.O_RDWR)
+    null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
-        os.dup2(nothing, descriptor)
+        os.dup2(null, descriptor)
 
 
-def _carry_out(told: dict[str, Any]) -> None:
-    # Loaded only now: the submitter does not wait for it.
+def _run_locked(arguments: dict[str, Any]) -> None:
+    # Imported late: the submitter does not wait for it.
     from filelock import FileLock, Timeout
 
-    from trainer_core.ref import TrainJobRef
+    from trainer_core.backends.container.paths import lock_path
+    from trainer_core.jobs import TrainJobRef
 
-    ref = TrainJobRef.from_dict(told["ref"])
+    ref = TrainJobRef.from_dict(arguments["ref"])
     lock = lock_path(ref.uid)
     log = logging.FileHandler(lock.with_suffix(".log"), delay=True)
     logging.basicConfig(handlers=[log], format="%(asctime)s %(message)s", level=logging.WARNING)
     try:
-        with FileLock(lock, timeout=_LOCK_SECONDS, mode=0o600):
-            _to_the_end(told, ref)
+        with FileLock(lock, timeout=_LOCK_TIMEOUT_SECONDS, mode=0o600):
+            _run_to_end(arguments, ref)
             lock.unlink(missing_ok=True)
     except Timeout:
         return
     except Exception:
-        # The boundary of the process: nobody else would hear of it.
-        logging.getLogger(__name__).exception("TrainJob %s", ref.name)
+        # Boundary of the process: the error would be lost otherwise.
+        logging.getLogger(__name__).exception("supervisor of TrainJob %s failed", ref.name)
         raise
 
 
-def _to_the_end(told: dict[str, Any], ref: Any) -> None:
-    from trainer_core.backends.container.advance import Done, Wait
-    from trainer_core.backends.container.carry import Carrier
-    from trainer_core.backends.container.detect import connect
-    from trainer_core.backends.container.store import Store
-    from trainer_core.configs import ContainerBackendConfig
+def _run_to_end(arguments: dict[str, Any], ref: Any) -> None:
+    from trainer_core.backends.container.engine_discovery import connect_engine
+    from trainer_core.backends.container.reconcile import Done, Wait
+    from trainer_core.backends.container.runner import ContainerJobRunner
+    from trainer_core.backends.container.store import JobStore
+    from trainer_core.config import ContainerBackendConfig
     from trainer_core.errors import BackendUnavailableError, JobNotFoundError
 
-    engine = connect(ContainerBackendConfig(**told["config"]))
-    carrier = Carrier(Store(engine, ref.namespace), ref, told["secrets"])
-    pause, away_since = FIRST_LOOK, None
+    engine = connect_engine(ContainerBackendConfig(**arguments["config"]))
+    runner = ContainerJobRunner(JobStore(engine, ref.namespace), ref, arguments["secrets"])
+    poll, unavailable_since = _MIN_POLL_SECONDS, None
     while True:
         try:
-            action = carrier.step()
+            action = runner.reconcile_once()
         except JobNotFoundError:
             return
         except BackendUnavailableError:
-            away_since = away_since or time.monotonic()
-            if time.monotonic() - away_since > _AWAY_SECONDS:
+            unavailable_since = unavailable_since or time.monotonic()
+            if time.monotonic() - unavailable_since > _MAX_UNAVAILABLE_SECONDS:
                 raise
             action = Wait()
         else:
-            away_since = None
+            unavailable_since = None
         if isinstance(action, Done):
             return
-        # Whatever was done, something may come of it at once.
-        pause = min(_MAX_LOOK, pause * _SLOWER) if isinstance(action, Wait) else FIRST_LOOK
-        most = action.seconds if isinstance(action, Wait) and action.seconds is not None else pause
-        time.sleep(max(0.0, min(pause, most)))
+        # After an action, the next one may be due at once.
+        poll = min(_MAX_POLL_SECONDS, poll * _POLL_BACKOFF) if isinstance(action, Wait) else _MIN_POLL_SECONDS
+        limit = action.seconds if isinstance(action, Wait) and action.seconds is not None else poll
+        time.sleep(max(0.0, min(poll, limit)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""LocalProcessBackend: TrainJobs as processes on this machine, the embedded default."""
+"""LocalProcessBackend: TrainJobs as processes on this machine, the default backend."""
 
 from __future__ import annotations
 
@@ -6,68 +6,73 @@ import json
 import logging
 import os
 import signal
-import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from importlib import metadata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
-from trainer_core import naming, packaging
-from trainer_core.attempts import Found
-from trainer_core.backends import fetching_here
+from trainer_core import naming
+from trainer_core.backends import local_fetch
 from trainer_core.backends.base import Backend, NameTakenError
-from trainer_core.backends.following import MOST
-from trainer_core.backends.local import observe, plan, runtimes, tailing
-from trainer_core.backends.local.files import Home, JobFolder, read_json, write_json
-from trainer_core.backends.local.record import Record, StepRecord, now_text
-from trainer_core.configs import LocalProcessBackendConfig
+from trainer_core.backends.local import host, job_status, logs, runtimes
+from trainer_core.backends.local.events import read_events
+from trainer_core.backends.local.job_record import JobRecord, StepRecord, utc_timestamp
+from trainer_core.backends.local.job_store import JobFolder, StateFolder, write_json
+from trainer_core.backends.local.plan import render_plan
+from trainer_core.backends.runtime_packages import list_interpreter_packages
+from trainer_core.backends.supervisor_process import start_supervisor
+from trainer_core.config import LocalProcessBackendConfig
 from trainer_core.errors import (
     BackendUnavailableError,
     ConflictError,
     InvalidRequestError,
     JobNotFoundError,
     TrainerError,
+    missing_extra,
 )
-from trainer_core.fetching.settings import PREFIX
-from trainer_core.inside import contract
-from trainer_core.jobs import Event, TrainJob
-from trainer_core.observation import Observation, Tail
-from trainer_core.outcome import Diagnosis
-from trainer_core.ref import TrainJobRef
+from trainer_core.fetch.settings import ENV_PREFIX
+from trainer_core.jobs import Diagnosis, Event, Observation, TrainJob, TrainJobRef
+from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob
+from trainer_core.logs import MAX_LOG_LINES, LogChunk, tail_steps
+from trainer_core.node import env
+from trainer_core.packaging import serializer
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime
 
 __all__ = ["LocalProcessBackend"]
 
 _log = logging.getLogger(__name__)
+#: Time for the supervisor to end a job before its processes are killed.
 _CANCEL_SECONDS = 15.0
-_LEAVE_SECONDS = 1.0
-_LOOK_SECONDS = 0.05
-#: Environment variables that one job has from its backend or launcher, and that no other shall inherit.
-_OF_ONE_JOB = frozenset(
+#: Time for the supervisor of a finished job to exit before it is killed, and for a killed one to be gone.
+_EXIT_SECONDS = 1.0
+_POLL_SECONDS = 0.05
+#: Environment variables that a backend or launcher sets for one job. A job that submits another job must not pass
+#: them on.
+_JOB_VARIABLES = frozenset(
     {
-        *(contract.PAYLOAD, contract.TERMINATION_LOG, contract.RESULT_URI, contract.NAME, contract.UID),
-        *(contract.DATASET_PATH, contract.MODEL_PATH, contract.OUTPUT_PATH),
+        *(env.PAYLOAD, env.TERMINATION_LOG, env.RESULT_URI, env.NAME, env.UID),
+        *(env.DATASET_PATH, env.MODEL_PATH, env.OUTPUT_PATH),
         *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"),
         *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
     }
 )
-_OF_ONE_JOB_BEGINNINGS = (PREFIX, "PET_", "TORCHELASTIC_")
+_JOB_VARIABLE_PREFIXES = (ENV_PREFIX, "PET_", "TORCHELASTIC_")
 
 
 class LocalProcessBackend(Backend):
-    """TrainJobs as processes on this machine.
+    """Runs TrainJobs as processes on this machine.
 
-    A detached supervisor for each job runs its initializers and nodes and writes everything into the job's folder,
-    so any process that sees the folder can follow, suspend or delete the job, and none is needed for it to go on.
+    Each job has a detached supervisor process, which runs the initializers and nodes and writes everything into the
+    folder of the job. Any process that can read the folder can follow, suspend or delete the job. The job does not
+    depend on the process that submitted it.
 
     Args:
-        config: Where the state lies and how long finished jobs are kept.
+        config: State folder and retention of finished jobs. Default: ``LocalProcessBackendConfig()``.
     """
 
     name: ClassVar[str] = "local"
@@ -75,35 +80,29 @@ class LocalProcessBackend(Backend):
 
     def __init__(self, config: LocalProcessBackendConfig | None = None) -> None:
         self._config = config or LocalProcessBackendConfig()
-        self._home = Home(self._config.state_home)
+        self._state = StateFolder(self._config.state_home)
 
     def render(self, request: TrainJobRequest) -> dict[str, Any]:
         name = request.runtime.name if request.runtime else self.default_runtime
-        rendered = plan.render(request, runtimes.get(self._home.runtimes, name), self._home)
+        plan = render_plan(request, runtimes.get_runtime(self._state.runtimes, name), self._state)
         keep = {"jobs": self._config.keep_finished, "days": self._config.keep_finished_days}
-        return {**rendered, "keep_finished": keep, "keep_environments": not self._config.cleanup_venv}
+        return {**plan, "keep_finished": keep, "keep_environments": not self._config.cleanup_venv}
 
-    def find(self, request: TrainJobRequest) -> Sequence[Found]:
-        found = (self._found(name) for name in self._home.job_names() if self._may_concern(name, request))
-        return [job for job in found if job is not None]
+    def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
+        names = [name for name in self._state.list_job_names() if _can_belong_to(name, request)]
+        return [job for name in names if (job := self._read_existing_job(name)) is not None]
 
-    def _may_concern(self, name: str, request: TrainJobRequest) -> bool:
-        """Say by its name alone whether a job can be the request's or its owner's, so that few of many are read."""
-        number = name.rpartition("-")[2]
-        attempt = int(number) if number.isdecimal() and request.owner else 0
-        return name in (request.attempt_name(), request.attempt_name(attempt))
-
-    def _found(self, name: str) -> Found | None:
-        folder = self._home.job(name)
+    def _read_existing_job(self, name: str) -> ExistingJob | None:
+        folder = self._state.job_folder(name)
         try:
-            record = observe.read(folder)
-            status = observe.observe(folder, self._ref(record)).status
-            request = observe.request(folder)
+            record = job_status.read_record(folder)
+            status = job_status.observe_job(folder, self._make_ref(record)).status
+            request = job_status.read_request(folder)
         except JobNotFoundError:
             return None
         except InvalidRequestError as error:
             raise ConflictError(f"TrainJob {name!r} exists, but {error}") from error
-        return Found(
+        return ExistingJob(
             name=name,
             status=status,
             fingerprint=request.fingerprint(),
@@ -112,223 +111,275 @@ class LocalProcessBackend(Backend):
             attempt=record.attempt,
         )
 
+    def _apply_decision(
+        self, request: TrainJobRequest, decision: Decision, before_create: Callable[[], None] | None
+    ) -> TrainJobRef:
+        if decision.action is Action.CREATE and decision.ended_attempts:
+            # Usually they have no processes. They have some if the supervisor and its guard were killed.
+            from trainer_core.backends.local import processes  # psutil costs 30 ms and is needed only here
+
+            processes.kill_job_processes([self.get_ref(name).uid for name in decision.ended_attempts])
+        return super()._apply_decision(request, decision, before_create)
+
     def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
-        plan_ = self.render(request)
-        for role, source in fetching_here.sources(request):
-            fetching_here.check_here(role, source)
-        _check_launcher(plan_)
-        record = Record(
+        plan = self.render(request)
+        for role, source in request.initializer_sources():
+            local_fetch.check_source_available(role, source)
+        _check_torchrun(plan)
+        record = JobRecord(
             uid=uuid.uuid4().hex,
             name=request.require_name(),
-            created=now_text(),
+            created=utc_timestamp(),
             attempt=attempt,
-            runtime=plan_["runtime"],
-            steps=[StepRecord(step["name"]) for step in plan_["steps"]],
+            runtime=plan["runtime"],
+            host=host.get_host_identity(),
+            steps=[StepRecord(step["name"]) for step in plan["steps"]],
         )
         try:
-            with self._home.staged() as staged:
-                _fill(staged, request, plan_, record)
-                self._launch(staged, record, request)
+            with self._state.stage_job() as staged:
+                _write_job(staged, request, plan, record)
+                self._start_supervisor(staged, record, request)
         except OSError as error:
             raise BackendUnavailableError(
-                f"TrainJob {record.name!r} could not be written under {self._home.path}: {error.strerror or error}; "
-                "nothing was created"
+                f"TrainJob {record.name!r} could not be written to {self._state.path}: {error.strerror or error}; "
+                "no job was created"
             ) from error
-        return self._ref(record)
+        return self._make_ref(record)
 
-    def _launch(self, staged: JobFolder, record: Record, request: TrainJobRequest) -> None:
-        """Start the supervisor and hear whether it made the staged folder the job."""
+    def _start_supervisor(self, staged: JobFolder, record: JobRecord, request: TrainJobRequest) -> None:
+        """Start the supervisor, and wait until it has renamed the staged folder to the folder of the job.
+
+        Raises:
+            NameTakenError: Another job has the name.
+            BackendUnavailableError: The supervisor did not start.
+        """
         secrets = {key: value.get_secret_value() for key, value in request.literal_secrets.items()}
-        command = [sys.executable, "-m", "trainer_core.backends.local.supervisor", str(staged.path)]
-        finished = subprocess.run(
-            command,
-            input=json.dumps(secrets),
-            capture_output=True,
-            # Python looks for modules where it is started: not where the submitter happens to stand.
-            cwd=self._home.path,
-            env=_supervisor_environment(),
-            start_new_session=True,
-            check=False,
-            text=True,
+        finished = start_supervisor(
+            "trainer_core.backends.local.supervisor",
+            [str(staged.path)],
+            stdin=json.dumps(secrets),
+            cwd=self._state.path,
+            environ=_supervisor_variables(),
         )
         answer = finished.stdout.strip()
         if answer == "taken":
             raise NameTakenError(record.name)
-        if answer != "created" and not self._exists(record):
-            reason = answer or (finished.stderr.strip().splitlines() or ["no answer"])[-1]
+        if answer != "created" and not self._was_created(record):
+            reason = answer or (finished.stderr.strip().splitlines() or ["no output"])[-1]
             raise BackendUnavailableError(
-                f"the supervisor of TrainJob {record.name!r} did not start: {reason}; nothing was created"
+                f"supervisor of TrainJob {record.name!r} did not start: {reason}; no job was created"
             )
 
-    def _exists(self, record: Record) -> bool:
-        """Whether a supervisor that gave no answer made the job all the same, and died then."""
+    def _was_created(self, record: JobRecord) -> bool:
+        """Return whether a supervisor that died without an answer had already created the job."""
         try:
-            return observe.read(self._home.job(record.name)).uid == record.uid
+            return job_status.read_record(self._state.job_folder(record.name)).uid == record.uid
         except TrainerError:
             return False
 
-    def request(self, ref: TrainJobRef) -> TrainJobRequest:
-        return observe.request(self._folder(ref))
+    def get_request(self, ref: TrainJobRef) -> TrainJobRequest:
+        return job_status.read_request(self._get_folder(ref))
 
-    def ref(self, name: str) -> TrainJobRef:
-        return self._ref(observe.read(_named(self._home, name)))
+    def get_ref(self, name: str) -> TrainJobRef:
+        return self._make_ref(job_status.read_record(_get_job_folder(self._state, name)))
 
     def observe(self, ref: TrainJobRef) -> Observation:
-        return observe.observe(_named(self._home_of(ref), ref.name), ref)
+        state = _get_state_folder(ref)
+        try:
+            return job_status.observe_job(_get_job_folder(state, ref.name), ref)
+        except JobNotFoundError:
+            job_status.check_same_folder(state, ref)
+            raise
 
     def logs(self, ref: TrainJobRef, step: str, follow: bool = False) -> Iterator[str]:
-        folder = self._folder(ref)
-        steps = [known.name for known in observe.read(folder).steps]
+        folder = self._get_folder(ref)
+        steps = _list_steps(folder)
         if step not in steps:
-            raise InvalidRequestError(f"TrainJob {ref.name!r} has no step {step!r}; it has {', '.join(steps)}")
-        return tailing.lines(folder, ref, step, follow)
+            raise InvalidRequestError(f"TrainJob {ref.name!r} has no step {step!r}; its steps are {', '.join(steps)}")
+        return logs.read_lines(folder, ref, step, follow)
 
-    def tail(self, ref: TrainJobRef, place: Mapping[str, Any], whole: bool = False, most: int = MOST) -> Tail:
-        folder = self._folder(ref)
-        lines: list[tuple[str, str]] = []
-        reached, complete = dict(place), True
-        for step in [known.name for known in observe.read(folder).steps]:
-            room = most - len(lines)
-            new, reached[step], all_ = tailing.some(folder, ref, step, int(place.get(step, 0)), room, whole)
-            lines += [(step, line) for line in new]
-            complete = complete and all_
-        return Tail(lines, reached, complete)
+    def tail(
+        self, ref: TrainJobRef, cursor: Mapping[str, Any], job_ended: bool = False, max_lines: int = MAX_LOG_LINES
+    ) -> LogChunk:
+        folder = self._get_folder(ref)
+
+        def read_step(step: str, offset: int | None, limit: int) -> tuple[list[str], int, bool]:
+            return logs.tail_lines(folder, ref, step, offset or 0, limit, job_ended)
+
+        return tail_steps(_list_steps(folder), cursor, max_lines, read_step)
 
     def events(self, ref: TrainJobRef) -> list[Event]:
-        return observe.events(self._folder(ref).events, ref.name)
+        return read_events(self._get_folder(ref).events, ref.name)
 
     def suspend(self, ref: TrainJobRef) -> None:
-        self._wish(ref, suspend=True)
+        self._set_desired(ref, suspend=True)
 
     def resume(self, ref: TrainJobRef) -> None:
-        self._wish(ref, suspend=False)
+        self._set_desired(ref, suspend=False)
 
-    def cancel(self, ref: TrainJobRef, because: Diagnosis | None = None) -> None:
+    def cancel(self, ref: TrainJobRef, diagnosis: Diagnosis | None = None) -> None:
         try:
-            self._wish(ref, cancel=True, because=because.model_dump(mode="json") if because else None)
-            end = time.monotonic() + _CANCEL_SECONDS
-            while self.observe(ref).outcome is None and time.monotonic() < end:
-                time.sleep(_LOOK_SECONDS)
-            if self.observe(ref).outcome is None:
-                self._end_by_force(ref)
+            self._set_desired(ref, cancel=True, because=diagnosis.model_dump(mode="json") if diagnosis else None)
+            deadline = time.monotonic() + _CANCEL_SECONDS
+            while self.observe(ref).outcome is None and time.monotonic() < deadline:
+                time.sleep(_POLL_SECONDS)
+            if not job_status.read_record(self._get_folder(ref)).is_finished:
+                # The supervisor is stopped or dead, and so did not end the processes of the job.
+                self._kill(ref)
         except JobNotFoundError:
             return
 
-    def _end_by_force(self, ref: TrainJobRef) -> None:
-        """End a supervisor that does not answer, and what it started."""
-        from trainer_core.backends.local import processes  # psutil costs 30 ms that only this needs
+    def _kill(self, ref: TrainJobRef) -> None:
+        """Kill the supervisor and every process of a job."""
+        from trainer_core.backends.local import processes  # psutil costs 30 ms and is needed only here
 
-        folder = self._folder(ref)
-        supervisor = observe.read(folder).supervisor
-        if supervisor and folder.supervised():
-            processes.kill(supervisor)
-        processes.end_all(ref.uid)
+        folder = self._get_folder(ref)
+        record = job_status.read_record(folder)
+        if record.supervisor and folder.is_supervised():
+            job_status.check_signals_possible(record, folder)
+            processes.kill_process(record.supervisor)
+            deadline = time.monotonic() + _EXIT_SECONDS
+            while folder.is_supervised() and time.monotonic() < deadline:
+                time.sleep(_POLL_SECONDS)
+        processes.kill_job_processes([ref.uid])
 
     def delete(self, ref: TrainJobRef) -> None:
         self.cancel(ref)
         with suppress(JobNotFoundError):
-            # The supervisor of a job that has ended looks after old jobs and leaves.
-            end = time.monotonic() + _LEAVE_SECONDS
-            while self._folder(ref).supervised() and time.monotonic() < end:
-                time.sleep(_LOOK_SECONDS)
-            self._end_by_force(ref)
-            # Asked again: another deleter may have been faster, and the name have passed to a new job.
-            self._home_of(ref).discard(self._folder(ref))
+            # After the end of its job, the supervisor removes old jobs and exits.
+            deadline = time.monotonic() + _EXIT_SECONDS
+            while self._get_folder(ref).is_supervised() and time.monotonic() < deadline:
+                time.sleep(_POLL_SECONDS)
+            self._kill(ref)
+            with self._lock_job(ref) as folder:
+                _get_state_folder(ref).remove_job(folder)
 
     def get_job(self, name: str) -> TrainJob:
-        ref = self.ref(name)
-        return observe.train_job(self._home.job(name), ref)
+        ref = self.get_ref(name)
+        return job_status.read_train_job(self._state.job_folder(name), ref)
 
     def list_jobs(self) -> list[TrainJob]:
         jobs = []
-        for name in self._home.job_names():
+        for name in self._state.list_job_names():
             try:
                 jobs.append(self.get_job(name))
             except (TrainerError, OSError, ValueError) as error:
-                _log.warning("job %r is left out of the list: %s", name, error)
+                _log.warning("TrainJob %r is not listed: %s", name, error)
         return sorted(jobs, key=lambda job: job.creation_timestamp, reverse=True)
 
     def list_runtimes(self) -> list[Runtime]:
-        return [runtime.public() for runtime in runtimes.list_all(self._home.runtimes)]
+        return [runtime.to_public() for runtime in runtimes.list_runtimes(self._state.runtimes)]
 
     def get_runtime(self, name: str) -> Runtime:
-        return runtimes.get(self._home.runtimes, name).public()
+        return runtimes.get_runtime(self._state.runtimes, name).to_public()
 
     def get_runtime_packages(self, runtime: Runtime) -> list[str]:
-        runtimes.get(self._home.runtimes, runtime.name)
-        return sorted(
-            {f"{found.metadata['Name']}=={found.version}" for found in metadata.distributions()}, key=str.lower
-        )
+        runtimes.get_runtime(self._state.runtimes, runtime.name)
+        return list_interpreter_packages()
 
-    def _ref(self, record: Record) -> TrainJobRef:
-        return TrainJobRef(self.name, str(self._home.path), record.name, record.uid)
+    def _make_ref(self, record: JobRecord) -> TrainJobRef:
+        return job_status.make_ref(self._state, record)
 
-    def _home_of(self, ref: TrainJobRef) -> Home:
-        """A ref says where its job lies, whatever home this backend was made with."""
-        return Home(Path(ref.namespace))
+    def _get_folder(self, ref: TrainJobRef) -> JobFolder:
+        """Return the folder of the job of a ref.
 
-    def _folder(self, ref: TrainJobRef) -> JobFolder:
-        folder = _named(self._home_of(ref), ref.name)
-        observe.check_is(folder, ref)
+        Raises:
+            JobNotFoundError: The job was deleted.
+            JobElsewhereError: The job lives in a folder of another host that has the same path.
+        """
+        state = _get_state_folder(ref)
+        folder = _get_job_folder(state, ref.name)
+        try:
+            job_status.check_uid(folder, ref)
+        except JobNotFoundError:
+            job_status.check_same_folder(state, ref)
+            raise
         return folder
 
-    def _wish(self, ref: TrainJobRef, **wish: Any) -> None:
-        """Write down what is wanted and tell the supervisor, if the job has not ended."""
-        folder = self._folder(ref)
-        record = observe.read(folder)
-        if record.ended or not folder.supervised():
-            return
-        write_json(folder.desired, {**_desired(folder), **wish})
+    @contextmanager
+    def _lock_job(self, ref: TrainJobRef) -> Iterator[JobFolder]:
+        """Keep other processes from changing the desired state of a job or removing it, and return its folder.
+
+        Raises:
+            JobNotFoundError: The job was deleted.
+        """
+        folder = self._get_folder(ref)
+        try:
+            with folder.lock_desired():
+                # Checked again: another process may have deleted the job, and a new job may have its name.
+                job_status.check_uid(folder, ref)
+                yield folder
+        except FileNotFoundError as error:
+            raise job_status.job_not_found(ref.name, folder.path.parent) from error
+
+    def _set_desired(self, ref: TrainJobRef, **desired: Any) -> None:
+        """Write the desired state and notify the supervisor. Does nothing for a job that has ended or is cancelled."""
+        with self._lock_job(ref) as folder:
+            record = job_status.read_record(folder)
+            current = folder.read_desired()
+            if record.is_finished or (not folder.is_supervised() and job_status.has_reliable_lock(record)):
+                return
+            job_status.check_signals_possible(record, folder)
+            # A cancellation is final: suspend and resume do not replace it.
+            if current.get("cancel") or not folder.is_supervised():
+                return
+            write_json(folder.desired, {**current, **desired})
         if record.supervisor:
             with suppress(ProcessLookupError):
                 os.kill(record.supervisor, signal.SIGUSR1)
 
 
-def _named(home: Home, name: str) -> JobFolder:
-    """The folder of a job. Never a path: a name such as '' or '../other' would lead out of the home."""
+def _get_state_folder(ref: TrainJobRef) -> StateFolder:
+    """Return the state folder that contains the job of a ref; not always the one this backend is configured with."""
+    return StateFolder(Path(ref.namespace))
+
+
+def _get_job_folder(state: StateFolder, name: str) -> JobFolder:
+    """Return the folder of a job. The name is validated: '' or '../other' would lead out of the state folder."""
     try:
-        return home.job(naming.validate_name(name))
+        return state.job_folder(naming.validate_name(name))
     except ValueError:
-        raise observe.no_such_job(name, home.jobs) from None
+        raise job_status.job_not_found(name, state.jobs) from None
 
 
-def _fill(staged: JobFolder, request: TrainJobRequest, plan_: dict[str, Any], record: Record) -> None:
-    """Write everything of a job but its running."""
-    staged.make_folders()
+def _list_steps(folder: JobFolder) -> list[str]:
+    return [step.name for step in job_status.read_record(folder).steps]
+
+
+def _can_belong_to(name: str, request: TrainJobRequest) -> bool:
+    """Decide by its name whether a job can be an attempt of the request, so that other jobs are not read."""
+    number = name.rpartition("-")[2]
+    attempt = int(number) if number.isdecimal() and request.owner else 0
+    return name in (request.get_attempt_name(), request.get_attempt_name(attempt))
+
+
+def _write_job(staged: JobFolder, request: TrainJobRequest, plan: dict[str, Any], record: JobRecord) -> None:
+    staged.create_folders()
     write_json(staged.request, request.to_dict())
-    write_json(staged.plan, plan_)
+    write_json(staged.plan, plan)
     write_json(staged.status, record.to_dict())
-    staged.make_reserve()
-    packaging.ship(staged.code)
+    staged.allocate_reserve()
+    serializer.ship(staged.code)
     if request.trainer is not None and request.trainer.code is not None:
         write_json(staged.payload, request.trainer.code.model_dump(mode="json"))
 
 
-def _check_launcher(plan_: dict[str, Any]) -> None:
-    """Without packages of its own a job runs in this interpreter: torchrun must be here."""
-    uses_torchrun = any("torch.distributed.run" in step["command"] for step in plan_["steps"])
-    if uses_torchrun and plan_["environment"] is None and find_spec("torch") is None:
-        raise BackendUnavailableError(
-            f"runtime {plan_['runtime']!r} needs torch, which {sys.executable} has not: install "
-            "'trainjob-workflows[torch]', or use the runtime 'python'"
-        )
+def _check_torchrun(plan: dict[str, Any]) -> None:
+    """Check that this interpreter has torch if the job runs torchrun in it.
+
+    Raises:
+        BackendUnavailableError: torch is not installed.
+    """
+    uses_torchrun = any("torch.distributed.run" in step["command"] for step in plan["steps"])
+    if uses_torchrun and plan["environment"] is None and find_spec("torch") is None:
+        what = f"runtime {plan['runtime']!r} (in {sys.executable})"
+        raise BackendUnavailableError(f"{missing_extra(what, 'torch', 'torch')}, or use the runtime 'python'")
 
 
-def _supervisor_environment() -> dict[str, str]:
-    """The job's environment is the submitter's, without what a job that submits has from its own backend."""
-    env = {
-        key: value
-        for key, value in os.environ.items()
-        if key not in _OF_ONE_JOB and not key.startswith(_OF_ONE_JOB_BEGINNINGS)
+def _supervisor_variables() -> dict[str, str]:
+    """Return the variables of this process without those that belong to the job it may itself run in."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _JOB_VARIABLES and not name.startswith(_JOB_VARIABLE_PREFIXES)
     }
-    root = str(Path(__file__).parents[3])
-    search = [str(Path(entry).absolute()) for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    env["PYTHONPATH"] = os.pathsep.join([root, *search])
-    return env
-
-
-def _desired(folder: JobFolder) -> dict[str, Any]:
-    try:
-        return dict(read_json(folder.desired))
-    except (FileNotFoundError, ValueError):
-        return {}

@@ -1,7 +1,7 @@
-"""Virtual environments by what is installed in them, built once and shared by jobs.
+"""Virtual environments for ``packages_to_install``, built once for each list of packages and shared by jobs.
 
-An environment sees the packages of the interpreter that runs the backend and adds the job's own on top, as a
-container's `pip install` adds to its image. A marker written last says that it is whole.
+An environment adds the packages to those of the interpreter that runs the backend. A marker file is written last; an
+environment without it is incomplete and is built again.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import time
-import venv
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from importlib.util import find_spec
@@ -23,71 +21,86 @@ from typing import IO, Any
 
 from filelock import FileLock
 
-__all__ = ["BuildFailedError", "build", "interpreter", "key", "remove_unused"]
+from trainer_core.node.packages import create_virtualenv
+
+__all__ = [
+    "EnvironmentBuildError",
+    "build_environment",
+    "environment_key",
+    "get_interpreter",
+    "remove_environments",
+]
 
 _MARKER = "trainjob-ready"
 
 
-class BuildFailedError(Exception):
-    """Installing the packages failed; nothing is left of the environment."""
+class EnvironmentBuildError(Exception):
+    """The packages could not be installed. The incomplete environment was removed."""
 
 
-def key(packages: Sequence[str], index_urls: Sequence[str]) -> str:
-    """Name the environment that holds these packages over this interpreter."""
-    facts = [sys.version, sys.prefix, sorted(packages), list(index_urls)]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+def environment_key(packages: Sequence[str], index_urls: Sequence[str]) -> str:
+    """Return the folder name of the environment with these packages for this interpreter."""
+    inputs = [sys.version, sys.prefix, sorted(packages), list(index_urls)]
+    return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:24]
 
 
-def interpreter(environments: Path, wanted: dict[str, Any] | None) -> Path:
-    """Return the Python that a job runs with: the cached environment's, or the one that runs now."""
-    if wanted is None:
-        return Path(sys.executable)
-    return environments / key(wanted["packages"], wanted["index_urls"]) / "bin" / "python"
-
-
-def build(environments: Path, wanted: dict[str, Any], log: IO[bytes], marks: Mapping[str, str]) -> None:
-    """Make the environment if it is not there; concurrent builders wait for the first.
+def get_interpreter(environments: Path, spec: dict[str, Any] | None) -> Path:
+    """Return the path of the Python interpreter of a job.
 
     Args:
-        environments: The folder of all environments.
-        wanted: ``packages`` and ``index_urls``.
-        log: Where the installer's output goes.
-        marks: Environment variables by which the installer is found when the job has to end.
+        environments: Folder of all environments.
+        spec: ``packages`` and ``index_urls``; None for a job that runs in this interpreter.
+    """
+    if spec is None:
+        return Path(sys.executable)
+    return environments / environment_key(spec["packages"], spec["index_urls"]) / "bin" / "python"
+
+
+def build_environment(environments: Path, spec: dict[str, Any], log: IO[bytes], process_env: Mapping[str, str]) -> None:
+    """Build an environment unless it exists. Of several concurrent builders, one builds and the others wait.
+
+    Args:
+        environments: Folder of all environments.
+        spec: ``packages`` and ``index_urls``.
+        log: Receives the output of the installer.
+        process_env: Additional environment variables of the installer; the job's uid, so that cancelling the job
+            ends the installer.
 
     Raises:
-        BuildFailedError: The installer failed.
+        EnvironmentBuildError: The installer failed.
     """
-    name = key(wanted["packages"], wanted["index_urls"])
-    folder = environments / name
-    with FileLock(environments / f"{name}.lock", mode=0o600):
+    key = environment_key(spec["packages"], spec["index_urls"])
+    folder = environments / key
+    with FileLock(environments / f"{key}.lock", mode=0o600):
         if (folder / _MARKER).exists():
-            # Says when it was last wanted.
+            # The modification time of the marker is the time of the last use.
             (folder / _MARKER).touch()
             return
         shutil.rmtree(folder, ignore_errors=True)
         try:
-            _install(folder, wanted["packages"], wanted["index_urls"], log, {**os.environ, **marks})
+            _install(folder, spec["packages"], spec["index_urls"], log, {**os.environ, **process_env})
             (folder / _MARKER).touch(mode=0o600)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
 
-def remove_unused(environments: Path, needed: Set[str], older_than: float) -> None:
-    """Remove the environments that no job needs.
+def remove_environments(environments: Path, in_use: Set[str], min_age: float) -> None:
+    """Remove the environments that no job uses.
 
     Args:
-        environments: The folder of all environments.
-        needed: Keys of those that jobs refer to.
-        older_than: Seconds since an environment was last wanted; a job that is just being made is not listed yet.
+        environments: Folder of all environments.
+        in_use: Keys of the environments that jobs refer to.
+        min_age: Minimum number of seconds since the last use. Protects the environment of a job that is being
+            created and is not listed yet.
     """
     for marker in environments.glob(f"*/{_MARKER}"):
         folder = marker.parent
-        if folder.name in needed:
+        if folder.name in in_use:
             continue
+        # FileNotFoundError: another process removed the environment meanwhile.
         with FileLock(environments / f"{folder.name}.lock", mode=0o600), suppress(FileNotFoundError):
-            # Gone already where another one has removed it in the meantime.
-            if time.time() - marker.stat().st_mtime > older_than:
+            if time.time() - marker.stat().st_mtime > min_age:
                 marker.unlink()
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -96,42 +109,33 @@ def _install(
     folder: Path, packages: Sequence[str], index_urls: Sequence[str], log: IO[bytes], env: Mapping[str, str]
 ) -> None:
     uv = shutil.which("uv")
-    venv.create(folder, symlinks=True, with_pip=not uv and find_spec("pip") is None)
-    _show_packages_of_this_interpreter(folder)
+    create_virtualenv(folder, with_pip=not uv and find_spec("pip") is None)
     python = folder / "bin" / "python"
     command = [uv, "pip", "install", "--python", str(python)] if uv else [str(python), "-m", "pip", "install"]
-    local = env.get("PIP_FIND_LINKS")
+    find_links = env.get("PIP_FIND_LINKS")
     finished = subprocess.run(
-        # pip reads its own environment; uv does not.
-        [*command, *(["--find-links", local] if uv and local else []), *packages],
+        # pip reads PIP_FIND_LINKS itself; uv does not.
+        [*command, *(["--find-links", find_links] if uv and find_links else []), *packages],
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
-        env={**env, **_indexes(index_urls, env)},
+        env={**env, **_index_variables(index_urls, env)},
         check=False,
     )
     if finished.returncode != 0:
-        raise BuildFailedError(f"installing {', '.join(packages)} failed with exit code {finished.returncode}")
+        raise EnvironmentBuildError(f"installing {', '.join(packages)} failed with exit code {finished.returncode}")
 
 
-def _indexes(index_urls: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
-    """Tell pip and uv the indexes by their environment: arguments can be read by everybody, and URLs hold passwords."""
-    names = {"PIP_INDEX_URL": "UV_INDEX_URL", "PIP_EXTRA_INDEX_URL": "UV_EXTRA_INDEX_URL"}
-    found = {uvs: env[pips] for pips, uvs in names.items() if pips in env and uvs not in env}
+def _index_variables(index_urls: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that set the package indexes of pip and uv.
+
+    Variables instead of arguments: index URLs can contain passwords, and every user of the machine can read arguments.
+    """
+    uv_names = {"PIP_INDEX_URL": "UV_INDEX_URL", "PIP_EXTRA_INDEX_URL": "UV_EXTRA_INDEX_URL"}
+    variables = {uv: env[pip] for pip, uv in uv_names.items() if pip in env and uv not in env}
     first, *rest = index_urls or [""]
     if first:
-        found.update(PIP_INDEX_URL=first, UV_DEFAULT_INDEX=first)
+        variables.update(PIP_INDEX_URL=first, UV_DEFAULT_INDEX=first)
     if rest:
-        found.update(PIP_EXTRA_INDEX_URL=" ".join(rest), UV_EXTRA_INDEX_URL=" ".join(rest))
-    return found
-
-
-def _show_packages_of_this_interpreter(folder: Path) -> None:
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    site = folder / "lib" / version / "site-packages"
-    paths = dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *_extra_paths()))
-    (site / "trainjob-base.pth").write_text("\n".join(paths) + "\n", encoding="utf-8")
-
-
-def _extra_paths() -> list[str]:
-    return [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+        variables.update(PIP_EXTRA_INDEX_URL=" ".join(rest), UV_EXTRA_INDEX_URL=" ".join(rest))
+    return variables

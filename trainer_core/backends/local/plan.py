@@ -1,7 +1,7 @@
-"""request + runtime → the plan of a local job: which processes, with which arguments and environment. Pure.
+"""Renders the plan of a local job from its request and runtime: processes, arguments and environment. Pure.
 
-The plan is what the supervisor carries out; nothing is decided after it, but the port of the rendezvous, which
-must be free at the moment it is used.
+The supervisor executes the plan as it is. Only the rendezvous port is chosen later, because it must be free at that
+moment.
 """
 
 from __future__ import annotations
@@ -9,127 +9,126 @@ from __future__ import annotations
 from typing import Any
 
 from trainer_core import resources
-from trainer_core.backends import fetching_here
-from trainer_core.backends.local.files import Home, JobFolder
+from trainer_core.backends import local_fetch
+from trainer_core.backends.local.job_store import JobFolder, StateFolder
 from trainer_core.backends.local.runtimes import LocalRuntime
 from trainer_core.errors import InvalidRequestError, UnsupportedError
-from trainer_core.fetching.settings import PREFIX
-from trainer_core.inside import contract
+from trainer_core.fetch.settings import ENV_PREFIX
+from trainer_core.k8s.runtimes import RESERVED_ENV
+from trainer_core.node import env
 from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequest
+from trainer_core.validation import check_reserved_env
 
-__all__ = ["BOOTSTRAP", "render"]
+__all__ = ["BOOTSTRAP", "render_plan"]
 
-#: Where the program of every node process lies in the job's code folder.
-BOOTSTRAP = "trainer_core/inside/bootstrap.py"
-#: The supervisor puts the interpreter of the job's environment in its place.
+#: Path of the program of every node process, relative to the code folder of the job.
+BOOTSTRAP = "trainer_core/node/bootstrap.py"
+#: Placeholder; the supervisor replaces it by the interpreter of the job's environment.
 _PYTHON = "python"
-_RESERVED = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
 
 
-def render(request: TrainJobRequest, runtime: LocalRuntime, home: Home) -> dict[str, Any]:
+def render_plan(request: TrainJobRequest, runtime: LocalRuntime, state: StateFolder) -> dict[str, Any]:
     """Return the plan.
 
     Args:
-        request: A named request.
-        runtime: Its runtime.
-        home: The state folder; the plan holds absolute paths in it.
+        request: A request with a name.
+        runtime: The runtime of the request.
+        state: The state folder. The plan contains absolute paths inside it.
 
     Raises:
-        UnsupportedError: Local processes cannot do what is asked for.
-        InvalidRequestError: The request asks for nothing, or sets what the launcher sets.
+        UnsupportedError: Local processes do not support something in the request.
+        InvalidRequestError: The request has no work to do, or sets a variable that the launcher sets.
     """
-    _check(request)
-    folder = home.job(request.require_name())
-    steps = [_initializer(role, source, folder, home) for role, source in fetching_here.sources(request)]
-    steps += _nodes(request.trainer, runtime, folder) if request.trainer else []
+    _check_request(request)
+    folder = state.job_folder(request.require_name())
+    steps = [_render_initializer(role, source, folder, state) for role, source in request.initializer_sources()]
+    steps += _render_nodes(request.trainer, runtime, folder) if request.trainer else []
     return {
         "version": 1,
         "runtime": runtime.name if request.trainer else None,
         "steps": steps,
-        "environment": _environment(request.trainer),
+        "environment": _render_environment(request.trainer),
         "active_deadline_seconds": request.active_deadline_seconds,
         "suspend": request.suspend,
     }
 
 
-def _check(request: TrainJobRequest) -> None:
+def _check_request(request: TrainJobRequest) -> None:
     trainer = request.trainer
-    if trainer is None and not fetching_here.sources(request):
-        raise InvalidRequestError(
-            "the request has neither a trainer nor an initializer; local processes have nothing to run"
-        )
+    if trainer is None and not request.initializer_sources():
+        raise InvalidRequestError("the request has nothing to run; set a trainer, an initializer or both")
     if trainer is not None and trainer.kind == "container":
         raise UnsupportedError(
-            "CustomTrainerContainer runs an image, which local processes cannot; give a CustomTrainer with a function, "
-            "or use the container or kubernetes backend"
+            "CustomTrainerContainer runs an image, which the local backend cannot do; use a CustomTrainer with a "
+            "function, or the container or kubernetes backend"
         )
     if trainer is not None and trainer.kind == "builtin":
         raise UnsupportedError("BuiltinTrainer needs the image of its recipe; use the kubernetes backend")
     if request.patches:
-        raise UnsupportedError(
-            "RuntimePatch changes pods, which local processes have not; leave it out on this backend"
-        )
-    if request.cluster_only():
-        raise UnsupportedError(f"{', '.join(request.cluster_only())}: only a cluster has that; leave it out")
+        raise UnsupportedError("RuntimePatch changes pods, and the local backend has none; remove the option")
+    if request.list_kubernetes_fields():
+        raise UnsupportedError(f"{', '.join(request.list_kubernetes_fields())}: needs a Kubernetes cluster; remove it")
     if trainer is not None:
-        reserved = sorted(set(trainer.env) & set(_RESERVED))
-        if reserved:
-            raise InvalidRequestError(f"trainer.env must not set {', '.join(reserved)}: the launcher sets it")
+        check_reserved_env("trainer.env", trainer.env, RESERVED_ENV["torch"].__contains__, "torchrun")
 
 
-def _initializer(role: str, source: InitializerSource, folder: JobFolder, home: Home) -> dict[str, Any]:
-    fetching_here.check_supported(role, source)
+def _render_initializer(role: str, source: InitializerSource, folder: JobFolder, state: StateFolder) -> dict[str, Any]:
+    local_fetch.check_source_supported(role, source)
     name = f"{role}-initializer"
-    told = fetching_here.variables(role, source)
-    told.update(CACHE=str(home.cache / role), TARGET=str(folder.workspace / role), PRIVATE="1")
-    env = {PREFIX + key: value for key, value in told.items()}
-    env[contract.TERMINATION_LOG] = str(folder.termination(name))
-    return {"name": name, "kind": "initializer", "command": [_PYTHON, "-m", "trainer_core.fetching"], "env": env}
+    variables = local_fetch.get_fetch_variables(role, source)
+    variables.update(CACHE=str(state.cache / role), TARGET=str(folder.workspace / role), PRIVATE="1")
+    step_env = {ENV_PREFIX + key: value for key, value in variables.items()}
+    step_env[env.TERMINATION_LOG] = str(folder.termination_path(name))
+    return {"name": name, "kind": "initializer", "command": [_PYTHON, "-m", "trainer_core.fetch"], "env": step_env}
 
 
-def _nodes(trainer: TrainerRequest, runtime: LocalRuntime, folder: JobFolder) -> list[dict[str, Any]]:
-    count = trainer.num_nodes or runtime.num_nodes
+def _render_nodes(trainer: TrainerRequest, runtime: LocalRuntime, folder: JobFolder) -> list[dict[str, Any]]:
+    num_nodes = trainer.num_nodes or runtime.num_nodes
     if runtime.framework != "torch" and (trainer.num_proc_per_node or 1) > 1:
         raise UnsupportedError(
-            f"runtime {runtime.name!r} starts one process for each node, not num_proc_per_node="
+            f"runtime {runtime.name!r} starts one process on each node, not num_proc_per_node="
             f"{trainer.num_proc_per_node}; use torch-distributed, or more nodes"
         )
-    processes = trainer.num_proc_per_node or _processes(trainer)
-    return [_node(rank, count, processes, trainer, runtime, folder) for rank in range(count)]
+    num_processes = trainer.num_proc_per_node or _default_num_processes(trainer)
+    return [_render_node(rank, num_nodes, num_processes, trainer, runtime, folder) for rank in range(num_nodes)]
 
 
-def _node(
-    rank: int, count: int, processes: int, trainer: TrainerRequest, runtime: LocalRuntime, folder: JobFolder
+def _render_node(
+    rank: int, num_nodes: int, num_processes: int, trainer: TrainerRequest, runtime: LocalRuntime, folder: JobFolder
 ) -> dict[str, Any]:
-    env = {
+    name = f"node-{rank}"
+    step_env = {
         **runtime.env,
         **trainer.env,
-        "TRAINJOB_PAYLOAD": str(folder.payload),
-        "TRAINJOB_TERMINATION_LOG": str(folder.termination(f"node-{rank}")),
-        "TRAINJOB_DATASET_PATH": str(folder.workspace / "dataset"),
-        "TRAINJOB_MODEL_PATH": str(folder.workspace / "model"),
-        "TRAINJOB_OUTPUT_PATH": str(folder.workspace / "output"),
+        env.PAYLOAD: str(folder.payload),
+        env.TERMINATION_LOG: str(folder.termination_path(name)),
+        env.DATASET_PATH: str(folder.workspace / "dataset"),
+        env.MODEL_PATH: str(folder.workspace / "model"),
+        env.OUTPUT_PATH: str(folder.workspace / "output"),
     }
     if trainer.result_uri:
-        env["TRAINJOB_RESULT_URI"] = trainer.result_uri
+        step_env[env.RESULT_URI] = trainer.result_uri
     bootstrap = str(folder.code / BOOTSTRAP)
     if runtime.framework != "torch":
-        env.update(RANK=str(rank), WORLD_SIZE=str(count))
-        return {"name": f"node-{rank}", "kind": "node", "command": [_PYTHON, bootstrap], "env": env}
-    env.update(PET_NNODES=str(count), PET_NPROC_PER_NODE=str(processes), PET_NODE_RANK=str(rank))
-    env.update(PET_MASTER_ADDR="127.0.0.1")
-    env.setdefault("OMP_NUM_THREADS", "1")
+        step_env.update(RANK=str(rank), WORLD_SIZE=str(num_nodes))
+        return {"name": name, "kind": "node", "command": [_PYTHON, bootstrap], "env": step_env}
+    step_env.update(PET_NNODES=str(num_nodes), PET_NPROC_PER_NODE=str(num_processes), PET_NODE_RANK=str(rank))
+    step_env.update(PET_MASTER_ADDR="127.0.0.1")
+    step_env.setdefault("OMP_NUM_THREADS", "1")
     command = [_PYTHON, "-m", "torch.distributed.run", bootstrap]
-    return {"name": f"node-{rank}", "kind": "node", "command": command, "env": env}
+    return {"name": name, "kind": "node", "command": command, "env": step_env}
 
 
-def _processes(trainer: TrainerRequest) -> int:
-    """Trainer's rule for torch: one for each device, else one for each whole cpu, at least one (specs.md A7)."""
-    device = resources.device(trainer.resources_per_node or {})
+def _default_num_processes(trainer: TrainerRequest) -> int:
+    """Return the number of torch processes of a node: one for each device, else one for each whole CPU, at least one.
+
+    Kubeflow Trainer computes ``PET_NPROC_PER_NODE`` in the same way for ``numProcPerNode: auto``.
+    """
+    device = resources.detect_device(trainer.resources_per_node or {})
     return max(1, int(resources.parse_quantity(device[1]))) if device else 1
 
 
-def _environment(trainer: TrainerRequest | None) -> dict[str, Any] | None:
+def _render_environment(trainer: TrainerRequest | None) -> dict[str, Any] | None:
     if trainer is None or not trainer.packages:
         return None
     return {"packages": sorted(set(trainer.packages)), "index_urls": list(trainer.pip_index_urls)}

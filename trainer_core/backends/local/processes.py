@@ -1,6 +1,6 @@
-"""Every process of a job, found by the mark in its environment, and ended.
+"""Finds and kills the processes of a job by an environment variable that each of them inherits.
 
-The mark is inherited by whatever a process starts, so a child that left its session or lost its parent is found too.
+A child that left the session of its parent, or lost its parent, still has the variable.
 """
 
 from __future__ import annotations
@@ -8,69 +8,68 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 import psutil
 
-__all__ = ["MARK", "end_all", "kill", "signal_group"]
+from trainer_core.node import env
 
-#: Environment variable that every process of a job carries; its value is the job's uid.
-MARK = "TRAINJOB_UID"
-_TERMINATE_SECONDS = 3.0
-_ROUNDS = 10
-_LOOK_SECONDS = 0.01
+__all__ = ["kill_job_processes", "kill_process", "signal_group"]
+
+_KILL_SECONDS = 3.0
+_MAX_ROUNDS = 10
+_POLL_SECONDS = 0.01
 
 
 def signal_group(pid: int, number: signal.Signals) -> None:
-    """Send a signal to a step's process group; gone already is fine."""
+    """Send a signal to the process group of a step. If the group does not exist, this succeeds."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
 
 
-def end_all(uid: str) -> None:
-    """Kill every process of a job and wait until none is left.
+def kill_process(pid: int) -> None:
+    """Kill one process. If it does not exist, this succeeds."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
-    Repeated, because a process may start another while it is looked for.
+
+def kill_job_processes(uids: Collection[str]) -> None:
+    """Kill every process of some jobs and wait until they have ended.
+
+    The search is repeated, because a process may start another one during the search.
+
+    Args:
+        uids: Uids of the jobs.
     """
-    for _ in range(_ROUNDS):
-        found = _of_job(uid)
-        if not found:
+    for _ in range(_MAX_ROUNDS):
+        processes = [process for process in psutil.process_iter() if _read_job_uid(process) in uids]
+        if not processes:
             return
-        for process in found:
+        for process in processes:
             with suppress(psutil.Error):
                 process.kill()
-        _wait(found)
+        _wait_for_end(processes)
 
 
-def _wait(processes: Sequence[psutil.Process]) -> None:
-    """Wait until the processes have ended; not until somebody has taken notice, which in a container may be nobody."""
-    end = time.monotonic() + _TERMINATE_SECONDS
-    while not all(_has_ended(process) for process in processes) and time.monotonic() < end:
-        time.sleep(_LOOK_SECONDS)
+def _wait_for_end(processes: Sequence[psutil.Process]) -> None:
+    """Wait until the processes are dead. Zombies count as dead: in a container, there may be no parent to reap them."""
+    deadline = time.monotonic() + _KILL_SECONDS
+    while not all(_is_dead(process) for process in processes) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
 
 
-def _has_ended(process: psutil.Process) -> bool:
+def _is_dead(process: psutil.Process) -> bool:
     try:
         return bool(process.status() == psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return True
 
 
-def _of_job(uid: str) -> list[psutil.Process]:
-    return [process for process in psutil.process_iter() if _mark(process) == uid]
-
-
-def _mark(process: psutil.Process) -> str | None:
+def _read_job_uid(process: psutil.Process) -> str | None:
     if process.pid == os.getpid():
         return None
     try:
-        return process.environ().get(MARK) if process.status() != psutil.STATUS_ZOMBIE else None
+        return process.environ().get(env.UID) if process.status() != psutil.STATUS_ZOMBIE else None
     except (psutil.Error, OSError):
         return None
-
-
-def kill(pid: int) -> None:
-    """Kill one process; gone already is fine."""
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)

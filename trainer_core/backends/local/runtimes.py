@@ -1,37 +1,38 @@
-"""Runtimes of the local backend: files in the shape of a ClusterTrainingRuntime.
+"""Runtimes of the local backend: files in the format of a ClusterTrainingRuntime.
 
-The packaged ones are ``torch-distributed`` and ``python``; those in ``<home>/runtimes`` come first.
+The package contains ``torch-distributed`` and ``python``. Files in ``<home>/runtimes`` take precedence.
 """
 
 from __future__ import annotations
 
-import logging
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from trainer_core import checks
+from trainer_core import validation
+from trainer_core.backends.runtime_files import list_runtime_files, parse_runtimes, warn_skipped
 from trainer_core.errors import RuntimeNotFoundError
+from trainer_core.k8s.runtimes import FRAMEWORK_LABEL, NODE
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
-__all__ = ["LocalRuntime", "get", "list_all"]
+__all__ = ["LocalRuntime", "get_runtime", "list_runtimes"]
 
-_log = logging.getLogger(__name__)
 _PACKAGED = Path(__file__).parent / "runtimes"
-_FRAMEWORK = "trainer.kubeflow.org/framework"
 
 
 @dataclass(frozen=True)
 class LocalRuntime:
-    """What the local backend reads from a runtime.
+    """The fields of a runtime that the local backend uses.
 
     Attributes:
-        name: Its name.
-        framework: Its framework label; ``torch`` is started by torchrun, everything else by the interpreter.
-        num_nodes: Nodes of a job that does not say.
-        env: Environment of its ``node`` container; entries with ``valueFrom`` have no meaning here.
+        name: Name of the runtime.
+        framework: Value of the label ``trainer.kubeflow.org/framework``. ``torch`` is started with torchrun, all
+            others with the Python interpreter.
+        num_nodes: Default number of nodes (``spec.mlPolicy.numNodes``).
+        env: Environment variables of the container ``node``. Entries with ``valueFrom`` are ignored.
     """
 
     name: str
@@ -39,8 +40,8 @@ class LocalRuntime:
     num_nodes: int
     env: dict[str, str]
 
-    def public(self) -> Runtime:
-        """Return it as the API reference knows it."""
+    def to_public(self) -> Runtime:
+        """Return the runtime as `TrainerClient.get_runtime` shows it."""
         trainer = RuntimeTrainer(
             trainer_type=TrainerType.CUSTOM_TRAINER,
             framework=self.framework,
@@ -53,68 +54,70 @@ class LocalRuntime:
         return Runtime(name=self.name, trainer=trainer, kind=RuntimeKind.CLUSTER_TRAINING_RUNTIME)
 
 
-def get(home_runtimes: Path, name: str) -> LocalRuntime:
+def get_runtime(folder: Path, name: str) -> LocalRuntime:
     """Return one runtime.
 
+    Args:
+        folder: Folder with the user's runtimes.
+        name: Name of the runtime.
+
     Raises:
-        RuntimeNotFoundError: There is none of that name; the message lists those there are.
+        RuntimeNotFoundError: The runtime does not exist. The message lists the existing ones.
     """
-    known = list_all(home_runtimes)
-    for runtime in known:
-        if runtime.name == name:
-            return runtime
-    names = ", ".join(sorted(runtime.name for runtime in known))
-    raise RuntimeNotFoundError(
-        f"no runtime {name!r} on the local backend; there are {names}, or add {home_runtimes}/{name}.yaml"
-    )
+    known = {runtime.name: runtime for runtime in list_runtimes(folder)}
+    if name not in known:
+        raise RuntimeNotFoundError(
+            f"runtime {name!r} does not exist on the local backend; use one of {', '.join(sorted(known))}, "
+            f"or create {folder}/{name}.yaml"
+        )
+    return known[name]
 
 
-def list_all(home_runtimes: Path) -> list[LocalRuntime]:
-    """Return every runtime; one that cannot be read is left out with a warning."""
-    found: dict[str, LocalRuntime] = {}
-    for folder in (home_runtimes, _PACKAGED):
-        for path in sorted(folder.glob("*.yaml")):
-            runtime = _load(path)
-            if runtime is not None:
-                found.setdefault(runtime.name, runtime)
-    return list(found.values())
+def list_runtimes(folder: Path) -> list[LocalRuntime]:
+    """Return all runtimes: those of the folder, and the packaged ones whose names it does not use.
+
+    Args:
+        folder: Folder with the user's runtimes; it need not exist.
+    """
+    known: dict[str, LocalRuntime] = {}
+    for path in (*(list_runtime_files(folder) if folder.is_dir() else ()), *list_runtime_files(_PACKAGED)):
+        for runtime in _read_file(path):
+            known.setdefault(runtime.name, runtime)
+    return list(known.values())
 
 
-def _load(path: Path) -> LocalRuntime | None:
+def _read_file(path: Path) -> tuple[LocalRuntime, ...]:
     try:
-        now = path.stat()
+        state = path.stat()
     except OSError:
-        return None
-    return _load_once(path, now.st_mtime_ns, now.st_size)
+        return ()
+    return _read_file_version(path, state.st_mtime_ns, state.st_size)
 
 
 @lru_cache(maxsize=256)
-def _load_once(path: Path, *version: int) -> LocalRuntime | None:
-    """Read a file unless this version of it was read before: a list of a thousand jobs asks a thousand times."""
-    import yaml  # 20 ms that only those who look at runtimes shall pay
-
+def _read_file_version(path: Path, *version: int) -> tuple[LocalRuntime, ...]:
+    """Read a file once for each version of it: listing a thousand jobs asks for a thousand runtimes."""
     try:
-        return _parse(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
-        _log.warning("runtime %s is left out: %s: %s", path, type(error).__name__, error)
-        return None
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        warn_skipped(str(path), error)
+        return ()
+    return tuple(parse_runtimes(str(path), text, _parse_runtime))
 
 
-def _parse(data: dict[str, Any]) -> LocalRuntime:
-    spec = data["spec"]
-    metadata = data["metadata"]
-    jobs = spec["template"]["spec"]["replicatedJobs"]
-    node = _named_node(jobs)
-    container = _named_node(node["template"]["spec"]["template"]["spec"]["containers"])
+def _parse_runtime(raw: Mapping[str, Any]) -> LocalRuntime:
+    spec, metadata = raw["spec"], raw["metadata"]
+    job = _get_named_node(spec["template"]["spec"]["replicatedJobs"], "replicatedJobs")
+    container = _get_named_node(job["template"]["spec"]["template"]["spec"]["containers"], "containers")
     env = {entry["name"]: str(entry["value"]) for entry in container.get("env", ()) if "value" in entry}
-    checks.check_env("env", env)
+    validation.check_env("env", env)
     num_nodes = int(spec.get("mlPolicy", {}).get("numNodes", 1))
-    checks.check_count("numNodes", num_nodes)
-    return LocalRuntime(metadata["name"], metadata["labels"][_FRAMEWORK], num_nodes, env)
+    validation.check_count("numNodes", num_nodes)
+    return LocalRuntime(metadata["name"], metadata["labels"][FRAMEWORK_LABEL], num_nodes, env)
 
 
-def _named_node(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    found = [part for part in parts if part["name"] == "node"]
-    if not found:
-        raise ValueError("nothing in it is named node")
-    return found[0]
+def _get_named_node(parts: list[dict[str, Any]], field: str) -> dict[str, Any]:
+    named = [part for part in parts if part["name"] == NODE]
+    if not named:
+        raise ValueError(f"{field} has no entry with the name {NODE!r}")
+    return named[0]

@@ -1,9 +1,9 @@
-"""The detached program that carries out one local job: `python -m trainer_core.backends.local.supervisor STAGED`.
+"""The supervisor program of one local job: `python -m trainer_core.backends.local.supervisor STAGED_FOLDER`.
 
-It takes the job's lock, makes the staged folder the job by a rename, and says so on its standard output; until then
-there is no job, afterwards the job is supervised. Secrets come by its standard input, and are in no file. A forked
-guard outlives it for the moment it takes to end the job's processes, so that a supervisor that is killed leaves none
-of them behind.
+It acquires the lock of the job, renames the staged folder to the folder of the job, and prints that the job is
+created. Before the rename the job does not exist; afterwards it is supervised. Secrets arrive on standard input and are
+written to no file. A forked guard process in a separate session outlives the supervisor: if the supervisor is
+killed, the guard kills the processes of the job.
 """
 
 from __future__ import annotations
@@ -17,109 +17,121 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from trainer_core.backends.local.files import Home, JobFolder, hold, read_json, write_json
+from trainer_core.backends.local.job_store import JobFolder, StateFolder, acquire_lock, read_json, write_json
 
-#: Answers on standard output, read by `LocalProcessBackend.create`.
-CREATED = "created"
-TAKEN = "taken"
+__all__ = ["main"]
 
 
 def main(staged: Path) -> None:
-    """Claim the staged job and run it to its end, in a process of its own."""
-    home = Home(staged.parent.parent)
+    """Claim the staged job and run it to its end in a detached process.
+
+    Prints ``created``, ``taken`` (another job has the name) or ``error: …`` for `LocalProcessBackend.create`.
+
+    Args:
+        staged: The staged folder.
+    """
+    state = StateFolder(staged.parent.parent)
     secrets = json.loads(sys.stdin.read() or "{}")
     if os.fork():
-        # The submitter waits for this process only; the job goes on without it.
+        # The submitter waits for this process only; the child continues without it.
         os._exit(0)
-    # Until the loop listens a wish is only written down; it is read before the first step.
+    # Until the event loop runs, a change of the desired state is only written down. It is read before the first step.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
-        folder, uid = _claim(home, JobFolder(staged))
+        folder, uid = _claim_job(state, JobFolder(staged))
     except OSError as error:
-        _answer(f"error: {error}")
+        _print_answer(f"error: {error}")
         os._exit(1)
     _detach(folder)
-    _answer(CREATED)
-    _close_answers()
-    lifeline = _guard(uid)
-    _run(home, folder, secrets)
-    os.write(lifeline, b"1")
+    _print_answer("created")
+    # The pipe to the submitter is closed; further output goes to the log of the supervisor.
+    os.dup2(2, 1)
+    guard = _fork_guard(uid)
+    _run_job(state, folder, secrets)
+    os.write(guard, b"1")
 
 
-def _run(home: Home, folder: JobFolder, secrets: dict[str, str]) -> None:
-    # Loaded only now: the submitter waits until the job is claimed, which needs none of it.
+def _run_job(state: StateFolder, folder: JobFolder, secrets: dict[str, str]) -> None:
+    # Imported late: the submitter waits until the job is claimed, which needs none of these modules.
     import asyncio
 
-    from trainer_core.backends.local import collect
-    from trainer_core.backends.local.run import Run
+    from trainer_core.backends.local import gc
+    from trainer_core.backends.local.runner import LocalJobRunner
 
-    run = Run(home, folder, secrets)
-    asyncio.run(run.to_the_end())
-    # Its own is one of the jobs to keep, and the one that is not swept: it is still supervised.
-    jobs, days = run.keep
-    collect.sweep(home, max(0, jobs - 1), days)
-    if not run.keep_environments:
-        collect.sweep_environments(home)
+    runner = LocalJobRunner(state, folder, secrets)
+    asyncio.run(runner.run())
+    # This job counts as one of the jobs to keep. It is not removed itself, because it is still supervised.
+    jobs, days = runner.retention
+    gc.remove_old_jobs(state, max(0, jobs - 1), days)
+    if not runner.keep_environments:
+        gc.remove_unused_environments(state)
 
 
-def _claim(home: Home, staged: JobFolder) -> tuple[JobFolder, str]:
-    """Make the staged folder the job, and return it with its uid. The lock is taken first and goes along."""
-    lock = hold(staged.lock)
+def _claim_job(state: StateFolder, staged: JobFolder) -> tuple[JobFolder, str]:
+    """Rename the staged folder to the folder of the job. The lock is acquired before and stays on the renamed file.
+
+    Returns:
+        The folder of the job, and its uid.
+    """
+    lock = acquire_lock(staged.lock)
     if lock is None:
-        raise OSError(f"{staged.lock} is held by somebody else")
+        raise OSError(f"{staged.lock} is locked by another process")
     status = {**read_json(staged.status), "supervisor": os.getpid()}
-    # Also into the lock, which nobody writes again: should the status be damaged, it says whose job this is.
+    # A copy for the case that status.json is damaged later: nothing else writes to the lock file.
     os.write(lock, json.dumps(status).encode())
     write_json(staged.status, status)
-    # All that needs room on the disk comes before there is a job.
+    # Everything that can fail on a full disk happens before the job exists.
     os.close(os.open(staged.supervisor_log, os.O_WRONLY | os.O_CREAT, 0o600))
-    folder = home.job(status["name"])
+    folder = state.job_folder(status["name"])
     try:
         staged.path.rename(folder.path)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-        _answer(TAKEN)
+        _print_answer("taken")
         os._exit(0)
     return folder, status["uid"]
 
 
-def _answer(line: str) -> None:
+def _print_answer(line: str) -> None:
     with suppress(BrokenPipeError):
         os.write(1, f"{line}\n".encode())
 
 
 def _detach(folder: JobFolder) -> None:
-    """Send errors to the supervisor's own log; keep nothing of the submitter's."""
+    """Redirect standard error to the log of the supervisor, and leave the submitter's working directory."""
     log = os.open(folder.supervisor_log, os.O_WRONLY | os.O_APPEND)
     os.dup2(log, 2)
     os.close(log)
     os.chdir(folder.workspace)
 
 
-def _close_answers() -> None:
-    os.dup2(2, 1)
+def _fork_guard(uid: str) -> int:
+    """Fork the guard process.
 
-
-def _guard(uid: str) -> int:
-    """Fork the guard and return the lifeline: it ends the job's processes when the line is cut before its end."""
-    ending, lifeline = os.pipe()
+    Returns:
+        The write end of a pipe to the guard. If it is closed before a byte was written to it, which happens when this
+        process dies, the guard kills the processes of the job.
+    """
+    read_end, write_end = os.pipe()
     if not os.fork():
-        _watch_lifeline(uid, ending)
-    os.close(ending)
-    return lifeline
+        _run_guard(uid, read_end)
+    os.close(read_end)
+    return write_end
 
 
-def _watch_lifeline(uid: str, ending: int) -> NoReturn:
+def _run_guard(uid: str, pipe: int) -> NoReturn:
     from trainer_core.backends.local import processes
 
-    # The lock belongs to the supervisor alone: whoever asks must see at once that it is gone.
-    os.dup2(ending, 3)
+    # A signal to the session or the process group of the supervisor must not end the guard.
+    os.setsid()
+    # The guard closes its copy of the lock, so that the lock is released the moment the supervisor dies.
+    os.dup2(pipe, 3)
     os.closerange(4, os.sysconf("SC_OPEN_MAX"))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     if not os.read(3, 1):
-        processes.end_all(uid)
+        processes.kill_job_processes([uid])
     os._exit(0)
 
 

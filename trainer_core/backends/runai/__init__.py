@@ -1,1 +1,1 @@
-"""Run:ai: TrainingWorkload and DistributedWorkload."""
+"""The runai backend: TrainingWorkloads and DistributedWorkloads of Run:ai."""

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, ClassVar
 
-from trainer_core.backends.clustered import ClusterBackend
-from trainer_core.backends.runai import admission, blueprints, manifest
-from trainer_core.backends.runai.blueprints import BUILT_IN, GLOBAL_NAMESPACE, Blueprint
-from trainer_core.backends.runai.dialect import dialect_of
-from trainer_core.cluster import kinds, objects
-from trainer_core.cluster.answers import ForbiddenError, NotInstalledError, NotThereError, TakenError
-from trainer_core.cluster.raw import Raw
-from trainer_core.configs import RunaiBackendConfig
+from trainer_core.backends.kubernetes_base import BaseKubernetesBackend
+from trainer_core.backends.runai import manifest, runtime_templates, validation
+from trainer_core.backends.runai.adapter import build_adapter
+from trainer_core.backends.runai.runtime_templates import BUILT_IN_TEMPLATES, SHARED_NAMESPACE, RuntimeTemplate
+from trainer_core.config import RunaiBackendConfig
 from trainer_core.errors import ConflictError, RuntimeNotFoundError
-from trainer_core.ref import TrainJobRef
+from trainer_core.jobs import TrainJobRef
+from trainer_core.k8s import manifest_common, resources
+from trainer_core.k8s.errors import AlreadyExistsError, ApiNotServedError, ForbiddenError, NotFoundError
+from trainer_core.k8s.parsing import RawObject
 from trainer_core.request import TrainJobRequest
 from trainer_core.runai.spec import TrainingWorkloadSpec
 from trainer_core.runtimes import Runtime, RuntimeKind
@@ -26,16 +26,17 @@ __all__ = ["RunaiBackend"]
 _log = logging.getLogger(__name__)
 
 
-class RunaiBackend(ClusterBackend):
-    """Workloads (``run.ai/v2alpha1``) on a cluster that Run:ai manages.
+class RunaiBackend(BaseKubernetesBackend):
+    """Workloads (``run.ai/v2alpha1``) on a cluster with Run:ai.
 
-    A runtime is one of its blueprints, or a Run:ai template of the project or of all projects.
+    A job with one node is a TrainingWorkload; a job with several nodes, or with an MPI runtime, is a
+    DistributedWorkload. A runtime is built in, or a Run:ai template of the project or of all projects.
 
     Args:
-        config: Which cluster, and which project.
+        config: Connection and project.
 
     Raises:
-        BackendUnavailableError: The extra is not installed, or there is no cluster to be found.
+        BackendUnavailableError: The extra `kubernetes` is not installed, or no cluster is configured.
     """
 
     name: ClassVar[str] = "runai"
@@ -48,87 +49,97 @@ class RunaiBackend(ClusterBackend):
 
     def __init__(self, config: RunaiBackendConfig) -> None:
         self._config = config
-        there = config.model_copy(update={"namespace": config.project_namespace})
-        super().__init__(there, dialect_of(config))
+        project_config = config.model_copy(update={"namespace": config.project_namespace})
+        super().__init__(project_config, build_adapter(config))
 
     def create_template(
         self, name: str, spec: TrainingWorkloadSpec, framework: str | None = None, shared: bool = False
     ) -> Runtime:
-        """Create a template, which requests can name as their runtime from then on.
+        """Create a Run:ai template, which requests can use as their runtime.
 
         Args:
-            name: Its name.
-            spec: Its fields: image, resources, volumes, environment, …
-            framework: What it trains with, such as ``torch`` (the default) or ``python``.
-            shared: It serves all projects, which takes an administrator's rights.
+            name: Name of the template.
+            spec: Fields of the template: image, resources, volumes, environment, …; upstream ``spec``.
+            framework: Framework, such as ``torch`` or ``python``. None (the default) for ``torch``.
+            shared: Create it for all projects, in namespace ``runai``; needs permission there. Default False.
+
+        Returns:
+            The runtime.
 
         Raises:
-            ConflictError: There is a workload or template of that name.
-            ValueError: A field cannot be one of a template.
+            ConflictError: A workload or template of this name exists.
+            ValueError: A template cannot have one of the fields.
+
+        Example:
+            ```python
+            client.backend.create_template("vision", TrainingWorkloadSpec(image="ghcr.io/team-a/train:1.0"))
+            client.train(runtime="vision", trainer=trainer)
+            ```
         """
-        namespace = GLOBAL_NAMESPACE if shared else self.namespace
-        made = manifest.template(name, spec, namespace, framework)
+        namespace = SHARED_NAMESPACE if shared else self.namespace
+        template = manifest.render_template(name, spec, namespace, framework)
         try:
-            created = self._api.create(kinds.TRAINING_WORKLOADS, made, namespace=namespace)
-        except TakenError as error:
+            created = self._api.create(resources.TRAINING_WORKLOADS, template, namespace=namespace)
+        except AlreadyExistsError as error:
             raise ConflictError(
-                f"{name!r} exists in namespace {namespace!r}; choose another name, or delete it"
+                f"workload {name!r} already exists in namespace {namespace!r}; choose another name, or delete it"
             ) from error
-        return blueprints.of_template(created).runtime
+        return runtime_templates.parse_template(created).to_runtime()
 
-    def _rendered(self, request: TrainJobRequest, attempt: int) -> list[dict[str, Any]]:
-        blueprint = self._asked(request)
-        admission.check(request, blueprint)
-        return [manifest.workload(request, blueprint, self._config, self.namespace, attempt)]
+    def _render_manifests(self, request: TrainJobRequest, attempt: int) -> list[dict[str, Any]]:
+        template = self._get_template(request)
+        validation.check_request(request, template)
+        return [manifest.render_workload(request, template, self._config, self.namespace, attempt)]
 
-    def _beside(self, request: TrainJobRequest, ref: TrainJobRef) -> Raw | None:
+    def _build_secret(self, request: TrainJobRequest, ref: TrainJobRef) -> RawObject | None:
         if not request.literal_secrets:
             return None
-        distributed = manifest.is_distributed(request, self._asked(request))
-        owner = kinds.DISTRIBUTED_WORKLOADS if distributed else kinds.TRAINING_WORKLOADS
-        return objects.secret(request, ref.name, ref.namespace, ref.uid, owner)
+        distributed = manifest.is_distributed(request, self._get_template(request))
+        owner = resources.DISTRIBUTED_WORKLOADS if distributed else resources.TRAINING_WORKLOADS
+        return manifest_common.build_secret(request, ref.name, ref.namespace, ref.uid, owner)
 
     def list_runtimes(self) -> list[Runtime]:
-        # One of the project hides one for all, and both hide what is built in: as where a name is looked up.
-        found = {**BUILT_IN, **{template.name: template for template in self._templates()}}
-        return [blueprint.runtime for _, blueprint in sorted(found.items())]
+        # The same precedence as in `_find_template`.
+        templates = {**BUILT_IN_TEMPLATES, **{template.name: template for template in self._list_templates()}}
+        return [template.to_runtime() for _, template in sorted(templates.items())]
 
     def get_runtime(self, name: str) -> Runtime:
-        return self._blueprint(name, None).runtime
+        return self._find_template(name, None).to_runtime()
 
-    def _asked(self, request: TrainJobRequest) -> Blueprint:
-        asked = request.runtime
-        return self._blueprint(asked.name if asked else self.default_runtime, asked.kind if asked else None)
+    def _get_template(self, request: TrainJobRequest) -> RuntimeTemplate:
+        runtime = request.runtime
+        return self._find_template(runtime.name if runtime else self.default_runtime, runtime.kind if runtime else None)
 
-    def _blueprint(self, name: str, kind: str | None) -> Blueprint:
-        for namespace in (self.namespace, GLOBAL_NAMESPACE):
-            found = self._template(name, namespace)
-            if found is not None and kind in (None, found.runtime.kind.value):
-                return found
-        if name in BUILT_IN and kind != RuntimeKind.TRAINING_RUNTIME.value:
-            return BUILT_IN[name]
+    def _find_template(self, name: str, kind: str | None) -> RuntimeTemplate:
+        """Find a runtime: in the project, then in all projects, then among the built-in ones."""
+        for namespace in (self.namespace, SHARED_NAMESPACE):
+            template = self._read_template(name, namespace)
+            if template is not None and kind in (None, template.to_runtime().kind.value):
+                return template
+        if name in BUILT_IN_TEMPLATES and kind != RuntimeKind.TRAINING_RUNTIME.value:
+            return BUILT_IN_TEMPLATES[name]
         known = ", ".join(runtime.name for runtime in self.list_runtimes())
         raise RuntimeNotFoundError(
-            f"no {kind or 'runtime'} {name!r} for project namespace {self.namespace!r}; there are {known}"
+            f"{kind or 'runtime'} {name!r} not found for namespace {self.namespace!r}; available: {known}"
         )
 
-    def _template(self, name: str, namespace: str) -> Blueprint | None:
-        # What a role may not see is not there for it.
-        with suppress(NotThereError, ForbiddenError, NotInstalledError):
-            raw = self._api.get(kinds.TRAINING_WORKLOADS, name, namespace=namespace)
-            if blueprints.is_template(raw):
-                return blueprints.of_template(raw)
+    def _read_template(self, name: str, namespace: str) -> RuntimeTemplate | None:
+        # A role without access to templates can still use the built-in runtimes.
+        with suppress(NotFoundError, ForbiddenError, ApiNotServedError):
+            raw = self._api.get(resources.TRAINING_WORKLOADS, name, namespace=namespace)
+            if runtime_templates.is_template(raw):
+                return runtime_templates.parse_template(raw)
         return None
 
-    def _templates(self) -> Iterator[Blueprint]:
-        for namespace in (GLOBAL_NAMESPACE, self.namespace):
+    def _list_templates(self) -> Iterator[RuntimeTemplate]:
+        for namespace in (SHARED_NAMESPACE, self.namespace):
             try:
-                raws = self._api.list(kinds.TRAINING_WORKLOADS, namespace=namespace)
+                workloads = self._api.list(resources.TRAINING_WORKLOADS, namespace=namespace)
             except ForbiddenError as error:
-                _log.debug("left out: %s", error)
+                _log.debug("templates of namespace %s are not listed: %s", namespace, error)
                 continue
-            for raw in filter(blueprints.is_template, raws):
+            for raw in filter(runtime_templates.is_template, workloads):
                 try:
-                    yield blueprints.of_template(raw)
+                    yield runtime_templates.parse_template(raw)
                 except ValueError as error:
-                    _log.warning("template %r is left out: %s", raw["metadata"]["name"], error)
+                    _log.warning("template %s is skipped: %s", raw["metadata"]["name"], error)

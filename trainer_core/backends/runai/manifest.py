@@ -1,152 +1,323 @@
-"""request + blueprint → the exact TrainingWorkload or DistributedWorkload. Pure.
+"""Rendering of a TrainingWorkload or DistributedWorkload from a request and its runtime. Pure.
 
-Numbers, names and texts change their spelling here; `admission` has judged before, the server decides after.
+`validation` has checked the request before; rendering only converts names, numbers and formats.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import shlex
+from collections.abc import Sequence
+from typing import Any, Literal
 
-from trainer_core.backends.runai import fields
-from trainer_core.backends.runai.blueprints import Blueprint
-from trainer_core.backends.runai.facts import JOB, ROLE
-from trainer_core.cluster import kinds, marks, objects, runtimes
-from trainer_core.cluster.kinds import Kind
-from trainer_core.configs import RunaiBackendConfig
-from trainer_core.errors import InvalidRequestError, TrainerError
-from trainer_core.request import TrainJobRequest
+from trainer_core import resources, torchtune
+from trainer_core.backends.runai.parse import JOB_LABEL, ROLE_LABEL
+from trainer_core.backends.runai.runtime_templates import RuntimeTemplate
+from trainer_core.config import RunaiBackendConfig
+from trainer_core.errors import InvalidRequestError, TrainerError, UnsupportedError
+from trainer_core.k8s import labels as k8s_labels, manifest_common, resources as k8s_resources, runtimes
+from trainer_core.node import env as node_env
+from trainer_core.packaging import argv_payload
+from trainer_core.request import TrainerRequest, TrainJobRequest
+from trainer_core.runai.items import VolumeClaim
 from trainer_core.runai.spec import TrainingWorkloadSpec
+from trainer_core.secrets import SecretRef
 
-__all__ = ["is_distributed", "template", "workload"]
+__all__ = ["MIG_PREFIX", "get_num_nodes", "is_distributed", "render_template", "render_workload"]
 
-_SUBMIT = "Submit"
-_MPI = "MPIJob"
-_PYTORCH = "PyTorchJob"
-#: A failure of the training fails the job; whether to try again is for whoever submitted it to say.
-_NO_RETRIES = 0
+#: Prefix of the resource name of a MIG slice.
+MIG_PREFIX = "nvidia.com/mig-"
+#: Mount path of a claim with a folder for each role.
+_WORKSPACE_PATH = "/workspace"
+_NUM_PROCESSES_VARIABLE = "PET_NPROC_PER_NODE"
+#: Resources with fields of their own; others are extended resources.
+_FIELD_RESOURCES = ("cpu", "memory", resources.GPU)
+_GPU_FIELDS = ("gpu", "gpu_memory", "mig_profile", "extended_resources")
+#: Launcher of a training function, by policy of the runtime.
+_LAUNCHERS: dict[str | None, Literal["torchrun", "mpirun"]] = {"torch": "torchrun", "mpi": "mpirun"}
 
 
-def is_distributed(request: TrainJobRequest, blueprint: Blueprint) -> bool:
-    """Say whether a request needs a DistributedWorkload: for several nodes, and for a launcher."""
-    return fields.num_nodes(request) > 1 or blueprint.policy == "mpi"
+def is_distributed(request: TrainJobRequest, template: RuntimeTemplate) -> bool:
+    """Return whether a request needs a DistributedWorkload: it has several nodes, or the runtime uses MPI."""
+    return get_num_nodes(request) > 1 or template.policy == "mpi"
 
 
-def workload(
-    request: TrainJobRequest, blueprint: Blueprint, config: RunaiBackendConfig, namespace: str, attempt: int = 0
+def get_num_nodes(request: TrainJobRequest) -> int:
+    """Return the number of nodes of a request."""
+    return (request.trainer.num_nodes if request.trainer else None) or 1
+
+
+def render_workload(
+    request: TrainJobRequest, template: RuntimeTemplate, config: RunaiBackendConfig, namespace: str, attempt: int = 0
 ) -> dict[str, Any]:
-    """Return the workload of a named request.
+    """Render the workload of a request.
 
     Args:
-        request: A request that `admission` has judged.
-        blueprint: What it is made from.
-        config: The project, and what its workloads have in common.
-        namespace: Where the workload is to run.
-        attempt: Which attempt of its owner it is.
+        request: The request, with a name.
+        template: Its runtime.
+        config: Configuration with project and cluster id.
+        namespace: Namespace of the workload.
+        attempt: Attempt of its owner, 0 for the first.
 
     Raises:
-        UnsupportedError: A workload cannot express it, or it is too large.
-        InvalidRequestError: The request has no name, or fields that are set directly contradict it.
+        UnsupportedError: A workload cannot express the request, or it is too large.
+        InvalidRequestError: The request has no name, or fields of RunaiSpec contradict it.
     """
-    metadata = objects.metadata(request, namespace, attempt, {marks.RUNTIME: runtimes.written(blueprint.runtime)})
-    distributed = is_distributed(request, blueprint)
-    try:
-        spec = _spec(request, blueprint, config)
-        parts = _distributed(request, blueprint, spec) if distributed else {"spec": _active(request, spec).to_wire()}
-    except TrainerError:
-        raise
-    except ValueError as error:
-        raise InvalidRequestError(f"RunaiSpec and the request together: {error}") from error
-    return _object(kinds.DISTRIBUTED_WORKLOADS if distributed else kinds.TRAINING_WORKLOADS, metadata, config, parts)
-
-
-def template(name: str, spec: TrainingWorkloadSpec, namespace: str, framework: str | None = None) -> dict[str, Any]:
-    """Return a template: a workload that never runs, and from which others inherit.
-
-    Args:
-        name: Its name, by which requests refer to it as their runtime.
-        spec: Its fields.
-        namespace: Of the project; ``runai`` for one that serves all projects.
-        framework: What it trains with, such as ``torch`` (the default) or ``python``.
-
-    Raises:
-        ValueError: A field cannot be one of a template.
-    """
-    fixed = TrainingWorkloadSpec(name=name, usage="Template").over(spec)
-    labels = {marks.MANAGED_BY: marks.MANAGER, **({runtimes.FRAMEWORK: framework} if framework else {})}
-    return {
-        "apiVersion": kinds.TRAINING_WORKLOADS.api_version,
-        "kind": kinds.TRAINING_WORKLOADS.kind,
-        "metadata": {"name": name, "namespace": namespace, "labels": labels},
-        "spec": fixed.to_wire(),
-    }
-
-
-def _object(kind: Kind, metadata: dict[str, Any], config: RunaiBackendConfig, parts: dict[str, Any]) -> dict[str, Any]:
+    metadata = manifest_common.build_metadata(
+        request, namespace, attempt, {k8s_labels.RUNTIME: runtimes.dump_runtime(template.to_runtime())}
+    )
     if config.project:
         metadata["labels"].setdefault("project", config.project)
     if config.cluster_id:
         metadata["annotations"].setdefault("clusterId", config.cluster_id)
-    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, **parts}
+    distributed = is_distributed(request, template)
+    kind = k8s_resources.DISTRIBUTED_WORKLOADS if distributed else k8s_resources.TRAINING_WORKLOADS
+    try:
+        spec = _build_spec(request, template, config)
+        specs = (
+            _render_distributed_specs(request, template, spec)
+            if distributed
+            else {"spec": _set_active(request, spec).to_wire()}
+        )
+    except TrainerError:
+        raise
+    except ValueError as error:
+        raise InvalidRequestError(f"RunaiSpec contradicts the request: {error}") from error
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, **specs}
 
 
-def _spec(request: TrainJobRequest, blueprint: Blueprint, config: RunaiBackendConfig) -> TrainingWorkloadSpec:
-    """What the request says, and over that the fields that were set directly."""
-    said: dict[str, Any] = {
+def render_template(
+    name: str, spec: TrainingWorkloadSpec, namespace: str, framework: str | None = None
+) -> dict[str, Any]:
+    """Render a template: a workload that never runs and from which others inherit.
+
+    Args:
+        name: Name of the template; requests use it as the name of their runtime.
+        spec: Fields of the template.
+        namespace: Namespace of the project; ``runai`` for a template of all projects.
+        framework: Framework, such as ``torch`` or ``python``; None for no label, which means ``torch``.
+
+    Raises:
+        ValueError: A template cannot have one of the fields.
+    """
+    spec = TrainingWorkloadSpec(name=name, usage="Template").merge_over(spec)
+    labels = {
+        k8s_labels.MANAGED_BY: k8s_labels.MANAGER,
+        **({runtimes.FRAMEWORK_LABEL: framework} if framework else {}),
+    }
+    return {
+        "apiVersion": k8s_resources.TRAINING_WORKLOADS.api_version,
+        "kind": k8s_resources.TRAINING_WORKLOADS.kind,
+        "metadata": {"name": name, "namespace": namespace, "labels": labels},
+        "spec": spec.to_wire(),
+    }
+
+
+def _build_spec(
+    request: TrainJobRequest, template: RuntimeTemplate, config: RunaiBackendConfig
+) -> TrainingWorkloadSpec:
+    """Merge the fields of the runtime, of the request and of RunaiSpec; later ones take precedence."""
+    labels = {JOB_LABEL: request.require_name()}
+    fields: dict[str, Any] = {
         "name": request.require_name(),
-        "usage": _SUBMIT,
-        "labels": {JOB: request.require_name()},
+        "usage": "Submit",
+        "labels": labels,
         "auto_deletion_time_after_completion_seconds": request.delete_after_seconds,
-        "pvcs": fields.claims(request) or None,
+        "pvcs": _build_claims(request) or None,
     }
     if config.cluster_id:
-        said["annotations"] = {"clusterId": config.cluster_id}
-    if blueprint.template is None or blueprint.template.backoff_limit is None:
-        said["backoff_limit"] = _NO_RETRIES
+        fields["annotations"] = {"clusterId": config.cluster_id}
+    if template.spec is None or template.spec.backoff_limit is None:
+        # Retries are the decision of the orchestrator.
+        fields["backoff_limit"] = 0
     if request.trainer is not None:
-        trainer = request.trainer
-        said |= fields.amounts(trainer) | fields.command(request, trainer, blueprint)
-        said["environment"] = fields.environment(request, trainer, blueprint)
-        said |= {"image": trainer.image} if trainer.image else {}
-    base = fields.base(blueprint, inherits=not is_distributed(request, blueprint))
-    direct = TrainingWorkloadSpec(**(request.runai.spec if request.runai else {}))
-    spec = TrainingWorkloadSpec(**{name: value for name, value in said.items() if value is not None})
-    # By this label we find the pods, whatever labels were set directly.
-    return TrainingWorkloadSpec(labels=said["labels"]).over(direct.over(spec.over(base)))
+        fields |= _build_trainer_fields(request, request.trainer, template)
+    request_spec = TrainingWorkloadSpec(**{name: value for name, value in fields.items() if value is not None})
+    option_spec = TrainingWorkloadSpec(**(request.runai.spec if request.runai else {}))
+    base_spec = _build_base_spec(template, inherit=not is_distributed(request, template))
+    spec = option_spec.merge_over(request_spec.merge_over(base_spec))
+    # The backend finds pods by this label, so RunaiSpec cannot override it.
+    return TrainingWorkloadSpec(labels=labels).merge_over(spec)
 
 
-def _active(request: TrainJobRequest, spec: TrainingWorkloadSpec) -> TrainingWorkloadSpec:
-    return TrainingWorkloadSpec(active=not request.suspend).over(spec)
+def _build_base_spec(template: RuntimeTemplate, inherit: bool) -> TrainingWorkloadSpec:
+    """Build the fields of the runtime.
+
+    Args:
+        template: The runtime.
+        inherit: Refer to a Run:ai template instead of copying its fields. A template is a TrainingWorkload; Run:ai does
+            not document whether a DistributedWorkload can inherit from it.
+    """
+    if template.spec is not None and inherit:
+        return TrainingWorkloadSpec(base_workload=template.name)
+    if template.spec is not None:
+        own_fields = dict.fromkeys(("name", "name_prefix", "usage", "user_id", "ingress_url"))
+        return template.spec.model_copy(update=own_fields)
+    return TrainingWorkloadSpec(image=template.image)
 
 
-def _distributed(request: TrainJobRequest, blueprint: Blueprint, spec: TrainingWorkloadSpec) -> dict[str, Any]:
-    """The master beside the workers: with PyTorch the first of the nodes, with MPI the launcher of all of them."""
-    mpi = blueprint.policy == "mpi"
-    nodes = fields.num_nodes(request)
+def _set_active(request: TrainJobRequest, spec: TrainingWorkloadSpec) -> TrainingWorkloadSpec:
+    return TrainingWorkloadSpec(active=not request.suspend).merge_over(spec)
+
+
+def _render_distributed_specs(
+    request: TrainJobRequest, template: RuntimeTemplate, spec: TrainingWorkloadSpec
+) -> dict[str, Any]:
+    """Render `spec` of the workers and `masterSpec`.
+
+    The master is the first node of a PyTorchJob, and the launcher of an MPIJob, which is not a node.
+    """
+    mpi = template.policy == "mpi"
+    nodes = get_num_nodes(request)
     master = spec
-    workers = TrainingWorkloadSpec(labels={ROLE: "node" if mpi else "worker"}).over(spec)
+    workers = TrainingWorkloadSpec(labels={ROLE_LABEL: "node" if mpi else "worker"}).merge_over(spec)
     if mpi:
-        # The workers wait for the launcher, as their operator has them do.
-        workers = _without(workers, "command", "arguments")
-        master = _without(spec, "gpu", "gpu_memory", "mig_profile", "extended_resources")
-        workers = _with_slots(request, blueprint, workers)
-    master = TrainingWorkloadSpec(labels={ROLE: "launcher" if mpi else "master"}).over(master)
-    direct = TrainingWorkloadSpec(**(request.runai.master if request.runai else {}))
+        # Only the launcher runs the command; the MPI operator sets that of the workers.
+        workers = _drop_fields(workers, "command", "arguments")
+        master = _drop_fields(spec, *_GPU_FIELDS)
+        if workers.slots_per_worker is None and request.trainer is not None:
+            slots = _get_num_processes(request, request.trainer, template)
+            workers = TrainingWorkloadSpec(slots_per_worker=slots).merge_over(workers)
+    master = TrainingWorkloadSpec(labels={ROLE_LABEL: "launcher" if mpi else "master"}).merge_over(master)
+    master_option_spec = TrainingWorkloadSpec(**(request.runai.master if request.runai else {}))
     return {
         "spec": {
-            **_active(request, workers).to_wire(),
-            "jobType": _MPI if mpi else _PYTORCH,
+            **_set_active(request, workers).to_wire(),
+            "jobType": "MPIJob" if mpi else "PyTorchJob",
             "workers": {"value": nodes if mpi else nodes - 1},
         },
-        "masterSpec": direct.over(master).to_wire(),
+        "masterSpec": master_option_spec.merge_over(master).to_wire(),
     }
 
 
-def _with_slots(request: TrainJobRequest, blueprint: Blueprint, workers: TrainingWorkloadSpec) -> TrainingWorkloadSpec:
-    if workers.slots_per_worker is not None or request.trainer is None:
-        return workers
-    slots = fields.processes(request, request.trainer, blueprint)
-    return TrainingWorkloadSpec(slots_per_worker=slots).over(workers)
-
-
-def _without(spec: TrainingWorkloadSpec, *names: str) -> TrainingWorkloadSpec:
+def _drop_fields(spec: TrainingWorkloadSpec, *names: str) -> TrainingWorkloadSpec:
     return TrainingWorkloadSpec(**{name: value for name, value in spec if name not in names})
+
+
+def _build_trainer_fields(
+    request: TrainJobRequest, trainer: TrainerRequest, template: RuntimeTemplate
+) -> dict[str, Any]:
+    env = _build_env(request, trainer, template)
+    return {
+        **_build_resource_fields(trainer),
+        **_render_command(request, trainer, template, env),
+        "environment": env,
+        **({"image": trainer.image} if trainer.image else {}),
+    }
+
+
+def _build_resource_fields(trainer: TrainerRequest) -> dict[str, Any]:
+    """Build the resource fields of a node. Guarantees and limits are equal where Run:ai has both."""
+    per_node = trainer.resources_per_node or {}
+    fields: dict[str, Any] = {}
+    for name in ("cpu", "memory"):
+        if name in per_node:
+            fields |= {name: per_node[name], f"{name}_limit": per_node[name]}
+    if per_node.get(resources.GPU):
+        fields["gpu"] = per_node[resources.GPU]
+    slices = [name for name in per_node if name.startswith(MIG_PREFIX)]
+    if slices:
+        fields["mig_profile"] = slices[0].removeprefix(MIG_PREFIX)
+    extended = {name: amount for name, amount in per_node.items() if name not in (*_FIELD_RESOURCES, *slices)}
+    return {**fields, "extended_resources": extended} if extended else fields
+
+
+def _get_num_processes(request: TrainJobRequest, trainer: TrainerRequest, template: RuntimeTemplate) -> int:
+    """Return the number of processes of a node: one for each GPU; one for a fraction of a GPU or without a GPU."""
+    if trainer.num_proc_per_node:
+        return trainer.num_proc_per_node
+    option_fields = request.runai.spec if request.runai else {}
+    template_gpu = template.spec.gpu if template.spec else None
+    gpus = option_fields.get("gpu") or _build_resource_fields(trainer).get("gpu") or template_gpu or 1
+    return max(1, int(resources.parse_quantity(gpus)))
+
+
+def _build_env(request: TrainJobRequest, trainer: TrainerRequest, template: RuntimeTemplate) -> dict[str, Any]:
+    """Build the environment of the nodes."""
+    env = manifest_common.build_trainer_env(request)
+    if trainer.code is not None:
+        env[node_env.NODES] = str(get_num_nodes(request))
+        if template.policy == "torch":
+            env[_NUM_PROCESSES_VARIABLE] = str(_get_num_processes(request, trainer, template))
+    return {
+        name: value if isinstance(value, SecretRef) else manifest_common.escape_variable_references(value)
+        for name, value in sorted(env.items())
+    }
+
+
+def _render_command(
+    request: TrainJobRequest, trainer: TrainerRequest, template: RuntimeTemplate, env: dict[str, Any]
+) -> dict[str, str]:
+    """Render `command` and `arguments`, quoted because Run:ai splits them as a shell does; absent for the image's."""
+    if trainer.kind == "builtin":
+        command, args = _build_recipe_command(request, trainer, template)
+    elif trainer.code is None:
+        # Not escaped: a user who writes a container command can use Kubernetes' $(NAME).
+        command, args = list(trainer.command or ()), list(trainer.args or ())
+    else:
+        packages, indexes, processes = trainer.packages, trainer.pip_index_urls, trainer.num_proc_per_node
+        launcher = _LAUNCHERS.get(template.policy) or "python"
+        argv = argv_payload.render_argv(
+            trainer.code, packages, indexes, launcher, exported=sorted(env), processes=processes
+        )
+        command_length = argv.index(argv_payload.LOADER) + 1
+        command, args = argv[:command_length], argv[command_length:]
+    fields = {"command": command, "arguments": args}
+    return {name: shlex.join(words) for name, words in fields.items() if words}
+
+
+def _build_recipe_command(
+    request: TrainJobRequest, trainer: TrainerRequest, template: RuntimeTemplate
+) -> tuple[list[str], list[str]]:
+    """Build the torchtune command that the Trainer controller builds for one node.
+
+    https://github.com/kubeflow/trainer/blob/master/pkg/runtime/framework/plugins/torch/torchtune.go
+    """
+    dataset = getattr(request.initializer, "dataset", None)
+    args = torchtune.recipe_arguments(trainer.config or {}, dataset.storage_uri if dataset else None)
+    processes = _get_num_processes(request, trainer, template)
+    lora = _get_lora_variant(args)
+    device = "single_device" if processes == 1 else "distributed"
+    recipe = f"{'lora' if lora else 'full'}_finetune_{device}"
+    config = f"{template.torchtune_config}_{lora or 'full'}{'_single_device' if processes == 1 else ''}"
+    launcher_args = [] if processes == 1 else ["--nproc_per_node", str(processes)]
+    command = ["tune", "run", *launcher_args, recipe, "--config", config]
+    return command, [manifest_common.escape_variable_references(arg) for arg in (*template.torchtune_args, *args)]
+
+
+def _get_lora_variant(args: Sequence[str]) -> str:
+    """Return ``lora`` or ``qlora``; an empty string for a full fine-tuning."""
+    if not any(arg.startswith("model.lora_attn_modules") for arg in args):
+        return ""
+    quantized = "model.quantize_base=True" in args and "model.use_dora=True" not in args
+    return "qlora" if quantized else "lora"
+
+
+def _build_claims(request: TrainJobRequest) -> dict[str, VolumeClaim]:
+    """Build the volume claims of the sources.
+
+    Run:ai mounts a claim without a subPath. A claim that has a folder for the role is mounted at /workspace, otherwise
+    at the folder of the role.
+
+    Raises:
+        UnsupportedError: The source is in another folder, or two claims have the same mount path.
+    """
+    claims: dict[str, VolumeClaim] = {}
+    for role, source in request.initializer_sources():
+        name, _, path = source.storage_uri.removeprefix(manifest_common.PVC_SCHEME).partition("/")
+        folder = path.strip("/")
+        if folder not in ("", role):
+            raise UnsupportedError(
+                f"initializer.{role}: Run:ai cannot mount the folder {folder!r} of a claim; move it to "
+                f"{manifest_common.PVC_SCHEME}{name}/{role}, or use a claim that contains only the {role} "
+                f"({manifest_common.PVC_SCHEME}{name})"
+            )
+        mount_path = _WORKSPACE_PATH if folder else manifest_common.INITIALIZER_PATHS[role]
+        claim = VolumeClaim(claim_name=name, existing_pvc=True, path=mount_path, read_only=not folder)
+        conflict = next((each for each in claims.values() if each.path == mount_path and each != claim), None)
+        if conflict is not None:
+            raise UnsupportedError(
+                f"initializer: claims {conflict.claim_name!r} and {name!r} cannot both be mounted at "
+                f"{_WORKSPACE_PATH}; put dataset and model in one claim, or each in a claim that contains nothing else"
+            )
+        claims[f"trainjob-{'workspace' if folder else role}"] = claim
+    return claims

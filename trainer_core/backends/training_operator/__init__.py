@@ -1,1 +1,1 @@
-"""The training-operator backend: PyTorchJobs of the Training Operator, which came before Trainer."""
+"""The training-operator backend: PyTorchJobs of the Training Operator, the predecessor of Kubeflow Trainer."""

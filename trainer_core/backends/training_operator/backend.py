@@ -5,32 +5,31 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, ClassVar
 
-from trainer_core.backends.clustered import ClusterBackend
-from trainer_core.backends.training_operator import admission, blueprints, manifest
-from trainer_core.backends.training_operator.dialect import DIALECT
-from trainer_core.cluster import initialize, kinds, objects, runtimes
-from trainer_core.cluster.answers import ForbiddenError, NotThereError, RejectedError, StaleError
-from trainer_core.cluster.raw import Raw
-from trainer_core.configs import TrainingOperatorBackendConfig
+from trainer_core.backends.kubernetes_base import BaseKubernetesBackend
+from trainer_core.backends.training_operator import manifest, runtime_templates, validation
+from trainer_core.backends.training_operator.adapter import ADAPTER
+from trainer_core.config import TrainingOperatorBackendConfig
 from trainer_core.errors import JobNotFoundError
-from trainer_core.outcome import Diagnosis, Outcome
-from trainer_core.ref import TrainJobRef
+from trainer_core.jobs import Diagnosis, Outcome, TrainJobRef
+from trainer_core.k8s import initializer_job, manifest_common, resources, runtimes
+from trainer_core.k8s.errors import ForbiddenError, NotFoundError, RejectedError, WriteConflictError
+from trainer_core.k8s.parsing import RawObject
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime
 
 __all__ = ["TrainingOperatorBackend"]
 
-_CLEAN = "cleanPodPolicy"
+_CLEAN_POD_POLICY = "cleanPodPolicy"
 
 
-class TrainingOperatorBackend(ClusterBackend):
-    """PyTorchJobs (``kubeflow.org/v1``) on a Kubernetes cluster that has the Training Operator.
+class TrainingOperatorBackend(BaseKubernetesBackend):
+    """PyTorchJobs (``kubeflow.org/v1``) on a Kubernetes cluster with the Training Operator.
 
     Args:
-        config: Which cluster, and where in it.
+        config: Connection, namespace, images and folder of runtimes; None for the defaults.
 
     Raises:
-        BackendUnavailableError: The extra is not installed, or there is no cluster to be found.
+        BackendUnavailableError: The extra `kubernetes` is not installed, or no cluster is configured.
     """
 
     name: ClassVar[str] = "training-operator"
@@ -44,44 +43,48 @@ class TrainingOperatorBackend(ClusterBackend):
 
     def __init__(self, config: TrainingOperatorBackendConfig | None = None) -> None:
         self._config = config or TrainingOperatorBackendConfig()
-        super().__init__(self._config, DIALECT)
+        super().__init__(self._config, ADAPTER)
 
-    def _rendered(self, request: TrainJobRequest, attempt: int) -> list[dict[str, Any]]:
-        if initialize.is_all(request):
-            return initialize.manifests(request, self._config, self.namespace, attempt)
-        asked = request.runtime
-        name, kind = (asked.name, asked.kind) if asked else (self.default_runtime, None)
-        runtime = blueprints.get(self._config.runtimes_folder, name, kind)
-        admission.check(request, runtime)
-        return [manifest.pytorch_job(request, runtime, self._config, self.namespace, attempt)]
+    def _render_manifests(self, request: TrainJobRequest, attempt: int) -> list[dict[str, Any]]:
+        if initializer_job.is_initialize_only(request):
+            return initializer_job.render_manifests(request, self._config, self.namespace, attempt)
+        name, kind = (request.runtime.name, request.runtime.kind) if request.runtime else (self.default_runtime, None)
+        runtime = runtime_templates.get_raw_runtime(self._config.runtimes_folder, name, kind)
+        validation.check_request(request, runtime)
+        return [manifest.render_pytorch_job(request, runtime, self._config, self.namespace, attempt)]
 
-    def _beside(self, request: TrainJobRequest, ref: TrainJobRef) -> Raw | None:
-        owner = kinds.JOBS if initialize.is_all(request) else kinds.PYTORCH_JOBS
-        return objects.secret(request, ref.name, ref.namespace, ref.uid, owner)
+    def _build_secret(self, request: TrainJobRequest, ref: TrainJobRef) -> RawObject | None:
+        owner = resources.JOBS if initializer_job.is_initialize_only(request) else resources.PYTORCH_JOBS
+        return manifest_common.build_secret(request, ref.name, ref.namespace, ref.uid, owner)
 
-    def cancel(self, ref: TrainJobRef, because: Diagnosis | None = None) -> None:
+    def cancel(self, ref: TrainJobRef, diagnosis: Diagnosis | None = None) -> None:
         try:
-            super().cancel(ref, because)
+            super().cancel(ref, diagnosis)
         except RejectedError:
-            # Operators before 1.7 suspend nothing, and say so of the field.
+            # Operators before 1.7 have no `suspend` in the run policy.
             self.delete(ref)
 
-    def note(self, outcome: Outcome) -> None:
-        super().note(outcome)
+    def store_outcome(self, outcome: Outcome) -> None:
+        super().store_outcome(outcome)
         if not outcome.succeeded:
-            self._end_the_rest(outcome.job)
+            self._delete_running_pods(outcome.job)
 
-    def _end_the_rest(self, ref: TrainJobRef) -> None:
-        """End the nodes of a failed job that wait for those that are gone, unless the job says that they shall stay."""
+    def _delete_running_pods(self, ref: TrainJobRef) -> None:
+        """Make the operator delete the running pods of a failed job, unless the job has a cleanPodPolicy.
+
+        The remaining nodes would otherwise wait for the failed one.
+        """
         with suppress(JobNotFoundError, ForbiddenError):
-            raw = self._looks.of(ref)
-            if raw["kind"] == kinds.PYTORCH_JOBS.kind and _CLEAN not in (raw["spec"].get("runPolicy") or {}):
-                change = {"metadata": {"uid": ref.uid}, "spec": {"runPolicy": {_CLEAN: "Running"}}}
-                with suppress(NotThereError, StaleError):
-                    self._api.patch(kinds.PYTORCH_JOBS, ref.name, change, namespace=ref.namespace)
+            raw = self._reader.get_object_by_ref(ref)
+            policy = raw["spec"].get("runPolicy") or {}
+            if raw["kind"] == resources.PYTORCH_JOBS.kind and _CLEAN_POD_POLICY not in policy:
+                patch = {"metadata": {"uid": ref.uid}, "spec": {"runPolicy": {_CLEAN_POD_POLICY: "Running"}}}
+                with suppress(NotFoundError, WriteConflictError):
+                    self._api.patch(resources.PYTORCH_JOBS, ref.name, patch, namespace=ref.namespace)
 
     def list_runtimes(self) -> list[Runtime]:
-        return [runtimes.runtime(raw) for raw in blueprints.list_all(self._config.runtimes_folder)]
+        raws = runtime_templates.list_raw_runtimes(self._config.runtimes_folder)
+        return [runtimes.parse_runtime(raw) for raw in raws]
 
     def get_runtime(self, name: str) -> Runtime:
-        return runtimes.runtime(blueprints.get(self._config.runtimes_folder, name))
+        return runtimes.parse_runtime(runtime_templates.get_raw_runtime(self._config.runtimes_folder, name))

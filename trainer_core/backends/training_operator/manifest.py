@@ -1,117 +1,261 @@
-"""request + runtime → the exact PyTorchJob. Pure.
+"""Rendering of a PyTorchJob from a request and its runtime. Pure.
 
-Numbers, names and texts change their spelling here; `admission` has judged before, the server decides after.
+`validation` has checked the request before; rendering only converts names, numbers and formats.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 from trainer_core import resources
-from trainer_core.backends.training_operator import patching
-from trainer_core.backends.training_operator.template import MAIN, template
-from trainer_core.cluster import kinds, marks, objects, runtimes
-from trainer_core.configs import TrainingOperatorBackendConfig
-from trainer_core.options.patches import merged
-from trainer_core.request import TrainJobRequest
+from trainer_core.backends.training_operator import runtime_patches
+from trainer_core.backends.training_operator.parse import MAIN_CONTAINER
+from trainer_core.config import TrainingOperatorBackendConfig
+from trainer_core.k8s import labels, manifest_common, resources as k8s_resources, runtimes
+from trainer_core.options.patches import merge_patches
+from trainer_core.packaging import argv_payload
+from trainer_core.request import Distributed, InitializerSource, TrainerRequest, TrainJobRequest
 
-__all__ = ["MASTER", "WORKER", "num_nodes", "pytorch_job"]
+__all__ = ["get_num_nodes", "render_pytorch_job"]
 
-MASTER = "Master"
-WORKER = "Worker"
-#: A failure of the training fails the job; whether to try again is for whoever submitted it to say.
-_NO_RESTART = "Never"
-_RESTART = "OnFailure"
+#: Volume that the init containers and the training container of a pod share.
+_INITIALIZER_VOLUME = "initializer"
+_WORKSPACE_PATH = "/workspace"
 
 
-def pytorch_job(
+def render_pytorch_job(
     request: TrainJobRequest,
     runtime: Mapping[str, Any],
     config: TrainingOperatorBackendConfig,
     namespace: str,
     attempt: int = 0,
 ) -> dict[str, Any]:
-    """Return the PyTorchJob of a named request.
+    """Render the PyTorchJob of a request.
 
     Args:
-        request: A request that `admission` has judged.
-        runtime: Its runtime.
-        config: The images that fetch.
-        namespace: Where the job is to run.
-        attempt: Which attempt of its owner it is.
+        request: The request, with a name.
+        runtime: Its raw runtime.
+        config: Configuration with the initializer images.
+        namespace: Namespace of the job.
+        attempt: Attempt of its owner, 0 for the first.
 
     Raises:
-        UnsupportedError: A PyTorchJob cannot express it, or it is too large.
+        UnsupportedError: A PyTorchJob cannot express the request, or it is too large.
         InvalidRequestError: The request has no name.
     """
-    pod = template(request, runtime, config)
+    pod_template = _render_pod_template(request, runtime, config)
     spec = {
-        "nprocPerNode": _processes(request, runtime, pod),
-        "pytorchReplicaSpecs": _replicas(request, runtime, pod),
+        "nprocPerNode": _render_num_processes(request, runtime, pod_template),
+        "pytorchReplicaSpecs": _render_replica_specs(request, runtime, pod_template),
     }
-    for name, said in (("runPolicy", _run_policy(request)), ("elasticPolicy", dict(_elastic(request)))):
-        if said:
-            spec[name] = said
+    for name, fields in (
+        ("runPolicy", _render_run_policy(request)),
+        ("elasticPolicy", dict(_get_elastic_policy(request))),
+    ):
+        if fields:
+            spec[name] = fields
     return {
-        "apiVersion": kinds.PYTORCH_JOBS.api_version,
-        "kind": kinds.PYTORCH_JOBS.kind,
-        "metadata": objects.metadata(request, namespace, attempt, {marks.RUNTIME: runtimes.record(runtime)}),
+        "apiVersion": k8s_resources.PYTORCH_JOBS.api_version,
+        "kind": k8s_resources.PYTORCH_JOBS.kind,
+        "metadata": manifest_common.build_metadata(
+            request, namespace, attempt, {labels.RUNTIME: runtimes.dump_raw_runtime(runtime)}
+        ),
         "spec": spec,
     }
 
 
-def num_nodes(request: TrainJobRequest, runtime: Mapping[str, Any]) -> int:
-    """Return how many nodes a request has."""
-    return (request.trainer.num_nodes if request.trainer else None) or runtimes.num_nodes(runtime)
+def get_num_nodes(request: TrainJobRequest, runtime: Mapping[str, Any]) -> int:
+    """Return the number of nodes of a request, by default that of the runtime."""
+    return (request.trainer.num_nodes if request.trainer else None) or runtimes.get_num_nodes(runtime)
 
 
-def _replicas(request: TrainJobRequest, runtime: Mapping[str, Any], pod: dict[str, Any]) -> dict[str, Any]:
-    """One master and the other nodes as workers; nodes that may come and go are all workers."""
-    nodes = num_nodes(request, runtime)
-    counts = {WORKER: nodes} if _elastic(request) else {MASTER: 1, WORKER: nodes - 1}
-    policy = _restart_policy(request)
+def _render_replica_specs(
+    request: TrainJobRequest, runtime: Mapping[str, Any], pod_template: dict[str, Any]
+) -> dict[str, Any]:
+    """Render one master and the other nodes as workers; the nodes of an elastic job are all workers."""
+    nodes = get_num_nodes(request, runtime)
+    replicas = {"Worker": nodes} if _get_elastic_policy(request) else {"Master": 1, "Worker": nodes - 1}
+    restart_policy = _get_restart_policy(request)
     return {
-        kind: {"replicas": count, "restartPolicy": policy, "template": copy.deepcopy(pod)}
-        for kind, count in counts.items()
+        name: {"replicas": count, "restartPolicy": restart_policy, "template": copy.deepcopy(pod_template)}
+        for name, count in replicas.items()
         if count
     }
 
 
-def _restart_policy(request: TrainJobRequest) -> str:
-    asked = request.pytorch_job.restart_policy if request.pytorch_job else None
-    restarts = _elastic(request) or _run_policy(request).get("backoffLimit")
-    return asked or (_RESTART if restarts else _NO_RESTART)
+def _get_restart_policy(request: TrainJobRequest) -> str:
+    if request.pytorch_job and request.pytorch_job.restart_policy:
+        return request.pytorch_job.restart_policy
+    # Without a limit a failure of the training fails the job: retries are the decision of the orchestrator.
+    has_restarts = _get_elastic_policy(request) or _render_run_policy(request).get("backoffLimit")
+    return "OnFailure" if has_restarts else "Never"
 
 
-def _run_policy(request: TrainJobRequest) -> dict[str, Any]:
-    # No cleanPodPolicy: a job has succeeded with its master, and the other nodes shall end what they do.
-    policy: dict[str, Any] = objects.life(request)
+def _render_run_policy(request: TrainJobRequest) -> dict[str, Any]:
+    # No cleanPodPolicy: the job succeeds with its master, while the workers may still be running.
+    policy: dict[str, Any] = manifest_common.build_lifecycle_fields(request)
     if request.delete_after_seconds is not None:
         policy["ttlSecondsAfterFinished"] = request.delete_after_seconds
-    if queue := patching.queue(request.patches):
+    if queue := runtime_patches.get_volcano_queue(request.patches):
         policy["schedulingPolicy"] = {"queue": queue}
-    for more in (request.distributed, request.pytorch_job):
-        policy = merged(policy, more.run_policy if more else {})
+    for option in (request.distributed, request.pytorch_job):
+        policy = merge_patches(policy, option.run_policy if option else {})
     return policy
 
 
-def _elastic(request: TrainJobRequest) -> Mapping[str, Any]:
+def _get_elastic_policy(request: TrainJobRequest) -> Mapping[str, Any]:
     return request.pytorch_job.elastic_policy if request.pytorch_job else {}
 
 
-def _processes(request: TrainJobRequest, runtime: Mapping[str, Any], pod: Mapping[str, Any]) -> str:
-    """How many processes torchrun starts on each node, as Trainer has it: one for each GPU, or else for each CPU."""
-    asked = request.trainer.num_proc_per_node if request.trainer else None
-    if runtimes.policy(runtime) != "torch":
+def _render_num_processes(request: TrainJobRequest, runtime: Mapping[str, Any], pod_template: Mapping[str, Any]) -> str:
+    """Render `nprocPerNode` as Trainer does: one process per GPU, or per CPU without GPUs."""
+    if runtimes.get_ml_policy(runtime) != "torch":
         return "1"
-    of_runtime = runtime["spec"]["mlPolicy"]["torch"].get("numProcPerNode")
-    if asked or of_runtime:
-        return str(asked or of_runtime)
-    main = next(container for container in pod["spec"]["containers"] if container["name"] == MAIN)
-    given = main.get("resources") or {}
-    amounts = {**(given.get("requests") or {}), **(given.get("limits") or {})}
+    requested = request.trainer.num_proc_per_node if request.trainer else None
+    runtime_default = runtime["spec"]["mlPolicy"]["torch"].get("numProcPerNode")
+    if requested or runtime_default:
+        return str(requested or runtime_default)
+    containers = pod_template["spec"]["containers"]
+    container = next(container for container in containers if container["name"] == MAIN_CONTAINER)
+    per_node = container.get("resources") or {}
+    amounts = {**(per_node.get("requests") or {}), **(per_node.get("limits") or {})}
     if any("gpu" in name for name in amounts):
         return "auto"
     return str(max(1, int(resources.parse_quantity(amounts.get("cpu", 1)))))
+
+
+def _render_pod_template(
+    request: TrainJobRequest, runtime: Mapping[str, Any], config: TrainingOperatorBackendConfig
+) -> dict[str, Any]:
+    """Render the pod template of all replicas.
+
+    It is merged from the template of the runtime, the patches, the initializers, the trainer and the
+    DistributedConfig; later ones take precedence.
+    """
+    job = runtimes.find_trainer_job(runtime) or {}
+    pod: dict[str, Any] = copy.deepcopy(job["template"]["spec"]["template"])
+    for patch in runtime_patches.list_pod_patches(request.patches, runtime):
+        pod = merge_patches(pod, patch)
+    pod = _add_sources(pod, request, runtime, config)
+    for container in pod["spec"]["containers"]:
+        if container["name"] == runtimes.NODE:
+            _apply_trainer(container, request, runtimes.get_ml_policy(runtime))
+            container["name"] = MAIN_CONTAINER
+    if request.distributed is not None:
+        pod = _apply_distributed(pod, request.distributed)
+    # The operator uses the restartPolicy of the replica, and warns about one in the pod template.
+    pod["spec"].pop("restartPolicy", None)
+    return pod
+
+
+def _apply_trainer(container: dict[str, Any], request: TrainJobRequest, policy: str | None) -> None:
+    trainer = request.trainer
+    if trainer is not None:
+        command, args = _render_command(trainer, policy)
+        fields = {"image": trainer.image, "command": command, "args": args}
+        container.update({name: value for name, value in fields.items() if value is not None})
+        per_node = trainer.resources_per_node or {}
+        _merge_resources(container, per_node, per_node)
+    env = manifest_common.build_env(manifest_common.build_trainer_env(request))
+    container["env"] = _merge_named(container.get("env") or [], env)
+
+
+def _render_command(trainer: TrainerRequest, policy: str | None) -> tuple[list[str] | None, list[str] | None]:
+    """Render command and args; None keeps those of the runtime."""
+    if trainer.code is None:
+        # Not escaped: a user who writes a container command can use Kubernetes' $(NAME).
+        return (
+            None if trainer.command is None else list(trainer.command),
+            None if trainer.args is None else list(trainer.args),
+        )
+    launcher: Literal["torchrun", "python"] = "torchrun" if policy == "torch" else "python"
+    packages, indexes, processes = trainer.packages, trainer.pip_index_urls, trainer.num_proc_per_node
+    argv = argv_payload.render_argv(trainer.code, packages, indexes, launcher, processes=processes)
+    command_length = argv.index(argv_payload.LOADER) + 1
+    return argv[:command_length], argv[command_length:]
+
+
+def _apply_distributed(pod: dict[str, Any], config: Distributed) -> dict[str, Any]:
+    """Merge a DistributedConfig over a pod template and each of its containers."""
+    for container in pod["spec"]["containers"]:
+        for key, entries in (("env", config.env), ("envFrom", config.env_from)):
+            if entries:
+                container[key] = _merge_named(container.get(key) or [], [dict(entry) for entry in entries])
+        _merge_resources(container, config.requests, config.limits)
+    spec = {
+        "nodeSelector": config.node_selector,
+        "affinity": config.affinity,
+        "tolerations": [dict(toleration) for toleration in config.tolerations],
+    }
+    metadata = {"labels": config.labels, "annotations": config.annotations}
+    return merge_patches(pod, {"metadata": _drop_empty(metadata), "spec": _drop_empty(spec)})
+
+
+def _add_sources(
+    pod: dict[str, Any], request: TrainJobRequest, runtime: Mapping[str, Any], config: TrainingOperatorBackendConfig
+) -> dict[str, Any]:
+    """Mount the volume claims of a request, and add init containers that download the other sources in every pod."""
+    for role, source in request.initializer_sources():
+        if source.storage_uri.startswith(manifest_common.PVC_SCHEME):
+            pod = merge_patches(pod, {"spec": manifest_common.build_pvc_patch(role, source.storage_uri)})
+    initializers = [
+        _render_initializer(role, source, request, runtime, config) for role, source in _list_downloads(request)
+    ]
+    if not initializers:
+        return pod
+    mount = {"name": _INITIALIZER_VOLUME, "mountPath": _WORKSPACE_PATH}
+    patch = {
+        "initContainers": [{**container, "volumeMounts": [mount]} for container in initializers],
+        "containers": [{"name": runtimes.NODE, "volumeMounts": [mount]}],
+    }
+    if not any(volume.get("name") == _INITIALIZER_VOLUME for volume in pod["spec"].get("volumes") or ()):
+        patch["volumes"] = [{"name": _INITIALIZER_VOLUME, "emptyDir": {}}]
+    return merge_patches(pod, {"spec": patch})
+
+
+def _list_downloads(request: TrainJobRequest) -> Iterator[tuple[str, InitializerSource]]:
+    for role, source in request.initializer_sources():
+        if not source.storage_uri.startswith(manifest_common.PVC_SCHEME):
+            yield role, source
+
+
+def _render_initializer(
+    role: str,
+    source: InitializerSource,
+    request: TrainJobRequest,
+    runtime: Mapping[str, Any],
+    config: TrainingOperatorBackendConfig,
+) -> dict[str, Any]:
+    """Render an init container from the initializer step of the runtime, or from the image of the configuration."""
+    name = f"{role}-initializer"
+    job = runtimes.find_ancestor_job(runtime, name)
+    step = (runtimes.find_container(job, name) if job else None) or {}
+    images = {"dataset": config.dataset_initializer_image, "model": config.model_initializer_image}
+    uri = {"name": "STORAGE_URI", "value": source.storage_uri}
+    env = [uri, *manifest_common.build_initializer_env(role, source, request)]
+    return {
+        **{key: step[key] for key in ("command", "args", "envFrom", "resources") if key in step},
+        "name": name,
+        "image": step.get("image") or images[role],
+        "env": _merge_named(step.get("env") or [], env),
+        # The images write no termination message; the end of the log has the error.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+
+
+def _merge_resources(container: dict[str, Any], requests: Mapping[str, Any], limits: Mapping[str, Any]) -> None:
+    fields = {"requests": dict(sorted(requests.items())), "limits": dict(sorted(limits.items()))}
+    if any(fields.values()):
+        container["resources"] = merge_patches(container.get("resources") or {}, _drop_empty(fields))
+
+
+def _merge_named(old: list[Any], new: list[Any]) -> list[Any]:
+    """Merge two lists; of entries with the same name the last one wins, entries without a name come last."""
+    named = {entry["name"]: entry for entry in (*old, *new) if "name" in entry}
+    return [*named.values(), *(entry for entry in (*old, *new) if "name" not in entry)]
+
+
+def _drop_empty(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value}

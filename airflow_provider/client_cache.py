@@ -1,0 +1,67 @@
+"""Cache of TrainerClients: one per connection and event loop, shared by all triggers of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from asgiref.sync import sync_to_async
+
+from airflow_provider.hooks.trainjob import TrainJobHook
+
+if TYPE_CHECKING:
+    from trainer_core.client import TrainerClient
+
+__all__ = ["get_client", "run_in_thread"]
+
+_T = TypeVar("_T")
+#: Seconds after which the connection is read again, so that changes to it take effect.
+_KEEP_SECONDS = 300.0
+#: Creation time and creating task by event loop and arguments: a task can be awaited in its own event loop only.
+_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, tuple[float, asyncio.Task[TrainerClient]]]]
+_clients = WeakKeyDictionary()
+
+
+async def get_client(
+    trainjob_conn_id: str | None, backend: str | None, backend_config: Mapping[str, Any] | None
+) -> TrainerClient:
+    """Return the client for these arguments, shared within the event loop.
+
+    Concurrent callers share one creation. The client is created again after `_KEEP_SECONDS`.
+
+    Args:
+        trainjob_conn_id: Id of an Airflow connection of type ``trainjob``; None for no connection.
+        backend: Name of the backend; None for the backend of the connection.
+        backend_config: Settings that override those of the connection, as plain data.
+
+    Raises:
+        ValueError: Connection and arguments name different backends, or a setting is invalid.
+        AirflowNotFoundException: The connection does not exist.
+        BackendUnavailableError: An extra is not installed, or the backend cannot be reached.
+    """
+    clients = _clients.setdefault(asyncio.get_running_loop(), {})
+    key = json.dumps([trainjob_conn_id, backend, backend_config], sort_keys=True, default=repr)
+    now = time.monotonic()
+    created_at, task = clients.get(key, (0.0, None))
+    if task is None or now - created_at >= _KEEP_SECONDS or _has_failed(task):
+        hook = TrainJobHook(trainjob_conn_id, backend, backend_config)
+        task = asyncio.create_task(run_in_thread(lambda: hook.client))
+        clients[key] = (now, task)
+    # Cancelling one caller must not cancel the creation that the other callers wait for.
+    return await asyncio.shield(task)
+
+
+async def run_in_thread(function: Callable[[], _T]) -> _T:
+    """Run a function that may call Airflow's supervisor in a thread of asgiref, which knows the event loop.
+
+    The shield keeps the message of a cancellation, which asgiref drops; the triggerer calls `on_kill` depending on it.
+    """
+    return await asyncio.shield(asyncio.ensure_future(sync_to_async(function, thread_sensitive=False)()))
+
+
+def _has_failed(task: asyncio.Task[TrainerClient]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)

@@ -1,0 +1,169 @@
+"""Builds the request of an operator as plain JSON data when the DAG is parsed.
+
+Invalid definitions are found here: an option that the backend does not accept, a function that cannot be packaged, a
+negative number of nodes. Templates and results of upstream tasks remain for Airflow to render.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+# Base class of values that Airflow resolves when a task runs: upstream results, DAG parameters, mapped arguments.
+from airflow.sdk.definitions._internal.mixins import ResolveMixin
+
+from trainer_core import request_builder
+from trainer_core.client import backend_for
+from trainer_core.initializers import Initializer, initializer_from_dict
+
+if TYPE_CHECKING:
+    from trainer_core.config import BackendConfig
+    from trainer_core.runtimes import Runtime
+
+__all__ = ["build_spec", "join_code", "split_code"]
+
+_DEFAULT_BACKEND = "local"
+#: Placeholder of an upstream result; values with a brace are checked when the task runs.
+_PLACEHOLDER = "{from upstream}"
+
+
+def build_spec(
+    *,
+    backend: str | None,
+    backend_config: BackendConfig | Mapping[str, Any] | None,
+    runtime: str | Runtime | None = None,
+    trainer: request_builder.Trainer | Mapping[str, Any] | str | None = None,
+    func_args: Mapping[str, Any] | None = None,
+    initializer: Initializer | Mapping[str, Any] | None = None,
+    options: Sequence[request_builder.Option] | str | None = None,
+) -> dict[str, Any]:
+    """Build the request as plain data, checked against the class of the backend.
+
+    Args:
+        backend: Name of the backend; None for that of `backend_config`, else ``local``.
+        backend_config: Configuration of the backend, or settings of it.
+        runtime: The runtime, or its name.
+        trainer: What to run: an object, a dict of its fields, or that dict as YAML.
+        func_args: Arguments that `join_code` adds to the trainer's own after rendering; here they are only checked.
+        initializer: What to download first: an object, or a dict of URIs or fields.
+        options: Such as ``[Labels({"team": "vision"})]``: objects, plain data, or YAML.
+
+    Raises:
+        ValueError: An argument is invalid; the message is one line.
+    """
+    name = backend or getattr(backend_config, "backend", None) or _DEFAULT_BACKEND
+    definition: Any = trainer
+    if isinstance(trainer, str):
+        definition = _parse_yaml("trainer", trainer, "func: package.module:function")
+    trainer_args = _get_func_args(definition)
+    all_args = {**trainer_args, **_check_func_args(func_args)} if func_args else trainer_args
+    data = request_builder.build_request_data(
+        backend=backend_for(name),
+        runtime=runtime,
+        trainer=_set_func_args(definition, _replace_upstream_results(all_args)) if all_args else definition,
+        initializer=initializer_from_dict(initializer) if isinstance(initializer, Mapping) else initializer,
+        options=_parse_yaml("options", options, "- QueueName: nightly") if isinstance(options, str) else options,
+    )
+    if all_args:
+        code = data["trainer"]["code"]
+        kept = {key: value for key, value in code["args"].items() if key not in (func_args or ())}
+        code["args"] = _restore_upstream_results(kept, trainer_args)
+    return data
+
+
+def split_code(data: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Remove the source of the training function from a request; return the rest and the source.
+
+    The source must not be in a template field: Jinja would render the braces of its f-strings and dicts. It would also
+    take up Airflow's page of rendered templates, which shows 4,096 characters.
+    """
+    code = data.get("trainer", {}).get("code")
+    if code is None:
+        return data, ""
+    rest = {key: value for key, value in code.items() if key != "text"}
+    return {**data, "trainer": {**data["trainer"], "code": rest}}, code.get("text", "")
+
+
+def join_code(data: dict[str, Any], text: str, func_args: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Undo `split_code`, and override arguments of the training function, after everything is rendered."""
+    code = data.get("trainer", {}).get("code")
+    if code is None:
+        return data
+    args = {name: _to_plain_data(value) for name, value in {**code.get("args", {}), **(func_args or {})}.items()}
+    code = {**code, "args": args, **({"text": text} if text else {})}
+    return {**data, "trainer": {**data["trainer"], "code": code}}
+
+
+def _parse_yaml(what: str, text: str, example: str) -> Any:
+    import yaml  # takes 20 ms, so it is imported only for YAML
+
+    expected, name = (Mapping, "a mapping") if what == "trainer" else (list, "a list")
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        problem = " ".join(str(error).split())
+        raise ValueError(
+            f"{what} is not valid YAML: {problem}; put templates such as '{{{{ ds }}}}' in quotes"
+        ) from error
+    if not isinstance(data, expected):
+        raise ValueError(f"{what} must be YAML of {name} such as '{example}', got {text[:60]!r}")
+    return data
+
+
+def _check_func_args(func_args: Any) -> Mapping[str, Any]:
+    if not isinstance(func_args, Mapping):
+        raise ValueError(
+            "func_args must be a dict of keyword arguments such as {'epochs': 3}; its values can be results of "
+            f"upstream tasks, but it cannot be one itself; got {type(func_args).__name__}"
+        )
+    return func_args
+
+
+def _get_func_args(trainer: Any) -> Mapping[str, Any]:
+    args = trainer.get("func_args") if isinstance(trainer, Mapping) else getattr(trainer, "func_args", None)
+    return args if isinstance(args, Mapping) else {}
+
+
+def _set_func_args(trainer: Any, func_args: Mapping[str, Any]) -> Any:
+    if isinstance(trainer, Mapping):
+        return {**trainer, "func_args": func_args}
+    if is_dataclass(trainer) and not isinstance(trainer, type) and hasattr(trainer, "func_args"):
+        return replace(trainer, func_args=func_args)
+    raise ValueError(f"func_args needs a training function, CustomTrainer(func=…), not {type(trainer).__name__}")
+
+
+def _is_upstream_result(value: Any) -> bool:
+    """Return whether Airflow provides the value at run time; results of a mapped task are a lazy sequence."""
+    lazy = isinstance(value, Sequence) and not isinstance(value, (str, bytes, list, tuple))
+    return lazy or isinstance(value, ResolveMixin)
+
+
+def _replace_upstream_results(value: Any) -> Any:
+    if _is_upstream_result(value):
+        return _PLACEHOLDER
+    if isinstance(value, Mapping):
+        return {key: _replace_upstream_results(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_replace_upstream_results(item) for item in value]
+    return value
+
+
+def _restore_upstream_results(data: Any, original: Any) -> Any:
+    """Replace placeholders by the upstream results: Airflow finds the dependency in them and keeps their types."""
+    if _is_upstream_result(original):
+        return original
+    if isinstance(original, Mapping):
+        return {key: _restore_upstream_results(item, original[key]) for key, item in data.items()}
+    if isinstance(original, (list, tuple)):
+        return [_restore_upstream_results(item, each) for item, each in zip(data, original, strict=True)]
+    return data
+
+
+def _to_plain_data(value: Any) -> Any:
+    """Convert the lazy sequence that holds the results of a mapped task to a list, which JSON can represent."""
+    if isinstance(value, Mapping):
+        return {key: _to_plain_data(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        return [_to_plain_data(item) for item in value]
+    return value

@@ -1,0 +1,199 @@
+"""Writes the log of a TrainJob to the log of its task: each line once, with its step; progress as a percentage."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from trainer_core.client import TrainerClient
+from trainer_core.errors import TrainerError
+from trainer_core.jobs import Progress, TrainJobRef
+from trainer_core.logs import LogChunk
+from trainer_core.node.progress import parse_progress
+
+__all__ = ["POLL_SECONDS", "LogForwarder", "LogPosition", "create_log_forwarder", "forward_remaining_log"]
+
+#: Seconds between two reads of a log.
+POLL_SECONDS = 2.0
+#: Largest share of the time to spend on reading; a huge log is read less often.
+_MAX_READ_SHARE = 0.05
+#: Seconds between two saves of the log position.
+_SAVE_SECONDS = 10.0
+_STORE_KEY = "trainjob_log"
+#: Progress is written when it has changed by this many percent, or after this many seconds.
+_PROGRESS_PERCENT = 10
+_PROGRESS_SECONDS = 30.0
+
+
+class LogPosition:
+    """How much of a job's log has been written to the task's log. Saved as JSON, so that another process can continue.
+
+    Attributes:
+        cursor: Cursor of the backend, see `Backend.tail_logs`.
+        complete: Whether the job has ended and all of its log has been written.
+        progress: The last progress that the training reported; None if it reported none.
+
+    Args:
+        ref: The job.
+        saved: Result of `to_dict` in another process; ignored if it belongs to another job.
+    """
+
+    def __init__(self, ref: TrainJobRef, saved: Any = None) -> None:
+        data = saved if isinstance(saved, Mapping) and saved.get("uid") == ref.uid else {}
+        self.cursor: dict[str, Any] = dict(data.get("place", {}))
+        self.complete = bool(data.get("complete"))
+        self.progress: Progress | None = None
+        self._uid = ref.uid
+        self._percent: int | None = data.get("percent")
+        self._next_progress: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the position as plain JSON data."""
+        return {"uid": self._uid, "place": self.cursor, "percent": self._percent, "complete": self.complete}
+
+    def format_lines(self, chunk: LogChunk, job_ended: bool, now: float) -> list[str]:
+        """Return the lines of a chunk as the task's log shows them, and advance the position behind it.
+
+        Args:
+            chunk: What was read at the position.
+            job_ended: Whether the job had ended before the read.
+            now: Time in seconds by a monotonic clock.
+        """
+        self.cursor = chunk.cursor
+        self.complete = job_ended and chunk.complete
+        found = (self._format_line(step, line, now) for step, line in chunk.lines)
+        return [line for line in found if line]
+
+    def _format_line(self, step: str, line: str, now: float) -> str:
+        """Return a line with its step; empty for progress that is not due, which training may report very often."""
+        report = parse_progress(line)
+        if report is None:
+            return f"[{step}] {line}"
+        self.progress = Progress(report.get("step"), report.get("total"), report.get("metrics", {}))
+        percent = self.progress.percentage
+        last = self._percent
+        if self._next_progress is None:
+            self._next_progress = now if last is None else now + _PROGRESS_SECONDS
+        moved = percent is not None and (
+            last is None or abs(percent - last) >= _PROGRESS_PERCENT or last < percent == 100
+        )
+        if not moved and now < self._next_progress:
+            return ""
+        self._percent = percent if percent is not None else last
+        self._next_progress = now + _PROGRESS_SECONDS
+        return f"[{step}] {_format_progress(self.progress)}"
+
+
+class LogForwarder:
+    """Forwards new lines of a job's log to a function. Each `poll` is a separate read; no stream stays open.
+
+    Args:
+        client: Client of the job's backend.
+        ref: The job.
+        write_line: Called once with each line.
+        position: Position at which to start; None for the beginning.
+        save: Called with the position every few seconds and at the end.
+    """
+
+    def __init__(
+        self,
+        client: TrainerClient,
+        ref: TrainJobRef,
+        write_line: Callable[[str], object],
+        position: LogPosition | None = None,
+        save: Callable[[LogPosition], object] | None = None,
+    ) -> None:
+        self.position = position or LogPosition(ref)
+        self._save = save
+        self._next_save = 0.0
+        self._client = client
+        self._ref = ref
+        self._write_line = write_line
+        self._next = 0.0
+
+    def poll(self, *, ended: bool = False) -> None:
+        """Forward the new lines.
+
+        Args:
+            ended: Whether the job has ended. True: this is the last poll, and all remaining lines are forwarded.
+        """
+        begin = time.monotonic()
+        if not ended and begin < self._next:
+            return
+        while self._read(ended) and ended:
+            pass
+        if ended and not self.position.complete:
+            self._write_line("the rest of the log cannot be read")
+        now = time.monotonic()
+        self._next = begin + max(POLL_SECONDS, (now - begin) / _MAX_READ_SHARE)
+        if self._save is not None and (ended or now >= self._next_save):
+            self._next_save = now + _SAVE_SECONDS
+            self._save(self.position)
+
+    def _read(self, job_ended: bool) -> bool:
+        """Forward one chunk; return whether there may be more. An error in reading the log must not fail the task."""
+        try:
+            chunk = self._client.tail_job_logs(self._ref, self.position.cursor, job_ended)
+        except TrainerError:
+            return False
+        for line in self.position.format_lines(chunk, job_ended, time.monotonic()):
+            self._write_line(line)
+        return bool(chunk.lines) and not chunk.complete
+
+
+def create_log_forwarder(client: TrainerClient, ref: TrainJobRef, log: Any, store: Any) -> LogForwarder:
+    """Return a forwarder that writes to a task's log and continues where the previous try stopped.
+
+    If the worker of the previous try was killed, the lines of the last few seconds are written again.
+
+    Args:
+        client: Client of the job's backend.
+        ref: The job.
+        log: Logger of the task.
+        store: Airflow's storage that all tries of a task share (3.3 and later); None without one.
+    """
+    position = LogPosition(ref, _load_position(store))
+    return LogForwarder(
+        client, ref, lambda line: log.info("%s", line), position, lambda position: _save_position(store, position)
+    )
+
+
+def forward_remaining_log(
+    client: Callable[[], TrainerClient], ref: TrainJobRef, log: Any, store: Any, saved: Any
+) -> None:
+    """Write the lines that the trigger has not written, of a job that has ended.
+
+    Args:
+        client: Returns the client; called only if lines remain.
+        ref: The job.
+        log: Logger of the task.
+        store: Airflow's storage that all tries of a task share (3.3 and later); None without one.
+        saved: Log position in the trigger's event; None if the trigger did not read the log.
+    """
+    position = LogPosition(ref, saved)
+    if saved is not None and not position.complete:
+        LogForwarder(client(), ref, lambda line: log.info("%s", line), position).poll(ended=True)
+    _save_position(store, position)
+
+
+def _load_position(store: Any) -> Any:
+    try:
+        return store.get(_STORE_KEY) if store is not None else None
+    except Exception:  # noqa: BLE001 -- the log must not fail the task; it starts from the beginning
+        return None
+
+
+def _save_position(store: Any, position: LogPosition) -> None:
+    # The log must not fail the task; the next try writes some lines again.
+    with suppress(Exception):
+        if store is not None:
+            store.set(_STORE_KEY, position.to_dict())
+
+
+def _format_progress(progress: Progress) -> str:
+    steps = [f"{number:g}" for number in (progress.step, progress.total) if number is not None]
+    percent = progress.percentage
+    where = f"{percent}% ({'/'.join(steps)})" if percent is not None else "/".join(steps)
+    return " ".join(part for part in ("progress", where, *(f"{k}={v:g}" for k, v in progress.metrics.items())) if part)

@@ -1,0 +1,181 @@
+"""Reads TrainJobs from their backends, where the API server can reach them.
+
+An XCom is only a claim: a DAG could push the ref of another DAG's job. Every access to a backend therefore goes through
+`connect`, which accepts the claim only if the job's owner is that task.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider.compat import AirflowNotFoundException
+from airflow_provider.hooks.trainjob import TrainJobHook
+from trainer_core import naming
+from trainer_core.client import TrainerClient
+from trainer_core.config import CONFIGS, LocalProcessBackendConfig, config_from_dict
+from trainer_core.errors import BackendUnavailableError, TrainerError
+from trainer_core.jobs import COMPLETE, FAILED, Event, Observation, TrainJob, TrainJobRef
+from trainer_core.node.progress import parse_progress
+
+if TYPE_CHECKING:
+    from airflow_provider.ui.xcom_queries import SubmittedJob
+
+__all__ = [
+    "JobDetails",
+    "LogPart",
+    "UnreachableError",
+    "connect",
+    "read_job",
+    "read_log",
+    "read_manifest",
+    "read_unfinished",
+]
+
+#: Largest number of log lines in a response; of a longer log, the last lines.
+_MAX_LINES = 500
+#: Largest number of progress points in a response.
+_MAX_POINTS = 1000
+
+
+class UnreachableError(Exception):
+    """The API server cannot read the job; the page shows the message."""
+
+
+@dataclass(frozen=True)
+class JobDetails:
+    """Status, steps and events of a job, read at one time."""
+
+    job: TrainJob
+    observation: Observation
+    events: list[Event]
+
+
+@dataclass(frozen=True)
+class LogPart:
+    """Part of a step's log.
+
+    Attributes:
+        lines: The lines, without those of `progress`.
+        points: What `progress` reported.
+        next: Number of lines up to the end of this part.
+        left_out: Number of lines before `lines` that were omitted.
+    """
+
+    lines: list[str]
+    points: list[dict[str, Any]]
+    next: int
+    left_out: int
+
+
+def connect(job: SubmittedJob) -> TrainerClient:
+    """Return a client for the job, after checking that the job belongs to the task.
+
+    Raises:
+        UnreachableError: The API server cannot reach the job, or the job belongs to another task.
+    """
+    try:
+        naming.validate_name(job.ref.name)
+        client = _create_client(job)
+        owner = client.get_job_request(job.ref).owner
+    except (TrainerError, ValueError, AirflowNotFoundException) as error:
+        raise UnreachableError(str(error)) from error
+    if owner is None or owner.key != job.task.owner_key:
+        raise UnreachableError(f"TrainJob {job.ref.name!r} belongs to another task")
+    return client
+
+
+def read_job(client: TrainerClient, ref: TrainJobRef) -> JobDetails:
+    """Read a job.
+
+    Raises:
+        UnreachableError: The job was deleted meanwhile, or its backend is unavailable.
+    """
+    try:
+        return JobDetails(client.get_job(ref.name), client.observe(ref), client.get_job_events(ref))
+    except TrainerError as error:
+        raise UnreachableError(str(error)) from error
+
+
+def read_unfinished(jobs: Iterable[SubmittedJob]) -> Iterator[tuple[SubmittedJob, TrainJob | None]]:
+    """Yield the jobs with the backend's status of those that have not ended according to their task's XComs.
+
+    A backend that is unavailable is requested once, not once for each job.
+    """
+    unavailable = set()
+    for job in jobs:
+        backend = (job.conn_id, job.ref.backend, job.ref.namespace)
+        if job.xcoms.get("status") in (COMPLETE, FAILED) or backend in unavailable:
+            yield job, None
+            continue
+        try:
+            yield job, connect(job).get_job(job.ref.name)
+        except (UnreachableError, TrainerError) as error:
+            if isinstance(error.__cause__ or error, BackendUnavailableError):
+                unavailable.add(backend)
+            yield job, None
+
+
+def read_log(client: TrainerClient, ref: TrainJobRef, step: str, after: int) -> LogPart:
+    """Read the lines of a step after the first `after` lines.
+
+    Raises:
+        TrainerError: The step does not exist, or its log cannot be read.
+    """
+    lines: deque[str] = deque(maxlen=_MAX_LINES)
+    points: deque[dict[str, Any]] = deque(maxlen=_MAX_POINTS)
+    count = line_count = 0
+    read = client.get_job_logs(ref, step)
+    if sum(1 for _ in islice(read, after)) < after:
+        # The log is shorter than before: a resumed job has new pods, and the kubelet rotates long logs.
+        after, read = 0, client.get_job_logs(ref, step)
+    for line in read:
+        count += 1
+        point = parse_progress(line)
+        if point:
+            points.append(point)
+        else:
+            line_count += 1
+            lines.append(line)
+    return LogPart(list(lines), list(points), after + count, line_count - len(lines))
+
+
+def read_manifest(client: TrainerClient, ref: TrainJobRef) -> dict[str, Any]:
+    """Return the manifest from which the backend created the job.
+
+    Raises:
+        TrainerError: The job's request cannot be read.
+    """
+    return client.render(client.get_job_request(ref))
+
+
+def _create_client(job: SubmittedJob) -> TrainerClient:
+    """Return a client of the task's connection; without a connection, a client of this machine's local jobs.
+
+    Raises:
+        UnreachableError: The task has no connection, or a local job is in another state folder.
+    """
+    ref = job.ref
+    known = CONFIGS[ref.backend].model_fields if ref.backend in CONFIGS else {}
+    hook = TrainJobHook(job.conn_id, ref.backend, {"namespace": ref.namespace} if "namespace" in known else None)
+    if isinstance(hook.config, LocalProcessBackendConfig):
+        client = hook.client
+        # The namespace of a local ref is a folder; a DAG must not make this server read an arbitrary one.
+        if client.get_job_ref(ref.name) != ref:
+            raise UnreachableError(f"TrainJob {ref.name!r} is not in the state folder of the API server")
+        return client
+    if job.conn_id is None:
+        raise UnreachableError(f"the task of TrainJob {ref.name!r} uses no connection")
+    TrainJobHook.get_connection(job.conn_id)
+    return _get_cached_client(ref.backend, hook.config.model_dump_json(exclude_unset=True))
+
+
+@lru_cache(maxsize=64)
+def _get_cached_client(backend: str, settings: str) -> TrainerClient:
+    """Return a client, cached by its settings because connecting takes several requests."""
+    return TrainerClient(config_from_dict(backend, json.loads(settings)))

@@ -1,0 +1,240 @@
+"""Converts jobs to the plain JSON data of the TrainJobs page. Pure functions.
+
+Empty values are omitted, and the page shows no element for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider import links
+from trainer_core.jobs import COMPLETE, CREATED, FAILED, RUNNING, SUSPENDED, Progress
+
+if TYPE_CHECKING:
+    from airflow_provider.ui.backend_view import JobDetails, LogPart
+    from airflow_provider.ui.xcom_queries import SubmittedJob
+    from trainer_core.jobs import Diagnosis, Event, Outcome, Step, TrainJob
+
+__all__ = [
+    "list_job_actions",
+    "list_task_actions",
+    "mask_manifest",
+    "mask_strings",
+    "matches_text",
+    "serialize_job",
+    "serialize_log",
+    "serialize_row",
+]
+
+_ENDED_STATUSES = (COMPLETE, FAILED)
+_ENDED_TASK_STATES = ("success", "failed", "skipped", "upstream_failed", "removed")
+#: A longer string in a manifest is code or encoded data, which the page does not show.
+_MAX_MANIFEST_STRING = 200
+
+
+def serialize_row(job: SubmittedJob, live: TrainJob | None) -> dict[str, Any]:
+    """Return a job as a row of the list; `live` is the backend's state of the job, None if it was not read."""
+    return _drop_empty(
+        {
+            **asdict(job.task),
+            "name": job.ref.name,
+            "backend": job.ref.backend,
+            "status": live.status if live else _get_last_status(job),
+            "task_state": job.task_state,
+            "created": _format_time(live.creation_timestamp if live else job.at),
+            "progress": _serialize_progress(live.progress) if live else _get_last_progress(job),
+        }
+    )
+
+
+def matches_text(job: SubmittedJob, text: str) -> bool:
+    """Return whether the text is part of the name of the job, DAG, run or task."""
+    names = (job.ref.name, job.task.dag_id, job.task.run_id, job.task.task_id)
+    return any(text.casefold() in name.casefold() for name in names)
+
+
+def serialize_job(job: SubmittedJob, details: JobDetails | None, unreachable: str | None) -> dict[str, Any]:
+    """Return all data of one job's page.
+
+    Args:
+        job: The job, from the XComs of its task.
+        details: What the backend returned; None if it cannot be read.
+        unreachable: Why it cannot be read; None if it can.
+    """
+    fields = _serialize_details(details) if details else _serialize_xcoms(job)
+    return _drop_empty(
+        {
+            "task": {**asdict(job.task), "state": job.task_state},
+            "name": job.ref.name,
+            "backend": job.ref.backend,
+            "namespace": job.ref.namespace,
+            "status": details.observation.status if details else _get_last_status(job),
+            "created": _format_time(details.job.creation_timestamp if details else job.at),
+            "unreachable": unreachable,
+            "deleted": job.deletion,
+            "dashboard": links.sanitize_url(job.xcoms.get(links.DashboardLink.xcom_key)),
+            "logs": links.sanitize_url(job.xcoms.get(links.LogsLink.xcom_key)),
+            **fields,
+        }
+    )
+
+
+def list_job_actions(status: str) -> list[str]:
+    """Return the possible actions on a job that the API server can reach."""
+    if status in _ENDED_STATUSES:
+        return ["delete"]
+    return ["resume" if status == SUSPENDED else "suspend", "delete"]
+
+
+def list_task_actions(job: SubmittedJob) -> list[str]:
+    """Return the possible actions on the task of a job that the API server cannot reach."""
+    if job.deletion is not None or job.task_state is None:
+        return []
+    return ["rerun" if job.task_state in _ENDED_TASK_STATES else "end"]
+
+
+def serialize_log(part: LogPart) -> dict[str, Any]:
+    """Return a part of a log."""
+    return asdict(part)
+
+
+def mask_manifest(rendered: Mapping[str, Any], mask: Callable[[str, str | None], str]) -> Any:
+    """Return a manifest without secret values and without code.
+
+    Args:
+        rendered: The manifest.
+        mask: Called with a string and the name of its field or variable; returns the masked string.
+    """
+    return _mask_node(rendered, None, mask)
+
+
+def mask_strings(data: Any, mask: Callable[[str], str]) -> Any:
+    """Return the data with every string masked."""
+    if isinstance(data, dict):
+        return {key: mask_strings(value, mask) for key, value in data.items()}
+    if isinstance(data, list):
+        return [mask_strings(value, mask) for value in data]
+    return mask(data) if isinstance(data, str) else data
+
+
+def _serialize_details(details: JobDetails) -> dict[str, Any]:
+    observation, live = details.observation, details.job
+    outcome, diagnosis = observation.outcome, _get_diagnosis(details)
+    return {
+        "runtime": live.runtime.name,
+        "num_nodes": live.num_nodes,
+        "started": _format_time(live.started),
+        "finished": _format_time(live.finished),
+        "progress": _serialize_progress(observation.progress) if outcome is None or outcome.succeeded else None,
+        "steps": [_serialize_step(step) for step in live.steps],
+        "events": [_serialize_event(event) for event in details.events],
+        "metrics": dict(outcome.metrics) if outcome else None,
+        "artifacts": dict(outcome.artifacts) if outcome else None,
+        "note": _get_result_note(outcome),
+        "diagnosis": _drop_empty(diagnosis.model_dump(mode="json")) if diagnosis else None,
+        "actions": list_job_actions(observation.status),
+    }
+
+
+def _serialize_xcoms(job: SubmittedJob) -> dict[str, Any]:
+    xcoms = {key: job.xcoms.get(key) for key in ("metrics", "artifacts", "diagnosis")}
+    return {"progress": _get_last_progress(job), **xcoms, "actions": list_task_actions(job)}
+
+
+def _get_last_status(job: SubmittedJob) -> str | None:
+    """Return the status that the task pushed; Running if it pushed Created and its trigger pushed progress later."""
+    status: str | None = job.xcoms.get("status")
+    return RUNNING if status == CREATED and _get_last_progress(job) else status
+
+
+def _get_last_progress(job: SubmittedJob) -> dict[str, Any] | None:
+    progress = job.xcoms.get("progress")
+    ended = job.xcoms.get("status") in _ENDED_STATUSES
+    return _drop_empty(progress) if isinstance(progress, dict) and not ended else None
+
+
+def _get_diagnosis(details: JobDetails) -> Diagnosis | None:
+    observation = details.observation
+    if observation.outcome is not None:
+        return observation.outcome.diagnosis
+    return observation.pending_failure.diagnosis if observation.pending_failure else None
+
+
+def _get_result_note(outcome: Outcome | None) -> str | None:
+    if outcome is None:
+        return None
+    return "The result is too large to return and was omitted." if outcome.result_truncated else outcome.result_note
+
+
+def _serialize_step(step: Step) -> dict[str, Any]:
+    return _drop_empty(
+        {
+            "name": step.name,
+            "status": step.status,
+            "runs_as": step.pod_name,
+            "machine": step.node,
+            "device": _format_device(step),
+            "exit_code": step.exit_code,
+            "restarts": step.restarts or None,
+            "started": _format_time(step.started),
+            "finished": _format_time(step.finished),
+        }
+    )
+
+
+def _format_device(step: Step) -> str | None:
+    if step.device == "Unknown":
+        return None
+    return step.device if step.device_count == "Unknown" else f"{step.device_count} {step.device}"
+
+
+def _serialize_event(event: Event) -> dict[str, Any]:
+    return {
+        "time": _format_time(event.event_time),
+        "type": event.type,
+        "reason": event.reason,
+        "about": event.involved_object_name,
+        "message": event.message,
+    }
+
+
+def _serialize_progress(progress: Progress | None) -> dict[str, Any] | None:
+    if progress is None:
+        return None
+    numbers = {"step": progress.step, "total": progress.total, "percentage": progress.percentage}
+    return _drop_empty({**numbers, "metrics": dict(progress.metrics)})
+
+
+def _format_time(moment: datetime | None) -> str | None:
+    return moment.isoformat() if moment else None
+
+
+def _drop_empty(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data without empty values."""
+    return {key: value for key, value in data.items() if value not in (None, "", [], {}, ())}
+
+
+def _mask_node(node: Any, name: str | None, mask: Callable[[str, str | None], str]) -> Any:
+    if isinstance(node, Mapping):
+        return {key: _mask_node(value, _get_value_name(node, key, name), mask) for key, value in node.items()}
+    if isinstance(node, (list, tuple)):
+        return [_mask_node(value, name, mask) for value in node]
+    return _mask_text(node, name, mask) if isinstance(node, str) else node
+
+
+def _get_value_name(node: Mapping[str, Any], key: str, outer: str | None) -> str:
+    """Return the name that tells whether a value is secret: the name of the variable that the value belongs to."""
+    if key in ("data", "stringData") and node.get("kind") == "Secret":
+        return "secret"
+    if outer == "secret":
+        return outer
+    return str(node.get("name", outer or key)) if key == "value" else str(key)
+
+
+def _mask_text(text: str, name: str | None, mask: Callable[[str, str | None], str]) -> str:
+    if len(text) > _MAX_MANIFEST_STRING or text.startswith("{"):
+        return f"({len(text):,} characters, not shown)"
+    return mask(text, name)

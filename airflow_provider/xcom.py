@@ -1,0 +1,53 @@
+"""XComs and final log lines of a TrainJob's task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainer_core.jobs import Outcome, TrainJobRef
+
+__all__ = ["log_outcome", "push_outcome", "push_ref"]
+
+
+def push_ref(ti: Any, ref: TrainJobRef) -> None:
+    """Push the job's ref. Call it right after submission: if the worker is killed, the next process reads it."""
+    ti.xcom_push(key="ref", value=ref.to_dict())
+
+
+def push_outcome(ti: Any, outcome: Outcome) -> None:
+    """Push status, metrics, artifacts and, of a failed job, the diagnosis."""
+    data = outcome.to_dict()
+    for key in ("status", "metrics", "artifacts"):
+        ti.xcom_push(key=key, value=data[key])
+    if outcome.diagnosis is not None:
+        # Log lines and traceback belong in the task's log, not in the database.
+        diagnosis = outcome.diagnosis.model_dump(mode="json", exclude={"log_tail", "traceback"}, exclude_none=True)
+        ti.xcom_push(key="diagnosis", value={**diagnosis, "reason": _mask(diagnosis["reason"])})
+
+
+def log_outcome(log: Any, outcome: Outcome) -> None:
+    """Log how the job ended: its status, or the traceback or last log lines of a failed job."""
+    diagnosis = outcome.diagnosis
+    if diagnosis is None:
+        log.info("TrainJob %s is %s", outcome.job.name, outcome.status)
+        _warn_about_missing_result(log, outcome)
+        return
+    if diagnosis.traceback:
+        log.error("The training function failed:\n%s", diagnosis.traceback)
+    elif diagnosis.log_tail:
+        log.error("The last lines of %s:\n%s", diagnosis.step or "its log", "\n".join(diagnosis.log_tail))
+
+
+def _mask(text: str) -> str:
+    """Mask secrets: the message of an exception in the training function may contain one."""
+    from airflow.sdk._shared.secrets_masker import redact  # only workers need it, and they have imported it already
+
+    return str(redact(text))
+
+
+def _warn_about_missing_result(log: Any, outcome: Outcome) -> None:
+    name = outcome.job.name
+    if outcome.result_truncated:
+        log.warning("TrainJob %s: the result is too large to return; set result_uri to write it to a file", name)
+    elif outcome.result_note:
+        log.warning("TrainJob %s: no result: %s", name, outcome.result_note)

@@ -1,0 +1,113 @@
+"""The container of every component: one image, one program, one argument.
+
+``{{$}}`` is the only placeholder: KFP's backend leaves Concat, IfPresent and defaults unresolved in places where its
+local runner resolves them. All branching is in the program of the container.
+"""
+
+import hashlib
+import inspect
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
+
+from kfp import dsl
+from kfp.components import ContainerComponent
+
+from kfp_components.runtime.entrypoint import TARGETS
+
+__all__ = [
+    "DEFAULT_IMAGE",
+    "IMAGE_VARIABLE",
+    "PASSTHROUGHS",
+    "VERSION",
+    "component",
+    "build_container_spec",
+    "get_image",
+    "add_interface_digest",
+]
+
+#: Version of the components: that of this package, and of the image.
+VERSION = "0.1.0"
+#: Built from `Dockerfile` beside this file.
+DEFAULT_IMAGE = f"trainjob-workflows/kfp-components:{VERSION}"
+#: Names the image in your own registry, when components are compiled: ``registry/name@sha256:…``.
+IMAGE_VARIABLE = "TRAINJOB_KFP_IMAGE"
+
+#: What KFP passes to `train` of what is set on its task. The step's own pod gets what it may need too: its
+#: environment and volumes. It must not take the GPUs, nor stand on their machines.
+PASSTHROUGHS = [
+    dsl.TaskConfigPassthrough(field=field, apply_to_task=field.name in ("ENV", "KUBERNETES_VOLUMES"))
+    for field in dsl.TaskConfigField
+]
+
+_PINNED = re.compile(r"[^\s@]+(@sha256:[0-9a-f]{64}|:(?!latest$)[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})")
+
+
+def get_image() -> str:
+    """Return the image of the components.
+
+    Raises:
+        ValueError: It is not pinned: KFP would reuse results of another image that had the same name.
+    """
+    name = os.environ.get(IMAGE_VARIABLE) or DEFAULT_IMAGE
+    if not _PINNED.fullmatch(name):
+        raise ValueError(f"{IMAGE_VARIABLE}: {name!r} is not pinned; write name@sha256:… or name:version, not latest")
+    return name
+
+
+def component(
+    func: Optional[Callable[..., Any]] = None,
+    *,
+    task_config_passthroughs: Optional[Sequence[dsl.TaskConfigPassthrough]] = None,
+) -> Any:
+    """Define a container component with its version in its description; used as a decorator.
+
+    Args:
+        func: Its signature and docstring are the interface of the component; it returns `container_spec`.
+        task_config_passthroughs: Settings of a task that KFP passes to the program; `dsl.component` has the same
+            argument, `dsl.container_component` has none.
+    """
+    if func is None:
+        return lambda func: component(func, task_config_passthroughs=task_config_passthroughs)
+    text, args, rest = (inspect.getdoc(func) or "").partition("\nArgs:\n")
+    func.__doc__ = f"{text}\nVersion {VERSION} of trainjob-workflows. Image {get_image()}.\n{args}{rest}"
+    defined = dsl.container_component(func)
+    if task_config_passthroughs:
+        defined.component_spec.task_config_passthroughs = list(task_config_passthroughs)
+    return add_interface_digest(defined)
+
+
+def add_interface_digest(component: ContainerComponent) -> ContainerComponent:
+    """Add a digest of a component's interface to the arguments of its container.
+
+    KFP stores the spec of a component under a hash of its container: of two components with equal containers, both get
+    the inputs and outputs of the first. KFP's cache key has the arguments of the container, but no defaults of inputs.
+    """
+    spec = component.component_spec
+    interface = {
+        "inputs": {name: [str(each.type), each.default, each.optional] for name, each in (spec.inputs or {}).items()},
+        "outputs": {name: str(each.type) for name, each in (spec.outputs or {}).items()},
+        "passthroughs": [[str(each.field), each.apply_to_task] for each in spec.task_config_passthroughs or ()],
+    }
+    digest = hashlib.sha256(json.dumps(interface, sort_keys=True).encode()).hexdigest()[:12]
+    args = [arg for arg in spec.implementation.container.args if not str(arg).startswith("--interface=")]
+    spec.implementation.container.args = [*args, f"--interface={digest}"]
+    return component
+
+
+def build_container_spec(target: str) -> dsl.ContainerSpec:
+    """Return the container that runs one target of the entry point.
+
+    Raises:
+        ValueError: No such target.
+    """
+    if target not in TARGETS:
+        raise ValueError(f"unknown target {target!r}; known are {', '.join(sorted(TARGETS))}")
+    # No shell in between, so that SIGTERM reaches the program.
+    return dsl.ContainerSpec(
+        image=get_image(),
+        command=["python3", "-m", "kfp_components.runtime.entrypoint"],
+        args=[target, dsl.PIPELINE_TASK_EXECUTOR_INPUT_PLACEHOLDER],
+    )

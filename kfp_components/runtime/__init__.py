@@ -1,0 +1,1 @@
+"""What runs in the container of every component; imports nothing of kfp."""

@@ -1,0 +1,40 @@
+"""What the best_of component does: compare TrainJobs and return the outputs of the best one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kfp_components.runtime import outputs
+from kfp_components.runtime.client import create_client_for_ref
+from kfp_components.runtime.executor_input import Task
+from trainer_core.errors import InvalidRequestError
+from trainer_core.jobs import Outcome, TrainJobRef
+
+__all__ = ["best_of"]
+
+
+def best_of(
+    task: Task,
+    *,
+    jobs: list[dict[str, Any]],
+    metric_name: str,
+    higher_is_better: bool = True,
+    output_path: str | None = None,  # Read by KFP alone, which mounts its workspace for it.
+    backend_config: dict[str, Any] | None = None,
+) -> None:
+    """Compare TrainJobs; the component's docstring describes the inputs."""
+    sign = 1 if higher_is_better else -1
+    outcomes = [_get_outcome(TrainJobRef.from_dict(job), backend_config) for job in jobs]
+    for outcome in outcomes:
+        print(f"{outcome.job.name}: {outcome.status}, {metric_name} {outcome.metrics.get(metric_name)}", flush=True)
+    candidates = [outcome for outcome in outcomes if outcome.succeeded and metric_name in outcome.metrics]
+    if not candidates:
+        raise InvalidRequestError(f"none of {len(jobs)} jobs is Complete with a metric {metric_name!r}")
+    best = max(candidates, key=lambda outcome: sign * outcome.metrics[metric_name])
+    task.write("job", best.job.to_dict())
+    task.write("metric", best.metrics[metric_name])
+    outputs.write_result(task, best)
+
+
+def _get_outcome(ref: TrainJobRef, settings: dict[str, Any] | None) -> Outcome:
+    return create_client_for_ref(ref, settings).get_job_outcome(ref)

@@ -1,0 +1,77 @@
+"""Curves and timelines as SVG: no script, no font, no other file, so that KFP's UI shows them as they are.
+
+Colours are those of the page, by class: it has a light and a dark one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from html import escape
+
+__all__ = ["render_curve", "render_timeline"]
+
+_WIDTH, _HEIGHT, _LEFT, _TOP = 640, 180, 70, 12
+_ROW = 22
+
+
+def render_curve(points: Sequence[tuple[float, float]]) -> str:
+    """Return the curve of a metric.
+
+    Args:
+        points: (step, value), two at least.
+    """
+    steps, values = [step for step, _ in points], [value for _, value in points]
+    low, high, first, last = min(values), max(values), min(steps), max(steps)
+    width, height = _WIDTH - _LEFT - _TOP, _HEIGHT - 3 * _TOP
+
+    def format_point(step: float, value: float) -> str:
+        x = _LEFT + width * (step - first) / ((last - first) or 1)
+        y = _TOP + height * (high - value) / ((high - low) or 1)
+        return f"{x:.1f},{y:.1f}"
+
+    line = " ".join(format_point(step, value) for step, value in points)
+    bottom = _HEIGHT - 2 * _TOP
+    return "".join(
+        (
+            _render_svg_tag(_HEIGHT),
+            f'<path class="axis" d="M{_LEFT} {_TOP}V{bottom}H{_WIDTH - _TOP}"/>',
+            f'<polyline class="curve" points="{line}"/>',
+            _render_text(_LEFT - 6, _TOP + 4, f"{high:.4g}", "end"),
+            _render_text(_LEFT - 6, bottom, f"{low:.4g}", "end"),
+            _render_text(_LEFT, bottom + 16, f"{first:g}"),
+            _render_text(_WIDTH - _TOP, bottom + 16, f"{last:g}", "end"),
+            "</svg>",
+        )
+    )
+
+
+def render_timeline(bars: Sequence[tuple[str, str, datetime, datetime]]) -> str:
+    """Return when each step ran.
+
+    Args:
+        bars: (name, status, start, end), one at least.
+    """
+    begin, end = min(bar[2] for bar in bars), max(bar[3] for bar in bars)
+    whole = (end - begin).total_seconds() or 1.0
+    left, width = 150, _WIDTH - 150 - 70
+    rows = []
+    for number, (name, status, start, stop) in enumerate(bars):
+        y = number * _ROW
+        x = left + width * (start - begin).total_seconds() / whole
+        seconds = (stop - start).total_seconds()
+        length = max(2.0, width * seconds / whole)
+        rows += [
+            _render_text(left - 6, y + 15, name, "end"),
+            f'<rect x="{x:.1f}" y="{y + 4}" width="{length:.1f}" height="{_ROW - 8}" class="{escape(status)}"/>',
+            _render_text(x + length + 4, y + 15, f"{seconds:.1f} s"),
+        ]
+    return f"{_opened(len(bars) * _ROW)}{''.join(rows)}</svg>"
+
+
+def _render_svg_tag(height: int) -> str:
+    return f'<svg viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" role="img">'
+
+
+def _render_text(x: float, y: float, text: str, anchor: str = "start") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'

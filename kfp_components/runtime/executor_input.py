@@ -1,0 +1,283 @@
+"""Executor input → typed arguments; results → the files that KFP reads back.
+
+This is all that the components know of KFP at run time, and it is plain JSON: no kfp is imported. What the local
+runner leaves out is done here: folders of outputs are made, and output artifacts are written down with their
+metadata, without which they vanish.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from kfp_components.runtime.request_encoding import decode_request
+from trainer_core.errors import InvalidRequestError
+
+__all__ = ["INPUT_REFERENCE", "Artifact", "Task", "get_local_path"]
+
+#: ``{INPUT_REFERENCE: name}`` in an input stands for the value of another input, whatever its type.
+INPUT_REFERENCE = "trainjob.input"
+
+#: Where KFP's launcher puts what lies in an object store.
+_MOUNTS = {"gs": "/gcs/", "minio": "/minio/", "s3": "/s3/"}
+_WORKSPACE_ARTIFACTS = "/kfp-workspace/.artifacts"
+#: The step's log. KFP adds it to the outputs of every task and writes it itself; its URI differs in each retry.
+_EXECUTOR_LOGS = "executor-logs"
+#: A pipeline parameter inside a dict arrives unresolved, or as text: KFP resolves whole arguments only.
+_PARAMETER = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
+
+
+def get_local_path(uri: str) -> Path | None:
+    """Return where KFP puts the content of a URI on this machine; None where it puts it nowhere."""
+    scheme, separator, rest = uri.partition("://")
+    if not separator:
+        return Path(uri)
+    if scheme == "file":
+        return Path(unquote(urlsplit(uri).path))
+    if scheme == "oci":
+        return Path("/oci", rest.replace("/", "_"), "models")
+    return Path(_MOUNTS[scheme] + rest) if scheme in _MOUNTS else None
+
+
+@dataclass
+class Artifact:
+    """One artifact of a task.
+
+    Attributes:
+        name: Its name in KFP's store.
+        uri: Where KFP keeps it.
+        metadata: Facts shown beside it.
+        custom_path: Where its content lies instead of where the URI says.
+    """
+
+    name: str
+    uri: str
+    metadata: dict[str, Any] = field(default_factory=dict)
+    custom_path: str | None = None
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> Artifact:
+        """Read one artifact of an executor input."""
+        metadata = dict(data.get("metadata") or {})
+        return cls(str(data.get("name") or ""), str(data["uri"]), metadata, data.get("customPath") or None)
+
+    @property
+    def path(self) -> Path | None:
+        """Where its content lies on this machine; None where KFP puts it nowhere."""
+        path = Path(self.custom_path) if self.custom_path else get_local_path(self.uri)
+        if path is not None and self.metadata.get("_kfp_workspace") is True:
+            return Path(_WORKSPACE_ARTIFACTS, str(path).lstrip("/"))
+        return path
+
+    def require_path(self) -> Path:
+        """Return where its content lies or goes.
+
+        Raises:
+            InvalidRequestError: KFP does not put it on this machine.
+        """
+        if self.path is None:
+            raise InvalidRequestError(
+                f"artifact {self.name!r}: {self.uri!r} is not on this machine; use s3, gs or minio"
+            )
+        return self.path
+
+
+class Task:
+    """One run of a component: its inputs, and the places of its outputs.
+
+    Args:
+        executor_input: What KFP puts in place of ``{{$}}``.
+    """
+
+    def __init__(self, executor_input: Mapping[str, Any]) -> None:
+        inputs, outputs = executor_input.get("inputs") or {}, executor_input.get("outputs") or {}
+        self._values: dict[str, Any] = dict(inputs.get("parameterValues") or {})
+        self._artifacts = {name: _parse_single_artifact(held) for name, held in (inputs.get("artifacts") or {}).items()}
+        files = outputs.get("parameters") or {}
+        self._files = {name: Path(place["outputFile"]) for name, place in files.items()}
+        declared = {n: held for n, held in (outputs.get("artifacts") or {}).items() if n != _EXECUTOR_LOGS}
+        self.artifacts = {name: _parse_single_artifact(held) for name, held in declared.items()}
+        self._output_file = Path(outputs["outputFile"]) if outputs.get("outputFile") else None
+        self._written: set[str] = set()
+        # Values that did not pass through KFP: none of them is converted.
+        self._encoded_inputs: dict[str, Any] = {}
+
+    @classmethod
+    def parse(cls, text: str, request: str | None = None) -> Task:
+        """Read the arguments of the entry point.
+
+        Args:
+            text: The executor input, as JSON.
+            request: Value of the input of that name, encoded, if it does not come with the executor input.
+
+        Raises:
+            InvalidRequestError: The executor input or the request is damaged.
+        """
+        try:
+            data = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise InvalidRequestError(
+                f"the executor input is not JSON ({error}); a pipeline parameter inside a dict must not hold quotes, "
+                "backslashes or line ends: make the whole dict a pipeline parameter"
+            ) from error
+        if not isinstance(data, dict):
+            raise InvalidRequestError("the executor input is no JSON object; pass '{{$}}' as the only argument")
+        task = cls(data)
+        if request is not None:
+            task._encoded_inputs["request"] = decode_request(request)
+        return task
+
+    def arguments(self, target: Callable[..., Any]) -> dict[str, Any]:
+        """Return the keyword arguments for a function or class, by its annotations and defaults.
+
+        An input that is missing, or None, takes the function's default: the backend fills in a component's
+        defaults, the local runner passes null for some, and neither does for all.
+
+        Raises:
+            InvalidRequestError: An input is missing or has the wrong type.
+        """
+        hints = typing.get_type_hints(target)
+        wanted = [p for p in inspect.signature(target).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        return {parameter.name: self._get_argument(parameter, hints[parameter.name]) for parameter in wanted}
+
+    def _get_argument(self, parameter: inspect.Parameter, hint: Any) -> Any:
+        name, (kind, *_) = parameter.name, _list_types(hint)
+        if name in self._encoded_inputs:
+            return _resolve_references(self._encoded_inputs[name], self._values)
+        value = self._artifacts.get(name) if kind is Artifact else _resolve_parameters(self._values.get(name), self._values)
+        if value is None:
+            if parameter.default is parameter.empty:
+                raise InvalidRequestError(f"input {name!r} is missing; pass it to the component")
+            return parameter.default
+        return value if kind is Artifact else _convert(name, value, kind)
+
+    def prepare(self) -> None:
+        """Make the folders that outputs go into; the local runner does not."""
+        paths = [artifact.path for artifact in self.artifacts.values()]
+        for path in (*self._files.values(), self._output_file, *paths):
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+
+    def artifact(self, name: str) -> Artifact:
+        """Return an output artifact, to fill in.
+
+        Raises:
+            InvalidRequestError: The component declares none of that name.
+        """
+        if name not in self.artifacts:
+            raise InvalidRequestError(f"the component has no output artifact {name!r}; its image is of another version")
+        return self.artifacts[name]
+
+    def write(self, name: str, value: Any) -> None:
+        """Write an output parameter: text as it is, anything else as JSON.
+
+        Raises:
+            InvalidRequestError: The component declares none of that name.
+        """
+        if name not in self._files:
+            raise InvalidRequestError(f"the component has no output {name!r}; its image is of another version")
+        text = value if isinstance(value, str) else json.dumps(_replace_non_finite(value), ensure_ascii=False)
+        self._files[name].write_text(text, encoding="utf-8")
+        self._written.add(name)
+
+    def list_missing_outputs(self) -> list[str]:
+        """Return the declared output parameters that have no value; the backend fails a task for one."""
+        return sorted(self._files.keys() - self._written)
+
+    def close(self) -> None:
+        """Write down the output artifacts with their metadata."""
+        if self._output_file is None:
+            return
+        artifacts = {name: {"artifacts": [_to_output_entry(artifact)]} for name, artifact in self.artifacts.items()}
+        self._output_file.write_text(json.dumps({"artifacts": artifacts}, ensure_ascii=False), encoding="utf-8")
+
+
+def _parse_single_artifact(held: Mapping[str, Any]) -> Artifact:
+    artifacts = held.get("artifacts") or []
+    if len(artifacts) != 1:
+        raise InvalidRequestError(f"exactly one artifact is expected for each input and output, got {len(artifacts)}")
+    return Artifact.parse(artifacts[0])
+
+
+def _to_output_entry(artifact: Artifact) -> dict[str, Any]:
+    # The launcher fails a task for a null at the top of metadata; inside lists and dicts it takes one.
+    metadata = {key: value for key, value in _replace_non_finite(artifact.metadata).items() if value is not None}
+    return {"name": artifact.name, "uri": artifact.uri, "metadata": metadata}
+
+
+def _list_types(hint: Any) -> list[Any]:
+    """Return the type of an annotation, without the None of an optional one."""
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    members = typing.get_args(hint) if union else (hint,)
+    return [typing.get_origin(member) or member for member in members if member is not type(None)]
+
+
+def _resolve_references(value: Any, values: Mapping[str, Any]) -> Any:
+    """Put the values of inputs in the place of references to them."""
+    if isinstance(value, dict) and value.keys() == {INPUT_REFERENCE}:
+        return _restore_ints(values.get(value[INPUT_REFERENCE]))
+    if isinstance(value, dict):
+        return {key: _resolve_references(item, values) for key, item in value.items()}
+    return [_resolve_references(item, values) for item in value] if isinstance(value, list) else value
+
+
+def _resolve_parameters(value: Any, values: Mapping[str, Any]) -> Any:
+    """Put parameters in the place of references to them, with their type where the reference stands alone."""
+    if isinstance(value, dict) and value.keys() == {INPUT_REFERENCE}:
+        return values.get(value[INPUT_REFERENCE])
+    if isinstance(value, dict):
+        return {key: _resolve_parameters(item, values) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_resolve_parameters(item, values) for item in value]
+    if not isinstance(value, str):
+        return value
+    alone = _PARAMETER.fullmatch(value)
+    if alone and alone[1] in values:
+        return values[alone[1]]
+    return _PARAMETER.sub(lambda match: _to_text(values.get(match[1], match[0])), value)
+
+
+def _to_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(_restore_ints(value))
+
+
+def _convert(name: str, value: Any, kind: type) -> Any:
+    """Give a value the type its input is declared with; KFP knows one kind of number and sometimes only text."""
+    if kind is not str and isinstance(value, str):
+        try:
+            value = json.loads(value.lower() if kind is bool else value)
+        except json.JSONDecodeError:
+            raise InvalidRequestError(f"input {name!r} must be {kind.__name__}, got {value[:120]!r}") from None
+    value = _restore_ints(value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise InvalidRequestError(f"input {name!r} must be {kind.__name__}, got {value!r:.120}")
+    return value
+
+
+def _restore_ints(value: Any) -> Any:
+    """Make 2.0 what it was before KFP: 2. An argument annotated float becomes a float again in the request."""
+    if isinstance(value, dict):
+        return {key: _restore_ints(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_restore_ints(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _replace_non_finite(value: Any) -> Any:
+    """Put null in the place of NaN and infinity, which JSON does not have."""
+    if isinstance(value, dict):
+        return {str(key): _replace_non_finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_replace_non_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

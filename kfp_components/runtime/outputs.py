@@ -1,0 +1,128 @@
+"""Writes the outputs of a step from the outcome of its TrainJob: parameters, metrics, the model, a report."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+from kfp_components.runtime import classification, report
+from kfp_components.runtime.executor_input import Artifact, Task, get_local_path
+from kfp_components.runtime.metric_history import MetricHistory
+from trainer_core.client import TrainerClient
+from trainer_core.errors import InvalidRequestError, TrainerError
+from trainer_core.jobs import Outcome, TrainJob, TrainJobRef
+
+__all__ = ["place_artifact", "replace_path", "write_outcome", "write_ref", "write_result", "write_submission"]
+
+#: The artifact of an outcome that becomes the model of the pipeline.
+_MODEL = "model"
+
+
+def write_ref(task: Task, ref: TrainJobRef) -> None:
+    """Write the ref of a submitted job, and print how to read its log."""
+    task.write("job", ref.to_dict())
+    print(f"TrainJob {ref.name} on {ref.backend} (logs: trainjob logs {ref.name})", flush=True)
+
+
+def write_submission(task: Task, client: TrainerClient, ref: TrainJobRef) -> None:
+    """Write the status and the report of a job that the task does not wait for."""
+    job = client.get_job(ref)
+    task.write("status", job.status)
+    task.artifact("report").metadata.update(job=ref.name, backend=ref.backend)
+    _write_report(task, report.render_html(ref, job.status, job))
+
+
+def write_outcome(task: Task, client: TrainerClient, outcome: Outcome, history: MetricHistory) -> None:
+    """Write the outputs of a task whose job has ended, well or not."""
+    ref = outcome.job
+    job = _get_job(client, ref)
+    task.write("status", outcome.status)
+    facts = {"job": ref.name, "backend": ref.backend, "runtime": job.runtime.name if job else None}
+    for name in ("model", "report"):
+        task.artifact(name).metadata.update({key: value for key, value in facts.items() if value})
+    _write_report(task, report.render_html(ref, outcome.status, job, outcome, history))
+    task.artifact("classification").metadata.update(classification.build_metadata(outcome.result))
+    write_result(task, outcome)
+
+
+def write_result(task: Task, outcome: Outcome) -> None:
+    """Write the outputs that every task with an outcome has: result, metrics, model."""
+    task.write("result", _wrap_result(outcome.result))
+    # The metadata of a Metrics artifact are the metrics: nothing else belongs there.
+    task.artifact("metrics").metadata.update(outcome.metrics)
+    if outcome.succeeded and _MODEL in outcome.artifacts:
+        model = task.artifact("model")
+        model.metadata.setdefault("job", outcome.job.name)
+        model.metadata.setdefault("backend", outcome.job.backend)
+        # One entry a metric: the UI shows and searches scalars.
+        model.metadata = {**outcome.metrics, **model.metadata, "uri": outcome.artifacts[_MODEL]}
+        place_artifact(model, outcome.artifacts[_MODEL])
+
+
+def place_artifact(artifact: Artifact, uri: str) -> None:
+    """Copy the content of a URI into an artifact where this step can read it; record the URI in its metadata.
+
+    The artifact keeps the URI that KFP gave it: the launcher fails a task whose output is outside the run's own
+    prefix, and fails the consumer of a URI that is none of gs, s3, minio and oci.
+    """
+    artifact.metadata["uri"] = uri
+    source = get_local_path(uri) if uri.startswith("file://") else None
+    if source is not None and source.exists():
+        replace_path(source, artifact.require_path())
+        return
+    print(f"artifact {artifact.name!r}: its content stays at {uri}, which is in its metadata as 'uri'", flush=True)
+
+
+def replace_path(source: Path, target: Path) -> None:
+    """Copy a file or folder; the target is whole or absent, and its former content is gone.
+
+    Links are copied as the files and folders that they lead to: KFP's launcher fails at a link to a folder, and at a
+    broken link it stops the upload and lets the task succeed.
+
+    Raises:
+        FileNotFoundError: The source does not exist.
+        InvalidRequestError: A link in the source is broken.
+    """
+    for path in source.rglob("*") if source.is_dir() else ():
+        if path.is_symlink() and not path.exists():
+            raise InvalidRequestError(f"{path} is a broken link; let the training write the file itself, or remove it")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+    try:
+        if source.is_dir():
+            # Contents only: what lies in an initializer's cache is read-only.
+            shutil.copytree(source, temporary, copy_function=shutil.copyfile)
+        else:
+            shutil.copyfile(source, temporary)
+        _remove_path(target)
+        temporary.replace(target)
+    finally:
+        _remove_path(temporary)
+
+
+def _remove_path(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _get_job(client: TrainerClient, ref: TrainJobRef) -> TrainJob | None:
+    try:
+        return client.get_job(ref)
+    except TrainerError:
+        # The report shows what is known without it: the job may have been deleted meanwhile.
+        return None
+
+
+def _write_report(task: Task, text: str) -> None:
+    task.artifact("report").require_path().write_text(text, encoding="utf-8")
+
+
+def _wrap_result(result: Any) -> dict[str, Any]:
+    """KFP has no parameter of any type: a result that is no dict goes under the name ``value``."""
+    if result is None:
+        return {}
+    return result if isinstance(result, dict) else {"value": result}

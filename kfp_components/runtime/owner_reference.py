@@ -1,0 +1,124 @@
+"""Binds a TrainJob to the run of its pipeline while a step waits for it.
+
+The run's Workflow becomes an owner of the TrainJob, so that the cluster deletes the job together with the Workflow, and
+two labels name the run and `on_kill`, so that `trainjob reap` can do the same where no owner reference is possible.
+`docs/decisions/kfp-run-ownership.md` says which job is bound, and until when.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from kfp_components.runtime.step_pod import find_step_pod, is_kfp_pod
+from trainer_core.client import TrainerClient
+from trainer_core.config import ClusterConfig
+from trainer_core.errors import JobNotFoundError, TrainerError
+from trainer_core.jobs import (
+    COMPLETE,
+    DELETE_AFTER_LABEL,
+    FAILED,
+    KFP_ON_KILL_LABEL,
+    KFP_RUN_LABEL,
+    OwnerReference,
+    TrainJobRef,
+)
+
+__all__ = ["Run", "bind_to_run", "find_run"]
+
+_WORKFLOW = "Workflow"
+#: Label of Kubeflow Pipelines on the pods of a run.
+_RUN_ID_LABEL = "pipeline/runid"
+
+
+@dataclass(frozen=True)
+class Run:
+    """The pipeline run of this step.
+
+    Attributes:
+        id: Its id; None if the step neither got it as an input nor can read the label of its own pod.
+        workflow: Its Workflow; None if the step cannot read its own pod in the jobs' namespace.
+    """
+
+    id: str | None
+    workflow: OwnerReference | None = None
+
+
+def find_run(client: TrainerClient, run_id: str | None, namespace: str | None = None) -> Run:
+    """Return the run of this step, from the labels and owners of the step's pod.
+
+    Args:
+        client: Client of the job's backend.
+        run_id: Id of the run, if it is an input of the step.
+        namespace: Namespace of the TrainJobs, because a Workflow can only own objects in its namespace; None for
+            the one of the client.
+    """
+    if not isinstance(client.config, ClusterConfig) or not is_kfp_pod():
+        return Run(run_id)
+    try:
+        pod = find_step_pod(client, namespace)
+    except TrainerError as error:
+        print(f"the TrainJob gets no owner reference to the run: {error}", file=sys.stderr, flush=True)
+        return Run(run_id)
+    metadata: dict[str, Any] = pod["metadata"] if pod else {}
+    owners = (OwnerReference.from_manifest(entry) for entry in metadata.get("ownerReferences", ()))
+    workflow = next((owner for owner in owners if owner.kind == _WORKFLOW), None)
+    if workflow is None:
+        place = f"namespace {namespace}" if namespace else "the namespace of the TrainJob"
+        print(f"the TrainJob gets no owner reference to the run: the step is not in {place}", flush=True)
+    return Run(run_id or metadata.get("labels", {}).get(_RUN_ID_LABEL), workflow)
+
+
+@contextmanager
+def bind_to_run(client: TrainerClient, ref: TrainJobRef, run: Run, on_kill: str) -> Iterator[None]:
+    """Bind a job to its run for the time of a block that waits for it; only a job that has the label of this run.
+
+    Bound means: a label with `on_kill`, and for ``cancel`` the run's Workflow as an owner. After the block a job that
+    still runs is released, because no step waits for it; so is a job that has ended and has a `DeleteAfter`.
+    SIGTERM leaves the job bound.
+
+    A failure to bind or release is printed and does not fail the step.
+    """
+    if run.id is None or not isinstance(client.config, ClusterConfig):
+        yield
+        return
+    with _print_errors(ref, "is not bound to the run"):
+        _bind_job(client, ref, run, on_kill)
+    try:
+        yield
+    except TrainerError:
+        _release_job(client, ref)
+        raise
+    _release_job(client, ref)
+
+
+def _bind_job(client: TrainerClient, ref: TrainJobRef, run: Run, on_kill: str) -> None:
+    labels = client.get_job(ref).labels
+    owner = run.workflow if on_kill == "cancel" else None
+    # With the label in place, an earlier try of the step may have set an owner that this one cannot read.
+    if labels.get(KFP_RUN_LABEL) != run.id or (owner is None and labels.get(KFP_ON_KILL_LABEL) == on_kill):
+        return
+    client.set_job_owner(ref, _WORKFLOW, owner, {KFP_ON_KILL_LABEL: on_kill})
+
+
+def _release_job(client: TrainerClient, ref: TrainJobRef) -> None:
+    with _print_errors(ref, "stays bound to the run"):
+        job = client.get_job(ref)
+        if job.status not in (COMPLETE, FAILED):
+            client.set_job_owner(ref, _WORKFLOW, None, {KFP_ON_KILL_LABEL: None})
+        elif DELETE_AFTER_LABEL in job.labels:
+            client.set_job_owner(ref, _WORKFLOW, None)
+
+
+@contextmanager
+def _print_errors(ref: TrainJobRef, what: str) -> Iterator[None]:
+    """Print a TrainerError of the block instead of raising it; a deleted job needs no message."""
+    try:
+        yield
+    except JobNotFoundError:
+        return
+    except TrainerError as error:
+        print(f"TrainJob {ref.name} {what}: {error}", file=sys.stderr, flush=True)

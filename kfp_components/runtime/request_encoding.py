@@ -1,0 +1,58 @@
+"""A request as one argument of a container, byte for byte.
+
+Argo expands ``{{…}}`` in a constant of a KFP task, the kubelet expands ``$$`` and ``$(NAME)`` in two pods, and numbers
+become doubles. In base64 a request passes through all of them unchanged, and JSON escapes nothing in it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from trainer_core.errors import InvalidRequestError
+
+__all__ = ["decode_request", "encode_request", "can_pass_as_parameter"]
+
+#: Whole numbers beyond this lose digits as doubles.
+_MAX_INTEGER = 2**53
+
+
+def encode_request(request: Mapping[str, Any]) -> str:
+    """Return a request in base64; equal requests have equal encodings."""
+    text = json.dumps(request, ensure_ascii=False, separators=(",", ":"))
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
+
+
+def decode_request(text: str) -> dict[str, Any]:
+    """Read what `encode_request` wrote.
+
+    Raises:
+        InvalidRequestError: The text is damaged.
+    """
+    try:
+        request = json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
+    except (binascii.Error, zlib.error, ValueError) as error:
+        raise InvalidRequestError(
+            f"--request is damaged ({error}); compile the pipeline again with the version of the image"
+        ) from error
+    if not isinstance(request, dict):
+        raise InvalidRequestError("--request is not a JSON object; compile the pipeline again")
+    return request
+
+
+def can_pass_as_parameter(request: Mapping[str, Any]) -> bool:
+    """Whether a request arrives unchanged as a constant of a KFP task, where it can be read in the compiled YAML."""
+    text = json.dumps(request, ensure_ascii=False)
+    return not any(mark in text for mark in ("$$", "$(", "{{")) and not _has_large_number(request)
+
+
+def _has_large_number(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(_has_large_number(item) for item in value.values())
+    if isinstance(value, (list, tuple)):
+        return any(_has_large_number(item) for item in value)
+    return isinstance(value, int) and abs(value) > _MAX_INTEGER

@@ -1,0 +1,37 @@
+"""What the look component does: return the version of a source, which is part of the cache key of its fetch."""
+
+from __future__ import annotations
+
+import os
+
+from kfp_components.runtime.client import IN_CONTAINER
+from kfp_components.runtime.executor_input import Task
+from trainer_core.errors import InvalidRequestError
+
+__all__ = ["look"]
+
+
+def look(
+    task: Task,
+    *,
+    storage_uri: str,
+    run_id: str,
+    role: str = "dataset",
+    ignore_patterns: list[str] | None = None,
+    env: dict[str, str] | None = None,
+) -> None:
+    """Read the version of a source without fetching it; the component's docstring describes the inputs."""
+    from trainer_core.fetch import registry, settings, source  # Only this component needs the fetching code.
+
+    if role not in settings.ROLES:
+        raise InvalidRequestError(f"role must be one of {', '.join(settings.ROLES)}, got {role!r}")
+    # In its container the variables are the task's; on a user's machine REGION may belong to another program.
+    around = dict(os.environ) if IN_CONTAINER in os.environ else {}
+    asked = {"STORAGE_URI": storage_uri, "IGNORE_PATTERNS": ",".join(ignore_patterns or ())}
+    try:
+        fetch_settings = settings.FetchSettings.from_env(role, {**around, **(env or {}), **asked})
+        seen = registry.create_source(fetch_settings).list_files()
+    except source.FetchError as error:
+        raise InvalidRequestError(str(error)) from error
+    print(f"{storage_uri}: {len(seen.files)} files, {seen.size} bytes, version {seen.digest}", flush=True)
+    task.write("version", seen.digest)

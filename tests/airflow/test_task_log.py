@@ -1,0 +1,182 @@
+"""Log of a job in the log of its task: every line once, across reads and processes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from airflow_provider import task_log
+from airflow_provider.task_log import LogForwarder, LogPosition
+from trainer_core import JobNotFoundError, TrainJobRef
+from trainer_core.logs import LogChunk
+
+REF = TrainJobRef("local", "/home", "a-job", "uid")
+
+
+def progress_line(step, total=None, **metrics):
+    return "[trainjob:progress] " + json.dumps({"step": step, "total": total, "metrics": metrics})
+
+
+class Log:
+    """Client whose job has a log; it returns at most `max_lines` lines per read."""
+
+    def __init__(self):
+        self.lines = []
+        self.reads = 0
+        self.written = []
+        self.error = None
+        self.forwarder = LogForwarder(self, REF, self.written.append)
+
+    def tail_job_logs(self, ref, cursor, job_ended=False, max_lines=3):
+        self.reads += 1
+        if self.error:
+            raise self.error
+        start = cursor.get("line", 0)
+        new = self.lines[start : start + max_lines]
+        return LogChunk(new, {"line": start + len(new)}, start + len(new) == len(self.lines))
+
+    def poll(self, *lines, step="node-0", ended=False):
+        self.lines += [(step, line) for line in lines]
+        self.forwarder._next = 0.0
+        self.written.clear()
+        self.forwarder.poll(ended=ended)
+        return list(self.written)
+
+
+@pytest.fixture
+def log():
+    return Log()
+
+
+def test_new_lines_are_written_with_their_step(log):
+    assert log.poll("one", "two") == ["[node-0] one", "[node-0] two"]
+    assert log.poll("three", step="node-1") == ["[node-1] three"]
+    assert log.poll() == []
+
+
+def test_all_remaining_lines_are_written_when_the_job_has_ended(log):
+    assert log.poll(*"abcdefgh", ended=True) == [f"[node-0] {line}" for line in "abcdefgh"]
+    assert log.forwarder.position.complete
+
+
+def test_the_log_is_read_at_intervals(log):
+    log.poll("one")
+    log.forwarder.poll()
+    assert log.reads == 1
+
+
+def test_a_log_that_cannot_be_read_does_not_fail_the_task(log):
+    log.error = JobNotFoundError("it is gone")
+    assert log.poll() == []
+    assert log.poll(ended=True) == ["the rest of the log cannot be read"]
+
+
+def test_progress_is_written_every_ten_percent(log):
+    written = []
+    for step in range(1001):
+        written += log.poll(progress_line(step, 1000))
+    assert written == [f"[node-0] progress {p}% ({10 * p}/1000)" for p in range(0, 101, 10)]
+
+
+def test_progress_is_written_as_readable_text(log):
+    assert log.poll(progress_line(3, 10, loss=0.25)) == ["[node-0] progress 30% (3/10) loss=0.25"]
+
+
+def test_progress_without_a_total_is_written_at_intervals(log):
+    assert log.poll(progress_line(4)) == ["[node-0] progress 4"]
+    assert log.poll(progress_line(5)) == []
+    log.forwarder.position._next_progress = 0.0
+    assert log.poll(progress_line(6)) == ["[node-0] progress 6"]
+
+
+def test_the_last_percent_is_written(log):
+    log.poll(progress_line(99, 100))
+    assert log.poll(progress_line(100, 100)) == ["[node-0] progress 100% (100/100)"]
+
+
+def test_progress_that_restarts_is_written(log):
+    log.poll(progress_line(9, 10))
+    assert log.poll(progress_line(0, 10)) == ["[node-0] progress 0% (0/10)"]
+
+
+def test_another_process_continues_at_the_saved_position(log):
+    log.poll("one", progress_line(1, 2))
+    saved = json.loads(json.dumps(log.forwarder.position.to_dict()))
+    log.lines += [("node-0", "two"), ("node-0", progress_line(1, 2))]
+    written = []
+    LogForwarder(log, REF, written.append, LogPosition(REF, saved)).poll()
+    assert written == ["[node-0] two"]
+
+
+def test_the_position_of_another_job_is_ignored(log):
+    log.poll("one")
+    saved = {**log.forwarder.position.to_dict(), "uid": "another"}
+    assert LogPosition(REF, saved).cursor == {}
+
+
+class TaskLog:
+    """Log of a task."""
+
+    def __init__(self):
+        self.lines = []
+
+    def info(self, form, *arguments):
+        self.lines.append(form % arguments)
+
+
+class Store(dict):
+    """Airflow's storage that all tries of a task share."""
+
+    def set(self, key, value):
+        self[key] = json.loads(json.dumps(value))
+
+
+class BrokenStore:
+    """A storage that is unavailable."""
+
+    def get(self, key):
+        raise RuntimeError("the API server is unavailable")
+
+    set = get
+
+
+def test_only_lines_that_the_trigger_did_not_write_are_written(log):
+    log.poll("one")
+    task = TaskLog()
+    log.lines.append(("node-0", "two"))
+    task_log.forward_remaining_log(lambda: log, REF, task, None, log.forwarder.position.to_dict())
+    assert task.lines == ["[node-0] two"]
+
+
+@pytest.mark.parametrize("saved", [None, {"uid": "uid", "complete": True}])
+def test_without_remaining_lines_no_client_is_created(saved):
+    task_log.forward_remaining_log(pytest.fail, REF, None, None, saved)
+
+
+def test_the_next_try_continues_where_the_previous_one_stopped(log):
+    store, task = Store(), TaskLog()
+    log.lines.append(("node-0", "one"))
+    task_log.create_log_forwarder(log, REF, TaskLog(), store).poll()
+    log.lines.append(("node-0", "two"))
+    task_log.create_log_forwarder(log, REF, task, store).poll(ended=True)
+    assert task.lines == ["[node-0] two"]
+
+
+def test_the_next_try_writes_the_whole_log_of_another_job(log):
+    store, task = Store(), TaskLog()
+    log.lines.append(("node-0", "one"))
+    task_log.create_log_forwarder(log, REF, TaskLog(), store).poll(ended=True)
+    task_log.create_log_forwarder(log, TrainJobRef("local", "/home", "a-job-1", "another"), task, store).poll(
+        ended=True
+    )
+    assert task.lines == ["[node-0] one"]
+
+
+@pytest.mark.parametrize("store", [None, BrokenStore()])
+def test_without_a_store_the_next_try_writes_the_whole_log(log, store):
+    log.lines.append(("node-0", "one"))
+    for _ in range(2):
+        task = TaskLog()
+        task_log.create_log_forwarder(log, REF, task, store).poll(ended=True)
+        assert task.lines == ["[node-0] one"]

@@ -1,0 +1,158 @@
+"""Engine discovery: which engine is used, the messages if none answers, and `trainjob doctor`."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import socketserver
+import threading
+from pathlib import Path
+
+import pytest
+
+from trainer_core.backends.container import engine_discovery, runtimes
+from trainer_core.cli import main
+from trainer_core.config import ContainerBackendConfig
+from trainer_core.errors import BackendUnavailableError
+
+HOME = Path("/home/me")
+
+
+def addresses(env, **settings):
+    return [each.address for each in engine_discovery.list_candidates(ContainerBackendConfig(**settings), env, HOME)]
+
+
+def test_container_host_is_the_only_candidate():
+    env = {"DOCKER_HOST": "tcp://other:2375"}
+    assert addresses(env, container_host="unix:///mine.sock") == ["unix:///mine.sock"]
+
+
+def test_environment_variables_take_precedence_over_default_sockets():
+    env = {"DOCKER_HOST": "tcp://docker:2375", "CONTAINER_HOST": "unix:///podman.sock"}
+    assert addresses(env) == ["tcp://docker:2375"]
+    assert addresses(env, container_runtime="podman") == ["unix:///podman.sock"]
+
+
+def test_docker_sockets_are_tried_before_podman_sockets():
+    env = {"XDG_RUNTIME_DIR": "/run/user/1000"}
+    found = addresses(env)
+    assert found[0] == "unix:///var/run/docker.sock"
+    wanted = ["/run/user/1000/docker.sock", "/home/me/.colima/default/docker.sock", "/run/user/1000/podman/podman.sock"]
+    order = [found.index(f"unix://{path}") for path in wanted]
+    assert order == sorted(order)
+    assert any("podman/machine" in address for address in found)
+
+
+@pytest.mark.parametrize(("wanted", "unwanted"), [("docker", "podman.sock"), ("podman", "docker.sock")])
+def test_sockets_of_the_other_product_are_not_tried(wanted, unwanted):
+    assert not [each for each in addresses({}, container_runtime=wanted) if each.endswith(unwanted)]
+
+
+def test_colima_home_sets_the_colima_socket():
+    assert "unix:///colima/default/docker.sock" in addresses({"COLIMA_HOME": "/colima"})
+
+
+def test_the_error_lists_the_sockets_that_were_tried_and_the_remedy(tmp_path, monkeypatch):
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.delenv("CONTAINER_HOST", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    monkeypatch.setattr(Path, "exists", lambda path: False)
+    with pytest.raises(BackendUnavailableError) as refused:
+        engine_discovery.connect_engine(ContainerBackendConfig())
+    message = str(refused.value)
+    assert f"docker, rootless unix://{tmp_path}/docker.sock (no such socket)" in message
+    assert "podman, machine" in message
+    assert "systemctl --user start podman.socket" in message
+    assert len(message.splitlines()) == 1
+
+
+class _Podman(http.server.BaseHTTPRequestHandler):
+    """Answers the ping of a client."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Api-Version", "1.41")
+        self.send_header("Libpod-Api-Version", "5.0.0")
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def version_string(self):
+        return "Libpod/5.0.0 (linux)"
+
+    def log_message(self, *_):
+        pass
+
+    def address_string(self):
+        return "a socket"
+
+
+@pytest.fixture
+def podman(tmp_path):
+    class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+        daemon_threads = True
+
+    path = tmp_path / "engine.sock"
+    with Server(str(path), _Podman) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"unix://{path}"
+        server.shutdown()
+        thread.join()
+
+
+def test_product_and_version_are_read_from_the_ping(podman):
+    engine = engine_discovery.connect_engine(ContainerBackendConfig(container_host=podman))
+    assert (engine.product, engine.version, engine.is_local) == ("podman", "5.0.0", True)
+    engine.close()
+
+
+def test_an_engine_of_another_product_is_not_used(podman):
+    with pytest.raises(BackendUnavailableError, match="is podman, not docker"):
+        engine_discovery.connect_engine(ContainerBackendConfig(container_host=podman, container_runtime="docker"))
+
+
+def test_a_socket_without_a_listener_is_reported(tmp_path):
+    path = tmp_path / "dead.sock"
+    with socketserver.UnixStreamServer(str(path), _Podman):
+        pass
+    with pytest.raises(BackendUnavailableError, match=r"dead\.sock.*no process listens"):
+        engine_discovery.connect_engine(ContainerBackendConfig(container_host=f"unix://{path}"))
+
+
+@pytest.fixture
+def doctor(tmp_path, monkeypatch, capsys):
+    """Runs `trainjob doctor` for an engine and returns its exit code and its checks."""
+    monkeypatch.setenv("TRAINJOB_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(runtimes, "_RETRY_SECONDS", 1e9)
+    monkeypatch.setattr(runtimes, "_TIMEOUT", (0.1, 0.1))
+
+    def command(address):
+        monkeypatch.setenv("DOCKER_HOST", address)
+        code = main(["--backend", "container", "doctor", "-o", "json"])
+        return code, {check["what"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
+
+    return command
+
+
+def test_doctor_reports_missing_features_of_the_engine(doctor, podman):
+    code, checks = doctor(podman)
+    assert (code, checks["DOCKER_HOST"]["state"], checks["API"]["state"]) == (0, "ok", "ok")
+    assert checks["gpu"]["state"] == "limited"
+    assert "containers.conf" in checks["gpu"]["cost"]
+    assert checks["runtime python"]["state"] == "ok"
+
+
+def test_doctor_lists_the_addresses_without_an_engine(doctor, tmp_path):
+    code, checks = doctor(f"unix://{tmp_path}/missing.sock")
+    assert code == 6
+    assert checks["DOCKER_HOST"]["found"].endswith("missing.sock: no such socket")
+    assert checks["engine"]["state"] == "missing"
+
+
+def test_the_command_reports_in_one_line_that_no_engine_answers(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/missing.sock")
+    assert main(["--backend", "container", "list"]) == 6
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("trainjob: no container engine answers; tried DOCKER_HOST")

@@ -1,0 +1,320 @@
+"""Submitting to a simulated cluster: one request creates one TrainJob, despite concurrency and faults."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from k8s_crds import needs_crds
+from k8s_scene import CONTAINER, HF, a_client, a_request, a_stage, finished, until_the_next_second
+
+from trainer_core import Name
+from trainer_core.errors import BackendUnavailableError, ConflictError, JobNotFoundError, RuntimeNotFoundError
+from trainer_core.k8s import labels, resources
+from trainer_core.request import RuntimeRef, TrainJobRequest
+
+pytestmark = needs_crds
+OWNER = {"key": "dag/run/task", "slug": "digits"}
+SHARED = RuntimeRef(name="python", kind="ClusterTrainingRuntime")
+POD = {"containers": [{"name": "node", "image": "x"}]}
+#: A TrainJob as kubectl or another SDK creates it.
+FOREIGN = {
+    "apiVersion": "trainer.kubeflow.org/v1alpha1",
+    "kind": "TrainJob",
+    "metadata": {"name": "job"},
+    "spec": {"runtimeRef": {"name": "python"}},
+}
+
+
+@pytest.fixture
+def stage():
+    with a_stage("runs") as made:
+        yield made
+
+
+def owned(generation: str | None = None, **fields) -> TrainJobRequest:
+    return a_request(None, owner={**OWNER, "generation": generation}, **fields)
+
+
+def names(cluster) -> list[str]:
+    return [job["metadata"]["name"] for job in cluster.objects("TrainJob")]
+
+
+def test_the_rendered_manifest_is_created(stage):
+    cluster, client = stage
+    rendered = client.render(a_request())
+    client.submit(a_request())
+    created = cluster.get("TrainJob", "job")
+    assert {**created["metadata"], **rendered["metadata"]} == created["metadata"]
+    assert {**created["spec"], **rendered["spec"]} == created["spec"]
+
+
+def test_rendering_creates_nothing(stage):
+    cluster, client = stage
+    client.render(a_request())
+    assert {request.method for request in cluster.requests} == {"GET"}
+
+
+def test_the_request_is_read_back_unchanged(stage):
+    cluster, client = stage
+    request = a_request(metadata={"labels": {"team": "vision"}, "annotations": {"note": "näher"}})
+    ref = client.submit(request)
+    assert a_client(cluster).get_job_request(ref) == request
+
+
+def test_twenty_concurrent_submits_of_one_request_create_one_job(stage):
+    cluster, client = stage
+    clients = [client, *(a_client(cluster) for _ in range(3))]
+    with ThreadPoolExecutor(20) as pool:
+        refs = list(pool.map(lambda number: clients[number % 4].submit(a_request()), range(20)))
+    assert len(set(refs)) == 1
+    assert names(cluster) == ["job"]
+
+
+def test_twenty_concurrent_submits_of_one_owner_create_one_job(stage):
+    cluster, client = stage
+    with ThreadPoolExecutor(20) as pool:
+        refs = list(pool.map(lambda _: client.submit(owned()), range(20)))
+    assert len({ref.uid for ref in refs}) == 1
+    assert len(names(cluster)) == 1
+
+
+def test_another_request_of_the_same_name_is_refused(stage):
+    _, client = stage
+    client.submit(a_request())
+    with pytest.raises(ConflictError, match="'job' exists with another request"):
+        client.submit(a_request(trainer={**CONTAINER, "num_nodes": 2}))
+
+
+def test_one_of_many_different_requests_of_one_name_is_created(stage):
+    cluster, client = stage
+
+    def submit(nodes: int) -> str:
+        try:
+            return client.submit(a_request(trainer={**CONTAINER, "num_nodes": nodes})).uid
+        except ConflictError:
+            return "refused"
+
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(submit, range(1, 9)))
+    assert (results.count("refused"), len(names(cluster))) == (7, 1)
+
+
+@pytest.mark.parametrize("request_of_ours", [a_request(), a_request(owner=OWNER)], ids=["by name", "of an owner"])
+def test_a_job_of_another_tool_is_never_attached_to(stage, request_of_ours):
+    cluster, client = stage
+    cluster.add(FOREIGN)
+    with pytest.raises(ConflictError, match=r"'job' .*choose another name") as refused:
+        client.submit(request_of_ours)
+    assert "None" not in str(refused.value)
+
+
+def test_a_job_of_another_tool_can_be_read_waited_for_and_deleted(stage):
+    cluster, client = stage
+    cluster.lives.set("*", "complete")
+    cluster.add(FOREIGN)
+    assert client.wait("job", timeout=60).succeeded
+    assert client.get_job("job").runtime.name == "python"
+    client.delete_job("job")
+    assert names(cluster) == []
+
+
+@pytest.mark.parametrize(
+    "fault", [{"reset": True}, {"status": 503}, {"status": 429, "retry_after": 0.01}, {"status": 500, "after": True}]
+)
+def test_a_failed_create_request_is_retried(stage, fault):
+    cluster, client = stage
+    cluster.faults.next(method="POST", path="/trainjobs", **fault)
+    ref = client.submit(a_request())
+    assert cluster.get("TrainJob", "job")["metadata"]["uid"] == ref.uid
+
+
+def test_a_lost_response_to_create_attaches_to_the_created_job(stage):
+    cluster, client = stage
+    cluster.faults.next(method="POST", path="/trainjobs", reset=True, after=True)
+    ref = client.submit(a_request())
+    assert [job["metadata"]["uid"] for job in cluster.objects("TrainJob")] == [ref.uid]
+    assert cluster.counts["create trainjobs"] == 2
+
+
+def test_the_next_submit_attaches_to_a_job_whose_submitter_got_no_response(stage):
+    cluster, client = stage
+    cluster.faults.next(method="POST", path="/trainjobs", reset=True, after=True)
+    cluster.faults.next(method="POST", path="/trainjobs", status=401)
+    with pytest.raises(BackendUnavailableError):
+        client.submit(a_request())
+    ref = a_client(cluster).submit(a_request())
+    assert [job["metadata"]["uid"] for job in cluster.objects("TrainJob")] == [ref.uid]
+
+
+def add_to_the_namespace(cluster) -> None:
+    mine = cluster.get(resources.CLUSTER_TRAINING_RUNTIMES, "python")
+    mine["kind"], mine["metadata"] = "TrainingRuntime", {"name": "python", "labels": mine["metadata"]["labels"]}
+    cluster.add(mine)
+
+
+class Meanwhile:
+    """Call a function once, just before the backend creates a job."""
+
+    def __init__(self, backend, action) -> None:
+        self._create = backend.create
+        self._actions = [action]
+        backend.create = self
+
+    def __call__(self, request, attempt):
+        while self._actions:
+            self._actions.pop()()
+        return self._create(request, attempt)
+
+
+def test_a_job_created_concurrently_by_the_same_request_is_attached_to(stage):
+    cluster, client = stage
+    Meanwhile(client.backend, lambda: a_client(cluster).submit(a_request()))
+    ref = client.submit(a_request())
+    assert [job["metadata"]["uid"] for job in cluster.objects("TrainJob")] == [ref.uid]
+
+
+def test_a_name_taken_concurrently_by_another_tool_is_refused(stage):
+    cluster, client = stage
+    Meanwhile(client.backend, lambda: cluster.add(FOREIGN))
+    with pytest.raises(ConflictError):
+        client.submit(a_request())
+
+
+def test_a_job_deleted_during_attach_is_created_again(stage):
+    cluster, client = stage
+    first = client.submit(a_request())
+    find = client.backend.find_jobs
+
+    def find_and_lose(request):
+        found = find(request)
+        client.backend.find_jobs = find
+        client.delete_job(first)
+        return found
+
+    client.backend.find_jobs = find_and_lose
+    second = client.submit(a_request())
+    assert second.uid != first.uid
+    assert cluster.get("TrainJob", "job")["metadata"]["uid"] == second.uid
+
+
+def test_a_ref_does_not_match_a_later_job_of_the_same_name(stage):
+    _, client = stage
+    first = client.submit(a_request())
+    client.delete_job("job")
+    second = client.submit(a_request())
+    with pytest.raises(JobNotFoundError, match="another job has its name now"):
+        client.observe(first)
+    client.cancel(first)
+    client.suspend(second)
+    client.delete_job(first)
+    assert client.get_job("job").status == "Suspended"
+
+
+def test_pods_of_an_earlier_job_of_the_same_name_are_ignored():
+    pod_labels = {"jobset.sigs.k8s.io/jobset-name": "job", "jobset.sigs.k8s.io/replicatedjob-name": "node"}
+    metadata = {"name": "job-node-0-0-older", "labels": pod_labels}
+    with a_stage(controllers=False) as (cluster, client):
+        cluster.add({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": POD})
+        until_the_next_second(cluster)
+        ref = client.submit(a_request())
+        with client.follow(ref) as follower:
+            follower.next_observation(60)
+            shown = [client.get_job("job"), *client.list_jobs(), follower.get_job()]
+    assert [job.steps[0].pod_name for job in shown] == ["", "", ""]
+
+
+def test_a_retry_after_a_failure_is_the_next_attempt(stage):
+    cluster, client = stage
+    first = client.submit(owned())
+    client.cancel(first)
+    second = client.submit(owned())
+    assert second.name == f"{first.name}-1"
+    assert cluster.get("TrainJob", second.name)["metadata"]["annotations"][labels.ATTEMPT] == "1"
+
+
+def test_the_result_of_a_complete_job_is_reused(stage):
+    cluster, client = stage
+    cluster.lives.set("*", "complete")
+    first = client.submit(owned())
+    finished(client, first)
+    assert a_client(cluster).submit(owned()) == first
+
+
+def test_a_cleared_task_cancels_its_old_job_and_creates_a_new_one(stage):
+    cluster, client = stage
+    first = client.submit(owned("1"))
+    second = client.submit(owned("2"))
+    assert second != first
+    assert client.get_job_outcome(first).diagnosis.reason == "it was cancelled"
+    assert len(names(cluster)) == 2
+
+
+def test_a_retry_with_a_different_request_attaches_with_a_warning(stage, caplog):
+    _, client = stage
+    first = client.submit(owned())
+    with caplog.at_level(logging.WARNING):
+        assert client.submit(owned(trainer={**CONTAINER, "num_nodes": 2})) == first
+    assert "trainer.num_nodes" in caplog.text
+
+
+def test_owners_are_matched_by_their_complete_key(stage):
+    cluster, client = stage
+    keys = [f"{'x' * 990}/{number}" for number in range(2)]
+    refs = {client.submit(a_request(None, owner={"key": key, "slug": "digits"})) for key in keys}
+    owners = {job["metadata"]["labels"][labels.OWNER] for job in cluster.objects("TrainJob")}
+    assert (len(refs), len(owners)) == (2, 2)
+
+
+def test_an_unknown_runtime_is_refused_with_the_known_runtimes(stage):
+    cluster, client = stage
+    with pytest.raises(RuntimeNotFoundError, match=r"runtime .torhc. not found.*available: fetches, python, torch"):
+        client.submit(a_request(runtime="torhc"))
+    assert names(cluster) == []
+
+
+def test_a_training_runtime_takes_precedence_over_a_cluster_training_runtime(stage):
+    cluster, client = stage
+    add_to_the_namespace(cluster)
+    client.submit(a_request())
+    assert cluster.get("TrainJob", "job")["spec"]["runtimeRef"]["kind"] == "TrainingRuntime"
+
+
+def test_a_runtime_can_be_selected_by_kind(stage):
+    cluster, client = stage
+    add_to_the_namespace(cluster)
+    client.train(client.get_runtime("python"), options=[Name("mine")])
+    client.submit(a_request("shared").model_copy(update={"runtime": SHARED}))
+    kinds_used = {job["metadata"]["name"]: job["spec"]["runtimeRef"]["kind"] for job in cluster.objects("TrainJob")}
+    assert kinds_used == {"mine": "TrainingRuntime", "shared": "ClusterTrainingRuntime"}
+
+
+def test_an_initialize_only_request_creates_a_job_and_a_claim_that_is_kept(stage):
+    cluster, client = stage
+    cluster.lives.set("*", "process")
+    ref = client.submit(a_request("fetch", runtime=None, trainer=None, initializer={"dataset": HF}))
+    assert finished(client, ref).result == {"dataset": "pvc://fetch/dataset"}
+    client.delete_job(ref)
+    assert cluster.get("PersistentVolumeClaim", "fetch") is not None
+
+
+def test_the_claim_of_a_rejected_job_is_deleted_again(stage):
+    cluster, client = stage
+    cluster.forbid("create", "jobs")
+    with pytest.raises(BackendUnavailableError):
+        client.submit(a_request("fetch", runtime=None, trainer=None, initializer={"dataset": HF}))
+    assert cluster.get("PersistentVolumeClaim", "fetch") is None
+
+
+def test_an_existing_claim_is_used_and_kept(stage):
+    cluster, client = stage
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}, "spec": {}}
+    cluster.add(claim)
+    cluster.forbid("create", "jobs")
+    fetch = a_request(
+        "fetch", runtime=None, trainer=None, initializer={"dataset": HF}, workspace={"claim": "data", "size": "1Gi"}
+    )
+    with pytest.raises(BackendUnavailableError):
+        client.submit(fetch)
+    assert cluster.get("PersistentVolumeClaim", "data") is not None

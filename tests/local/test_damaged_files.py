@@ -1,0 +1,133 @@
+"""Damaged files of one job: one line reports it, other jobs work, and the job can be cancelled and deleted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from local_jobs import PATIENCE, keeps_children, kill, processes_of, returns, supervisor_of, wait_until_dead, waits_at
+
+from trainer_core import Category, ConflictError, Owner, TrainerError
+from trainer_core.backends.local import events
+
+DAMAGES = [b"", b'{"uid": "12', b"\xff\xfe\x00\x01", b"[1, 2]", b'{"steps": [], "unknown": 1}']
+FILES = ["status.json", "request.json", "plan.json", "events.jsonl", "lock"]
+
+
+def test_a_finished_job_with_a_damaged_status_is_a_retryable_failure(client, ask, home):
+    ref = client.submit(ask())
+    client.wait(ref)
+    for damage in DAMAGES:
+        (home / "jobs/job/status.json").write_bytes(damage)
+        diagnosis = client.wait(ref, timeout=PATIENCE).diagnosis
+        assert (diagnosis.category, diagnosis.retryable) == (Category.INFRASTRUCTURE, True)
+        assert "status.json is damaged" in diagnosis.reason
+        assert len(diagnosis.reason.splitlines()) == 1
+
+
+def test_a_live_job_with_a_damaged_status_is_still_running(client, running, home, gate):
+    ref = running(waits_at, {"gate": gate})
+    for damage in DAMAGES:
+        (home / "jobs/job/status.json").write_bytes(damage)
+        assert client.get_job_ref("job") == ref
+        assert client.get_job("job").status == client.observe(ref).status == "Running"
+    Path(gate).write_text("go")
+    assert client.wait(ref, timeout=PATIENCE).result == "go"
+
+
+def test_a_live_job_with_a_damaged_status_can_be_cancelled(client, running, home, gate):
+    ref = running(waits_at, {"gate": gate})
+    (home / "jobs/job/status.json").write_text("damaged")
+    client.cancel("job")
+    assert client.get_job_outcome(ref).diagnosis.category == Category.DELETED
+
+
+def test_deleting_a_live_job_with_a_damaged_status_ends_every_process(client, running, home, gate):
+    ref = running(keeps_children, {"gate": gate})
+    processes = [*processes_of(ref.uid), supervisor_of(home, "job")]
+    (home / "jobs/job/status.json").write_text("damaged")
+    client.delete_job("job")
+    assert wait_until_dead(processes)
+    assert client.list_jobs() == []
+
+
+def test_a_killed_supervisor_is_detected_although_the_status_is_damaged(client, running, home, gate):
+    ref = running(waits_at, {"gate": gate})
+    supervisor = supervisor_of(home, "job")
+    (home / "jobs/job/status.json").write_text("damaged")
+    kill(supervisor)
+    assert client.wait(ref, timeout=PATIENCE).diagnosis.category == Category.INFRASTRUCTURE
+
+
+def test_other_jobs_are_listed_when_files_of_one_job_are_damaged_or_missing(client, ask, home):
+    for name in ("damaged", "fine"):
+        client.wait(client.submit(ask(name=name)))
+    whole = home.parent / "whole"
+    shutil.copytree(home / "jobs/damaged", whole)
+    for file in FILES:
+        for damage in DAMAGES:
+            (home / "jobs/damaged" / file).write_bytes(damage)
+            assert "fine" in [job.name for job in client.list_jobs()]
+        (home / "jobs/damaged" / file).unlink()
+        assert "fine" in [job.name for job in client.list_jobs()]
+        shutil.copy(whole / file, home / "jobs/damaged" / file)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_damaged_job_can_be_deleted(client, ask, home, file):
+    client.wait(client.submit(ask()))
+    (home / "jobs/job" / file).write_text("damaged")
+    client.delete_job("job")
+    assert client.list_jobs() == []
+
+
+def test_files_and_empty_folders_are_not_listed_as_jobs(client, ask, home, caplog):
+    client.wait(client.submit(ask()))
+    (home / "jobs/empty").mkdir()
+    (home / "jobs/a-file").touch()
+    assert [job.name for job in client.list_jobs()] == ["job"]
+    assert [len(record.getMessage().splitlines()) for record in caplog.records] == [1]
+
+
+def test_submitting_a_name_with_a_damaged_request_is_refused_in_one_line(client, ask, home):
+    client.wait(client.submit(ask()))
+    (home / "jobs/job/request.json").write_text("damaged")
+    with pytest.raises(ConflictError, match=r"'job' exists, but .*request\.json.*delete") as refused:
+        client.submit(ask())
+    assert len(str(refused.value).splitlines()) == 1
+    with pytest.raises(TrainerError, match=r"request\.json"):
+        client.get_job_request(client.get_job_ref("job"))
+
+
+def test_a_damaged_event_is_skipped(client, ask, home):
+    client.wait(client.submit(ask()))
+    with (home / "jobs/job/events.jsonl").open("a") as file:
+        file.write('{"time": "yester\n')
+    assert client.get_job_events("job")[-1].reason == "Complete"
+
+
+def test_an_event_message_can_contain_unicode_line_separators(client, ask, home):
+    client.wait(client.submit(ask()))
+    events.append_event(home / "jobs/job/events.jsonl", "Odd", "one\x85two\u2028three")
+    assert client.get_job_events("job")[-1].message == "one\x85two\u2028three"
+
+
+def test_a_damaged_termination_message_does_not_hide_the_exit_code(client, running, home, gate):
+    ref = running(waits_at, {"gate": gate})
+    (home / "jobs/job/steps/node-0.json").write_text('{"error": 5}')
+    (node,) = processes_of(ref.uid)
+    node.kill()
+    assert client.wait(ref, timeout=PATIENCE).diagnosis.exit_code == -9
+
+
+def test_submitting_for_an_owner_with_a_damaged_earlier_attempt_is_refused(client, ask, home):
+    request = client.build_request(
+        trainer={"func": returns}, runtime="python", owner=Owner(key="dag/run/task", slug="train")
+    )
+    name = client.submit(request).name
+    client.wait(name)
+    (home / "jobs" / name / "request.json").write_text(json.dumps({"version": 99}))
+    with pytest.raises(ConflictError, match=f"'{name}' exists, but"):
+        client.submit(request)

@@ -1,0 +1,129 @@
+"""Retention of finished jobs by number and age. Live jobs are never removed, and thousands of jobs can be listed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from datetime import datetime, timezone
+
+import pytest
+from local_jobs import PATIENCE, kill, supervisor_of, wait_for_supervisor_exit, waits_at
+
+from trainer_core import LocalProcessBackendConfig, Owner, Suspend, TrainerClient
+from trainer_core.backends.local import gc
+from trainer_core.backends.local.job_store import StateFolder
+from trainer_core.testing.case import wait_for_status
+
+HOUR = 3600
+DAY = 24 * HOUR
+MANY = 2000
+
+
+@pytest.fixture
+def create_old_jobs(client, ask, home):
+    """Creates finished jobs ``old-0``, ``old-1``, …, one for each age in seconds."""
+    client.wait(client.submit(ask(name="template")))
+    assert wait_for_supervisor_exit(home, "template")
+    template = home.parent / "template"
+    (home / "jobs" / "template").rename(template)
+    status = json.loads((template / "status.json").read_text())
+
+    def create(ages):
+        now = time.time()
+        for number, age in enumerate(ages):
+            folder = home / "jobs" / f"old-{number}"
+            folder.mkdir()
+            for name in ("request.json", "plan.json", "lock"):
+                shutil.copyfile(template / name, folder / name)
+            created = datetime.fromtimestamp(now - age, timezone.utc).isoformat()
+            (folder / "status.json").write_text(json.dumps({**status, "name": folder.name, "created": created}))
+            os.utime(folder / "status.json", (now - age,) * 2)
+
+    return create
+
+
+def names(client):
+    return [job.name for job in client.list_jobs()]
+
+
+def test_thousands_of_jobs_are_listed_newest_first(client, create_old_jobs):
+    ages = [(number * 7919) % MANY + 10 for number in range(MANY)]
+    create_old_jobs(ages)
+    assert names(client) == [f"old-{number}" for number in sorted(range(MANY), key=lambda number: ages[number])]
+
+
+def test_find_jobs_returns_only_the_jobs_of_the_owner(client, create_old_jobs, ask):
+    create_old_jobs(range(10, MANY))
+    request = ask().model_copy(update={"name": None, "owner": Owner(key="dag/run/task", slug="old")})
+    ref = client.submit(request)
+    client.wait(ref)
+    assert [found.name for found in client.find_jobs(request)] == [ref.name]
+    assert client.submit(request) == ref
+
+
+def test_the_oldest_jobs_beyond_keep_finished_are_removed_when_a_job_ends(home, create_old_jobs, ask, client):
+    create_old_jobs([10, 30, 20, 40])
+    limited = TrainerClient(LocalProcessBackendConfig(home=home, keep_finished=3))
+    limited.wait(limited.submit(ask()))
+    assert wait_for_supervisor_exit(home, "job")
+    assert names(client) == ["job", "old-0", "old-2"]
+
+
+def test_a_job_does_not_remove_itself_when_keep_finished_is_zero(home, create_old_jobs, ask, client):
+    create_old_jobs([10])
+    limited = TrainerClient(LocalProcessBackendConfig(home=home, keep_finished=0))
+    ref = limited.submit(ask())
+    limited.wait(ref)
+    assert wait_for_supervisor_exit(home, "job")
+    assert limited.get_job_outcome(ref).succeeded
+    assert names(client) == ["job"]
+
+
+def test_finished_jobs_older_than_keep_finished_days_are_removed(home, create_old_jobs, client):
+    create_old_jobs([HOUR, 2 * DAY, 3 * DAY, 40 * DAY])
+    assert sorted(gc.remove_old_jobs(StateFolder(home), keep=1000, keep_days=2.5)) == ["old-2", "old-3"]
+    assert names(client) == ["old-0", "old-1"]
+
+
+def test_jobs_that_have_not_ended_are_never_removed(client, ask, running, home, gate):
+    running(waits_at, {"gate": gate}, name="runs")
+    client.submit(ask(name="waits", options=[Suspend()]))
+    wait_for_status(client, "waits", "Suspended")
+    for name in ("runs", "waits"):
+        os.utime(home / "jobs" / name / "status.json", (0, 0))
+    assert gc.remove_old_jobs(StateFolder(home), keep=0, keep_days=0) == []
+    assert sorted(names(client)) == ["runs", "waits"]
+
+
+def test_a_job_whose_supervisor_was_killed_is_removed_like_a_finished_job(client, running, home, gate):
+    ref = running(waits_at, {"gate": gate})
+    kill(supervisor_of(home, "job"))
+    client.wait(ref, timeout=PATIENCE)
+    assert gc.remove_old_jobs(StateFolder(home), keep=0, keep_days=30) == []
+    os.utime(home / "jobs/job/status.json", (time.time() - 2 * HOUR,) * 2)
+    assert gc.remove_old_jobs(StateFolder(home), keep=0, keep_days=30) == ["job"]
+
+
+def test_abandoned_staging_and_trash_folders_are_removed_after_an_hour(client, ask, home):
+    client.wait(client.submit(ask()))
+    for folder in ("staging", "trash"):
+        for name, age in (("young", HOUR / 2), ("old", 2 * HOUR)):
+            (home / folder / name / "code").mkdir(parents=True)
+            os.utime(home / folder / name, (time.time() - age,) * 2)
+    gc.remove_old_jobs(StateFolder(home), keep=1000, keep_days=30)
+    assert [path.name for folder in ("staging", "trash") for path in (home / folder).iterdir()] == ["young", "young"]
+
+
+def test_a_folder_that_another_process_removes_meanwhile_is_no_error(client, ask, home):
+    client.wait(client.submit(ask()))
+    assert wait_for_supervisor_exit(home, "job")
+    # A dangling link behaves like a folder that is removed between listing and reading it.
+    (home / "trash" / "gone").symlink_to(home / "nowhere")
+    old = home / "staging" / "old"
+    old.mkdir()
+    os.utime(old, (time.time() - 2 * HOUR,) * 2)
+    os.utime(home / "jobs/job/status.json", (time.time() - 40 * DAY,) * 2)
+    assert gc.remove_old_jobs(StateFolder(home), keep=1000, keep_days=30) == ["job"]
+    assert not old.exists()

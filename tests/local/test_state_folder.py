@@ -1,0 +1,176 @@
+"""The state folder: its location and permissions, and what a job inherits from its submitter."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import psutil
+import pytest
+from local_jobs import returns, returns_setting, waits_at
+
+from trainer_core import (
+    BackendUnavailableError,
+    CustomTrainer,
+    FileDatasetInitializer,
+    Initializer,
+    InvalidRequestError,
+    LocalProcessBackendConfig,
+    TrainerClient,
+    TrainJobRef,
+)
+
+ODD = "mit Leerzeichen, 'Zitat' & $HOME ü 日本 %20"
+
+
+def reads_and_writes(name: str):
+    from trainer_core import dataset_path, output_path
+
+    (output_path() / name).write_text("written")
+    return [path.read_text() for path in dataset_path().iterdir()]
+
+
+def writes_a_note(path: str):
+    from pathlib import Path
+
+    Path(path).write_text("note")
+
+
+@pytest.mark.parametrize(
+    "runtime",
+    [
+        "python",
+        pytest.param("torch-distributed", marks=pytest.mark.skipif(not find_spec("torch"), reason="needs torch")),
+    ],
+)
+def test_a_state_folder_with_spaces_and_unicode_works(tmp_path, runtime):
+    client = TrainerClient(LocalProcessBackendConfig(home=tmp_path / ODD))
+    source = tmp_path / f"{ODD}.csv"
+    source.write_text("1,2")
+    name = client.train(
+        runtime=runtime,
+        initializer=Initializer(dataset=FileDatasetInitializer(source.as_uri())),
+        trainer=CustomTrainer(func=reads_and_writes, func_args={"name": ODD}, env={"ODD": ODD}),
+    )
+    assert client.wait(name).result == ["1,2"]
+    assert (tmp_path / ODD / "jobs" / name / "workspace" / "output" / ODD).read_text() == "written"
+    assert [job.name for job in client.list_jobs()] == [name]
+    client.delete_job(name)
+    assert client.list_jobs() == []
+
+
+def test_other_users_cannot_read_the_state_folder(client, ask, home, tmp_path, monkeypatch):
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    source = tmp_path / "data"
+    (source / "deep" / "er").mkdir(parents=True)
+    (source / "deep" / "er" / "digits.csv").write_text("1,2")
+    before = os.umask(0)
+    try:
+        fetch = Initializer(dataset=FileDatasetInitializer(source.as_uri()))
+        client.wait(client.submit(ask(initializer=fetch, env={"TOKEN": "secret"})))
+    finally:
+        os.umask(before)
+    everything = [home, *(path for path in home.rglob("*") if not path.is_symlink())]
+    # Python creates its bytecode cache with the umask of the job.
+    ours = [path for path in everything if "__pycache__" not in path.parts]
+    modes = {str(path.relative_to(home.parent)): stat.S_IMODE(path.stat().st_mode) for path in ours}
+    assert {path: oct(mode) for path, mode in modes.items() if mode & 0o077} == {}
+
+
+def test_a_job_writes_outside_the_state_folder_with_the_umask_of_the_submitter(client, ask, tmp_path):
+    before = os.umask(0o027)
+    try:
+        client.wait(client.submit(ask(writes_a_note, {"path": str(tmp_path / "note")})))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "note").stat().st_mode) == 0o640
+
+
+def test_process_arguments_contain_neither_code_nor_environment_values(client, running, gate):
+    running(waits_at, {"gate": gate}, env={"TOKEN": "secret-token"})
+    shown = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
+    assert [line for line in shown if "secret-token" in line or gate in line] == []
+
+
+def test_a_job_inherits_the_environment_of_its_submitter(client, ask, monkeypatch):
+    monkeypatch.setenv("GREETING", "hello")
+    assert client.wait(client.submit(ask(returns_setting, {"name": "GREETING"}))).result == "hello"
+
+
+def test_trainer_env_takes_precedence_over_the_environment_of_the_submitter(client, ask, monkeypatch):
+    monkeypatch.setenv("GREETING", "hello")
+    request = ask(returns_setting, {"name": "GREETING"}, env={"GREETING": "good morning"})
+    assert client.wait(client.submit(request)).result == "good morning"
+
+
+def test_variables_that_the_launcher_sets_are_refused_in_trainer_env(client, ask):
+    with pytest.raises(InvalidRequestError, match="PET_NNODES"):
+        client.submit(ask(env={"PET_NNODES": "5"}))
+    assert client.list_jobs() == []
+
+
+def test_modules_in_the_working_directory_of_the_submitter_do_not_shadow_others(client, ask, tmp_path, monkeypatch):
+    for name in ("json", "random", "logging", "queue"):
+        (tmp_path / f"{name}.py").write_text("raise SystemError('the wrong module')")
+    monkeypatch.chdir(tmp_path)
+    assert client.wait(client.submit(ask())).succeeded
+
+
+def test_relative_entries_of_pythonpath_mean_the_same_folder_in_the_job(client, ask, tmp_path, monkeypatch):
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "my_training.py").write_text("def train():\n    return 'found'\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "modules")
+    assert client.wait(client.submit(ask("my_training:train"))).result == "found"
+
+
+def test_a_state_folder_that_is_a_file_is_refused_in_one_line(client, ask, home):
+    home.write_text("not a folder")
+    for use in (lambda: client.submit(ask()), client.list_jobs, lambda: client.get_job("job")):
+        with pytest.raises(BackendUnavailableError, match="Not a directory") as refused:
+            use()
+        assert len(str(refused.value).splitlines()) == 1
+    home.unlink()
+
+
+def test_the_default_state_folder_is_trainjob_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAINJOB_HOME", str(tmp_path / "elsewhere"))
+    client = TrainerClient()
+    name = client.train(runtime="python", trainer=CustomTrainer(func=returns))
+    assert client.wait(name).succeeded
+    assert (tmp_path / "elsewhere" / "jobs" / name).is_dir()
+
+
+def test_a_ref_can_be_used_by_a_client_with_another_state_folder(client, ask, tmp_path):
+    ref = client.submit(ask())
+    other = TrainerClient(LocalProcessBackendConfig(home=tmp_path / "other"))
+    assert other.wait(ref).job == ref
+
+
+def test_a_job_survives_the_end_of_its_submitter_and_session(client, home, tmp_path, gate):
+    program = f"""
+from trainer_core import CustomTrainer, LocalProcessBackendConfig, Name, TrainerClient
+client = TrainerClient(LocalProcessBackendConfig(home={str(home)!r}))
+trainer = CustomTrainer(func="local_jobs:waits_at", func_args={{"gate": {gate!r}}})
+print(client.submit(client.build_request(runtime="python", trainer=trainer, options=[Name("job")])).to_json())
+import os, signal
+os.killpg(0, signal.SIGKILL)
+"""
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    subprocess.run([sys.executable, "-c", program], env=env, start_new_session=True, check=False)
+    assert client.get_job("job").status in ("Created", "Running")
+    Path(gate).write_text("go")
+    assert client.wait("job").result == "go"
+
+
+def test_a_ref_cannot_name_a_folder_outside_the_state_folder(client, home):
+    elsewhere = home.parent / "elsewhere"
+    for folder in (elsewhere, home / "jobs"):
+        folder.mkdir(parents=True)
+    (elsewhere / "status.json").write_text("not ours")
+    client.delete_job(TrainJobRef("local", str(home), "../../elsewhere", "uid"))
+    assert (elsewhere / "status.json").exists()

@@ -1,0 +1,116 @@
+"""torchrun on this machine: several nodes and processes, one result, one rendezvous port for each job."""
+
+from __future__ import annotations
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+from local_jobs import PATIENCE, kill, processes_of, supervisor_of, wait_until_dead, waits_at
+
+from trainer_core import Category
+from trainer_core.backends.local import runner
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+
+def sums_the_ranks():
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    total = torch.tensor([dist.get_rank() + 1])
+    dist.all_reduce(total)
+    sizes = {name: int(os.environ[name]) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")}
+    dist.destroy_process_group()
+    return {"total": total.item(), "rank": int(os.environ["RANK"]), **sizes}
+
+
+def fails_on_the_last_rank():
+    import os
+    import time
+
+    if os.environ["RANK"] == "1":
+        raise ValueError("the last rank fails")
+    time.sleep(600)
+
+
+def kills_itself():
+    import os
+    import signal
+
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_two_nodes_of_two_processes_work_together_and_rank_0_reports(client, ask):
+    request = ask(sums_the_ranks, runtime="torch-distributed", num_nodes=2, num_proc_per_node=2)
+    outcome = client.wait(client.submit(request), timeout=PATIENCE)
+    assert outcome.result == {
+        "total": 1 + 2 + 3 + 4,
+        "rank": 0,
+        "WORLD_SIZE": 4,
+        "LOCAL_WORLD_SIZE": 2,
+        "GROUP_WORLD_SIZE": 2,
+    }
+    job = client.get_job("job")
+    assert [(step.name, step.status) for step in job.steps] == [("node-0", "Succeeded"), ("node-1", "Succeeded")]
+
+
+def test_an_error_on_any_rank_is_diagnosed_and_ends_the_other_ranks(client, ask):
+    ref = client.submit(ask(fails_on_the_last_rank, runtime="torch-distributed", num_nodes=2))
+    diagnosis = client.wait(ref, timeout=PATIENCE).diagnosis
+    assert (diagnosis.category, diagnosis.step) == (Category.USER_CODE, "node-1")
+    assert diagnosis.reason == "ValueError: the last rank fails"
+    assert "raise ValueError" in diagnosis.traceback
+    assert processes_of(ref.uid) == []
+
+
+def test_a_killed_worker_is_an_infrastructure_failure(client, ask):
+    ref = client.submit(ask(kills_itself, runtime="torch-distributed"))
+    diagnosis = client.wait(ref, timeout=PATIENCE).diagnosis
+    assert (diagnosis.category, diagnosis.retryable) == (Category.INFRASTRUCTURE, True)
+    assert "SIGKILL" in diagnosis.reason
+
+
+def test_the_workers_of_torchrun_end_when_the_supervisor_is_killed(client, running, home, gate):
+    ref = running(waits_at, {"gate": gate}, runtime="torch-distributed")
+    processes = processes_of(ref.uid)
+    kill(supervisor_of(home, "job"))
+    assert client.wait(ref, timeout=PATIENCE).diagnosis.category == Category.INFRASTRUCTURE
+    assert len(processes) >= 2
+    assert wait_until_dead(processes)
+
+
+def test_reserved_ports_are_unique(tmp_path):
+    with ExitStack() as stack:
+        reserved = [stack.enter_context(runner.reserve_port(tmp_path)) for _ in range(200)]
+        assert len(set(reserved)) == len(reserved)
+
+
+def test_concurrent_reservations_return_different_ports(tmp_path):
+    with ExitStack() as stack, ThreadPoolExecutor(8) as threads:
+        taken = threads.map(lambda _: stack.enter_context(runner.reserve_port(tmp_path)), range(100))
+        assert len(set(taken)) == 100
+
+
+def test_a_port_in_use_is_not_reserved(tmp_path, monkeypatch):
+    with socket.socket() as busy, socket.socket() as probe:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        probe.bind(("127.0.0.1", 0))
+        free = probe.getsockname()[1]
+        probe.close()
+        # The choice is limited to these two ports.
+        monkeypatch.setattr(runner.random, "sample", lambda *_: [busy.getsockname()[1], free])
+        with runner.reserve_port(tmp_path) as port:
+            assert port == free
+
+
+def test_a_port_can_be_reserved_again_after_its_release(tmp_path, monkeypatch):
+    monkeypatch.setattr(runner.random, "sample", lambda *_: [21_987])
+    for _ in range(2):
+        with runner.reserve_port(tmp_path) as port:
+            assert port == 21_987

@@ -1,0 +1,124 @@
+"""TrainerClient: each method takes a name or a ref; concurrent submitters and deleters."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainer_core import CustomTrainer, DebugBackendConfig, Name, TrainerClient
+from trainer_core.backends.debug import DebugBackend
+from trainer_core.errors import JobNotFoundError, UnsupportedError
+from trainer_core.jobs import OwnerReference
+from trainer_core.request import TrainJobRequest
+
+CODE = {"kind": "source", "text": "def train():\n    return 1\n", "entry": "train"}
+REQUEST = TrainJobRequest.parse(
+    {"name": "job", "runtime": {"name": "python"}, "trainer": {"kind": "custom", "code": CODE}}
+)
+WORKFLOW = OwnerReference("argoproj.io/v1alpha1", "Workflow", "run", "uid")
+
+
+def train() -> int:
+    print("hello")
+    return 1
+
+
+@pytest.fixture
+def client() -> TrainerClient:
+    return TrainerClient(DebugBackendConfig())
+
+
+@pytest.fixture
+def ref(client):
+    return client.get_job_ref(client.train(runtime="python", trainer=CustomTrainer(train), options=[Name("job")]))
+
+
+@pytest.fixture
+def replaced(client, ref):
+    """The ref of a TrainJob that was deleted, while another one has its name."""
+    client.delete_job(ref)
+    client.train(runtime="python", trainer=CustomTrainer(train), options=[Name("job")])
+    return ref
+
+
+READS = {
+    "get_job": lambda client, job: client.get_job(job),
+    "get_job_ref": lambda client, job: client.get_job_ref(job),
+    "get_job_request": lambda client, job: client.get_job_request(job),
+    "get_job_logs": lambda client, job: list(client.get_job_logs(job)),
+    "tail_job_logs": lambda client, job: client.tail_job_logs(job, job_ended=True),
+    "get_job_events": lambda client, job: client.get_job_events(job),
+    "get_job_outcome": lambda client, job: client.get_job_outcome(job),
+    "observe": lambda client, job: client.observe(job),
+    "wait": lambda client, job: client.wait(job),
+    "wait_for_job_status": lambda client, job: client.wait_for_job_status(job),
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_a_job_is_read_by_its_name_or_its_ref(client, ref, read):
+    assert read(client, "job") == read(client, ref)
+
+
+@pytest.mark.parametrize("verb", ["cancel", "suspend", "resume", "delete_job"])
+def test_a_job_is_changed_by_its_name_or_its_ref(client, ref, verb):
+    getattr(client, verb)("job")
+    getattr(client, verb)(ref)
+
+
+@pytest.mark.parametrize(
+    "read", [READS[name] for name in READS if name not in ("get_job_ref", "wait", "get_job_outcome")]
+)
+def test_a_ref_does_not_read_another_job_of_the_same_name(client, replaced, read):
+    with pytest.raises(JobNotFoundError, match="'job'"):
+        read(client, replaced)
+
+
+def test_a_ref_does_not_delete_another_job_of_the_same_name(client, replaced):
+    client.delete_job(replaced)
+
+    assert client.get_job("job").uid != replaced.uid
+
+
+def test_a_log_is_read_on_from_a_cursor(client, ref):
+    first = client.tail_job_logs(ref, job_ended=True)
+
+    assert first.lines == [("node-0", "hello")]
+    assert client.tail_job_logs(ref, first.cursor, job_ended=True).lines == []
+
+
+def test_packages_are_listed_without_being_printed(client, capsys):
+    packages = client.list_runtime_packages(client.get_runtime("python"))
+
+    assert capsys.readouterr().out == ""
+    assert client.get_runtime_packages(client.get_runtime("python")) == packages
+    assert capsys.readouterr().out.splitlines() == packages
+
+
+def test_an_owner_reference_needs_a_backend_on_kubernetes(client, ref):
+    assert client.get_pod("pod", "uid") is None
+    with pytest.raises(UnsupportedError, match="'job' cannot have an ownerReference: the debug backend"):
+        client.set_job_owner(ref, "Workflow", WORKFLOW)
+
+
+class DeletingBackend(DebugBackend):
+    """Deletes the job once, after a submit has found it and before it attaches to it."""
+
+    deletions = 1
+
+    def get_ref(self, name):
+        if self.deletions:
+            self.deletions -= 1
+            self.delete(super().get_ref(name))
+        return super().get_ref(name)
+
+
+def test_a_job_that_is_deleted_during_a_submit_is_created_again():
+    backend = DeletingBackend()
+    first = DebugBackend.submit(backend, REQUEST)
+
+    second = backend.submit(REQUEST)
+
+    assert second.name == first.name
+    assert second.uid != first.uid
+    with pytest.raises(JobNotFoundError):
+        backend.observe(first)

@@ -1,0 +1,346 @@
+"""What a node reports: any result becomes a record that fits, and reporting never fails a training."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from enum import Enum, IntEnum
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, strategies as st
+
+from trainer_core.node import env
+from trainer_core.node.termination import (
+    encode_error,
+    encode_result,
+    error_record,
+    parse_record,
+    report_error,
+    report_result,
+    result_record,
+)
+
+
+class Level(IntEnum):
+    HIGH = 3
+
+
+class Kind(str, Enum):
+    FAST = "f"
+
+
+@pytest.fixture
+def log(tmp_path, monkeypatch):
+    path = tmp_path / "termination.json"
+    monkeypatch.setenv(env.TERMINATION_LOG, str(path))
+    return path
+
+
+def error_of(message="boom", depth=0):
+    """An exception that was raised and caught, from so many frames down."""
+
+    def raise_it(left):
+        raise_it(left - 1) if left else fail()
+
+    def fail():
+        raise ValueError(message)
+
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 -- the message is the test's input
+        raise_it(depth)
+    return caught.value
+
+
+# ---- results -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, None),
+        ({"accuracy": 0.97, "epochs": 3, "ok": True, "by": ["a", None]}, None),
+        ((1, 2), [1, 2]),
+        (np.float32(0.5), 0.5),
+        (np.float64(0.5), 0.5),
+        (np.int64(3), 3),
+        (np.bool_(True), True),
+        (np.array([[1, 2], [3, 4]]), [[1, 2], [3, 4]]),
+        (torch.tensor(0.5, requires_grad=True), 0.5),
+        (torch.tensor([1, 2]), [1, 2]),
+        (torch.tensor(0.5, dtype=torch.bfloat16), 0.5),
+        ({"path": Path("/out/model.pt")}, {"path": "/out/model.pt"}),
+        ({1: "a", Kind.FAST: Level.HIGH}, {"1": "a", "f": 3}),
+        ({"text": "half \ud800"}, {"text": "half ?"}),
+    ],
+    ids=repr,
+)
+def test_a_result_becomes_plain_json(value, expected):
+    assert result_record(value) == {"result": value if expected is None else expected}
+    assert parse_record(encode_result(result_record(value))) == {"result": value if expected is None else expected}
+
+
+@pytest.mark.parametrize(
+    ("value", "start"),
+    [
+        (object(), "the function returned object, which is not JSON: return numbers, strings, lists and dicts"),
+        (torch.zeros(200, 200), "the function returned Tensor, which is not JSON"),
+        (torch.nn.Linear(1, 1), "the function returned Linear, which is not JSON"),
+        ({"model": [b"x"]}, "the function returned bytes in result.model[0], which is not JSON"),
+        ({("a", "b"): 1}, "the function returned tuple in a key of result, which is not JSON"),
+        (np.array(["2026-01-01"], dtype="datetime64[s]"), "the function returned datetime in result[0]"),
+        (1j, "the function returned complex"),
+        ({1, 2}, "the function returned set"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_not_json_becomes_a_note(value, start):
+    record = result_record(value)
+
+    assert record["result"] is None
+    assert record["note"].startswith(start)
+
+
+def test_a_value_that_fails_while_it_is_read_becomes_a_note():
+    class Device:
+        shape = ()
+
+        def tolist(self):
+            raise RuntimeError("CUDA error:\nan illegal memory access")
+
+    assert result_record(Device())["note"].endswith("RuntimeError: CUDA error: an illegal memory access")
+
+
+def test_data_that_contains_itself_becomes_a_note():
+    loop: list[object] = []
+    loop.append(loop)
+
+    assert "RecursionError" in result_record(loop)["note"]
+
+
+def test_nan_and_infinity_become_null_and_a_note_says_where():
+    record = result_record({"loss": float("nan"), "norms": [1.0, float("inf"), np.float32("-inf")]})
+
+    assert record["result"] == {"loss": None, "norms": [1.0, None, None]}
+    assert (
+        record["note"] == "null instead of a number that is not finite: result.loss, result.norms[1], result.norms[2]"
+    )
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists))
+def test_any_record_of_a_result_is_strict_json_that_fits(value):
+    data = encode_result(result_record(value))
+
+    assert len(data) <= env.RECORD_LIMIT
+    assert "result" in json.loads(data, parse_constant=pytest.fail)
+
+
+def test_a_result_of_just_the_limit_travels_whole():
+    room = env.RECORD_LIMIT - len('{"result":""}')
+
+    assert parse_record(encode_result(result_record("x" * room))) == {"result": "x" * room}
+    assert parse_record(encode_result(result_record("x" * (room + 1)))) == {"result": None, "truncated": True}
+
+
+def test_of_a_result_and_its_note_the_result_goes_first():
+    room = env.RECORD_LIMIT - len('{"result":["",null]}')
+    value = ["ü" * (room // 2), float("nan")]
+
+    assert parse_record(encode_result(result_record(value))) == {"result": [value[0], None]}
+
+
+# ---- errors --------------------------------------------------------------------------------------------------
+
+
+def test_an_error_names_type_message_and_rank(monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    error = error_record(error_of("no data"))["error"]
+
+    assert (error["type"], error["message"], error["rank"]) == ("ValueError", "no data", 3)
+    assert error["traceback"].endswith("ValueError: no data")
+    assert "restart" not in error
+
+
+def test_an_error_of_a_library_is_named_with_its_module():
+    error = error_record(torch.OutOfMemoryError("CUDA out of memory"))["error"]
+
+    assert error["type"].startswith("torch.")
+    assert error["type"].endswith("OutOfMemoryError")
+
+
+def test_the_causes_of_an_error_are_in_its_traceback():
+    error = error_of("low level")
+    error.__cause__ = KeyError("root")
+
+    assert "KeyError: 'root'" in error_record(error)["error"]["traceback"]
+
+
+@pytest.mark.parametrize(
+    "message", ["x" * 100_000, "ü" * 9000, "\x00" * 9000, "\n!" * 9000, '"\\' * 9000, "\ud800" * 9000]
+)
+def test_a_long_error_is_cut_to_what_fits(message):
+    data = encode_error(error_record(error_of(message)))
+    error = parse_record(data)["error"]
+
+    assert len(data) <= env.RECORD_LIMIT
+    assert len(data) > env.RECORD_LIMIT - 20
+    assert "[…]" in error["message"]
+
+
+def test_of_a_long_traceback_the_end_is_kept():
+    record = error_record(error_of("the reason", depth=40))
+    record["error"]["traceback"] = "first line\n" + "x" * 9000 + "\n" + record["error"]["traceback"][-500:]
+    traceback = parse_record(encode_error(record))["error"]["traceback"]
+
+    assert traceback.startswith("[…] x")
+    assert traceback.endswith("ValueError: the reason")
+
+
+@given(message=st.text(max_size=3000), trace=st.text(max_size=6000), kind=st.text(max_size=2000))
+def test_any_record_of_an_error_fits(message, trace, kind):
+    record = {"error": {"type": kind, "message": message, "traceback": trace, "rank": 123456}}
+    data = encode_error(record)
+
+    assert len(data) <= env.RECORD_LIMIT
+    assert parse_record(data)["error"]["rank"] == 123456
+
+
+# ---- the log of a node ---------------------------------------------------------------------------------------
+
+
+def test_a_result_is_written_once_and_for_its_owner_only(log):
+    report_result({"accuracy": 0.5})
+
+    assert json.loads(log.read_bytes()) == {"result": {"accuracy": 0.5}}
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    assert list(log.parent.iterdir()) == [log]
+
+
+def test_an_error_replaces_a_result_and_no_result_replaces_an_error(log):
+    report_result(1)
+    report_error(error_of("first"))
+    report_error(error_of("second"))
+    report_result(2)
+
+    assert parse_record(log.read_bytes())["error"]["message"] == "first"
+
+
+@pytest.mark.parametrize("found", [b"", b"{", b"[]", b"\xff", b'{"error": "text"}', b'{"result": 1}'])
+def test_what_else_lies_in_the_log_is_replaced(log, found):
+    log.write_bytes(found)
+    report_result(2)
+
+    assert json.loads(log.read_bytes()) == {"result": 2}
+
+
+def test_a_log_that_cannot_be_replaced_is_overwritten_in_place(tmp_path, monkeypatch):
+    path = tmp_path / "mounted"
+    path.write_text("x" * 5000)
+    with path.open("r+b") as file:
+        # Like a file that is mounted by itself: it can be written to, but nothing can be put in its folder.
+        monkeypatch.setenv(env.TERMINATION_LOG, f"/dev/fd/{file.fileno()}")
+        report_result(3)
+
+    assert path.read_bytes() == b'{"result":3}'
+
+
+@pytest.mark.parametrize("where", ["missing/termination.json", "."])
+def test_a_log_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch, capsys, where):
+    monkeypatch.setenv(env.TERMINATION_LOG, str(tmp_path / where))
+    report_result(3)
+    report_error(error_of())
+
+    assert capsys.readouterr().err.count("could not be written to TRAINJOB_TERMINATION_LOG=") == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_ranks_report_no_result(log, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    report_result(1)
+
+    assert not log.exists()
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"null", b"[1]", b"\xff\xfe", b'{"other": 1}', b'{"error": 1, "result": 2}', "[" * 100_000], ids=len
+)
+def test_what_is_no_record_reads_as_none(text):
+    assert parse_record(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "record"),
+    [
+        ('{"result": 1, "note": 5}', {"result": 1}),
+        ('{"error": {"type": ["A"], "message": null, "traceback": 7, "rank": 1}}', {"error": {"rank": 1}}),
+        ('{"result": "\\ud800"}', {"result": "?"}),
+    ],
+)
+def test_of_a_record_that_an_image_wrote_by_itself_what_is_right_is_kept(text, record):
+    assert parse_record(text) == record
+
+
+# ---- the whole result ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "uri", ["{}/out put/r.json", "file://{}/out%20put/r.json", "file://localhost{}/out%20put/r.json"]
+)
+def test_the_whole_result_goes_where_the_user_asked_for(log, tmp_path, monkeypatch, uri):
+    monkeypatch.setenv(env.RESULT_URI, uri.format(tmp_path))
+    report_result(["ü" * 9000])
+
+    assert json.loads((tmp_path / "out put" / "r.json").read_bytes()) == ["ü" * 9000]
+    assert json.loads(log.read_bytes()) == {"result": None, "truncated": True}
+
+
+def test_a_relative_path_is_below_the_working_directory(log, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(env.RESULT_URI, "r.json")
+    report_result(1)
+
+    assert (tmp_path / "r.json").read_text() == "1"
+
+
+def test_a_stderr_that_was_closed_does_not_matter(log, monkeypatch, tmp_path):
+    closed = (tmp_path / "stderr").open("w")
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    monkeypatch.setenv(env.RESULT_URI, "s3://bucket/r.json")
+    report_result(1)
+
+    assert json.loads(log.read_bytes())["result"] == 1
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/r.json", "file://host/r.json", "/dev/null/r.json", "file:///"])
+def test_a_result_that_cannot_be_stored_is_noted_and_still_reported(log, monkeypatch, capsys, uri):
+    monkeypatch.setenv(env.RESULT_URI, uri)
+    report_result({"a": 1})
+    record = json.loads(log.read_bytes())
+
+    assert record["result"] == {"a": 1}
+    assert record["note"].startswith(f"the result could not be written to {uri}: ")
+    assert "the result could not be written" in capsys.readouterr().err
+
+
+def test_what_is_not_json_is_not_stored(log, tmp_path, monkeypatch):
+    monkeypatch.setenv(env.RESULT_URI, str(tmp_path / "r.json"))
+    report_result(object())
+
+    assert not (tmp_path / "r.json").exists()
+    assert "not JSON" in json.loads(log.read_bytes())["note"]
+
+
+@pytest.mark.parametrize(("text", "rank"), [("", 0), ("7", 7), ("x", 0), ("-1", 0)])
+def test_a_rank_that_is_no_number_is_the_first(monkeypatch, text, rank):
+    monkeypatch.setenv("RANK", text)
+
+    assert env.rank() == rank
+
+
+def test_without_a_launcher_every_process_is_the_first_rank(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+
+    assert env.rank() == 0

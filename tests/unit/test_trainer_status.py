@@ -1,0 +1,131 @@
+"""update_trainjob_status: progress to the followers of a job, and to Trainer's status endpoint."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from trainer_core.node import progress, trainer_status
+from trainer_core.node.trainer_status import update_trainjob_status
+
+
+class Endpoint(HTTPServer):
+    """Answers like Trainer's status endpoint and keeps what it was sent."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answer = 200
+        self.requests = []
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_address[1]}/namespaces/team-a/trainjobs/a-job/status"
+
+    @property
+    def reported(self):
+        return [body["trainerStatus"].get("progressPercentage") for _, _, body in self.requests]
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.requests.append((self.path, self.headers["Authorization"], body))
+        self.send_response(self.server.answer)
+        self.send_header("Location", f"http://127.0.0.1:{self.server.server_address[1]}/elsewhere")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def endpoint(monkeypatch, tmp_path):
+    server = Endpoint()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    token = tmp_path / "token"
+    token.write_text("secret-token\n", encoding="utf-8")
+    monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_URL", server.url)
+    monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_TOKEN", str(token))
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_sent_yet(monkeypatch):
+    monkeypatch.setattr(trainer_status, "_last_sent", float("-inf"))
+    # However slow the machine is.
+    monkeypatch.setattr(trainer_status, "_INTERVAL", 3600.0)
+    monkeypatch.setattr(trainer_status, "_TIMEOUT", 60.0)
+    monkeypatch.delenv("RANK", raising=False)
+    yield
+    progress.flush()
+
+
+def test_progress_reaches_the_status_of_the_job(endpoint):
+    assert update_trainjob_status(30, 120, {"loss": 0.5, "phase": "warm-up"}) is True
+    ((path, authorization, body),) = endpoint.requests
+    assert (path, authorization) == ("/namespaces/team-a/trainjobs/a-job/status", "Bearer secret-token")
+    assert body["trainerStatus"].pop("lastUpdatedTime").endswith("+00:00")
+    metrics = [{"name": "loss", "value": "0.5"}, {"name": "phase", "value": "warm-up"}]
+    assert body["trainerStatus"] == {"progressPercentage": 30, "estimatedRemainingSeconds": 120, "metrics": metrics}
+
+
+def test_progress_reaches_the_followers_too(capsys):
+    update_trainjob_status(100, metrics={"loss": 0.5})
+    assert '[trainjob:progress] {"step": 100, "total": 100, "metrics": {"loss": 0.5}}' in capsys.readouterr().out
+
+
+def test_without_an_endpoint_nothing_is_sent(monkeypatch):
+    monkeypatch.delenv("KUBEFLOW_TRAINER_SERVER_URL", raising=False)
+    assert update_trainjob_status(30) is False
+
+
+def test_only_the_first_rank_reports(endpoint, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    assert update_trainjob_status(30) is False
+    assert endpoint.requests == []
+
+
+def test_reports_are_spared_but_never_the_last(endpoint):
+    assert [update_trainjob_status(percent) for percent in (1, 2, 3, 100)] == [True, False, False, True]
+    assert endpoint.reported == [1, 100]
+
+
+@pytest.mark.parametrize(("given", "sent"), [(-5, 0), (150, 100), (99.9, 99)])
+def test_percentages_are_kept_within_bounds(endpoint, given, sent):
+    update_trainjob_status(given)
+    assert endpoint.reported == [sent]
+
+
+@pytest.mark.parametrize("answer", [403, 404, 500])
+def test_a_refused_report_does_not_end_the_training(endpoint, answer):
+    endpoint.answer = answer
+    assert update_trainjob_status(30) is False
+
+
+def test_the_token_is_not_carried_to_another_place(endpoint):
+    endpoint.answer = 307
+    assert update_trainjob_status(30) is False
+    assert len(endpoint.requests) == 1
+
+
+@pytest.mark.parametrize("percent", ["many", object()])
+def test_an_odd_report_does_not_end_the_training(endpoint, percent):
+    assert update_trainjob_status(percent) is False
+
+
+def test_a_server_that_is_away_does_not_end_the_training(endpoint, monkeypatch):
+    monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_URL", "http://127.0.0.1:1/status")
+    assert update_trainjob_status(30) is False
+
+
+def test_a_token_that_is_missing_does_not_end_the_training(endpoint, monkeypatch):
+    monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_TOKEN", "/nowhere/token")
+    assert update_trainjob_status(30) is False

@@ -1,0 +1,175 @@
+"""The state of a wait: one observation or error and the time in, the next state out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from trainer_core import Category, Diagnosis, Outcome, TrainJobRef
+from trainer_core.errors import (
+    BackendUnavailableError,
+    InvalidRequestError,
+    JobFailedError,
+    JobNotFoundError,
+    WaitTimeoutError,
+)
+from trainer_core.jobs import Observation, PendingFailure
+from trainer_core.lifecycle import wait_state
+
+REF = TrainJobRef("local", "/home", "job", "uid")
+UNSCHEDULABLE = PendingFailure(
+    Diagnosis(category=Category.SCHEDULING, reason="no node has room", retryable=True), grace=300
+)
+DONE = Outcome(ref=REF.to_dict(), status="Complete", result=1)
+FAILED = Outcome(
+    ref=REF.to_dict(),
+    status="Failed",
+    diagnosis=Diagnosis(category=Category.PREEMPTED, reason="evicted", retryable=True),
+)
+PENDING = Observation("Created", pending_failure=UNSCHEDULABLE)
+ENDED = Observation("Complete", outcome=DONE)
+
+
+def test_an_ended_job_finishes_the_wait_with_the_first_observation():
+    assert wait_state.start(REF, now=0).on_observation(ENDED, now=5).outcome is DONE
+
+
+def test_an_ended_job_finishes_the_wait_even_after_the_deadline():
+    assert wait_state.start(REF, now=0, timeout=1).on_observation(ENDED, now=50).outcome is DONE
+
+
+def test_polls_become_less_frequent_up_to_a_limit():
+    state = wait_state.start(REF, now=0)
+    delays = []
+    for _ in range(40):
+        state = state.on_observation(Observation("Running"), now=1)
+        delays.append(state.poll_seconds)
+
+    assert delays == sorted(delays)
+    assert delays[-1] == 2.0
+
+
+def test_the_last_observation_is_at_the_deadline():
+    state = wait_state.start(REF, now=0, timeout=10).on_observation(Observation("Running"), now=9.99)
+
+    assert state.timeout(now=9.99) == pytest.approx(0.01)
+    assert state.timeout(now=9.99, has_watch=True) == pytest.approx(0.01)
+
+
+def test_a_wait_with_a_watch_polls_rarely():
+    state = wait_state.start(REF, now=0).on_observation(Observation("Running"), now=1)
+
+    assert state.timeout(now=1, has_watch=True) > 10 > state.timeout(now=1)
+
+
+def test_a_deadline_ends_the_wait_and_not_the_job():
+    with pytest.raises(WaitTimeoutError, match=r"still Running.*was not stopped.*trainjob cancel job"):
+        wait_state.start(REF, now=0, timeout=10).on_observation(Observation("Running"), now=10)
+
+
+def test_an_unreachable_backend_is_tolerated_for_half_an_hour():
+    state = wait_state.start(REF, now=0)
+    for now in range(0, 1800, 60):
+        state = state.on_error(BackendUnavailableError("away"), now=now)
+
+    with pytest.raises(BackendUnavailableError, match="away"):
+        state.on_error(BackendUnavailableError("away"), now=1800)
+
+
+def test_other_errors_are_tolerated_a_few_times_in_a_row():
+    state = wait_state.start(REF, now=0)
+    for _ in range(wait_state.MAX_CONSECUTIVE_ERRORS - 1):
+        state = state.on_error(InvalidRequestError("damaged"), now=1)
+
+    with pytest.raises(InvalidRequestError, match="damaged"):
+        state.on_error(InvalidRequestError("damaged"), now=1)
+
+
+def test_an_observation_resets_the_count_of_errors():
+    state = wait_state.start(REF, now=0)
+    for _ in range(3 * wait_state.MAX_CONSECUTIVE_ERRORS):
+        state = state.on_error(InvalidRequestError("damaged"), now=1).on_observation(Observation("Running"), now=1)
+
+    assert state.errors == 0
+
+
+def test_a_job_with_a_pending_failure_is_cancelled_after_the_grace():
+    state = wait_state.start(REF, now=0).on_observation(PENDING, now=1)
+    assert state.outcome is None
+    assert state.timeout(now=290, has_watch=True) == pytest.approx(11)
+
+    state = state.on_observation(PENDING, now=301)
+
+    assert state.outcome.diagnosis is UNSCHEDULABLE.diagnosis
+    assert state.should_cancel
+
+
+def test_a_job_with_a_final_failure_is_cancelled_at_once():
+    final = PendingFailure(Diagnosis(category=Category.IMAGE, reason="no such image"), grace=0)
+    state = wait_state.start(REF, now=0).on_observation(Observation("Created", pending_failure=final), now=1)
+
+    assert state.should_cancel
+
+
+def test_without_fail_fast_no_job_is_cancelled():
+    state = wait_state.start(REF, now=0, fail_fast=False)
+
+    assert state.on_observation(PENDING, now=1).outcome is None
+    assert state.on_observation(PENDING, now=9999).outcome is None
+
+
+def test_the_grace_starts_again_after_a_pending_failure_has_gone():
+    state = wait_state.start(REF, now=0).on_observation(PENDING, now=1)
+    state = state.on_observation(Observation("Running"), now=200)
+    state = state.on_observation(PENDING, now=400)
+
+    assert state.outcome is None
+    assert state.timeout(now=690, has_watch=True) == pytest.approx(10)
+
+
+def test_an_earlier_pending_failure_explains_a_failure_without_evidence():
+    crash = Diagnosis(category=Category.USER_CODE, reason="KeyError: 'x'", step="node-0")
+    vague = Diagnosis(category=Category.INFRASTRUCTURE, reason="failed without a reported reason", retryable=True)
+    crashing = Observation("Running", pending_failure=PendingFailure(crash))
+    state = wait_state.start(REF, now=0).on_observation(crashing, now=1)
+    state = state.on_observation(Observation("Running"), now=2)
+
+    ended = state.on_observation(Observation("Failed", outcome=FAILED.model_copy(update={"diagnosis": vague})), now=3)
+
+    assert ended.outcome.diagnosis is crash
+    assert not ended.should_cancel
+
+
+def test_a_job_that_does_not_exist_any_more_counts_as_deleted():
+    outcome = wait_state.start(REF, now=0).on_error(JobNotFoundError("gone"), now=1).outcome
+
+    assert outcome.status == "Failed"
+    assert outcome.diagnosis.category is Category.DELETED
+    assert not outcome.diagnosis.retryable
+
+
+def test_a_failed_outcome_raises_with_its_diagnosis_and_whether_a_retry_helps():
+    with pytest.raises(JobFailedError, match=r"Preempted: evicted .a retry can help") as raised:
+        wait_state.raise_if_failed(FAILED)
+
+    assert raised.value.outcome is FAILED
+
+
+def test_a_complete_outcome_is_returned():
+    assert wait_state.raise_if_failed(DONE) is DONE
+
+
+def test_another_process_counts_the_grace_from_the_first_observation():
+    first = wait_state.start(REF, now=1000).on_observation(PENDING, now=1000)
+    second = wait_state.restore(wait_state.start(REF, now=1250), json.loads(json.dumps(first.to_dict())))
+
+    assert second.on_observation(PENDING, now=1299).outcome is None
+    assert second.on_observation(PENDING, now=1300).should_cancel
+
+
+def test_a_wait_without_a_pending_failure_has_nothing_to_restore():
+    state = wait_state.start(REF, now=0).on_observation(Observation("Running"), now=1)
+
+    assert state.to_dict() == {}
+    assert wait_state.restore(state, {}) is state

@@ -1,0 +1,128 @@
+"""The public names of `trainer_core`, by the module that defines each. `__init__.py` loads them on first use."""
+
+from .client import (
+    TrainerClient as TrainerClient,
+)
+from .config import (
+    ContainerBackendConfig as ContainerBackendConfig,
+    DebugBackendConfig as DebugBackendConfig,
+    KubernetesBackendConfig as KubernetesBackendConfig,
+    LocalProcessBackendConfig as LocalProcessBackendConfig,
+    RunaiBackendConfig as RunaiBackendConfig,
+    TrainingOperatorBackendConfig as TrainingOperatorBackendConfig,
+    TrainingRuntimeSource as TrainingRuntimeSource,
+)
+from .distributed_config import (
+    DistributedConfig as DistributedConfig,
+)
+from .errors import (
+    BackendUnavailableError as BackendUnavailableError,
+    ConflictError as ConflictError,
+    InvalidRequestError as InvalidRequestError,
+    JobEndedError as JobEndedError,
+    JobFailedError as JobFailedError,
+    JobNotFoundError as JobNotFoundError,
+    RuntimeNotFoundError as RuntimeNotFoundError,
+    TrainerError as TrainerError,
+    UnsupportedError as UnsupportedError,
+    WaitTimeoutError as WaitTimeoutError,
+)
+from .initializers import (
+    DATASET_PATH as DATASET_PATH,
+    MODEL_PATH as MODEL_PATH,
+    DataCacheInitializer as DataCacheInitializer,
+    FileDatasetInitializer as FileDatasetInitializer,
+    FileModelInitializer as FileModelInitializer,
+    HuggingFaceDatasetInitializer as HuggingFaceDatasetInitializer,
+    HuggingFaceModelInitializer as HuggingFaceModelInitializer,
+    Initializer as Initializer,
+    S3DatasetInitializer as S3DatasetInitializer,
+    S3ModelInitializer as S3ModelInitializer,
+    VolumeDatasetInitializer as VolumeDatasetInitializer,
+    VolumeModelInitializer as VolumeModelInitializer,
+)
+from .jobs import (
+    Category as Category,
+    Diagnosis as Diagnosis,
+    Event as Event,
+    Observation as Observation,
+    Outcome as Outcome,
+    Progress as Progress,
+    Step as Step,
+    TrainJob as TrainJob,
+    TrainJobRef as TrainJobRef,
+)
+from .node.paths import (
+    dataset_path as dataset_path,
+    model_path as model_path,
+    output_path as output_path,
+)
+from .node.progress import (
+    progress as progress,
+)
+from .node.trainer_status import (
+    update_trainjob_status as update_trainjob_status,
+)
+from .options import (
+    ActiveDeadlineSeconds as ActiveDeadlineSeconds,
+    Annotations as Annotations,
+    ContainerPatch as ContainerPatch,
+    DeleteAfter as DeleteAfter,
+    GangScheduling as GangScheduling,
+    JobSetSpecPatch as JobSetSpecPatch,
+    JobSetTemplatePatch as JobSetTemplatePatch,
+    JobSpecPatch as JobSpecPatch,
+    JobTemplatePatch as JobTemplatePatch,
+    Labels as Labels,
+    ManagedBy as ManagedBy,
+    Name as Name,
+    PodSpecPatch as PodSpecPatch,
+    PodTemplatePatch as PodTemplatePatch,
+    PriorityClass as PriorityClass,
+    PyTorchJobSpec as PyTorchJobSpec,
+    QueueName as QueueName,
+    ReplicatedJobPatch as ReplicatedJobPatch,
+    RuntimePatch as RuntimePatch,
+    Suspend as Suspend,
+    TrainerArgs as TrainerArgs,
+    TrainerCommand as TrainerCommand,
+    TrainingRuntimeSpecPatch as TrainingRuntimeSpecPatch,
+    Workspace as Workspace,
+)
+from .options.runai import (
+    RunaiMasterSpec as RunaiMasterSpec,
+    RunaiSpec as RunaiSpec,
+)
+from .request import (
+    Owner as Owner,
+    TrainJobRequest as TrainJobRequest,
+)
+from .resources import (
+    get_tpu_num_nodes as get_tpu_num_nodes,
+)
+from .runai.spec import (
+    TrainingWorkloadSpec as TrainingWorkloadSpec,
+)
+from .runtimes import (
+    Runtime as Runtime,
+    RuntimeKind as RuntimeKind,
+    RuntimeTrainer as RuntimeTrainer,
+    TrainerType as TrainerType,
+)
+from .secrets import (
+    SecretRef as SecretRef,
+)
+from .template import (
+    TrainJobTemplate as TrainJobTemplate,
+)
+from .trainers import (
+    BuiltinTrainer as BuiltinTrainer,
+    CustomTrainer as CustomTrainer,
+    CustomTrainerContainer as CustomTrainerContainer,
+    DataFormat as DataFormat,
+    DataType as DataType,
+    LoraConfig as LoraConfig,
+    Loss as Loss,
+    TorchTuneConfig as TorchTuneConfig,
+    TorchTuneInstructDataset as TorchTuneInstructDataset,
+)

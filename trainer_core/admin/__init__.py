@@ -1,1 +1,0 @@
-"""Runtimes for administrators: build, validate, compare, apply."""

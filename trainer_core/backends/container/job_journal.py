@@ -1,0 +1,280 @@
+"""A container job as the engine stores it: its claim, its journal and its containers. Pure.
+
+The journal defines the order of what happens to a job. Each entry is a volume, and an engine creates only one volume of
+a name: of two processes that suspend, resume or end a job at the same moment, one writes the entry with the next
+number, and the other one finds that the number is used and reads the journal again. So a job has one end, and no
+observer sees an end before it is written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from trainer_core.backends.container import names
+from trainer_core.backends.container.timestamps import parse_optional_time
+from trainer_core.jobs import Outcome, TrainJobRef
+
+__all__ = [
+    "COPIED",
+    "END",
+    "LAUNCH",
+    "NOTE",
+    "RESUME",
+    "SUSPEND",
+    "Container",
+    "ContainerJob",
+    "JournalEntry",
+    "parse_job",
+    "parse_jobs",
+]
+
+#: Kinds of journal entries. `COPIED`: a step that needs no container has ended. `LAUNCH`: the nodes of a run are
+#: created and will be started. `NOTE`: an event that does not change the job.
+SUSPEND, RESUME, COPIED, LAUNCH, END, NOTE = "suspend", "resume", "copied", "launch", "end", "note"
+_SIGNAL_BASE = 128
+_MAX_SIGNAL = 64
+
+
+@dataclass(frozen=True)
+class Container:
+    """One run of one step.
+
+    Attributes:
+        id: Id of the container.
+        name: Name of the container.
+        step: The step.
+        run: Number of the run; 0 until the job is resumed for the first time.
+        state: State as the engine reports it.
+        image: The image.
+        created: When it was created.
+        started: When it was started; None if it never was.
+        finished: When it exited.
+        exit_code: Exit code, negative for a signal; None if it was never started.
+        out_of_memory: The engine reports that the process was killed because of its memory use.
+        message: Error message of the engine.
+    """
+
+    id: str
+    name: str
+    step: str
+    run: int
+    state: str
+    image: str = ""
+    created: datetime | None = None
+    started: datetime | None = None
+    finished: datetime | None = None
+    exit_code: int | None = None
+    out_of_memory: bool = False
+    message: str = ""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it was created and never started."""
+        return self.started is None and not self.is_running
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process is alive."""
+        return self.state in ("running", "paused", "restarting", "stopping")
+
+    @property
+    def has_exited(self) -> bool:
+        """Whether it was started and is no longer running."""
+        return self.started is not None and not self.is_running
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it exited with code 0."""
+        return self.has_exited and self.exit_code == 0
+
+    @property
+    def failed(self) -> bool:
+        """Whether it exited with another code."""
+        return self.has_exited and self.exit_code != 0
+
+
+@dataclass(frozen=True)
+class JournalEntry:
+    """One entry of a job's journal."""
+
+    number: int
+    kind: str
+    at: datetime
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ContainerJob:
+    """One job.
+
+    Attributes:
+        namespace: Namespace of the backend.
+        name: Name of the job.
+        uid: Identity of the job.
+        claim: Content of its claim: creation time, owner, request, plan.
+        entries: The journal, oldest entry first.
+        containers: Its containers.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    claim: Mapping[str, Any]
+    entries: tuple[JournalEntry, ...] = ()
+    containers: tuple[Container, ...] = ()
+
+    @property
+    def ref(self) -> TrainJobRef:
+        """Ref of the job."""
+        return TrainJobRef("container", self.namespace, self.name, self.uid)
+
+    @property
+    def created(self) -> datetime:
+        """When the job was created."""
+        return datetime.fromisoformat(self.claim["created"])
+
+    @property
+    def plan(self) -> Mapping[str, Any]:
+        """The plan, without the commands that `plan.strip_commands` removes."""
+        return dict(self.claim["plan"])
+
+    @cached_property
+    def outcome(self) -> Outcome | None:
+        """The outcome; None until the job has ended."""
+        last = self.entries[-1] if self.entries else None
+        return Outcome.from_dict(last.data["outcome"]) if last is not None and last.kind == END else None
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether the job is to be suspended."""
+        last = self._last_suspend_or_resume
+        return bool(self.plan["suspend"]) if last is None else last.kind == SUSPEND
+
+    @property
+    def run(self) -> int:
+        """Number of the current run: how often the job was resumed."""
+        return sum(entry.kind == RESUME for entry in self.entries)
+
+    @property
+    def is_launched(self) -> bool:
+        """Whether the nodes of the current run were started. Then none of them may be created again."""
+        return any(entry.data["run"] == self.run for entry in self._launches)
+
+    @property
+    def was_ever_launched(self) -> bool:
+        """Whether the nodes of any run were started. Then the data that they need has been fetched."""
+        return bool(self._launches)
+
+    @property
+    def _launches(self) -> list[JournalEntry]:
+        return [entry for entry in self.entries if entry.kind == LAUNCH]
+
+    @property
+    def run_started(self) -> datetime:
+        """When the current run started. The deadline counts from here, so suspended time does not count."""
+        last = self._last_suspend_or_resume
+        return self.created if last is None else last.at
+
+    @property
+    def _last_suspend_or_resume(self) -> JournalEntry | None:
+        return next((entry for entry in reversed(self.entries) if entry.kind in (SUSPEND, RESUME)), None)
+
+    @property
+    def decisions(self) -> list[str]:
+        """Kinds of the entries that change what has to be done next."""
+        return [entry.kind for entry in self.entries if entry.kind not in (LAUNCH, NOTE)]
+
+    def get_copy_result(self, step: str) -> Mapping[str, Any] | None:
+        """Return the result of a step that copies a folder; None until it has ended."""
+        return next((e.data for e in self.entries if e.kind == COPIED and e.data["step"] == step), None)
+
+    def list_runs(self, step: str) -> list[Container]:
+        """Return the containers of a step, oldest run first."""
+        return sorted((each for each in self.containers if each.step == step), key=lambda each: each.run)
+
+    def get_current_container(self, step: str) -> Container | None:
+        """Return the container of a step in the current run."""
+        return next((each for each in self.list_runs(step) if each.run == self.run), None)
+
+    @property
+    def running_containers(self) -> list[Container]:
+        """The containers that are running, of any run."""
+        return [each for each in self.containers if each.is_running]
+
+    @property
+    def last_change(self) -> datetime:
+        """When the job last changed, as far as the engine knows."""
+        times = [each.at for each in self.entries]
+        for each in self.containers:
+            times += [time for time in (each.created, each.started, each.finished) if time]
+        return max([self.created, *times])
+
+
+def parse_job(volumes: Iterable[Mapping[str, Any]], containers: Iterable[Mapping[str, Any]]) -> ContainerJob | None:
+    """Return the job with these volumes and inspected containers; None if the claim is not among the volumes."""
+    parsed = parse_jobs(volumes)
+    if not parsed:
+        return None
+    (job,) = parsed
+    return ContainerJob(**{**vars(job), "containers": tuple(_parse_container(raw) for raw in containers)})
+
+
+def parse_jobs(volumes: Iterable[Mapping[str, Any]]) -> list[ContainerJob]:
+    """Return the jobs whose claims are among these volumes, without their containers."""
+    claims: dict[str, Mapping[str, str]] = {}
+    entries: dict[str, list[JournalEntry]] = {}
+    for volume in volumes:
+        labels = volume.get("Labels") or {}
+        uid, kind = labels.get(names.UID_LABEL, ""), labels.get(names.KIND_LABEL)
+        if kind == names.JOB_KIND:
+            claims[uid] = labels
+        elif kind in (SUSPEND, RESUME, COPIED, LAUNCH, END, NOTE):
+            entries.setdefault(uid, []).append(_parse_entry(volume["Name"], labels))
+    return [_build_job(labels, entries.get(uid, [])) for uid, labels in claims.items()]
+
+
+def _build_job(labels: Mapping[str, str], entries: list[JournalEntry]) -> ContainerJob:
+    return ContainerJob(
+        namespace=labels[names.NAMESPACE_LABEL],
+        name=labels[names.NAME_LABEL],
+        uid=labels[names.UID_LABEL],
+        claim=json.loads(labels[names.CONTENT_LABEL]),
+        entries=tuple(sorted(entries, key=lambda entry: entry.number)),
+    )
+
+
+def _parse_entry(volume: str, labels: Mapping[str, str]) -> JournalEntry:
+    content = json.loads(labels[names.CONTENT_LABEL])
+    number = int(volume.rpartition(".")[2])
+    at = datetime.fromisoformat(content["at"])
+    return JournalEntry(number, labels[names.KIND_LABEL], at, content["data"])
+
+
+def _parse_container(raw: Mapping[str, Any]) -> Container:
+    state, config = raw["State"], raw["Config"]
+    labels = config.get("Labels") or {}
+    started = parse_optional_time(state.get("StartedAt"))
+    return Container(
+        id=raw["Id"],
+        name=raw["Name"].lstrip("/"),
+        step=labels[names.STEP_LABEL],
+        run=int(labels[names.RUN_LABEL]),
+        state=state["Status"],
+        image=config.get("Image", ""),
+        created=parse_optional_time(raw.get("Created")),
+        started=started,
+        finished=parse_optional_time(state.get("FinishedAt")) if started else None,
+        exit_code=_parse_exit_code(int(state["ExitCode"])) if started else None,
+        out_of_memory=bool(state.get("OOMKilled")),
+        message=state.get("Error") or "",
+    )
+
+
+def _parse_exit_code(code: int) -> int:
+    """Convert 128 + signal, as engines report it, to the negative signal number that `subprocess` uses."""
+    return _SIGNAL_BASE - code if _SIGNAL_BASE < code <= _SIGNAL_BASE + _MAX_SIGNAL else code

@@ -1,0 +1,162 @@
+"""Collects the outcome of a job from its containers, as the content of the journal entry `END`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from trainer_core.backends.container import job_journal, job_status, names
+from trainer_core.backends.container.engine import Engine, EngineRequestError
+from trainer_core.backends.container.job_journal import Container, ContainerJob
+from trainer_core.backends.container.logs import ProgressReader, read_last_lines
+from trainer_core.backends.container.plan import COPY, FETCH, NODE, RESULT_PATH, TERMINATION_PATH
+from trainer_core.backends.container.reconcile import Fail
+from trainer_core.backends.container.timestamps import format_time
+from trainer_core.jobs import Outcome, build_complete_outcome
+from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
+from trainer_core.node import files
+from trainer_core.node.termination import parse_record
+
+__all__ = ["build_complete_entry", "build_failed_entry", "collect_facts"]
+
+_TAIL_LINES = 50
+
+
+def build_failed_entry(job: ContainerJob, facts: Facts, now: datetime) -> dict[str, Any]:
+    """Return the content of the entry for a job that has failed.
+
+    Args:
+        job: The job.
+        facts: Facts about the failure.
+        now: The current time of the engine's clock.
+    """
+    outcome = Outcome(
+        ref=job.ref.to_dict(),
+        status="Failed",
+        diagnosis=diagnose(facts),
+        started_at=_format_optional(job_status.get_start_time(job)),
+        finished_at=format_time(max(now, job_status.get_start_time(job) or now)),
+    )
+    return {"outcome": outcome.to_dict(), "progress": None}
+
+
+def build_complete_entry(job: ContainerJob, engine: Engine) -> dict[str, Any]:
+    """Return the content of the entry for a job that is complete. Writes the result to ``result_uri``.
+
+    Args:
+        job: The job.
+        engine: The engine.
+    """
+    first = job.get_current_container("node-0")
+    termination = _read_termination_record(engine, first) if first else {}
+    progress = ProgressReader(engine).read(first) if first else None
+    if first:
+        termination = {**termination, **_store_result(job, engine, first, termination)}
+    ended = [each.finished for each in job.containers if each.finished]
+    ended += [entry.at for entry in job.entries if entry.kind == job_journal.COPIED]
+    outcome = build_complete_outcome(
+        job.ref,
+        termination,
+        started_at=_format_optional(job_status.get_start_time(job)),
+        finished_at=_format_optional(max(ended, default=None)),
+        last_progress=progress.metrics if progress else None,
+        fetched=dict(_list_fetched_uris(job)),
+    )
+    return {"outcome": outcome.to_dict(), "progress": asdict(progress) if progress else None}
+
+
+def collect_facts(job: ContainerJob, engine: Engine, failure: Fail) -> Facts:
+    """Collect the facts about a failure.
+
+    Args:
+        job: The job.
+        engine: The engine, for logs and termination messages of the containers.
+        failure: Why the job failed.
+    """
+    if failure.deadline_seconds is not None:
+        return Facts(deadline_seconds=failure.deadline_seconds)
+    if failure.copy_step is not None:
+        result = job.get_copy_result(failure.copy_step) or {}
+        step = StepFacts(failure.copy_step, exit_code=1, message=result["error"], log_tail=result["log"])
+        return Facts(steps=[step])
+    if failure.removed_steps:
+        reason = f"{', '.join(failure.removed_steps)}: the container was removed from the engine"
+        return Facts(steps=[StepFacts(step) for step in failure.removed_steps], infrastructure_error=reason)
+    if failure.timed_out_step is not None:
+        return Facts(steps=[_collect_timeout_facts(job, engine, failure.timed_out_step)])
+    ordered = sorted(failure.containers, key=lambda each: (each.finished or job.created, each.name))
+    return Facts(steps=[_collect_step_facts(engine, each) for each in ordered])
+
+
+def _collect_timeout_facts(job: ContainerJob, engine: Engine, step: str) -> StepFacts:
+    container = job.get_current_container(step)
+    log = read_last_lines(engine, container, _TAIL_LINES) if container else []
+    message = f"it did not end within {job.plan['initializer_timeout']} s (initializer_timeout)"
+    # The error is given explicitly, because the last line of the log is not the reason for the failure.
+    return StepFacts(step, error_type="TimeoutError", error_message=message, log_tail=log)
+
+
+def _collect_step_facts(engine: Engine, each: Container) -> StepFacts:
+    error = _read_termination_record(engine, each).get("error") or {}
+    return StepFacts(
+        name=each.step,
+        exit_code=each.exit_code,
+        node=each.name,
+        error_type=error.get("type"),
+        error_message=str(error.get("message", "")),
+        traceback=error.get("traceback"),
+        log_tail=read_last_lines(engine, each, _TAIL_LINES),
+        out_of_memory=each.out_of_memory,
+        message=each.message,
+    )
+
+
+def _read_termination_record(engine: Engine, each: Container) -> dict[str, Any]:
+    """Return the termination record of a container; empty if it wrote none, or one that cannot be parsed."""
+    with suppress(EngineRequestError, ValueError):
+        return parse_record(engine.read_file(each.id, TERMINATION_PATH) or b"") or {}
+    return {}
+
+
+def _store_result(
+    job: ContainerJob, engine: Engine, first: Container, termination: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Write the complete result to ``result_uri`` on this machine; return a note if this fails."""
+    uri = next((step.get("result_uri") for step in job.plan["steps"] if step["kind"] == NODE), None)
+    if not uri:
+        return {}
+    try:
+        data = engine.read_file(first.id, RESULT_PATH)
+        if data is None:
+            return {}
+        parts = urlsplit(uri)
+        if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
+            raise ValueError("only a path or a file:// URI of the submitter's machine is supported")
+        path = Path(unquote(parts.path) if parts.scheme else uri)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write(path, data)
+    except (OSError, ValueError, EngineRequestError) as error:
+        note = f"the result could not be written to {uri}: {type(error).__name__}: {error}"
+        return {"note": "; ".join(filter(None, (note, termination.get("note"))))}
+    return {}
+
+
+def _list_fetched_uris(job: ContainerJob) -> Iterator[tuple[str, str]]:
+    """Yield role and URI of fetched data: copies on this machine, and volumes that outlive the job."""
+    has_nodes = any(step["kind"] == NODE for step in job.plan["steps"])
+    for step in job.plan["steps"]:
+        if step["kind"] == COPY:
+            result = job.get_copy_result(step["name"])
+            if result:
+                yield step["role"], result["uri"]
+        elif step["kind"] == FETCH and not has_nodes:
+            yield step["role"], f"pvc://{names.fetched_volume(job.namespace, job.name)}/{step['role']}"
+
+
+def _format_optional(time: datetime | None) -> str | None:
+    return format_time(time) if time else None

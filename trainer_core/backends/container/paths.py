@@ -1,0 +1,28 @@
+"""Files of the container backend on the submitter's machine. The state of jobs is on the engine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["data_cache", "lock_path", "runtime_cache", "state_folder"]
+
+
+def state_folder() -> Path:
+    """Return the folder of all files, inside ``TRAINJOB_HOME`` (default ``~/.trainjob``)."""
+    return Path(os.environ.get("TRAINJOB_HOME") or "~/.trainjob").expanduser().absolute() / "containers"
+
+
+def data_cache(role: str) -> Path:
+    """Return the folder of copied ``file://`` data of a role."""
+    return state_folder() / "cache" / role
+
+
+def runtime_cache() -> Path:
+    """Return the folder of runtimes that were downloaded."""
+    return state_folder() / "runtimes"
+
+
+def lock_path(uid: str) -> Path:
+    """Return the file that the supervisor of a job locks."""
+    return state_folder() / "supervisors" / f"{uid}.lock"

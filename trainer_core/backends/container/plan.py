@@ -1,0 +1,311 @@
+"""Renders the plan of a container job from its request and runtime. Pure.
+
+The plan is complete except for values that are known only when a container is created: the volume between initializers
+and nodes has the job's uid in its name, and the path of a copied folder is known after the copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from trainer_core import resources
+from trainer_core.backends.container import names, pod_template
+from trainer_core.config import ContainerBackendConfig
+from trainer_core.errors import InvalidRequestError, UnsupportedError
+from trainer_core.initializers import DATASET_PATH, MODEL_PATH
+from trainer_core.k8s import runtimes
+from trainer_core.node import env
+from trainer_core.packaging import argv_payload
+from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequest
+from trainer_core.validation import check_reserved_env
+
+__all__ = [
+    "CACHE_PATH",
+    "COPY",
+    "DATA_PATHS",
+    "FETCH",
+    "NODE",
+    "RESULT_PATH",
+    "TERMINATION_PATH",
+    "render_plan",
+    "restore_commands",
+    "strip_commands",
+]
+
+#: Kinds of steps: copy a folder of this machine, fetch with an initializer image, train.
+COPY, FETCH, NODE = "copy", "fetch", "node"
+#: Path of the fetched data in a container, by role.
+DATA_PATHS = {"dataset": DATASET_PATH, "model": MODEL_PATH}
+#: Files that a node writes and that are read when it has exited. /dev/termination-log cannot be used, because /dev does
+#: not exist then. Every user of a container can write to /tmp.
+TERMINATION_PATH = "/tmp/trainjob-termination.json"  # noqa: S108
+RESULT_PATH = "/tmp/trainjob-result.json"  # noqa: S108
+#: Path of the cache that jobs share. Data that is in it is linked and not fetched again.
+CACHE_PATH = "/trainjob-cache"
+_WORKSPACE = "/workspace"
+#: Port of the rendezvous. Each job has its own network, so the port is always free.
+_PORT = 29500
+_VOLUME, _FILE = "pvc", "file"
+_FETCHED_SCHEMES = ("hf", "s3")
+_UNSUPPORTED_POLICIES = {
+    "mpi": "starts its processes with mpirun over ssh between nodes, which the container backend does not support",
+    "flux": "needs Flux brokers, which an init container of the cluster installs",
+}
+_RESERVED_PREFIXES = ("PET_", "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "DMLC_")
+
+
+def render_plan(request: TrainJobRequest, runtime: Mapping[str, Any], config: ContainerBackendConfig) -> dict[str, Any]:
+    """Return the plan of a request.
+
+    Args:
+        request: A request with a name.
+        runtime: Its runtime; not used for a request without a trainer.
+        config: Configuration of the backend.
+
+    Raises:
+        UnsupportedError: The container backend does not support something in the request or runtime.
+        InvalidRequestError: The request has no work to do, or sets a variable that the backend sets.
+    """
+    _check_request(request)
+    images = {"dataset": config.dataset_initializer_image, "model": config.model_initializer_image}
+    steps = [_render_initializer(role, source, request, images[role]) for role, source in _list_fetched(request)]
+    steps += _render_nodes(request, request.trainer, runtime) if request.trainer else []
+    return {
+        "version": 1,
+        "name": request.require_name(),
+        "runtime": runtimes.get_name(runtime) if request.trainer else None,
+        "steps": steps,
+        "pull_policy": config.pull_policy,
+        "auto_remove": config.auto_remove,
+        "initializer_timeout": config.initializer_timeout,
+        "active_deadline_seconds": request.active_deadline_seconds,
+        "delete_after_seconds": request.delete_after_seconds,
+        "suspend": request.suspend,
+    }
+
+
+def strip_commands(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a plan without the commands of functions. Labels store it, and each observation reads them."""
+    steps = [{k: v for k, v in step.items() if k != "command" or not step.get("launch")} for step in plan["steps"]]
+    return {**plan, "steps": steps}
+
+
+def restore_commands(plan: Mapping[str, Any], request: TrainJobRequest) -> dict[str, Any]:
+    """Return the plan as it was before `strip_commands`.
+
+    Raises:
+        InvalidRequestError: The request contains no function.
+    """
+    steps = [
+        {**step, "command": _build_argv(request.trainer, step["launch"])}
+        if step.get("launch") and request.trainer
+        else step
+        for step in plan["steps"]
+    ]
+    return {**plan, "steps": steps}
+
+
+def _check_request(request: TrainJobRequest) -> None:
+    trainer = request.trainer
+    if trainer is None and not request.initializer_sources():
+        raise InvalidRequestError("the request has nothing to run; set a trainer, an initializer or both")
+    unsupported = [each for each in request.list_kubernetes_fields() if each != "delete_after_seconds"]
+    if unsupported:
+        raise UnsupportedError(f"{', '.join(unsupported)}: needs a Kubernetes cluster; remove it")
+    if trainer is None:
+        if request.patches:
+            raise UnsupportedError("RuntimePatch changes a runtime, and a job without a trainer has none; remove it")
+        return
+    if trainer.kind == "builtin":
+        raise UnsupportedError(
+            "BuiltinTrainer: the Kubeflow Trainer controller creates the command of the recipe; use the kubernetes "
+            "backend"
+        )
+    check_reserved_env(
+        "trainer.env", trainer.env, lambda name: name.startswith(_RESERVED_PREFIXES), "the container backend"
+    )
+
+
+def _list_fetched(request: TrainJobRequest) -> Iterator[tuple[str, InitializerSource]]:
+    """Yield the sources that have to be fetched, by role. A volume of the engine need not be fetched."""
+    for role, source in request.initializer_sources():
+        if not source.storage_uri.startswith(f"{_VOLUME}://"):
+            yield role, source
+        elif request.trainer is None:
+            raise UnsupportedError(
+                f"initializer.{role}: {_VOLUME}:// is already a volume and need not be fetched; use it in the job that "
+                "reads it"
+            )
+
+
+def _render_initializer(role: str, source: InitializerSource, request: TrainJobRequest, image: str) -> dict[str, Any]:
+    scheme = source.storage_uri.partition("://")[0]
+    step = {"name": f"{role}-initializer", "role": role, "uri": source.storage_uri}
+    if source.secrets:
+        raise UnsupportedError(
+            f"initializer.{role}: {', '.join(source.secrets)} is a SecretRef, which needs a Kubernetes cluster; pass "
+            "the value itself: it is not visible in labels, logs or arguments"
+        )
+    if scheme == _FILE:
+        if source.link and source.ignore_patterns:
+            raise UnsupportedError(
+                f"initializer.{role}: link=True mounts the complete folder, so ignore_patterns have no effect; remove "
+                "one of them"
+            )
+        ignore = list(source.ignore_patterns or ())
+        return {**step, "kind": COPY, "link": source.link, "ignore_patterns": ignore}
+    if scheme not in _FETCHED_SCHEMES:
+        raise UnsupportedError(
+            f"initializer.{role}: {scheme}:// is not supported on this backend; use hf://, s3://, file:// or "
+            f"{_VOLUME}://"
+        )
+    variables = {**source.env, "STORAGE_URI": source.storage_uri}
+    if source.ignore_patterns is not None:
+        variables["IGNORE_PATTERNS"] = ",".join(source.ignore_patterns)
+    return {
+        **step,
+        "kind": FETCH,
+        "image": image,
+        "env": dict(sorted(variables.items())),
+        "secrets": sorted(key for key in request.literal_secrets if key.startswith(f"{role}.")),
+        "mounts": [{"type": "data", "target": _WORKSPACE}, {"type": "cache", "target": CACHE_PATH}],
+    }
+
+
+def _render_nodes(
+    request: TrainJobRequest, trainer: TrainerRequest, runtime: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    policy = runtimes.get_ml_policy(runtime)
+    if policy in _UNSUPPORTED_POLICIES:
+        raise UnsupportedError(
+            f"runtime {runtimes.get_name(runtime)!r} {_UNSUPPORTED_POLICIES[policy]}; use torch-distributed, or the "
+            "kubernetes backend"
+        )
+    pod = pod_template.apply_patches(runtime, request.patches)
+    container, settings = pod_template.get_node_container(pod), pod_template.get_container_settings(pod)
+    requested = resources.normalize_resources(trainer.resources_per_node or {})
+    settings.update(pod_template.get_limits(requested, container))
+    num_nodes = trainer.num_nodes or runtimes.get_num_nodes(runtime)
+    num_processes = _get_num_processes(trainer, policy, settings, runtime)
+    variables = {**settings.pop("env"), **trainer.literal_env, **_job_variables(request, trainer)}
+    mounts = _deduplicate_mounts([*settings.pop("mounts"), *_render_data_mounts(request)])
+    step = {
+        "kind": NODE,
+        "image": trainer.image or container.get("image"),
+        **_render_command(trainer, container, policy),
+        **({"result_uri": trainer.result_uri} if trainer.result_uri else {}),
+        **settings,
+        "mounts": mounts,
+    }
+    job_name = request.require_name()
+    nodes = []
+    for rank in range(num_nodes):
+        name = f"node-{rank}"
+        rendezvous = _rendezvous_variables(policy, rank, num_nodes, num_processes, names.host_name(job_name, "node-0"))
+        node_env = dict(sorted({**variables, **rendezvous}.items()))
+        nodes.append({"name": name, "host": names.host_name(job_name, name), **step, "env": node_env})
+    return nodes
+
+
+def _rendezvous_variables(
+    policy: str | None, rank: int, num_nodes: int, num_processes: int, master: str
+) -> dict[str, str]:
+    """Return the variables by which the nodes find each other; the same as the Kubeflow Trainer controller sets."""
+    if policy == "torch":
+        return {
+            "PET_MASTER_ADDR": master,
+            "PET_MASTER_PORT": str(_PORT),
+            "PET_NNODES": str(num_nodes),
+            "PET_NPROC_PER_NODE": str(num_processes),
+            "PET_NODE_RANK": str(rank),
+        }
+    if policy == "jax":
+        return {
+            "JAX_NUM_PROCESSES": str(num_nodes),
+            "JAX_PROCESS_ID": str(rank),
+            "JAX_COORDINATOR_ADDRESS": f"{master}:{_PORT}",
+        }
+    if policy == "xgboost":
+        return {
+            "DMLC_TRACKER_URI": master,
+            "DMLC_TRACKER_PORT": str(_PORT),
+            "DMLC_TASK_ID": str(rank),
+            "DMLC_NUM_WORKER": str(num_nodes * num_processes),
+        }
+    return {env.NODES: str(num_nodes), "RANK": str(rank), "WORLD_SIZE": str(num_nodes)}
+
+
+def _get_num_processes(
+    trainer: TrainerRequest, policy: str | None, settings: Mapping[str, Any], runtime: Mapping[str, Any]
+) -> int:
+    """Return the number of processes of a node: one for each GPU, else for torch one for each whole CPU, at least one.
+
+    Kubeflow Trainer computes ``PET_NPROC_PER_NODE`` in the same way for ``numProcPerNode: auto``.
+    """
+    if policy != "torch" and (trainer.num_proc_per_node or 1) > 1:
+        raise UnsupportedError(
+            f"runtime {runtimes.get_name(runtime)!r} starts one process on each node, not num_proc_per_node="
+            f"{trainer.num_proc_per_node}; use torch-distributed, or more nodes"
+        )
+    cpus = settings.get("nano_cpus", 0) // 10**9 if policy == "torch" else 0
+    return trainer.num_proc_per_node or settings.get("gpus") or max(1, cpus)
+
+
+def _job_variables(request: TrainJobRequest, trainer: TrainerRequest) -> dict[str, str]:
+    result = {env.RESULT_URI: RESULT_PATH} if trainer.result_uri else {}
+    return {env.NAME: request.require_name(), env.TERMINATION_LOG: TERMINATION_PATH, **result}
+
+
+def _render_command(trainer: TrainerRequest, container: Mapping[str, Any], policy: str | None) -> dict[str, Any]:
+    """Return the command of a function, or command and arguments of an image. Without them the image's own are used."""
+    if trainer.code is not None:
+        launch = "torchrun" if policy == "torch" else "python"
+        return {"launch": launch, "command": _build_argv(trainer, launch)}
+    command = trainer.command if trainer.command is not None else container.get("command")
+    args = trainer.args if trainer.args is not None else container.get("args")
+    fields = {"command": command and list(command), "args": args and list(args)}
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def _build_argv(trainer: TrainerRequest, launch: str) -> list[str]:
+    if trainer.code is None:
+        raise InvalidRequestError("trainer.code: the recorded request of the job contains no function")
+    launcher: Literal["torchrun", "python"] = "torchrun" if launch == "torchrun" else "python"
+    return argv_payload.render_argv(
+        trainer.code, trainer.packages, trainer.pip_index_urls, launcher, processes=trainer.num_proc_per_node
+    )
+
+
+def _render_data_mounts(request: TrainJobRequest) -> Iterator[dict[str, Any]]:
+    """Yield the mounts with which the nodes read the data of the initializers."""
+    sources = request.initializer_sources()
+    if any(not source.storage_uri.startswith((f"{_FILE}://", f"{_VOLUME}://")) for _, source in sources):
+        yield {"type": "data", "target": _WORKSPACE}
+        yield {"type": "cache", "target": CACHE_PATH, "read_only": True}
+    for role, source in sources:
+        scheme, _, rest = source.storage_uri.partition("://")
+        if scheme == _FILE:
+            yield {"type": "copied", "role": role, "target": DATA_PATHS[role], "read_only": True}
+        elif scheme == _VOLUME:
+            volume, _, path = rest.partition("/")
+            if path.strip("/") not in ("", role):
+                raise UnsupportedError(
+                    f"initializer.{role}: container engines can only mount complete volumes; use {_VOLUME}://{volume}, "
+                    f"or {_VOLUME}://{volume}/{role} for a volume that `initialize` has filled"
+                )
+            target = _WORKSPACE if path.strip("/") else DATA_PATHS[role]
+            yield {"type": "volume", "source": volume, "target": target, "read_only": True}
+
+
+def _deduplicate_mounts(mounts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Merge equal mounts: dataset and model may be in the same volume.
+
+    Raises:
+        UnsupportedError: Different volumes have the same target.
+    """
+    by_target: dict[str, dict[str, Any]] = {}
+    for mount in mounts:
+        if by_target.setdefault(mount["target"], mount) != mount:
+            raise UnsupportedError(f"two volumes are mounted at {mount['target']}; use another path for one of them")
+    return list(by_target.values())

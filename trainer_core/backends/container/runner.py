@@ -1,0 +1,352 @@
+"""Executes the actions that `reconcile.next_action` decides for a container job."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+from trainer_core.backends.container import create_request, job_journal, names, outcome
+from trainer_core.backends.container.copy_task import CopyTask
+from trainer_core.backends.container.create_request import CreateInputs
+from trainer_core.backends.container.engine import (
+    Engine,
+    EngineConflictError,
+    EngineNotFoundError,
+    EngineRequestError,
+)
+from trainer_core.backends.container.job_journal import Container, ContainerJob
+from trainer_core.backends.container.job_status import parse_request
+from trainer_core.backends.container.plan import COPY, FETCH, NODE, restore_commands
+from trainer_core.backends.container.reconcile import (
+    Action,
+    Complete,
+    Copy,
+    Done,
+    Fail,
+    Start,
+    Stop,
+    Wait,
+    next_action,
+)
+from trainer_core.backends.container.store import JobStore
+from trainer_core.errors import InvalidRequestError, JobNotFoundError
+from trainer_core.jobs import TrainJobRef
+from trainer_core.lifecycle.diagnosis import Facts, StepFacts
+
+__all__ = ["ContainerJobRunner", "stop_containers"]
+
+#: Time for a container to exit after SIGTERM, before SIGKILL.
+_TERMINATION_GRACE_SECONDS = 10
+_MAX_PARALLEL_STOPS = 16
+#: The other nodes usually fail shortly after the first one, and may have the better reason.
+_PEER_FAILURE_SECONDS = 0.5
+_COMMAND_NOT_FOUND, _COMMAND_NOT_EXECUTABLE = 127, 126
+#: Words in the error of a pull that hint at a temporary problem.
+_TRANSIENT_PULL_ERRORS = ("timeout", "timed out", "connection", "temporary", "toomanyrequests")
+
+
+class _CannotStartError(Exception):
+    """The containers of the job cannot be started."""
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__()
+        self.facts = facts
+
+
+class ContainerJobRunner:
+    """Runs one job.
+
+    Args:
+        store: The store that contains the job.
+        ref: The job.
+        secrets: Literal secrets of the initializers, by ``role.ENV``.
+    """
+
+    def __init__(self, store: JobStore, ref: TrainJobRef, secrets: Mapping[str, str]) -> None:
+        self._store = store
+        self._engine: Engine = store.engine
+        self._ref = ref
+        self._secrets = secrets
+        self._copy_task: CopyTask | None = None
+
+    def reconcile_once(self) -> Action:
+        """Read the state of the job, execute the next action and return it.
+
+        Raises:
+            JobNotFoundError: The job was deleted.
+            BackendUnavailableError: The engine does not answer.
+        """
+        job = self._store.get(self._ref)
+        action = next_action(job, self._engine.now())
+        if isinstance(action, Stop):
+            stop_containers(self._engine, action.containers)
+        elif isinstance(action, Done):
+            self._erase_credentials(job)
+        elif isinstance(action, Copy):
+            return self._continue_copy(job, action)
+        elif isinstance(action, Start):
+            self._start_or_fail(job, action)
+        elif isinstance(action, Complete):
+            self._record_end(job, outcome.build_complete_entry(job, self._engine))
+        elif isinstance(action, Fail):
+            self._fail(job, action)
+        return action
+
+    def _record_end(self, job: ContainerJob, entry: Mapping[str, Any]) -> None:
+        # If another process has written an entry meanwhile, this one is not written, and the next call reads the other.
+        if job.outcome is None:
+            self._store.append_entry(job, job_journal.END, entry)
+
+    def _fail(self, job: ContainerJob, failure: Fail) -> None:
+        if failure.containers:
+            time.sleep(_PEER_FAILURE_SECONDS)
+            job = self._store.get(self._ref)
+            # Removing a container by force kills it first, so the reason may be known only now.
+            current = next_action(job, self._engine.now())
+            if isinstance(current, Fail) and (current.containers or current.removed_steps):
+                failure = current
+        facts = outcome.collect_facts(job, self._engine, failure)
+        self._record_end(job, outcome.build_failed_entry(job, facts, self._engine.now()))
+
+    def _erase_credentials(self, job: ContainerJob) -> None:
+        for step in job.plan["steps"]:
+            for each in job.list_runs(step["name"]) if step.get("secrets") else ():
+                with suppress(EngineRequestError):
+                    self._engine.write_file(each.id, create_request.SECRETS_PATH, b"{}")
+
+    def _continue_copy(self, job: ContainerJob, action: Copy) -> Action:
+        """Start the copy, or record its result. It runs in a thread, so that the job can be cancelled meanwhile."""
+        if self._copy_task is None:
+            self._copy_task = CopyTask(action.step, self._engine)
+        result = self._copy_task.result
+        if result is None:
+            return Wait()
+        if self._store.append_entry(job, job_journal.COPIED, result):
+            self._copy_task = None
+        return action
+
+    def _start_or_fail(self, job: ContainerJob, action: Start) -> None:
+        try:
+            self._start(job, action)
+            return
+        except JobNotFoundError:
+            # The job was deleted meanwhile. Remove what was created after the deletion.
+            with suppress(EngineRequestError):
+                self._engine.remove_volume(names.data_volume(job.uid))
+                self._engine.remove_network(names.network_name(job.uid))
+            raise
+        except _CannotStartError as error:
+            facts = error.facts
+        except EngineRequestError as error:
+            facts = Facts(infrastructure_error=str(error))
+        current = self._store.get(self._ref)
+        self._record_end(current, outcome.build_failed_entry(current, facts, self._engine.now()))
+
+    def _start(self, job: ContainerJob, action: Start) -> None:
+        steps = self._restore_steps(job, action.steps)
+        # Created before a pull, which can take long, so that other processes see a recent change.
+        self._engine.ensure_network(names.network_name(job.uid), self._labels(job))
+        self._pull_images(job)
+        job, before = self._store.get(self._ref), job
+        if job.decisions != before.decisions:
+            # The job was suspended or ended during the pull.
+            return
+        try:
+            for each in action.replacing:
+                # Without force: if its creator has started it meanwhile, the engine refuses the removal.
+                self._engine.remove_container(each.id, force=False)
+        except EngineRequestError:
+            return
+        self._create_volumes(job, steps)
+        created = [(step, key) for step in steps if (key := self._create_container(job, step)) is not None]
+        if self._confirm_launch(job, steps, [key for _, key in created]):
+            for step, key in created:
+                self._start_container(step, key)
+
+    def _restore_steps(self, job: ContainerJob, steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Return the steps with their commands, which the journal does not contain."""
+        step_names = {step["name"] for step in steps}
+        try:
+            plan = restore_commands(job.plan, parse_request(job))
+        except InvalidRequestError as error:
+            raise _CannotStartError(Facts(rejected=str(error))) from error
+        return [step for step in plan["steps"] if step["name"] in step_names]
+
+    def _pull_images(self, job: ContainerJob) -> None:
+        """Pull the images of all steps: a missing image must not be noticed after hours of fetching data."""
+        images = {step["image"]: step["name"] for step in reversed(job.plan["steps"]) if "image" in step}
+        for image, step in images.items():
+            try:
+                self._pull_image(job, image, step)
+            except EngineRequestError as error:
+                reason = f"{image} cannot be pulled: {error.reason}"
+                raise _CannotStartError(_image_facts(step, reason)) from error
+
+    def _pull_image(self, job: ContainerJob, image: str, step: str) -> None:
+        has_image, policy = self._engine.has_image(image), job.plan["pull_policy"]
+        if has_image and policy != "Always":
+            return
+        if policy == "Never":
+            raise _CannotStartError(_image_facts(step, f"{image} does not exist on the engine; pull_policy is Never"))
+        note = {"reason": "Pulling", "message": f"{image} is pulled for {step}"}
+        self._store.append_entry(self._store.get(self._ref), job_journal.NOTE, note)
+        self._engine.pull_image(image)
+
+    def _create_volumes(self, job: ContainerJob, steps: Sequence[Mapping[str, Any]]) -> None:
+        kinds = {mount["type"] for step in steps for mount in step.get("mounts") or ()}
+        if "data" in kinds:
+            labels = {**self._labels(job), names.KIND_LABEL: names.DATA_KIND}
+            self._engine.get_or_create_volume(_get_data_volume(job), labels)
+        if "cache" in kinds:
+            labels = {names.MANAGED_LABEL: "true", names.NAMESPACE_LABEL: job.namespace}
+            self._engine.get_or_create_volume(names.cache_volume(job.namespace), labels)
+
+    def _create_container(self, job: ContainerJob, step: Mapping[str, Any]) -> str | None:
+        """Create the container of a step; return None if another supervisor of the job has created it."""
+        name = names.container_name(job.namespace, job.name, step["name"], job.run)
+        body = create_request.build_create_request(job, step, self._get_inputs(job, step))
+        try:
+            key = self._engine.create_container(name, body)
+        except EngineConflictError as error:
+            self._check_container_owner(job, name, error)
+            return None
+        except EngineNotFoundError as error:
+            raise _CannotStartError(_image_facts(step["name"], error.reason)) from error
+        except EngineRequestError as error:
+            if "already in use" in error.reason:
+                self._check_container_owner(job, name, error)
+                return None
+            raise _CannotStartError(_collect_refusal_facts(step, error)) from error
+        if step.get("secrets"):
+            self._write_credentials(step, key)
+        return key
+
+    def _check_container_owner(self, job: ContainerJob, name: str, error: EngineRequestError) -> None:
+        with suppress(EngineNotFoundError):
+            labels = self._engine.inspect_container(name)["Config"].get("Labels") or {}
+            if labels.get(names.UID_LABEL) != job.uid:
+                reason = f"container {name!r} exists and belongs to no step of this job; remove it"
+                raise _CannotStartError(Facts(infrastructure_error=reason)) from error
+
+    def _get_inputs(self, job: ContainerJob, step: Mapping[str, Any]) -> CreateInputs:
+        copied_paths = {
+            each["role"]: (job.get_copy_result(each["name"]) or {}).get("path", "")
+            for each in job.plan["steps"]
+            if each["kind"] == COPY
+        }
+        image_config = self._engine.get_image_config(step["image"]) if step.get("secrets") else {}
+        cache_volume = names.cache_volume(job.namespace) if _uses_cache(job) else None
+        return CreateInputs(_get_data_volume(job), copied_paths, image_config, cache_volume)
+
+    def _write_credentials(self, step: Mapping[str, Any], container: str) -> None:
+        required = step["secrets"]
+        missing = [key for key in required if key not in self._secrets]
+        if missing:
+            self._engine.remove_container(container)
+            reason = (
+                f"{step['name']}: {', '.join(missing)} was passed as text and was only in the memory of a supervisor "
+                "that was killed; submit the job again"
+            )
+            raise _CannotStartError(Facts(infrastructure_error=reason))
+        values = {key.partition(".")[2]: self._secrets[key] for key in required}
+        owner = self._get_user_id(step["image"], container)
+        self._engine.write_file(container, create_request.SECRETS_PATH, json.dumps(values).encode(), owner=owner)
+
+    def _get_user_id(self, image: str, container: str) -> int:
+        """Return the numeric id of the user that an image runs as."""
+        name = str(self._engine.get_image_config(image).get("User") or "root").partition(":")[0]
+        if name.isdecimal():
+            return int(name)
+        lines = (self._engine.read_file(container, "/etc/passwd") or b"").decode(errors="replace").splitlines()
+        users = dict(line.split(":")[:3:2] for line in lines if line.count(":") > 2)
+        return int(users.get(name, "0"))
+
+    def _confirm_launch(self, job: ContainerJob, steps: Sequence[Mapping[str, Any]], created: Sequence[str]) -> bool:
+        """Return whether the created containers may be started; otherwise remove them.
+
+        The job is read again, because it may have been suspended, ended or deleted while they were created. The launch
+        of nodes is recorded before they start, so that no node runs twice whatever happens to its container.
+        """
+        try:
+            current = self._store.get(self._ref)
+            confirmed = current.decisions == job.decisions and (
+                not _has_nodes(steps)
+                or current.is_launched
+                or self._store.append_entry(current, job_journal.LAUNCH, {"run": current.run})
+            )
+        except JobNotFoundError:
+            self._remove_containers(created)
+            raise
+        if not confirmed:
+            self._remove_containers(created)
+        return confirmed
+
+    def _remove_containers(self, containers: Sequence[str]) -> None:
+        for key in containers:
+            self._engine.remove_container(key)
+
+    def _start_container(self, step: Mapping[str, Any], container: str) -> None:
+        try:
+            self._engine.start_container(container)
+        except EngineNotFoundError as error:
+            # Also reported for a missing command. If the container itself is missing, it was removed.
+            with suppress(EngineNotFoundError):
+                self._engine.inspect_container(container)
+                raise _CannotStartError(_collect_refusal_facts(step, error)) from error
+        except EngineRequestError as error:
+            raise _CannotStartError(_collect_refusal_facts(step, error)) from error
+
+    def _labels(self, job: ContainerJob) -> dict[str, str]:
+        return names.job_labels(job.namespace, job.name, job.uid)
+
+
+def stop_containers(engine: Engine, containers: Sequence[Container]) -> None:
+    """Stop containers in parallel, with a grace period for each."""
+    if containers:
+        with ThreadPoolExecutor(min(len(containers), _MAX_PARALLEL_STOPS)) as threads:
+            list(threads.map(lambda each: _stop_container(engine, each), containers))
+
+
+def _stop_container(engine: Engine, container: Container) -> None:
+    with suppress(EngineRequestError):  # It has exited meanwhile.
+        engine.stop_container(container.id, _TERMINATION_GRACE_SECONDS)
+
+
+def _has_nodes(steps: Sequence[Mapping[str, Any]]) -> bool:
+    return any(step["kind"] == NODE for step in steps)
+
+
+def _uses_cache(job: ContainerJob) -> bool:
+    """Return whether fetched data goes to the shared cache. Without nodes it goes to a volume that outlives the job."""
+    steps = job.plan["steps"]
+    return _has_nodes(steps) and any(step["kind"] == FETCH for step in steps)
+
+
+def _get_data_volume(job: ContainerJob) -> str:
+    if _has_nodes(job.plan["steps"]):
+        return names.data_volume(job.uid)
+    return names.fetched_volume(job.namespace, job.name)
+
+
+def _image_facts(step: str, reason: str) -> Facts:
+    is_transient = any(word in reason.lower() for word in _TRANSIENT_PULL_ERRORS)
+    return Facts(steps=[StepFacts(step)], image_error=reason, transient=is_transient)
+
+
+def _collect_refusal_facts(step: Mapping[str, Any], error: EngineRequestError) -> Facts:
+    """Return what the error of the engine means if it cannot create or start a container."""
+    reason, name = error.reason, step["name"]
+    lowered = reason.lower()
+    if "no space left" in lowered:
+        return Facts(steps=[StepFacts(name)], infrastructure_error=reason)
+    if "executable file" in lowered or ("no such file or directory" in lowered and "exec" in lowered):
+        return Facts(steps=[StepFacts(name, exit_code=_COMMAND_NOT_FOUND, message=reason)])
+    if "permission denied" in lowered and "exec" in lowered:
+        return Facts(steps=[StepFacts(name, exit_code=_COMMAND_NOT_EXECUTABLE, message=reason)])
+    if step.get("gpus") and any(word in lowered for word in ("device driver", "nvidia", "cdi", "gpu")):
+        return Facts(steps=[StepFacts(name)], unschedulable=f"the engine has no GPU available: {reason}")
+    return Facts(steps=[StepFacts(name)], rejected=reason)

@@ -1,0 +1,428 @@
+"""DebugBackend: runs a job inside the calling process, where breakpoints and debuggers work.
+
+`submit` returns when the training function has returned. The function is called once, whatever the number of nodes.
+Jobs exist only in the memory of the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+import traceback
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, TextIO
+
+from trainer_core.backends import local_fetch
+from trainer_core.backends.base import Backend, NameTakenError
+from trainer_core.backends.runtime_packages import list_interpreter_packages
+from trainer_core.config import DebugBackendConfig
+from trainer_core.errors import InvalidRequestError, JobNotFoundError, RuntimeNotFoundError, UnsupportedError
+from trainer_core.fetch import cache, progress, registry
+from trainer_core.fetch.settings import FetchSettings
+from trainer_core.fetch.source import FetchError
+from trainer_core.jobs import (
+    COMPLETE,
+    FAILED,
+    RUNNING,
+    Diagnosis,
+    Event,
+    Observation,
+    Outcome,
+    Progress,
+    Step,
+    TrainJob,
+    TrainJobRef,
+    build_complete_outcome,
+)
+from trainer_core.lifecycle.adoption import ExistingJob
+from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
+from trainer_core.logs import find_last_progress
+from trainer_core.node import bootstrap, env
+from trainer_core.node.progress import flush
+from trainer_core.node.termination import parse_record, report_error, report_result
+from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequest
+from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
+
+__all__ = ["DebugBackend"]
+
+#: Framework of each runtime.
+_RUNTIMES = {"python": "python", "torch-distributed": "torch"}
+_NODE = "node-0"
+
+
+@dataclass
+class _DebugJob:
+    request: TrainJobRequest
+    ref: TrainJobRef
+    attempt: int
+    created: datetime
+    folder: Path
+    logs: dict[str, list[str]] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    outcome: Outcome | None = None
+
+    @property
+    def status(self) -> str:
+        return self.outcome.status if self.outcome else RUNNING
+
+    @property
+    def steps(self) -> list[str]:
+        return _list_steps(self.request)
+
+    def read_progress(self) -> Progress | None:
+        return find_last_progress(reversed(self.logs.get(_NODE, [])))
+
+    def append_event(self, reason: str, message: str) -> None:
+        self.events.append(Event("TrainJob", self.ref.name, message, reason, datetime.now(timezone.utc)))
+
+
+class DebugBackend(Backend):
+    """Runs TrainJobs inside the calling process, one at a time.
+
+    Args:
+        config: Has no settings.
+    """
+
+    name: ClassVar[str] = "debug"
+    accepts: ClassVar[frozenset[str]] = frozenset({"Name", "Labels", "Annotations"})
+
+    def __init__(self, config: DebugBackendConfig | None = None) -> None:
+        del config
+        self._jobs: dict[str, _DebugJob] = {}
+        # A job changes the environment and the output streams of the whole process. A job may submit another job.
+        self._lock = threading.RLock()
+
+    def render(self, request: TrainJobRequest) -> dict[str, Any]:
+        self.get_runtime(request.runtime.name if request.runtime else self.default_runtime)
+        trainer = request.trainer
+        if trainer is not None and trainer.kind != "custom":
+            raise UnsupportedError("the debug backend can only call functions; use a CustomTrainer with a function")
+        if trainer is not None and trainer.packages:
+            raise UnsupportedError(
+                f"the debug backend runs in this interpreter; install {', '.join(trainer.packages)} into it and remove "
+                "packages_to_install"
+            )
+        options = {
+            "RuntimePatch": request.patches,
+            "active_deadline_seconds": request.active_deadline_seconds,
+            "suspend": request.suspend,
+        }
+        unsupported = [name for name, value in options.items() if value]
+        if unsupported:
+            raise UnsupportedError(f"the debug backend does not support {', '.join(unsupported)}; remove it")
+        if request.list_kubernetes_fields():
+            raise UnsupportedError(
+                f"{', '.join(request.list_kubernetes_fields())}: needs a Kubernetes cluster; remove it"
+            )
+        sources = request.initializer_sources()
+        for role, source in sources:
+            local_fetch.check_source_supported(role, source)
+        if trainer is None and not sources:
+            raise InvalidRequestError("the request has nothing to run; set a trainer, an initializer or both")
+        return {"steps": _list_steps(request), "entry": trainer.code.entry if trainer and trainer.code else None}
+
+    def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
+        key = request.owner.key if request.owner else None
+        return [_to_existing_job(job) for job in self._jobs.values() if _matches(job, request.get_attempt_name(), key)]
+
+    def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
+        name = request.require_name()
+        with self._lock:
+            if name in self._jobs:
+                raise NameTakenError(name)
+            for role, source in request.initializer_sources():
+                local_fetch.check_source_available(role, source)
+            ref = TrainJobRef(self.name, f"process-{os.getpid()}", name, uuid.uuid4().hex)
+            folder = Path(tempfile.mkdtemp(prefix=f"trainjob-{name}-"))
+            created = datetime.fromisoformat(_utc_timestamp())
+            job = self._jobs[name] = _DebugJob(request, ref, attempt, created, folder)
+            job.append_event("Created", f"TrainJob {name} is created")
+            job.outcome = _run_job(job, self._cache)
+            job.append_event(job.status, str(job.outcome.diagnosis or f"TrainJob {name} is complete"))
+            return ref
+
+    def get_request(self, ref: TrainJobRef) -> TrainJobRequest:
+        return self._get_job(ref).request
+
+    def get_ref(self, name: str) -> TrainJobRef:
+        if name not in self._jobs:
+            known = ", ".join(self._jobs) or "none"
+            raise JobNotFoundError(f"TrainJob {name!r} does not exist in this process; existing jobs: {known}")
+        return self._jobs[name].ref
+
+    def observe(self, ref: TrainJobRef) -> Observation:
+        job = self._get_job(ref)
+        return Observation(job.status, progress=job.read_progress(), outcome=job.outcome)
+
+    def logs(self, ref: TrainJobRef, step: str, follow: bool = False) -> Iterator[str]:
+        job = self._get_job(ref)
+        if step not in job.steps:
+            raise InvalidRequestError(
+                f"TrainJob {ref.name!r} has no step {step!r}; its steps are {', '.join(job.steps)}"
+            )
+        return iter(list(job.logs.get(step, [])))
+
+    def events(self, ref: TrainJobRef) -> list[Event]:
+        return list(self._get_job(ref).events)
+
+    def suspend(self, ref: TrainJobRef) -> None:
+        """Do nothing: a job that a caller can refer to has already ended."""
+
+    def resume(self, ref: TrainJobRef) -> None:
+        """Do nothing: a job is never suspended."""
+
+    def cancel(self, ref: TrainJobRef, diagnosis: Diagnosis | None = None) -> None:
+        """Wait until a job that runs in another thread has ended: a function cannot be interrupted."""
+        with self._lock:
+            pass
+
+    def delete(self, ref: TrainJobRef) -> None:
+        # A job that runs in another thread is waited for, because it writes into its folder.
+        with self._lock, contextlib.suppress(JobNotFoundError):
+            job = self._get_job(ref)
+            del self._jobs[ref.name]
+            shutil.rmtree(job.folder, ignore_errors=True)
+
+    def get_job(self, name: str) -> TrainJob:
+        ref = self.get_ref(name)
+        job = self._jobs[name]
+        status = {COMPLETE: "Succeeded", FAILED: "Failed"}.get(job.status, "Running")
+        return TrainJob(
+            name=name,
+            runtime=self.get_runtime(job.request.runtime.name if job.request.runtime else self.default_runtime),
+            steps=[Step(step, status, f"process-{os.getpid()}", device="cpu") for step in job.steps],
+            num_nodes=1 if job.request.trainer else 0,
+            creation_timestamp=job.created,
+            status=job.status,
+            uid=ref.uid,
+            namespace=ref.namespace,
+            labels=dict(job.request.metadata.labels),
+            annotations=dict(job.request.metadata.annotations),
+            reason=str(job.outcome.diagnosis) if job.outcome and job.outcome.diagnosis else None,
+            progress=job.read_progress(),
+        )
+
+    def list_jobs(self) -> list[TrainJob]:
+        return [self.get_job(name) for name in reversed(self._jobs)]
+
+    def list_runtimes(self) -> list[Runtime]:
+        return [self.get_runtime(name) for name in _RUNTIMES]
+
+    def get_runtime(self, name: str) -> Runtime:
+        if name not in _RUNTIMES:
+            raise RuntimeNotFoundError(
+                f"runtime {name!r} does not exist on the debug backend; use one of {', '.join(_RUNTIMES)}"
+            )
+        trainer = RuntimeTrainer(
+            TrainerType.CUSTOM_TRAINER, _RUNTIMES[name], "this process", device="cpu", device_count="1"
+        )
+        trainer.set_command(("python",))
+        return Runtime(name=name, trainer=trainer, kind=RuntimeKind.CLUSTER_TRAINING_RUNTIME)
+
+    def get_runtime_packages(self, runtime: Runtime) -> list[str]:
+        self.get_runtime(runtime.name)
+        return list_interpreter_packages()
+
+    @cached_property
+    def _cache(self) -> Path:
+        return Path(tempfile.mkdtemp(prefix="trainjob-cache-"))
+
+    def _get_job(self, ref: TrainJobRef) -> _DebugJob:
+        job = self._jobs.get(ref.name)
+        if job is None or job.ref.uid != ref.uid:
+            raise JobNotFoundError(
+                f"TrainJob {ref.name!r} does not exist in this process; the debug backend keeps jobs in memory only"
+            )
+        return job
+
+
+def _list_steps(request: TrainJobRequest) -> list[str]:
+    steps = [f"{role}-initializer" for role, _ in request.initializer_sources()]
+    return steps + ([_NODE] if request.trainer else [])
+
+
+def _matches(job: _DebugJob, name: str, owner_key: str | None) -> bool:
+    owner = job.request.owner
+    return job.ref.name == name or (owner_key is not None and owner is not None and owner.key == owner_key)
+
+
+def _to_existing_job(job: _DebugJob) -> ExistingJob:
+    owner = job.request.owner
+    key, generation = (owner.key, owner.generation) if owner else (None, None)
+    return ExistingJob(job.ref.name, job.status, job.request.fingerprint(), key, generation, job.attempt)
+
+
+def _run_job(job: _DebugJob, cache_folder: Path) -> Outcome:
+    """Run all steps of a job and return its outcome.
+
+    Args:
+        job: The job; its logs are filled.
+        cache_folder: Folder of fetched data.
+    """
+    started = _utc_timestamp()
+    fetched: dict[str, str] = {}
+    for role, source in job.request.initializer_sources():
+        try:
+            fetched[role] = _fetch(job, role, source, cache_folder)
+        except (FetchError, OSError) as error:
+            message = str(error) if isinstance(error, FetchError) else f"{type(error).__name__}: {error}"
+            code = env.TRY_AGAIN if isinstance(error, FetchError) and error.retryable else 1
+            job.logs[f"{role}-initializer"] = [f"{role}: {message}"]
+            return _build_failed_outcome(job, started, f"{role}-initializer", {}, code)
+    termination: Mapping[str, Any] = {}
+    if job.request.trainer is not None and job.request.trainer.code is not None:
+        termination, code = _call_function(job, job.request.trainer)
+        if code:
+            return _build_failed_outcome(job, started, _NODE, termination, code)
+    last = job.read_progress()
+    return build_complete_outcome(
+        job.ref,
+        termination,
+        started_at=started,
+        finished_at=_utc_timestamp(),
+        last_progress=last.metrics if last else None,
+        fetched=fetched,
+    )
+
+
+def _build_failed_outcome(
+    job: _DebugJob, started: str, step: str, termination: Mapping[str, Any], exit_code: int
+) -> Outcome:
+    error = termination.get("error") or {}
+    facts = StepFacts(
+        step,
+        exit_code=exit_code,
+        node=socket.gethostname(),
+        error_type=error.get("type"),
+        error_message=str(error.get("message", "")),
+        traceback=error.get("traceback"),
+        log_tail=job.logs.get(step, []),
+    )
+    return Outcome(
+        ref=job.ref.to_dict(),
+        status=FAILED,
+        diagnosis=diagnose(Facts(steps=[facts])),
+        started_at=started,
+        finished_at=_utc_timestamp(),
+    )
+
+
+def _fetch(job: _DebugJob, role: str, source: InitializerSource, cache_folder: Path) -> str:
+    """Fetch one source into the cache, link it into the folder of the job, and return its URI."""
+    variables = local_fetch.get_fetch_variables(role, source)
+    secrets = job.request.literal_secrets.items()
+    variables.update(
+        {key.removeprefix(f"{role}."): value.get_secret_value() for key, value in secrets if key.startswith(f"{role}.")}
+    )
+    path, fetched = cache.fetch_to_cache(
+        registry.create_source(FetchSettings.from_env(role, variables)),
+        cache_folder / role,
+        progress.create_progress(role),
+    )
+    (job.folder / role).symlink_to(path)
+    action = "fetched into" if fetched else "found in"
+    job.logs[f"{role}-initializer"] = [f"{role}: {source.storage_uri} {action} {path}"]
+    return path.as_uri()
+
+
+def _call_function(job: _DebugJob, trainer: TrainerRequest) -> tuple[dict[str, Any], int]:
+    """Call the training function as the only process of a node; return its termination record and exit code."""
+    log = io.StringIO()
+    termination = job.folder / f"{_NODE}.json"
+    payload = trainer.code.model_dump(mode="json") if trainer.code else {}
+    with _job_environment(job, trainer, termination), _copy_output(log):
+        code = _run_payload(payload, job.folder / "function")
+    job.logs[_NODE] = log.getvalue().splitlines()
+    return parse_record(termination.read_bytes()) or {}, code
+
+
+def _run_payload(payload: dict[str, Any], folder: Path) -> int:
+    """Call the function, write its termination record, and return the exit code that its process would have."""
+    try:
+        value = bootstrap.call(payload, folder)
+    except SystemExit as stop:
+        if stop.code not in (None, 0):
+            report_error(stop.with_traceback(bootstrap.strip_internal_frames(stop.__traceback__)))
+            return stop.code if isinstance(stop.code, int) else 1
+        value = None
+    except Exception as error:  # noqa: BLE001 -- boundary of the user's function: any exception fails the job
+        error = error.with_traceback(bootstrap.strip_internal_frames(error.__traceback__))
+        report_error(error)
+        traceback.print_exception(error)
+        return 1
+    finally:
+        flush()
+    report_result(value)
+    return 0
+
+
+@contextlib.contextmanager
+def _copy_output(log: io.StringIO) -> Iterator[None]:
+    """Copy standard output and standard error of this process to a log."""
+    out, err = _Tee(sys.stdout, log), _Tee(sys.stderr, log)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        yield
+
+
+@contextlib.contextmanager
+def _job_environment(job: _DebugJob, trainer: TrainerRequest, termination: Path) -> Iterator[None]:
+    """Set the environment variables of the job during the block."""
+    (job.folder / "output").mkdir(mode=0o700, exist_ok=True)
+    launcher = {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": _find_free_port(),
+    }
+    paths = {env.DATASET_PATH: "dataset", env.MODEL_PATH: "model", env.OUTPUT_PATH: "output"}
+    job_variables = {
+        env.NAME: job.ref.name,
+        env.TERMINATION_LOG: str(termination),
+        env.RESULT_URI: trainer.result_uri or "",
+        **{name: str(job.folder / path) for name, path in paths.items()},
+    }
+    before = dict(os.environ)
+    os.environ.update({**launcher, **trainer.literal_env, **job_variables})
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+class _Tee(io.TextIOBase):
+    """Writes to several streams."""
+
+    def __init__(self, *targets: TextIO) -> None:
+        self._targets = targets
+
+    def write(self, text: str) -> int:
+        for target in self._targets:
+            target.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        for target in self._targets:
+            target.flush()
+
+
+def _find_free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def _utc_timestamp() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")

@@ -1,1 +1,0 @@
-"""The debug backend: the calling process itself."""

@@ -1,1 +1,0 @@
-"""Kubeflow Trainer v2 on Kubernetes."""

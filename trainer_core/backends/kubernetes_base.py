@@ -1,0 +1,237 @@
+"""BaseKubernetesBackend: what all backends whose jobs are Kubernetes objects have in common.
+
+A subclass passes the `WorkloadAdapter` of its kind of job, renders the manifests of a request, and lists runtimes.
+"""
+
+# ruff: noqa: D102 -- the methods are documented at `Backend`
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from trainer_core.backends import runtime_packages
+from trainer_core.backends.base import Backend, NameTakenError
+from trainer_core.backends.follower import Follower
+from trainer_core.backends.watch_follower import WatchFollower
+from trainer_core.config import ClusterConfig
+from trainer_core.errors import BackendUnavailableError, InvalidRequestError, JobNotFoundError, TrainerError
+from trainer_core.jobs import Diagnosis, Event, Observation, Outcome, OwnerReference, TrainJob, TrainJobRef
+from trainer_core.k8s import job_status, resources
+from trainer_core.k8s.client import ApiClient
+from trainer_core.k8s.connection import Connection
+from trainer_core.k8s.errors import AlreadyExistsError, WriteConflictError
+from trainer_core.k8s.job_adapter import WorkloadAdapter
+from trainer_core.k8s.job_reader import JobReader
+from trainer_core.k8s.job_writer import JobWriter
+from trainer_core.k8s.parsing import RawObject
+from trainer_core.lifecycle.adoption import ExistingJob
+from trainer_core.logs import MAX_LOG_LINES, LogChunk
+from trainer_core.request import TrainJobRequest
+from trainer_core.runtimes import Runtime
+
+__all__ = ["BaseKubernetesBackend"]
+
+#: Seconds to wait for the garbage collector to delete the Secret of a deleted job of the same name.
+_GARBAGE_COLLECTION_SECONDS = 5.0
+#: How often a write is repeated because the object has changed since it was read.
+_MAX_WRITES = 20
+
+
+class BaseKubernetesBackend(Backend):
+    """Backend whose jobs are objects of a Kubernetes cluster.
+
+    All state is in the cluster: any process that reaches it can follow, suspend or delete a job.
+
+    Args:
+        config: Connection and namespace.
+        adapter: The kind of job that the backend creates.
+
+    Raises:
+        BackendUnavailableError: The extra `kubernetes` is not installed, or no cluster is configured.
+    """
+
+    def __init__(self, config: ClusterConfig, adapter: WorkloadAdapter) -> None:
+        self.adapter = adapter
+        self._connection = Connection(config)
+        self._api = ApiClient(self._connection)
+        self._reader = JobReader(self._api, self.adapter)
+        self._writer = JobWriter(self._api, self.adapter)
+
+    @property
+    def namespace(self) -> str:
+        """Namespace in which jobs are created and listed."""
+        return self._connection.namespace
+
+    @abstractmethod
+    def _render_manifests(self, request: TrainJobRequest, attempt: int) -> list[dict[str, Any]]:
+        """Render the objects of a job in the order in which they are created; the job itself is the last."""
+
+    def _build_secret(self, request: TrainJobRequest, ref: TrainJobRef) -> RawObject | None:
+        """Build the Secret that is created after the job and owned by it; None if the request has no literal secret."""
+        return None
+
+    def render(self, request: TrainJobRequest) -> dict[str, Any]:
+        manifests = self._render_manifests(request, attempt=0)
+        return manifests[0] if len(manifests) == 1 else {"apiVersion": "v1", "kind": "List", "items": manifests}
+
+    def dry_run(self, request: TrainJobRequest) -> None:
+        for manifest in self._render_manifests(request, attempt=0):
+            with suppress(AlreadyExistsError):  # An existing name does not make the manifest invalid.
+                self._api.create(resources.get_resource_of_object(manifest), manifest, dry_run=True)
+
+    def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
+        owned = self._reader.list_owned_objects(request.owner.key, self.namespace) if request.owner else []
+        jobs = [self._parse_existing_job(raw) for raw in owned]
+        last_attempt = max((job.attempt for job in jobs), default=-1)
+        # A job of another owner may have the name of the first attempt, or of the next one.
+        names = {request.get_attempt_name(0), request.get_attempt_name(last_attempt + 1)}
+        for name in names - {job.name for job in jobs}:
+            with suppress(JobNotFoundError):
+                jobs.append(self._parse_existing_job(self._reader.get_object(name, self.namespace)))
+        return jobs
+
+    def _parse_existing_job(self, raw: RawObject) -> ExistingJob:
+        return job_status.parse_existing_job(raw, self.adapter.parse_job)
+
+    def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
+        *dependencies, job = self._render_manifests(request, attempt)
+        created_dependencies = [manifest for manifest in dependencies if self._create_if_absent(manifest)]
+        try:
+            created = self._api.create(resources.get_resource_of_object(job), job)
+        except AlreadyExistsError as error:
+            # The job that exists uses the volume claim, so it is not deleted.
+            raise NameTakenError(request.require_name()) from error
+        except TrainerError as error:
+            # After a lost connection the job may exist and need its volume claim.
+            if not isinstance(error, BackendUnavailableError) or not error.transient:
+                self._delete_objects(created_dependencies)
+            raise
+        ref = job_status.build_ref(self.adapter.parse_job(created))
+        try:
+            self._create_secret(ref, request, timeout=_GARBAGE_COLLECTION_SECONDS)
+        except TrainerError:
+            self.delete(ref)
+            raise
+        return ref
+
+    def create_missing_parts(self, ref: TrainJobRef, request: TrainJobRequest) -> None:
+        self._create_secret(ref, request)
+
+    def _create_secret(self, ref: TrainJobRef, request: TrainJobRequest, timeout: float = 0.0) -> None:
+        secret = self._build_secret(request, ref)
+        if secret is not None:
+            self._create_if_absent(secret, timeout)
+
+    def _create_if_absent(self, raw: RawObject, timeout: float = 0.0) -> bool:
+        """Create an object unless one of its name exists; return whether it was created.
+
+        Args:
+            raw: The object.
+            timeout: Seconds to wait until an object of the same name, which an earlier job owns, is deleted.
+        """
+        from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
+
+        retrying = Retrying(
+            retry=retry_if_exception_type(AlreadyExistsError),
+            stop=stop_after_delay(timeout),
+            wait=wait_exponential(0.05, max=1.0),
+            reraise=True,
+        )
+        try:
+            retrying(self._api.create, resources.get_resource_of_object(raw), raw)
+        except AlreadyExistsError:
+            return False
+        return True
+
+    def _delete_objects(self, objects: Sequence[RawObject]) -> None:
+        for raw in objects:
+            name, resource = raw["metadata"]["name"], resources.get_resource_of_object(raw)
+            with suppress(TrainerError):
+                self._api.delete(resource, name, namespace=self.namespace)
+
+    def store_outcome(self, outcome: Outcome) -> None:
+        self._writer.store_outcome(outcome)
+
+    def get_request(self, ref: TrainJobRef) -> TrainJobRequest:
+        return job_status.parse_request(self._reader.get_object_by_ref(ref))
+
+    def get_ref(self, name: str) -> TrainJobRef:
+        return job_status.build_ref(self.adapter.parse_job(self._reader.get_object(name, self.namespace)))
+
+    def observe(self, ref: TrainJobRef) -> Observation:
+        return self._reader.observe(ref)
+
+    def follow(self, ref: TrainJobRef, progress: bool = False) -> Follower:
+        # Progress is in the log, which has no watch.
+        if progress or ref.namespace != self.namespace:
+            return super().follow(ref, progress)
+        return WatchFollower(self._reader, self._connection, self.adapter, ref)
+
+    def logs(self, ref: TrainJobRef, step: str, follow: bool = False) -> Iterator[str]:
+        job = self._reader.get_train_job(ref)
+        steps = [each.name for each in job.steps]
+        if step not in steps:
+            raise InvalidRequestError(f"TrainJob {ref.name!r} has no step {step!r}; its steps are {', '.join(steps)}")
+        return self._reader.stream_log_lines(ref, step, follow)
+
+    def tail(
+        self, ref: TrainJobRef, cursor: Mapping[str, Any], job_ended: bool = False, max_lines: int = MAX_LOG_LINES
+    ) -> LogChunk:
+        job = self.adapter.parse_job(self._reader.get_object_by_ref(ref))
+        return self._reader.read_log_chunk(job, self._reader.list_pods(job), cursor, job_ended, max_lines)
+
+    def events(self, ref: TrainJobRef) -> list[Event]:
+        return self._reader.list_events(ref)
+
+    def suspend(self, ref: TrainJobRef) -> None:
+        self._set_suspended(ref, suspended=True)
+
+    def resume(self, ref: TrainJobRef) -> None:
+        self._set_suspended(ref, suspended=False)
+
+    def _set_suspended(self, ref: TrainJobRef, suspended: bool) -> None:
+        for _ in range(_MAX_WRITES):
+            try:
+                self._writer.set_suspended(self._reader.get_object_by_ref(ref), suspended)
+            except WriteConflictError:
+                # A controller or another client changed the job after it was read.
+                continue
+            return
+        raise BackendUnavailableError(
+            f"TrainJob {ref.name!r} was not changed: other clients change it repeatedly; try again later"
+        )
+
+    def cancel(self, ref: TrainJobRef, diagnosis: Diagnosis | None = None) -> None:
+        with suppress(JobNotFoundError):
+            self._writer.cancel(self._reader.get_object_by_ref(ref), diagnosis)
+
+    def delete(self, ref: TrainJobRef) -> None:
+        with suppress(JobNotFoundError):
+            self._writer.delete(self._reader.get_object_by_ref(ref))
+
+    def get_pod(self, name: str, uid: str, namespace: str | None = None) -> dict[str, Any] | None:
+        # A list, because the role that reads TrainJobs has `list` on pods, and needs no `get`.
+        pods = self._api.list(
+            resources.PODS, field_selector=f"metadata.name={name}", namespace=namespace or self.namespace
+        )
+        return next((pod for pod in pods if pod["metadata"]["uid"] == uid), None)
+
+    def set_owner(
+        self, ref: TrainJobRef, kind: str, owner: OwnerReference | None, labels: Mapping[str, str | None]
+    ) -> None:
+        self._writer.set_owner(self._reader.get_object_by_ref(ref), kind, owner, labels)
+
+    def get_job(self, name: str) -> TrainJob:
+        return self._reader.get_train_job_by_name(name, self.namespace)
+
+    def get_job_by_ref(self, ref: TrainJobRef) -> TrainJob:
+        return self._reader.get_train_job(ref)
+
+    def list_jobs(self) -> list[TrainJob]:
+        return self._reader.list_train_jobs(self.namespace)
+
+    def get_runtime_packages(self, runtime: Runtime) -> list[str]:
+        return runtime_packages.list_runtime_packages(self, runtime)

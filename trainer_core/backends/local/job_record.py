@@ -1,0 +1,150 @@
+"""Content of status.json, and the outcomes that follow from it. Pure, except for the clock in `utc_timestamp`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from trainer_core.backends.local.host import HostIdentity
+from trainer_core.jobs import COMPLETE, CREATED, FAILED, Diagnosis, Outcome, TrainJobRef
+from trainer_core.lifecycle import diagnosis
+from trainer_core.lifecycle.diagnosis import Facts
+
+__all__ = [
+    "DAMAGED",
+    "PENDING",
+    "RUNNING",
+    "STEP_FAILED",
+    "SUCCEEDED",
+    "JobRecord",
+    "StepRecord",
+    "failed_outcome",
+    "lost_outcome",
+    "parse_cancellation",
+    "utc_timestamp",
+]
+
+#: Status of a job whose status.json cannot be read. Never written to the file.
+DAMAGED = "Damaged"
+#: Status of a step.
+PENDING, RUNNING, SUCCEEDED, STEP_FAILED = "Pending", "Running", "Succeeded", "Failed"
+
+
+@dataclass
+class StepRecord:
+    """State of one step.
+
+    Attributes:
+        name: The step, such as ``node-0``.
+        status: Pending, Running, Succeeded or Failed.
+        pid: Process id of the current or last run.
+        exit_code: Exit code of the last run; negative for a signal.
+        started: Start time of the current or last run, ISO 8601 in UTC.
+        finished: End time of the last run, ISO 8601 in UTC.
+        restarts: Number of runs after the first one.
+    """
+
+    name: str
+    status: str = PENDING
+    pid: int | None = None
+    exit_code: int | None = None
+    started: str | None = None
+    finished: str | None = None
+    restarts: int = 0
+
+
+@dataclass
+class JobRecord:
+    """State of one job. Only its supervisor changes it, and always writes all of it.
+
+    Attributes:
+        uid: Identity of the job.
+        name: Name of the job.
+        created: Creation time, ISO 8601 in UTC.
+        attempt: Number of the attempt of its owner.
+        runtime: Name of the runtime; None for a job without a trainer.
+        status: Status of the job, or `DAMAGED`.
+        started: Start time of the first step.
+        finished: End time of the job.
+        supervisor: Process id of the supervisor.
+        host: Where the supervisor runs. None for a job of an older version.
+        steps: The steps, in the order in which they start.
+        outcome: The outcome as JSON data; None until the job ends.
+    """
+
+    uid: str
+    name: str
+    created: str
+    attempt: int = 0
+    runtime: str | None = None
+    status: str = CREATED
+    started: str | None = None
+    finished: str | None = None
+    supervisor: int | None = None
+    host: HostIdentity | None = None
+    steps: list[StepRecord] = field(default_factory=list)
+    outcome: dict[str, Any] | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the job is complete or failed."""
+        return self.status in (COMPLETE, FAILED)
+
+    def get_step(self, name: str) -> StepRecord:
+        """Return one step."""
+        return next(step for step in self.steps if step.name == name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record as JSON data."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> JobRecord:
+        """Parse the data that `to_dict` returned.
+
+        Raises:
+            ValueError: The data is not a job record.
+        """
+        try:
+            host = HostIdentity.from_dict(data["host"]) if data.get("host") else None
+            return cls(**{**data, "steps": [StepRecord(**step) for step in data["steps"]], "host": host})
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"not a job record: {error}") from error
+
+
+def utc_timestamp() -> str:
+    """Return the current time as ISO 8601 in UTC, to the millisecond."""
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+
+
+def failed_outcome(record: JobRecord, ref: TrainJobRef, facts: Facts) -> Outcome:
+    """Return the outcome of a failed job."""
+    return Outcome(
+        ref=ref.to_dict(),
+        status="Failed",
+        diagnosis=diagnosis.diagnose(facts),
+        started_at=record.started,
+        finished_at=record.finished,
+    )
+
+
+def parse_cancellation(desired: Mapping[str, Any]) -> Facts | None:
+    """Return the facts of a cancelled job from its desired state; None if the job is not cancelled."""
+    if not desired.get("cancel"):
+        return None
+    because = desired.get("because")
+    return Facts(cancelled=True, cancel_diagnosis=Diagnosis(**because) if because else None)
+
+
+def lost_outcome(record: JobRecord, ref: TrainJobRef, desired: Mapping[str, Any], supervisor_log: str) -> Outcome:
+    """Return the outcome of a job whose supervisor exited without recording one.
+
+    A job that was cancelled before has the outcome of a cancelled job, so that no retry starts it again.
+    """
+    what = f"the supervisor (process {record.supervisor}) exited while the job was {record.status}"
+    if record.status == DAMAGED:
+        what = "status.json is damaged and the supervisor is not running"
+    lost = Facts(infrastructure_error=f"{what}; see {supervisor_log}")
+    return failed_outcome(record, ref, parse_cancellation(desired) or lost)

@@ -1,0 +1,232 @@
+"""Reads the folder of a local job and returns its status. Read-only: any number of observers can run at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from trainer_core.backends.local import host, runtimes
+from trainer_core.backends.local.artifacts import read_last_progress
+from trainer_core.backends.local.job_record import DAMAGED, RUNNING as STEP_RUNNING, JobRecord, StepRecord, lost_outcome
+from trainer_core.backends.local.job_store import JobFolder, StateFolder, read_json
+from trainer_core.errors import (
+    BackendUnavailableError,
+    InvalidRequestError,
+    JobElsewhereError,
+    JobNotFoundError,
+    RuntimeNotFoundError,
+)
+from trainer_core.jobs import FAILED, RUNNING, Observation, Outcome, Step, TrainJob, TrainJobRef
+from trainer_core.request import Metadata, TrainJobRequest
+from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
+
+__all__ = [
+    "check_signals_possible",
+    "check_uid",
+    "has_reliable_lock",
+    "job_elsewhere",
+    "job_not_found",
+    "observe_job",
+    "read_record",
+    "read_request",
+    "read_train_job",
+]
+
+#: The uid of a job whose status.json and lock file are both damaged.
+_UNKNOWN_UID = "unknown"
+
+
+def read_record(folder: JobFolder) -> JobRecord:
+    """Return the record of a job.
+
+    If status.json is damaged, the record has the status `DAMAGED` and the identity that the lock file holds.
+
+    Raises:
+        JobNotFoundError: The job does not exist.
+        BackendUnavailableError: The folder cannot be read.
+    """
+    try:
+        return JobRecord.from_dict(read_json(folder.status))
+    except FileNotFoundError as error:
+        raise job_not_found(folder.name, folder.path.parent) from error
+    except OSError as error:
+        raise BackendUnavailableError(f"{folder.status} cannot be read: {error.strerror}") from error
+    except ValueError:
+        return _read_damaged_record(folder)
+
+
+def job_not_found(name: str, jobs: Path) -> JobNotFoundError:
+    """Return the error for a job that does not exist."""
+    return JobNotFoundError(f"TrainJob {name!r} does not exist in {jobs}; `trainjob list` shows the existing jobs")
+
+
+def check_uid(folder: JobFolder, ref: TrainJobRef) -> JobRecord:
+    """Return the record if the folder still belongs to the job of the ref.
+
+    Raises:
+        JobNotFoundError: The job was deleted. Another job may have its name.
+    """
+    record = read_record(folder)
+    if record.uid not in (ref.uid, _UNKNOWN_UID):
+        raise JobNotFoundError(f"TrainJob {ref.name!r} (uid {ref.uid[:8]}) was deleted; another job has its name now")
+    return record
+
+
+def has_reliable_lock(record: JobRecord) -> bool:
+    """Return whether a free lock proves that the supervisor of a job is dead."""
+    return record.host is None or host.get_host_identity().sees_locks_of(record.host)
+
+
+def check_signals_possible(record: JobRecord, folder: JobFolder) -> None:
+    """Check that the process ids in a record mean the processes of the job.
+
+    Raises:
+        JobElsewhereError: The job lives on another host or in another PID namespace.
+    """
+    if record.host is not None and not host.get_host_identity().sees_processes_of(record.host):
+        raise job_elsewhere(record, folder)
+
+
+def job_elsewhere(record: JobRecord, folder: JobFolder) -> JobElsewhereError:
+    """Return the error for a job whose processes are not visible here."""
+    return JobElsewhereError(
+        f"TrainJob {record.name!r} lives on {record.host}, and this process on {host.get_host_identity()} cannot see "
+        f"its processes; nothing was changed: run the command there, or, if that host is gone, delete {folder.path}"
+    )
+
+
+def make_ref(state: StateFolder, record: JobRecord) -> TrainJobRef:
+    """Return the ref of a job: it carries the host and the identity of the state folder."""
+    place = None
+    if record.host is not None and state.read_id():
+        place = "/".join((record.host.hostname, record.host.boot_id, record.host.pid_namespace, state.read_id()))
+    return TrainJobRef("local", str(state.path), record.name, record.uid, place)
+
+
+def check_same_folder(state: StateFolder, ref: TrainJobRef) -> None:
+    """Check that a job that is missing in a state folder was deleted from it.
+
+    Raises:
+        JobElsewhereError: The job was created in another folder, which has the same path on another host.
+    """
+    if ref.host is None or ref.host.rpartition("/")[2] == state.read_id():
+        return
+    raise JobElsewhereError(
+        f"TrainJob {ref.name!r} lives on host {ref.host.partition('/')[0]!r} in its folder {state.path}, which this "
+        f"process on {host.get_host_identity()} does not see; run the command there, or use a state folder that both "
+        "hosts share"
+    )
+
+
+def observe_job(folder: JobFolder, ref: TrainJobRef) -> Observation:
+    """Return the current status, progress and outcome of a job.
+
+    Raises:
+        JobNotFoundError: The job was deleted.
+        JobElsewhereError: It lives on another host, and its lock does not show whether it still runs.
+    """
+    record = check_uid(folder, ref)
+    if not record.is_finished and not folder.is_supervised():
+        # The supervisor may have recorded the outcome and exited between the two reads.
+        record = check_uid(folder, ref)
+        if not record.is_finished and not has_reliable_lock(record):
+            raise job_elsewhere(record, folder)
+        if not record.is_finished:
+            outcome = lost_outcome(record, ref, folder.read_desired(), str(folder.supervisor_log))
+            return Observation(FAILED, outcome=outcome)
+    recorded = Outcome.from_dict(record.outcome) if record.outcome else None
+    progress = read_last_progress(folder.log_path(_progress_step(record))) if record.status != FAILED else None
+    return Observation(RUNNING if record.status == DAMAGED else record.status, progress=progress, outcome=recorded)
+
+
+def _progress_step(record: JobRecord) -> str:
+    """Return the step whose progress is shown: the initializer that is running, else the first node."""
+    running = (step.name for step in record.steps if step.status == STEP_RUNNING)
+    return next((name for name in running if not name.startswith("node-")), "node-0")
+
+
+def read_request(folder: JobFolder) -> TrainJobRequest:
+    """Return the request that a job was created from.
+
+    Raises:
+        InvalidRequestError: The file is missing or damaged.
+    """
+    try:
+        return TrainJobRequest.parse(read_json(folder.request))
+    except (OSError, ValueError) as error:
+        raise InvalidRequestError(
+            f"{folder.request} cannot be read ({error}); delete the job: `trainjob delete {folder.name}`"
+        ) from error
+
+
+def read_train_job(folder: JobFolder, ref: TrainJobRef) -> TrainJob:
+    """Return a job with its steps.
+
+    Raises:
+        JobNotFoundError: The job was deleted.
+    """
+    observation = observe_job(folder, ref)
+    record = read_record(folder)
+    metadata = _read_metadata(folder)
+    outcome = observation.outcome
+    return TrainJob(
+        name=ref.name,
+        runtime=_read_runtime(folder, record.runtime),
+        steps=[_to_step(step, observation.status) for step in record.steps],
+        num_nodes=sum(step.name.startswith("node-") for step in record.steps),
+        creation_timestamp=datetime.fromisoformat(record.created),
+        status=observation.status,
+        uid=ref.uid,
+        namespace=ref.namespace,
+        labels=dict(metadata.labels),
+        annotations=dict(metadata.annotations),
+        started=_parse_time(record.started),
+        finished=_parse_time(record.finished),
+        progress=observation.progress,
+        reason=str(outcome.diagnosis) if outcome and outcome.diagnosis else None,
+    )
+
+
+def _read_metadata(folder: JobFolder) -> Metadata:
+    try:
+        return read_request(folder).metadata
+    except InvalidRequestError:
+        return Metadata()
+
+
+def _to_step(step: StepRecord, job_status: str) -> Step:
+    # A step that was running when the supervisor was killed stays Running in the record.
+    was_killed = step.status == STEP_RUNNING and job_status == FAILED
+    return Step(
+        name=step.name,
+        status="Failed" if was_killed else step.status,
+        pod_name=f"process-{step.pid}" if step.pid else "",
+        device="cpu",
+        exit_code=step.exit_code,
+        restarts=step.restarts,
+        started=_parse_time(step.started),
+        finished=_parse_time(step.finished),
+    )
+
+
+def _read_runtime(folder: JobFolder, name: str | None) -> Runtime:
+    """Return the runtime of a job; a placeholder if the runtime no longer exists, so that old jobs can be listed."""
+    try:
+        return runtimes.get_runtime(StateFolder(folder.path.parents[1]).runtimes, name or "python").to_public()
+    except RuntimeNotFoundError:
+        trainer = RuntimeTrainer(trainer_type=TrainerType.CUSTOM_TRAINER, framework="unknown", image="unknown")
+        return Runtime(name=name or "unknown", trainer=trainer, kind=RuntimeKind.CLUSTER_TRAINING_RUNTIME)
+
+
+def _parse_time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
+
+
+def _read_damaged_record(folder: JobFolder) -> JobRecord:
+    try:
+        return replace(JobRecord.from_dict(read_json(folder.lock)), status=DAMAGED)
+    except (OSError, ValueError):
+        pass  # The lock file is damaged too, or an older version without a record in it created the job.
+    created = datetime.fromtimestamp(folder.path.stat().st_mtime).astimezone().isoformat(timespec="milliseconds")
+    return JobRecord(uid=_UNKNOWN_UID, name=folder.name, created=created, status=DAMAGED)

@@ -1,0 +1,255 @@
+"""Files of the local backend: paths, atomic writes, and the lock that a running supervisor holds.
+
+    <home>/
+      id                      random identity of this folder; another host has another one at the same path
+      jobs/<name>/            one TrainJob; appears by a single rename of a staged folder
+        lock                  flock held by the supervisor until it exits
+        request.json plan.json
+        status.json           written only by the supervisor, replaced atomically
+        desired.json          desired state: suspend, cancel
+        events.jsonl  supervisor.log
+        reserve               disk space that is released to record the outcome on a full disk
+        logs/<step>.log  steps/<step>.json (termination message of the step)
+        code/  workspace/{dataset,model,output}
+      staging/  trash/        jobs that are being created or removed
+      cache/{dataset,model}/  fetched data, shared by jobs
+      environments/           virtual environments, shared by jobs
+      ports/  runtimes/
+
+Folders have mode 0700, files 0600.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from trainer_core.errors import BackendUnavailableError
+from trainer_core.node import files
+
+__all__ = ["JobFolder", "StateFolder", "acquire_lock", "is_locked", "read_json", "write_json"]
+
+_RESERVE_BYTES = 16_384
+#: Time to wait for another process that changes the desired state of the same job. It needs about a millisecond.
+_DESIRED_LOCK_SECONDS = 10.0
+_LOCK_POLL_SECONDS = 0.005
+
+
+class StateFolder:
+    """Root folder of one local backend.
+
+    Args:
+        path: The folder; created on first use.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.jobs = path / "jobs"
+        self.staging = path / "staging"
+        self.trash = path / "trash"
+        self.cache = path / "cache"
+        self.environments = path / "environments"
+        self.ports = path / "ports"
+        self.runtimes = path / "runtimes"
+        self._id = path / "id"
+
+    def create_folders(self) -> None:
+        """Create the folders that do not exist yet."""
+        for folder in (self.path, self.jobs, self.staging, self.trash, self.cache, self.environments, self.ports):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not self.read_id():
+            # Of several processes, the first one gives the folder its identity: a link never replaces a file.
+            staged = self.staging / uuid.uuid4().hex
+            files.replace(staged, uuid.uuid4().hex.encode())
+            with suppress(FileExistsError):
+                self._id.hardlink_to(staged)
+            staged.unlink()
+
+    def read_id(self) -> str:
+        """Return the random identity of this folder; empty if it has none yet."""
+        try:
+            return self._id.read_text(encoding="ascii").strip()
+        except (OSError, ValueError):
+            return ""
+
+    def job_folder(self, name: str) -> JobFolder:
+        """Return the folder of a job. The folder need not exist."""
+        return JobFolder(self.jobs / name)
+
+    def list_job_names(self) -> list[str]:
+        """Return the names of all jobs.
+
+        Raises:
+            BackendUnavailableError: The folder cannot be read.
+        """
+        try:
+            return [entry.name for entry in os.scandir(self.jobs) if entry.is_dir(follow_symlinks=False)]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise BackendUnavailableError(
+                f"state folder {self.jobs} cannot be read: {error.strerror}; fix it, or set another folder as home"
+            ) from error
+
+    @contextmanager
+    def stage_job(self) -> Iterator[JobFolder]:
+        """Create an empty folder for a new job. If it still exists at the end of the block, it is removed."""
+        self.create_folders()
+        folder = JobFolder(self.staging / uuid.uuid4().hex)
+        try:
+            folder.path.mkdir(mode=0o700)
+            yield folder
+        finally:
+            # remove_job renames the folder first: a supervisor that is claiming it gets a complete folder or an error.
+            self.remove_job(folder)
+
+    def remove_job(self, folder: JobFolder) -> None:
+        """Remove a job. It disappears for all observers at once; its files are deleted afterwards."""
+        self.create_folders()
+        target = self.trash / uuid.uuid4().hex
+        try:
+            folder.path.rename(target)
+        except FileNotFoundError:
+            return
+        shutil.rmtree(target, ignore_errors=True)
+
+
+class JobFolder:
+    """Files of one job.
+
+    Args:
+        path: The folder of the job.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lock = path / "lock"
+        self.request = path / "request.json"
+        self.plan = path / "plan.json"
+        self.status = path / "status.json"
+        self.desired = path / "desired.json"
+        self.desired_lock = path / "desired.lock"
+        self.events = path / "events.jsonl"
+        self.supervisor_log = path / "supervisor.log"
+        self.reserve = path / "reserve"
+        self.code = path / "code"
+        self.payload = path / "payload.json"
+        self.workspace = path / "workspace"
+
+    @property
+    def name(self) -> str:
+        """Name of the job."""
+        return self.path.name
+
+    def log_path(self, step: str) -> Path:
+        """Return the file that receives the output of a step."""
+        return self.path / "logs" / f"{step}.log"
+
+    def termination_path(self, step: str) -> Path:
+        """Return the file that receives the termination message of a step: its result or its error."""
+        return self.path / "steps" / f"{step}.json"
+
+    def create_folders(self) -> None:
+        """Create the folders inside a staged job."""
+        for folder in (self.path / "logs", self.path / "steps", self.workspace, self.workspace / "output"):
+            folder.mkdir(mode=0o700)
+
+    def allocate_reserve(self) -> None:
+        """Allocate disk space that is released when the outcome is written."""
+        # Random bytes, because some file systems store zeros without allocating blocks.
+        files.replace(self.reserve, os.urandom(_RESERVE_BYTES))
+
+    def is_supervised(self) -> bool:
+        """Return whether the supervisor is alive. Decided by the lock it holds, never by a process id."""
+        return is_locked(self.lock)
+
+    @contextmanager
+    def lock_desired(self) -> Iterator[None]:
+        """Hold the lock that every process holds while it changes the desired state, or removes the folder.
+
+        Inside the block, check that the folder still belongs to the job: another process may have removed it, and a new
+        job may have its name.
+
+        Raises:
+            FileNotFoundError: The folder does not exist.
+            BackendUnavailableError: Another process did not release the lock in time.
+        """
+        deadline = time.monotonic() + _DESIRED_LOCK_SECONDS
+        while (descriptor := acquire_lock(self.desired_lock)) is None:
+            if time.monotonic() > deadline:
+                raise BackendUnavailableError(
+                    f"TrainJob {self.name!r} cannot be changed: another process has locked {self.desired_lock} for "
+                    f"{_DESIRED_LOCK_SECONDS:.0f} s; end that process and try again"
+                )
+            time.sleep(_LOCK_POLL_SECONDS)
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+    def read_desired(self) -> dict[str, Any]:
+        """Return the desired state that clients wrote; empty if there is none, or if the file is damaged."""
+        try:
+            return dict(read_json(self.desired))
+        except (FileNotFoundError, ValueError):
+            return {}
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+        ValueError: The content is not JSON.
+    """
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Replace a JSON file atomically. If the disk is full, the old content stays.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    files.replace(path, json.dumps(data, ensure_ascii=False).encode())
+
+
+def acquire_lock(path: Path) -> int | None:
+    """Acquire an exclusive lock without waiting.
+
+    `fcntl.flock` is used instead of a lock library because a forked child must inherit the lock, and because
+    `is_locked` must test it without ever blocking a process that acquires it.
+
+    Returns:
+        The file descriptor that holds the lock until it is closed; None if another process holds the lock.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a process holds the exclusive lock. Any number of observers can test it at the same time."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

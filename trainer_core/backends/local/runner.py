@@ -1,0 +1,397 @@
+"""Runs a local job from its first step to its outcome. This is the main loop of the supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import signal
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from filelock import FileLock, Timeout
+
+from trainer_core.backends.local import environments, job_record, processes
+from trainer_core.backends.local.artifacts import (
+    list_fetched_uris,
+    read_last_lines,
+    read_last_progress,
+    read_termination_record,
+)
+from trainer_core.backends.local.events import append_event
+from trainer_core.backends.local.job_record import JobRecord, StepRecord, parse_cancellation, utc_timestamp
+from trainer_core.backends.local.job_status import make_ref
+from trainer_core.backends.local.job_store import JobFolder, StateFolder, read_json, write_json
+from trainer_core.fetch.settings import ENV_PREFIX
+from trainer_core.jobs import (
+    COMPLETE,
+    CREATED,
+    FAILED,
+    RUNNING,
+    SUSPENDED,
+    Outcome,
+    build_complete_outcome,
+)
+from trainer_core.lifecycle.diagnosis import Facts, StepFacts
+from trainer_core.node import env
+
+__all__ = ["LocalJobRunner", "reserve_port"]
+
+_log = logging.getLogger(__name__)
+_TERMINATION_GRACE_SECONDS = 3.0
+#: The other nodes usually fail shortly after the first one, and may have the better reason.
+_PEER_FAILURE_SECONDS = 0.5
+#: Below the range of ports that Linux uses for outgoing connections.
+_FIRST_PORT, _LAST_PORT = 20_000, 32_000
+_PORT_TRIES = 200
+
+
+class _SuspendedError(Exception):
+    """The run was ended because the job is to be suspended."""
+
+
+class _FailedError(Exception):
+    """The run failed."""
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__()
+        self.facts = facts
+
+
+class _StepFailedError(Exception):
+    """A step exited with a code other than 0."""
+
+    def __init__(self, facts: StepFacts, order: int) -> None:
+        super().__init__(facts.name)
+        self.facts = facts
+        self.order = order
+
+
+class LocalJobRunner:
+    """Executes the plan of one job and keeps its record up to date.
+
+    Args:
+        state: The state folder.
+        folder: The folder of the job. Only this object changes its record.
+        secrets: Literal secrets of the initializers, by ``role.ENV``.
+    """
+
+    def __init__(self, state: StateFolder, folder: JobFolder, secrets: Mapping[str, str]) -> None:
+        self._state = state
+        self._folder = folder
+        self._secrets = secrets
+        self._record = JobRecord.from_dict(read_json(folder.status))
+        self._plan: dict[str, Any] = read_json(folder.plan)
+        self._ref = make_ref(state, self._record)
+        self._desired_changed = asyncio.Event()
+        self._interrupted = False
+
+    @property
+    def retention(self) -> tuple[int, float]:
+        """How many finished jobs to keep, and for how many days."""
+        keep = self._plan["keep_finished"]
+        return keep["jobs"], keep["days"]
+
+    @property
+    def keep_environments(self) -> bool:
+        """Whether unused environments are kept."""
+        return bool(self._plan["keep_environments"])
+
+    async def run(self) -> None:
+        """Run, suspend and resume the job as desired, until it has ended and its outcome is recorded."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, self._desired_changed.set)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._interrupt)
+        self._append_event("Created", f"TrainJob {self._record.name} is created")
+        while True:
+            try:
+                await self._wait_while_suspended()
+                await self._run_plan()
+            except _SuspendedError:
+                continue
+            except _FailedError as failed:
+                self._finish_failed(failed.facts)
+            except OSError as error:
+                self._finish_failed(Facts(infrastructure_error=f"the supervisor failed: {error}"))
+            else:
+                self._finish(COMPLETE, self._build_outcome())
+            return
+
+    async def _wait_while_suspended(self) -> None:
+        suspended = False
+        while self._is_desired("suspend", self._plan["suspend"]):
+            if not suspended:
+                suspended = True
+                for step in self._record.steps:
+                    step.status, step.pid, step.exit_code = job_record.PENDING, None, None
+                self._set_status(SUSPENDED)
+                self._append_event("Suspended", "TrainJob is suspended")
+            self._check_cancelled()
+            await self._desired_changed.wait()
+            self._desired_changed.clear()
+        self._check_cancelled()
+        if suspended:
+            self._set_status(CREATED)
+            self._append_event("Resumed", "TrainJob is resumed")
+
+    async def _run_plan(self) -> None:
+        """Run all steps once, until they end, the deadline passes, or the desired state changes."""
+        steps = asyncio.create_task(self._run_all_steps())
+        try:
+            await self._wait_for_steps(steps)
+        finally:
+            steps.cancel()
+            # Whatever the reason, no process of this run may stay.
+            await asyncio.gather(steps, return_exceptions=True)
+            await asyncio.to_thread(processes.kill_job_processes, [self._record.uid])
+
+    async def _wait_for_steps(self, steps: asyncio.Task[None]) -> None:
+        loop = asyncio.get_running_loop()
+        seconds: int | None = self._plan["active_deadline_seconds"]
+        deadline = None if seconds is None else loop.time() + seconds
+        while True:
+            desired_changed = asyncio.create_task(self._desired_changed.wait())
+            timeout = None if deadline is None else max(0.0, deadline - loop.time())
+            tasks: set[asyncio.Task[Any]] = {steps, desired_changed}
+            done, _ = await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            desired_changed.cancel()
+            if steps in done:
+                await steps
+                return
+            if not done:
+                raise _FailedError(Facts(deadline_seconds=seconds))
+            self._desired_changed.clear()
+            self._check_cancelled()
+            if self._is_desired("suspend", False):
+                raise _SuspendedError
+
+    async def _run_all_steps(self) -> None:
+        self._record.started = self._record.started or utc_timestamp()
+        self._set_status(RUNNING)
+        for step in self._plan["steps"]:
+            if step["kind"] == "initializer":
+                await self._run_steps([step], self._get_initializer_secrets(step))
+        nodes = self._list_nodes()
+        if nodes:
+            await self._build_environment(nodes[0]["name"])
+            with ExitStack() as stack:
+                port = stack.enter_context(reserve_port(self._state.ports))
+                await self._run_steps(nodes, {"PET_MASTER_PORT": str(port)})
+
+    def _list_nodes(self) -> list[dict[str, Any]]:
+        return [step for step in self._plan["steps"] if step["kind"] == "node"]
+
+    def _get_initializer_secrets(self, step: dict[str, Any]) -> dict[str, str]:
+        """Return the secrets of one initializer. They are only in the environment of its process."""
+        role = f"{step['env'][ENV_PREFIX + 'ROLE']}."
+        return {
+            ENV_PREFIX + key.removeprefix(role): value for key, value in self._secrets.items() if key.startswith(role)
+        }
+
+    async def _build_environment(self, step: str) -> None:
+        """Build the job's environment. The installer writes to the log of the first node."""
+        spec = self._plan["environment"]
+        if spec is None:
+            return
+        log_path = self._folder.log_path(step)
+        process_env = {env.UID: self._record.uid}
+        with _open_log(log_path) as log:
+            try:
+                await asyncio.to_thread(
+                    environments.build_environment, self._state.environments, spec, log, process_env
+                )
+            except environments.EnvironmentBuildError as error:
+                facts = StepFacts(step, log_tail=read_last_lines(log_path))
+                raise _FailedError(Facts(steps=[facts], image_error=str(error))) from error
+
+    async def _run_steps(self, steps: list[dict[str, Any]], variables: dict[str, str]) -> None:
+        """Run steps in parallel. The first step that fails ends the other steps and the run."""
+        tasks = [asyncio.create_task(self._run_step(step, variables)) for step in steps]
+        try:
+            _, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            if pending:
+                await asyncio.wait(pending, timeout=_PEER_FAILURE_SECONDS)
+            errors = [error for task in tasks if task.done() and (error := task.exception())]
+            for error in errors:
+                if not isinstance(error, _StepFailedError):
+                    raise error
+            failures = sorted((e for e in errors if isinstance(e, _StepFailedError)), key=lambda e: e.order)
+            if failures:
+                raise _FailedError(Facts(steps=[failure.facts for failure in failures])) from failures[0]
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run_step(self, step: dict[str, Any], variables: dict[str, str]) -> None:
+        name = step["name"]
+        state = self._record.get_step(name)
+        command = [str(self._get_interpreter(step)), *step["command"][1:]]
+        job_variables = {env.UID: self._record.uid, env.NAME: self._record.name, "PYTHONUNBUFFERED": "1"}
+        # An earlier run of the step, before the job was suspended, may have left a termination message.
+        self._folder.termination_path(name).unlink(missing_ok=True)
+        with _open_log(self._folder.log_path(name)) as log:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                env={**os.environ, **step["env"], **variables, **job_variables},
+                cwd=self._folder.workspace,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._record_step_start(state, process.pid)
+        try:
+            code = await process.wait()
+        except asyncio.CancelledError:
+            await _terminate(process)
+            self._record_step_end(state, process.returncode)
+            raise
+        self._record_step_end(state, code)
+        if code != 0:
+            order = sum(each.status == job_record.STEP_FAILED for each in self._record.steps)
+            raise _StepFailedError(self._collect_facts(name, code), order)
+
+    def _get_interpreter(self, step: dict[str, Any]) -> Path:
+        spec = self._plan["environment"] if step["kind"] == "node" else None
+        return environments.get_interpreter(self._state.environments, spec)
+
+    def _collect_facts(self, name: str, code: int) -> StepFacts:
+        error = read_termination_record(self._folder.termination_path(name)).get("error") or {}
+        return StepFacts(
+            name=name,
+            exit_code=code,
+            node=socket.gethostname(),
+            error_type=error.get("type"),
+            error_message=str(error.get("message", "")),
+            traceback=error.get("traceback"),
+            log_tail=read_last_lines(self._folder.log_path(name)),
+        )
+
+    def _record_step_start(self, state: StepRecord, pid: int) -> None:
+        if state.started:
+            state.restarts += 1
+        state.status, state.pid, state.exit_code = job_record.RUNNING, pid, None
+        state.started, state.finished = utc_timestamp(), None
+        self._save()
+        self._append_event("Started", f"{state.name} is started as process {pid}", state.name)
+
+    def _record_step_end(self, state: StepRecord, code: int | None) -> None:
+        state.status = job_record.SUCCEEDED if code == 0 else job_record.STEP_FAILED
+        state.exit_code, state.finished = code, utc_timestamp()
+        self._save()
+        self._append_event("Ended", f"{state.name} ended with exit code {code}", state.name)
+
+    def _build_outcome(self) -> Outcome:
+        """Build the outcome of a job whose steps all succeeded."""
+        nodes = [step["name"] for step in self._list_nodes()]
+        termination = read_termination_record(self._folder.termination_path(nodes[0])) if nodes else {}
+        progress = read_last_progress(self._folder.log_path(nodes[0])) if nodes else None
+        self._record.finished = utc_timestamp()
+        return build_complete_outcome(
+            self._ref,
+            termination,
+            started_at=self._record.started,
+            finished_at=self._record.finished,
+            last_progress=progress.metrics if progress else None,
+            fetched=list_fetched_uris(self._folder.workspace),
+        )
+
+    def _finish_failed(self, facts: Facts) -> None:
+        self._record.finished = utc_timestamp()
+        self._finish(FAILED, job_record.failed_outcome(self._record, self._ref, facts))
+
+    def _finish(self, status: str, outcome: Outcome) -> None:
+        self._folder.reserve.unlink(missing_ok=True)
+        for step in self._record.steps:
+            if step.status == job_record.RUNNING:
+                step.status = job_record.STEP_FAILED
+        message = str(outcome.diagnosis) if outcome.diagnosis else f"TrainJob {self._record.name} is complete"
+        self._append_event(status, message)
+        self._record.outcome = outcome.to_dict()
+        self._set_status(status)
+
+    def _interrupt(self) -> None:
+        self._interrupted = True
+        self._desired_changed.set()
+
+    def _check_cancelled(self) -> None:
+        cancellation = parse_cancellation(self._folder.read_desired())
+        if cancellation is not None:
+            raise _FailedError(cancellation)
+        if self._interrupted:
+            raise _FailedError(
+                Facts(
+                    infrastructure_error="the supervisor received SIGTERM or SIGINT; the machine may be shutting down"
+                )
+            )
+
+    def _is_desired(self, key: str, default: bool) -> bool:
+        return bool(self._folder.read_desired().get(key, default))
+
+    def _set_status(self, status: str) -> None:
+        self._record.status = status
+        self._save()
+
+    def _save(self) -> None:
+        write_json(self._folder.status, self._record.to_dict())
+
+    def _append_event(self, reason: str, message: str, step: str | None = None) -> None:
+        append_event(self._folder.events, reason, message, step)
+
+
+@contextmanager
+def reserve_port(folder: Path) -> Iterator[int]:
+    """Reserve a free TCP port for the rendezvous of a job's nodes until the end of the block.
+
+    A port that the system reports as free can be in use a moment later. Therefore a lock file protects each port from
+    other jobs, and binding to it checks that no other program uses it.
+
+    Args:
+        folder: Folder of the lock files.
+
+    Raises:
+        OSError: None of the tried ports was free.
+    """
+    for port in random.sample(range(_FIRST_PORT, _LAST_PORT), _PORT_TRIES):
+        lock = FileLock(folder / f"{port}.lock", mode=0o600)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            continue
+        try:
+            if _is_port_free(port):
+                yield port
+                return
+        finally:
+            lock.release()
+    raise OSError(f"none of {_PORT_TRIES} ports between {_FIRST_PORT} and {_LAST_PORT} is free")
+
+
+def _is_port_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def _open_log(path: Path) -> IO[bytes]:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
+
+
+async def _terminate(process: asyncio.subprocess.Process) -> None:
+    """Send SIGTERM to the process group of a step, and SIGKILL if it does not end within the grace period."""
+    processes.signal_group(process.pid, signal.SIGTERM)
+    try:
+        await asyncio.wait_for(process.wait(), _TERMINATION_GRACE_SECONDS)
+    except asyncio.TimeoutError:
+        processes.signal_group(process.pid, signal.SIGKILL)
+        await process.wait()

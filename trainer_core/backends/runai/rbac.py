@@ -1,0 +1,37 @@
+"""RBAC permissions that the Run:ai backend needs, each with what does not work without it. Pure.
+
+`trainjob doctor` checks these permissions, and the roles in `deploy/rbac-runai.yaml` grant them.
+"""
+
+from __future__ import annotations
+
+from trainer_core.k8s import resources
+from trainer_core.k8s.rbac import MANAGE_VERBS, ONLY_AIRFLOW, RequiredPermission
+
+__all__ = ["PERMISSIONS"]
+
+PERMISSIONS = (
+    RequiredPermission(
+        MANAGE_VERBS,
+        resources.TRAINING_WORKLOADS,
+        "workloads cannot be submitted, followed or cancelled",
+        required=True,
+    ),
+    RequiredPermission(MANAGE_VERBS, resources.DISTRIBUTED_WORKLOADS, "jobs with several nodes do not work"),
+    RequiredPermission(("watch",), resources.TRAINING_WORKLOADS, "waiting polls the API server instead of watching"),
+    RequiredPermission(
+        ("watch",),
+        resources.DISTRIBUTED_WORKLOADS,
+        "waiting for jobs with several nodes polls the API server instead of watching",
+    ),
+    RequiredPermission(
+        ("list", "watch"), resources.PODS, "no steps, no results, no reason why a workload does not start or fails"
+    ),
+    RequiredPermission(("get",), resources.PODS, "no logs, no progress, no traceback of a failure", subresource="log"),
+    RequiredPermission(
+        ("list",), resources.EVENTS, "no reason why a pod is not scheduled or why an image cannot be pulled"
+    ),
+    RequiredPermission(
+        ("create",), resources.SECRETS, "literal tokens are refused; use a SecretRef instead", users=ONLY_AIRFLOW
+    ),
+)

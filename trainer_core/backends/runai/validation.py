@@ -1,0 +1,138 @@
+"""Validation of a request against its runtime and the features of Run:ai, before anything is created. Pure."""
+
+from __future__ import annotations
+
+from trainer_core import resources
+from trainer_core.backends.runai.manifest import MIG_PREFIX, get_num_nodes
+from trainer_core.backends.runai.runtime_templates import RuntimeTemplate
+from trainer_core.errors import UnsupportedError
+from trainer_core.k8s import manifest_common
+from trainer_core.request import TrainerRequest, TrainJobRequest
+from trainer_core.validation import RESERVED_TORCH_ENV, check_reserved_env
+
+__all__ = ["check_request"]
+
+_MAX_LABEL_LENGTH = 63
+#: Length that Run:ai adds to the name of a workload for the name of its service: ``tw-<name>-0-clusterip``.
+_SERVICE_AFFIX_LENGTH = len("tw--0-clusterip")
+_TRAINERS = {"custom": "CustomTrainer", "container": "CustomTrainerContainer", "builtin": "BuiltinTrainer"}
+#: Fields that the backend sets itself.
+_BACKEND_FIELDS = frozenset({"name", "name_prefix", "usage", "active"})
+_COMMAND_FIELDS = frozenset({"command", "arguments"})
+#: Parts of a request that a workload cannot express, and the alternative.
+_UNSUPPORTED_PARTS = {
+    "patches": "RuntimePatch changes a runtime of Kubeflow Trainer; use RunaiSpec",
+    "active_deadline_seconds": "a workload has no deadline; remove it, and wait with a timeout",
+    "managed_by": "Run:ai manages its workloads itself; remove it",
+    "workspace": "supported only by `initialize` on other backends; remove it",
+    "distributed": "DistributedConfig configures the pods of TrainJobs and PyTorchJobs; use RunaiSpec",
+    "pytorch_job": "PyTorchJobSpec is for the training-operator backend; use RunaiSpec",
+}
+
+
+def check_request(request: TrainJobRequest, template: RuntimeTemplate) -> None:
+    """Check a request for what a workload cannot express.
+
+    Args:
+        request: The request, with a name.
+        template: Its runtime.
+
+    Raises:
+        UnsupportedError: Run:ai or the runtime does not support the request.
+        InvalidRequestError: A value is reserved or invalid.
+    """
+    manifest_common.check_reserved_metadata(request)
+    for name, reason in _UNSUPPORTED_PARTS.items():
+        if getattr(request, name):
+            raise UnsupportedError(f"{name}: {reason}")
+    _check_sources(request)
+    _check_name(request.require_name(), get_num_nodes(request))
+    _check_runai_fields(request, template)
+    if request.trainer is not None:
+        _check_trainer(request.trainer, template)
+        _check_resources(request.trainer)
+    elif request.initializer is not None:
+        raise UnsupportedError(
+            "initialize is not supported by the runai backend, whose workloads have no initializers; run it on the "
+            f"kubernetes backend, and use {manifest_common.PVC_SCHEME}<claim>/dataset here"
+        )
+    elif template.spec is None:
+        raise UnsupportedError(
+            f"the request has nothing to run: it has no trainer, and runtime {template.name!r} has no command; set a "
+            "trainer"
+        )
+
+
+def _check_sources(request: TrainJobRequest) -> None:
+    for role, source in request.initializer_sources():
+        if not source.storage_uri.startswith(manifest_common.PVC_SCHEME):
+            scheme = source.storage_uri.partition("://")[0]
+            raise UnsupportedError(
+                f"initializer.{role}: {scheme}:// is not supported by the runai backend, whose workloads have no "
+                f"initializers; use {manifest_common.PVC_SCHEME}<claim>/{role}, or mount the data with RunaiSpec (s3, "
+                "git_sync, nfs)"
+            )
+        manifest_common.check_pvc_uri(role, source.storage_uri)
+
+
+def _check_name(name: str, nodes: int) -> None:
+    limit = _MAX_LABEL_LENGTH - max(_SERVICE_AFFIX_LENGTH, len(f"-worker-{nodes}"))
+    if len(name) > limit:
+        raise UnsupportedError(
+            f"job name {name!r} has {len(name)} characters, so the names of its service and pods would exceed "
+            f"{_MAX_LABEL_LENGTH}; use at most {limit}"
+        )
+
+
+def _check_runai_fields(request: TrainJobRequest, template: RuntimeTemplate) -> None:
+    """Check that RunaiSpec overrides no field of the backend, and that RunaiMasterSpec has a master to apply to."""
+    if request.runai is None:
+        return
+    fields = {*request.runai.spec, *request.runai.master}
+    reserved = sorted(_BACKEND_FIELDS & fields)
+    if request.trainer is not None and request.trainer.kind != "container":
+        reserved += sorted(_COMMAND_FIELDS & fields)
+    if reserved:
+        raise UnsupportedError(f"RunaiSpec: {', '.join(reserved)} is set by the backend; remove it")
+    if request.runai.master and get_num_nodes(request) == 1 and template.policy != "mpi":
+        raise UnsupportedError("RunaiMasterSpec: a job with one node has no master; use RunaiSpec, or several nodes")
+
+
+def _check_trainer(trainer: TrainerRequest, template: RuntimeTemplate) -> None:
+    if (trainer.kind == "builtin") != (template.framework == "torchtune"):
+        remedy = "a torchtune runtime" if trainer.kind == "builtin" else "a BuiltinTrainer, or another runtime"
+        raise UnsupportedError(
+            f"{_TRAINERS[trainer.kind]} can't be used with {template.name} runtime, whose framework is "
+            f"{template.framework}; use {remedy}"
+        )
+    if trainer.kind == "builtin":
+        _check_recipe(trainer, template)
+    check_reserved_env("trainer.env", trainer.env, RESERVED_TORCH_ENV.fullmatch, "Run:ai")
+    if (trainer.num_proc_per_node or 1) > 1 and template.policy is None and trainer.kind != "builtin":
+        raise UnsupportedError(
+            f"num_proc_per_node={trainer.num_proc_per_node}: runtime {template.name!r} always starts 1 process on each "
+            "node; remove it, or use a torch runtime"
+        )
+
+
+def _check_recipe(trainer: TrainerRequest, template: RuntimeTemplate) -> None:
+    if not template.torchtune_config:
+        raise UnsupportedError(
+            f"BuiltinTrainer: template {template.name!r} has no torchtune recipe; use one of the built-in torchtune- "
+            "runtimes with RunaiSpec(base_workload=…)"
+        )
+    if (trainer.num_nodes or 1) > 1:
+        raise UnsupportedError(
+            f"num_nodes must be 1 for a BuiltinTrainer on Run:ai, got {trainer.num_nodes}; use more GPUs on one node"
+        )
+
+
+def _check_resources(trainer: TrainerRequest) -> None:
+    per_node = trainer.resources_per_node or {}
+    if "ephemeral-storage" in per_node:
+        raise UnsupportedError(
+            "resources_per_node: Run:ai cannot guarantee ephemeral storage; remove it, or mount a volume claim"
+        )
+    for name, amount in per_node.items():
+        if name.startswith(MIG_PREFIX) and resources.parse_quantity(amount) != 1:
+            raise UnsupportedError(f"resources_per_node: {name} must be 1: a workload has one MIG slice; got {amount}")

@@ -1,0 +1,1 @@
+"""Backend for Kubeflow Trainer v2 on Kubernetes."""

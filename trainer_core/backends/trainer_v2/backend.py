@@ -1,0 +1,129 @@
+"""KubernetesBackend: TrainJobs of Kubeflow Trainer v2 on a Kubernetes cluster."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import suppress
+from functools import cached_property
+from typing import Any, ClassVar
+
+from trainer_core.backends.kubernetes_base import BaseKubernetesBackend
+from trainer_core.backends.trainer_v2 import manifest, schema_compat, ttl, validation
+from trainer_core.backends.trainer_v2.adapter import ADAPTER
+from trainer_core.config import KubernetesBackendConfig
+from trainer_core.errors import RuntimeNotFoundError, TrainerError
+from trainer_core.jobs import TrainJobRef
+from trainer_core.k8s import initializer_job, manifest_common, resources, runtimes
+from trainer_core.k8s.client import ApiClient
+from trainer_core.k8s.errors import ApiNotServedError, ForbiddenError, NotFoundError
+from trainer_core.k8s.parsing import RawObject
+from trainer_core.request import TrainJobRequest
+from trainer_core.runtimes import Runtime
+
+__all__ = ["KubernetesBackend", "fetch_trainjob_schema"]
+
+_log = logging.getLogger(__name__)
+#: Minimum interval between two deletions of expired jobs by `create`.
+_EXPIRY_INTERVAL_SECONDS = 600.0
+_OPENAPI_PATH = f"/openapi/v3/apis/{resources.TRAINJOBS.api_version}"
+
+
+class KubernetesBackend(BaseKubernetesBackend):
+    """TrainJobs of Kubeflow Trainer v2 on a Kubernetes cluster.
+
+    Args:
+        config: Connection, namespace and images; None for the defaults.
+
+    Raises:
+        BackendUnavailableError: The extra `kubernetes` is not installed, or no cluster is configured.
+    """
+
+    name: ClassVar[str] = "kubernetes"
+    accepts: ClassVar[frozenset[str]] = frozenset(
+        {
+            *("Name", "Labels", "Annotations", "TrainerCommand", "TrainerArgs", "RuntimePatch"),
+            *("ActiveDeadlineSeconds", "Suspend", "ManagedBy", "DeleteAfter", "Workspace"),
+            *("QueueName", "PriorityClass", "GangScheduling", "DistributedConfig"),
+        }
+    )
+
+    def __init__(self, config: KubernetesBackendConfig | None = None) -> None:
+        self._config = config or KubernetesBackendConfig()
+        super().__init__(self._config, ADAPTER)
+        self._last_expiry = -_EXPIRY_INTERVAL_SECONDS
+
+    @cached_property
+    def _schema(self) -> schema_compat.TrainJobSchema:
+        return fetch_trainjob_schema(self._api)
+
+    def _render_manifests(self, request: TrainJobRequest, attempt: int) -> list[dict[str, Any]]:
+        if initializer_job.is_initialize_only(request):
+            return initializer_job.render_manifests(request, self._config, self.namespace, attempt)
+        runtime = self._get_raw_runtime(request)
+        validation.check_request(request, runtime, self._schema, self.namespace)
+        for warning in validation.list_warnings(request, runtime):
+            _log.warning("%s", warning)
+        return [manifest.render_trainjob(request, runtime, self._schema, self.namespace, attempt)]
+
+    def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
+        # Before the create, so that the caller knows the job as soon as it exists.
+        if time.monotonic() - self._last_expiry >= _EXPIRY_INTERVAL_SECONDS:
+            with suppress(TrainerError):  # An error about other jobs must not fail this submit.
+                self.reap()
+        return super().create(request, attempt)
+
+    def reap(self) -> list[str]:
+        self._last_expiry = time.monotonic()
+        return ttl.delete_expired(self._api, self._writer, self.namespace)
+
+    def _build_secret(self, request: TrainJobRequest, ref: TrainJobRef) -> RawObject | None:
+        owner = resources.JOBS if initializer_job.is_initialize_only(request) else resources.TRAINJOBS
+        return manifest_common.build_secret(request, ref.name, ref.namespace, ref.uid, owner)
+
+    def list_runtimes(self) -> list[Runtime]:
+        cluster = {runtimes.get_name(raw): raw for raw in self._list_raw_runtimes(resources.CLUSTER_TRAINING_RUNTIMES)}
+        # As in `get_runtime`, a TrainingRuntime of the namespace takes precedence over a ClusterTrainingRuntime.
+        namespaced = {runtimes.get_name(raw): raw for raw in self._list_raw_runtimes(resources.TRAINING_RUNTIMES)}
+        return [runtimes.parse_runtime(raw) for _, raw in sorted({**cluster, **namespaced}.items())]
+
+    def get_runtime(self, name: str) -> Runtime:
+        return runtimes.parse_runtime(self._find_raw_runtime(name, None))
+
+    def _get_raw_runtime(self, request: TrainJobRequest) -> RawObject:
+        runtime = request.runtime
+        return self._find_raw_runtime(
+            runtime.name if runtime else self.default_runtime, runtime.kind if runtime else None
+        )
+
+    def _find_raw_runtime(self, name: str, kind: str | None) -> RawObject:
+        for resource in (resources.TRAINING_RUNTIMES, resources.CLUSTER_TRAINING_RUNTIMES):
+            if kind in (None, resource.kind):
+                # A role without access to TrainingRuntimes can still use ClusterTrainingRuntimes.
+                ignored = (ForbiddenError,) if (kind, resource) == (None, resources.TRAINING_RUNTIMES) else ()
+                with suppress(NotFoundError, *ignored):
+                    return self._api.get(resource, name, namespace=self.namespace)
+        known = ", ".join(runtime.name for runtime in self.list_runtimes()) or "none"
+        raise RuntimeNotFoundError(
+            f"{kind or 'runtime'} {name!r} not found for namespace {self.namespace!r}; available: {known}"
+        )
+
+    def _list_raw_runtimes(self, resource: resources.ApiResource) -> list[dict[str, Any]]:
+        try:
+            return self._api.list(resource, namespace=self.namespace)
+        except ForbiddenError as error:
+            _log.warning("runtimes of kind %s are not listed: %s", resource.kind, error)
+            return []
+
+
+def fetch_trainjob_schema(api: ApiClient) -> schema_compat.TrainJobSchema:
+    """Read the schema of TrainJob from the OpenAPI document, or from the CRD if that is not served or forbidden.
+
+    Raises:
+        BackendUnavailableError: The cluster does not serve TrainJob, or neither can be read.
+    """
+    try:
+        return schema_compat.parse_openapi(api.get_path(_OPENAPI_PATH))
+    except (NotFoundError, ApiNotServedError, ForbiddenError):
+        crd = api.get(resources.CRDS, f"{resources.TRAINJOBS.plural}.{resources.TRAINJOBS.group}")
+        return schema_compat.parse_crd(crd)

@@ -1,0 +1,184 @@
+"""Rendering of a TrainJob manifest from a request, its runtime and the server's schema. Pure.
+
+`validation` has checked the request before; rendering only converts names, numbers and formats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from trainer_core import torchtune
+from trainer_core.backends.trainer_v2 import distributed, schema_compat
+from trainer_core.backends.trainer_v2.schema_compat import TrainJobSchema
+from trainer_core.k8s import labels, manifest_common, resources, runtimes
+from trainer_core.node import env as node_env
+from trainer_core.options import RuntimePatch
+from trainer_core.options.patches import merge_patches
+from trainer_core.packaging import argv_payload
+from trainer_core.request import TrainerRequest, TrainJobRequest
+
+__all__ = ["CACHE_SCHEME", "INITIALIZER_VOLUME", "build_patches", "render_trainjob"]
+
+CACHE_SCHEME = "cache://"
+#: Volume that initializers and nodes share; admission requires a mount of this name.
+INITIALIZER_VOLUME = "initializer"
+_WORKSPACE_PATH = "/workspace"
+#: Launcher of a training function, by policy of the runtime.
+_LAUNCHERS: dict[str | None, Literal["torchrun", "mpirun"]] = {"torch": "torchrun", "mpi": "mpirun"}
+
+
+def render_trainjob(
+    request: TrainJobRequest, runtime: Mapping[str, Any], schema: TrainJobSchema, namespace: str, attempt: int = 0
+) -> dict[str, Any]:
+    """Render the TrainJob of a request.
+
+    Args:
+        request: The request, with a name.
+        runtime: Its raw runtime.
+        schema: Schema of TrainJob on the cluster.
+        namespace: Namespace of the job.
+        attempt: Attempt of its owner, 0 for the first.
+
+    Raises:
+        UnsupportedError: The cluster's Trainer version cannot express the request, or it is too large.
+        InvalidRequestError: The request has no name.
+    """
+    spec = {
+        "runtimeRef": {
+            "apiGroup": resources.TRAINJOBS.group,
+            "kind": runtimes.get_kind(runtime).value,
+            "name": runtimes.get_name(runtime),
+        },
+        **_render_initializer(request),
+        # An empty trainer is not left out: without it the torch plugin does not set PET_NNODES and the like.
+        "trainer": _render_trainer(request, runtime),
+        **schema_compat.render_overrides(build_patches(request, runtime, schema), schema),
+        **manifest_common.build_lifecycle_fields(request),
+    }
+    schema_compat.check_spec(spec, schema)
+    return {
+        "apiVersion": resources.TRAINJOBS.api_version,
+        "kind": resources.TRAINJOBS.kind,
+        "metadata": manifest_common.build_metadata(
+            request, namespace, attempt, {labels.RUNTIME: runtimes.dump_raw_runtime(runtime)}
+        ),
+        "spec": spec,
+    }
+
+
+def build_patches(request: TrainJobRequest, runtime: Mapping[str, Any], schema: TrainJobSchema) -> list[dict[str, Any]]:
+    """Build the `spec.runtimePatches` of a request.
+
+    The patch of this library's manager is merged from a DistributedConfig, the request's own RuntimePatch and the
+    volumes of its sources; later ones take precedence.
+    """
+    patches = [dict(patch) for patch in request.patches]
+    managers = [patch.get("manager") for patch in patches]
+    index = managers.index(RuntimePatch.manager) if RuntimePatch.manager in managers else len(patches)
+    merged: dict[str, Any] = {}
+    for layer in (
+        distributed.build_patch(request, runtime),
+        *patches[index : index + 1],
+        _build_volumes_patch(request, runtime, schema),
+    ):
+        merged = merge_patches(merged, layer)
+    if merged:
+        patches[index : index + 1] = [{"manager": RuntimePatch.manager, **merged}]
+    return patches
+
+
+def _render_initializer(request: TrainJobRequest) -> dict[str, Any]:
+    initializers = {
+        role: _drop_unset(
+            storageUri=source.storage_uri, env=manifest_common.build_initializer_env(role, source, request)
+        )
+        for role, source in request.initializer_sources()
+        if not source.storage_uri.startswith(manifest_common.PVC_SCHEME)
+    }
+    return {"initializer": initializers} if initializers else {}
+
+
+def _render_trainer(request: TrainJobRequest, runtime: Mapping[str, Any]) -> dict[str, Any]:
+    trainer, distributed_env = request.trainer, distributed.get_env(request)
+    if trainer is None:
+        return _drop_unset(env=distributed_env, resourcesPerNode=distributed.get_resources(request))
+    policy = runtimes.get_ml_policy(runtime)
+    env = manifest_common.build_trainer_env(request)
+    if trainer.code is not None and policy is None:
+        env[node_env.NODES] = str(trainer.num_nodes or runtimes.get_num_nodes(runtime))
+    names = sorted({*env, *(entry["name"] for entry in distributed_env)})
+    command, args = _render_command(request, trainer, policy, names)
+    return _drop_unset(
+        image=trainer.image,
+        command=command,
+        args=args,
+        env=[*manifest_common.build_env(env), *distributed_env],
+        numNodes=trainer.num_nodes,
+        numProcPerNode=trainer.num_proc_per_node,
+        resourcesPerNode=_render_resources(trainer) or distributed.get_resources(request),
+    )
+
+
+def _render_resources(trainer: TrainerRequest) -> dict[str, Any] | None:
+    per_node = dict(sorted((trainer.resources_per_node or {}).items()))
+    return {"requests": per_node, "limits": dict(per_node)} if per_node else None
+
+
+def _render_command(
+    request: TrainJobRequest, trainer: TrainerRequest, policy: str | None, env: list[str]
+) -> tuple[list[str] | None, list[str] | None]:
+    """Render command and args; None keeps those of the runtime."""
+    if trainer.kind == "builtin":
+        dataset = getattr(request.initializer, "dataset", None)
+        args = torchtune.recipe_arguments(trainer.config or {}, dataset.storage_uri if dataset else None)
+        return ["tune", "run"], [manifest_common.escape_variable_references(arg) for arg in args]
+    if trainer.kind == "container" or trainer.code is None:
+        # Not escaped: a user who writes a container command can use Kubernetes' $(NAME).
+        return (
+            None if trainer.command is None else list(trainer.command),
+            None if trainer.args is None else list(trainer.args),
+        )
+    # With MPI only the launcher has the environment; mpirun exports the variables that it gets by name.
+    launcher = _LAUNCHERS.get(policy)
+    packages, indexes, processes = trainer.packages, trainer.pip_index_urls, trainer.num_proc_per_node
+    argv = argv_payload.render_argv(
+        trainer.code, packages, indexes, launcher or "python", exported=env, processes=processes
+    )
+    command_length = argv.index(argv_payload.LOADER) + 1
+    return argv[:command_length], argv[command_length:]
+
+
+def _build_volumes_patch(
+    request: TrainJobRequest, runtime: Mapping[str, Any], schema: TrainJobSchema
+) -> dict[str, Any]:
+    """Build the patch with the volumes that the sources need."""
+    pods: dict[str, dict[str, Any]] = {}
+    for role, source in request.initializer_sources():
+        if source.storage_uri.startswith(manifest_common.PVC_SCHEME):
+            for job in distributed.list_node_jobs(runtime):
+                patch = manifest_common.build_pvc_patch(role, source.storage_uri)
+                pods[job] = merge_patches(pods.get(job, {}), patch)
+        elif source.storage_uri.startswith(CACHE_SCHEME) and schema.requires_initializer_mount:
+            pods.update(_build_cache_mount(runtime))
+    jobs = [{"name": name, "template": {"spec": {"template": {"spec": spec}}}} for name, spec in pods.items()]
+    return {"trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": jobs}}}} if jobs else {}
+
+
+def _build_cache_mount(runtime: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Build the mount that Trainer's own cache runtime lacks, although its admission requires it since 2.3."""
+    name = runtimes.DATASET_INITIALIZER
+    job = runtimes.find_replicated_job(runtime, name)
+    container = runtimes.find_container(job, name) if job else None
+    if container is None or any(m.get("name") == INITIALIZER_VOLUME for m in container.get("volumeMounts") or ()):
+        return {}
+    mount = {"name": INITIALIZER_VOLUME, "mountPath": _WORKSPACE_PATH}
+    pod: dict[str, Any] = {"containers": [{"name": name, "volumeMounts": [mount]}]}
+    if INITIALIZER_VOLUME not in runtimes.list_volumes(runtime, job or {}):
+        pod["volumes"] = [{"name": INITIALIZER_VOLUME, "emptyDir": {}}]
+    return {name: pod}
+
+
+def _drop_unset(**fields: Any) -> dict[str, Any]:
+    """Return the fields that are not None; an empty `env` is dropped as well, other empty lists are kept."""
+    return {name: value for name, value in fields.items() if value is not None and not (name == "env" and not value)}

@@ -1,0 +1,44 @@
+"""Deletion of ended TrainJobs after their `DeleteAfter` time.
+
+A TrainJob has no `ttlSecondsAfterFinished`, so `submit` now and then, and `trainjob reap`, delete expired jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
+
+from trainer_core.backends.trainer_v2.parse import parse_job
+from trainer_core.k8s import labels, resources
+from trainer_core.k8s.client import ApiClient
+from trainer_core.k8s.errors import ForbiddenError
+from trainer_core.k8s.job_writer import JobWriter
+from trainer_core.k8s.parsing import RawObject
+
+__all__ = ["delete_expired", "select_expired"]
+
+
+def select_expired(raws: Sequence[RawObject], now: datetime) -> list[RawObject]:
+    """Return the jobs that ended longer ago than the seconds in their label. Pure."""
+    expired = []
+    for raw in raws:
+        job = parse_job(raw)
+        seconds, finished_at = job.labels.get(labels.DELETE_AFTER, ""), job.finished_at
+        if seconds.isdecimal() and finished_at is not None and finished_at + timedelta(seconds=int(seconds)) <= now:
+            expired.append(raw)
+    return expired
+
+
+def delete_expired(api: ApiClient, writer: JobWriter, namespace: str) -> list[str]:
+    """Delete expired jobs without waiting until they are gone; return their names."""
+    selector = f"{labels.MANAGED_BY}={labels.MANAGER},{labels.DELETE_AFTER}"
+    raws = api.list(resources.TRAINJOBS, label_selector=selector, namespace=namespace)
+    with suppress(ForbiddenError):  # Without initialize-only requests, no role for Jobs is needed.
+        raws += api.list(resources.JOBS, label_selector=selector, namespace=namespace)
+    names = []
+    for raw in select_expired(raws, datetime.now(timezone.utc)):
+        job = parse_job(raw)
+        if writer.request_deletion(job):
+            names.append(job.name)
+    return names

@@ -1,0 +1,87 @@
+"""Runtimes of the Training Operator backend: YAML files, because the Training Operator has no runtime resource.
+
+The files have the format of a ClusterTrainingRuntime, so that the same runtime works on Kubeflow Trainer. The packaged
+runtimes are `torch-distributed` and `python`; runtimes of the configured folder take precedence.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from trainer_core.errors import BackendUnavailableError, RuntimeNotFoundError
+from trainer_core.k8s import resources, runtimes
+
+__all__ = ["get_raw_runtime", "list_raw_runtimes"]
+
+_log = logging.getLogger(__name__)
+_PACKAGED_FOLDER = Path(__file__).parent / "runtimes"
+_KINDS = frozenset({resources.CLUSTER_TRAINING_RUNTIMES.kind, resources.TRAINING_RUNTIMES.kind})
+
+
+def get_raw_runtime(folder: Path | None, name: str, kind: str | None = None) -> dict[str, Any]:
+    """Return one runtime.
+
+    Args:
+        folder: Folder of further runtimes; None for the packaged ones only.
+        name: Name of the runtime.
+        kind: Its kind; None for any.
+
+    Raises:
+        RuntimeNotFoundError: There is no runtime of this name; the message lists the known ones.
+        BackendUnavailableError: The folder does not exist.
+    """
+    raws = list_raw_runtimes(folder)
+    for raw in raws:
+        if runtimes.get_name(raw) == name and kind in (None, raw["kind"]):
+            return raw
+    known = ", ".join(runtimes.get_name(raw) for raw in raws)
+    remedy = f"add {folder}/{name}.yaml" if folder else "set `runtimes` to a folder of YAML files"
+    raise RuntimeNotFoundError(
+        f"{kind or 'runtime'} {name!r} not found on the training-operator backend; available: {known}; {remedy}"
+    )
+
+
+def list_raw_runtimes(folder: Path | None) -> list[dict[str, Any]]:
+    """Return all runtimes, sorted by name. Files and documents that are not runtimes are skipped with a warning.
+
+    Args:
+        folder: Folder of further runtimes; None for the packaged ones only.
+
+    Raises:
+        BackendUnavailableError: The folder does not exist.
+    """
+    if folder is not None and not folder.is_dir():
+        raise BackendUnavailableError(f"runtimes: {folder} is not a folder; create it, or remove the setting")
+    raws: dict[str, dict[str, Any]] = {}
+    for parent in filter(None, (folder, _PACKAGED_FOLDER)):
+        for path in sorted(parent.glob("*.yaml")):
+            for raw in _read_runtimes(path):
+                raws.setdefault(runtimes.get_name(raw), raw)
+    return [raw for _, raw in sorted(raws.items())]
+
+
+def _read_runtimes(path: Path) -> list[dict[str, Any]]:
+    import yaml  # 20 ms, needed only where runtimes are read
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        documents = list(yaml.load_all(path.read_text(encoding="utf-8"), Loader=loader))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        _log.warning("runtimes of %s are skipped: %s", path, str(error).replace("\n", " "))
+        return []
+    return [raw for raw in documents if _is_runtime(path, raw)]
+
+
+def _is_runtime(path: Path, raw: Any) -> bool:
+    try:
+        if raw["kind"] not in _KINDS:
+            return False
+        if runtimes.find_trainer_container(raw) is None:
+            raise ValueError("it has no container 'node' in its trainer job")
+        runtimes.get_name(raw)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        _log.warning("a runtime of %s is skipped: %s: %s", path, type(error).__name__, error)
+        return False
+    return True

@@ -1,0 +1,113 @@
+"""Validation of a request against its runtime and the Training Operator, before anything is created. Pure.
+
+It refuses what the operator would reject, drop silently, or fail to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainer_core.backends.training_operator import runtime_patches
+from trainer_core.backends.training_operator.manifest import get_num_nodes
+from trainer_core.errors import InvalidRequestError, UnsupportedError
+from trainer_core.k8s import manifest_common, runtimes
+from trainer_core.request import TrainerRequest, TrainJobRequest
+from trainer_core.validation import RESERVED_TORCH_ENV, check_reserved_env
+
+__all__ = ["check_request"]
+
+_SCHEMES = ("hf", "s3")
+#: Why a scheme is not supported.
+_UNSUPPORTED_SCHEMES = {
+    "cache": "the data cache is a feature of Kubeflow Trainer",
+    "file": "a cluster cannot read files of this machine",
+}
+#: Policies of a runtime that a PyTorchJob can express; None for plain processes.
+_POLICIES = ("torch", None)
+
+
+def check_request(request: TrainJobRequest, runtime: Mapping[str, Any]) -> None:
+    """Check a request for what a PyTorchJob cannot express.
+
+    Args:
+        request: The request, with a name.
+        runtime: Its raw runtime.
+
+    Raises:
+        UnsupportedError: A PyTorchJob or the runtime does not support the request.
+        InvalidRequestError: A value is reserved or invalid.
+    """
+    manifest_common.check_reserved_metadata(request)
+    if request.workspace is not None:
+        raise UnsupportedError("workspace is supported only by `initialize`; remove it")
+    policy = runtimes.get_ml_policy(runtime)
+    if policy not in _POLICIES:
+        raise UnsupportedError(
+            f"runtime {runtimes.get_name(runtime)!r} has the policy {policy}, and a PyTorchJob supports only torch and "
+            "plain processes; use a torch runtime, or the kubernetes backend"
+        )
+    _check_trainer(request.trainer, runtime)
+    _check_env(request)
+    _check_sources(request)
+    _check_elastic_policy(request, runtime)
+    runtime_patches.list_pod_patches(request.patches, runtime)
+
+
+def _check_trainer(trainer: TrainerRequest | None, runtime: Mapping[str, Any]) -> None:
+    name = runtimes.get_name(runtime)
+    if trainer is None:
+        if not (runtimes.find_trainer_container(runtime) or {}).get("command"):
+            raise UnsupportedError(
+                f"the request has nothing to run: it has no trainer, and runtime {name!r} has no command; set a trainer"
+            )
+        return
+    if trainer.kind == "builtin" or runtimes.get_framework(runtime) == "torchtune":
+        raise UnsupportedError(
+            "BuiltinTrainer is not supported by the training-operator backend: torchtune recipes need Trainer; use the "
+            "kubernetes backend, or a CustomTrainerContainer that runs `tune run`"
+        )
+    if (trainer.num_proc_per_node or 1) > 1 and runtimes.get_ml_policy(runtime) != "torch":
+        raise UnsupportedError(
+            f"num_proc_per_node={trainer.num_proc_per_node}: runtime {name!r} always starts 1 process on each node; "
+            "remove it, or use a torch runtime"
+        )
+
+
+def _check_env(request: TrainJobRequest) -> None:
+    names = {
+        "trainer.env": manifest_common.build_trainer_env(request),
+        "distributed.env": [entry.get("name", "") for entry in request.distributed.env] if request.distributed else (),
+    }
+    for field, field_names in names.items():
+        check_reserved_env(field, field_names, RESERVED_TORCH_ENV.fullmatch, "the Training Operator")
+
+
+def _check_sources(request: TrainJobRequest) -> None:
+    for role, source in request.initializer_sources():
+        scheme = source.storage_uri.partition("://")[0]
+        if source.storage_uri.startswith(manifest_common.PVC_SCHEME):
+            manifest_common.check_pvc_uri(role, source.storage_uri)
+        elif scheme not in _SCHEMES:
+            supported = ", ".join(f"{name}://" for name in (*_SCHEMES, "pvc"))
+            reason = f": {_UNSUPPORTED_SCHEMES[scheme]}" if scheme in _UNSUPPORTED_SCHEMES else ""
+            raise UnsupportedError(
+                f"initializer.{role}: {scheme}:// is not supported on a cluster{reason}; use one of {supported}"
+            )
+
+
+def _check_elastic_policy(request: TrainJobRequest, runtime: Mapping[str, Any]) -> None:
+    policy = request.pytorch_job.elastic_policy if request.pytorch_job else {}
+    if not policy:
+        return
+    if runtimes.get_ml_policy(runtime) != "torch":
+        raise UnsupportedError(
+            f"elastic_policy: runtime {runtimes.get_name(runtime)!r} does not start torchrun, which elastic training "
+            "requires; use a torch runtime"
+        )
+    nodes = get_num_nodes(request, runtime)
+    minimum, maximum = policy.get("minReplicas", nodes), policy.get("maxReplicas", nodes)
+    if not minimum <= nodes <= maximum:
+        raise InvalidRequestError(
+            f"num_nodes={nodes} must be between minReplicas={minimum} and maxReplicas={maximum} of elastic_policy"
+        )

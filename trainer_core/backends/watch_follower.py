@@ -1,0 +1,200 @@
+"""Follower of a Kubernetes job by the watch that all waiting code in this process shares."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from trainer_core.backends.follower import Follower
+from trainer_core.errors import BackendUnavailableError
+from trainer_core.jobs import CREATED, FAILED, RUNNING, Observation, TrainJob, TrainJobRef
+from trainer_core.k8s import informer, job_status
+from trainer_core.k8s.connection import Connection
+from trainer_core.k8s.errors import ForbiddenError
+from trainer_core.k8s.informer import JobSnapshot, Subscription, WatchTarget
+from trainer_core.k8s.job_adapter import WorkloadAdapter
+from trainer_core.k8s.job_reader import JobReader
+from trainer_core.k8s.job_state import JobState
+from trainer_core.k8s.pod_state import PodState
+from trainer_core.logs import MAX_LOG_LINES, LogChunk
+
+__all__ = ["WatchFollower"]
+
+#: Seconds to wait for the informer's first list before the job is read directly.
+_FIRST_LIST_SECONDS = 15.0
+#: Seconds between reads of a job that the informer does not have.
+_UNCACHED_READ_SECONDS = 2.0
+#: Seconds without a change after which a job is read directly, by its status. Guards against a lost event.
+_STATUS_CHECK_SECONDS = {CREATED: 60.0, RUNNING: 900.0}
+#: Seconds without pods after which the events of a job are read, for the reason.
+_NO_PODS_SECONDS = 10.0
+
+
+class WatchFollower(Follower):
+    """Observes a job when its watch reports a change. Reads events and logs only where they explain a failure.
+
+    Args:
+        reader: Reads jobs.
+        connection: The API server and the namespace of the job.
+        adapter: How the jobs are stored.
+        ref: The job.
+    """
+
+    supports_watch: ClassVar[bool] = True
+
+    def __init__(self, reader: JobReader, connection: Connection, adapter: WorkloadAdapter, ref: TrainJobRef) -> None:
+        self._reader = reader
+        self._connection = connection
+        self._adapter = adapter
+        self._ref = ref
+        self._resource = adapter.primary_resource
+        self._subscription = self._subscribe()
+        self._is_first = True
+        self._last_status_check = time.monotonic()
+        self._status_check_due = False
+        self._job: JobState | None = None
+        # Includes deleted pods of a failed job: a crash loop's pods are deleted just when the job counts as failed.
+        self._pods: dict[str, PodState] = {}
+        # The last cached observation that needed an explanation, and the explained one.
+        self._explained: tuple[Observation, Observation] | None = None
+
+    def next_observation(self, timeout: float) -> Observation:
+        """See `Follower.next_observation`."""
+        self._subscription.wait(self._limit_timeout(timeout))
+        cached = self._observe_cache(self._subscription.snapshot())
+        if cached is None:
+            return self._read_uncached()
+        return self._reuse(cached) or self._explain(cached)
+
+    async def next_observation_async(self, timeout: float) -> Observation:
+        """See `Follower.next_observation_async`."""
+        await self._subscription.wait_async(self._limit_timeout(timeout))
+        snapshot = self._subscription.snapshot()
+        cached = self._observe_cache(snapshot)
+        if cached is None and snapshot is None:
+            return await self._read_before_first_list()
+        if cached is None:
+            return await asyncio.to_thread(self._read_uncached)
+        observation = self._reuse(cached)
+        # Most changes need no explanation, and so no thread.
+        return observation if observation is not None else await asyncio.to_thread(self._explain, cached)
+
+    def get_job(self) -> TrainJob:
+        """See `Follower.get_job`."""
+        if self._job is None:
+            return self._reader.get_train_job(self._ref)
+        return self._reader.build_train_job(self._job, self._select_pods(self._job))
+
+    def tail(self, cursor: Mapping[str, Any], job_ended: bool = False, max_lines: int = MAX_LOG_LINES) -> LogChunk:
+        """See `Follower.tail`."""
+        if self._job is None:
+            job = self._adapter.parse_job(self._reader.get_object_by_ref(self._ref))
+            return self._reader.read_log_chunk(job, self._reader.list_pods(job), cursor, job_ended, max_lines)
+        return self._reader.read_log_chunk(self._job, self._select_pods(self._job), cursor, job_ended, max_lines)
+
+    def close(self) -> None:
+        """End the subscription."""
+        self._subscription.close()
+
+    def _subscribe(self) -> Subscription:
+        label = self._adapter.pod_labels[self._resource]
+        target = WatchTarget(self._resource, label, self._adapter.parse_job, self._adapter.parse_pod)
+        return informer.subscribe(self._connection, target, self._ref.name, self._ref.uid)
+
+    def _limit_timeout(self, timeout: float) -> float:
+        if self._is_first:
+            self._is_first = False
+            return _FIRST_LIST_SECONDS
+        if self._job is None:
+            return min(timeout, _UNCACHED_READ_SECONDS)
+        if self._pods or not job_status.needs_events(self._job):
+            return timeout
+        # Random, because thousands of jobs may wait for the same quota.
+        return min(timeout, random.uniform(_NO_PODS_SECONDS / 2, _NO_PODS_SECONDS))  # noqa: S311 -- no secret
+
+    def _observe_cache(self, snapshot: JobSnapshot | None) -> Observation | None:
+        """Return what the cached job and pods show; None if the cache does not have the job.
+
+        Then the job has been deleted, or has another resource (an initialize-only job), or RBAC denies the watch. Only
+        reading it can tell.
+
+        Raises:
+            TrainerError: The watch fails.
+        """
+        if snapshot is None or isinstance(snapshot.error, ForbiddenError):
+            return None
+        if snapshot.error is not None:
+            raise snapshot.error
+        if snapshot.job is None:
+            return None
+        job: JobState = snapshot.job
+        self._job = job
+        pods = {pod.name: pod for pod in job.select_pods(snapshot.pods or ())}
+        status = job_status.get_status(job, list(pods.values()))
+        self._pods = {**self._pods, **pods} if status == FAILED else pods or self._pods
+        return job_status.build_observation(job, self._select_pods(job), ref=self._ref)
+
+    def _select_pods(self, job: JobState) -> Sequence[PodState]:
+        return job.select_pods(self._pods.values())
+
+    def _reuse(self, cached: Observation) -> Observation | None:
+        """Return an observation without a request: the last explained one, or the cached one if it is complete.
+
+        None if events or logs must be read, or if a status check is due.
+        """
+        has_failure = bool(cached.outcome or cached.pending_failure)
+        if self._explained is not None and self._explained[0] == cached and has_failure:
+            return self._explained[1]
+        silence = time.monotonic() - self._last_status_check
+        if silence >= _STATUS_CHECK_SECONDS.get(cached.status, math.inf) and self._reader.claim_status_check(
+            time.monotonic()
+        ):
+            self._status_check_due = True
+            return None
+        if has_failure or (self._job and job_status.needs_events(self._job, self._select_pods(self._job))):
+            return None
+        return cached
+
+    def _explain(self, cached: Observation) -> Observation:
+        """Read what the cache does not have: events, logs, and the job itself if a status check is due."""
+        if self._job is None:
+            return cached
+        check_due, self._status_check_due = self._status_check_due, False
+        if check_due and not cached.pending_failure:
+            self._last_status_check = time.monotonic()
+            return self._reader.observe(self._ref)
+        if cached.outcome:
+            # The event of the job may arrive before those of its pods.
+            self._pods.update({pod.name: pod for pod in self._reader.list_pods(self._job)})
+        observation = self._reader.observe_state(self._job, self._select_pods(self._job), self._ref)
+        self._explained = (cached, observation)
+        return observation
+
+    def _read_uncached(self) -> Observation:
+        """Read a job that the cache does not have. If it has another resource, watch that from now on."""
+        raw = self._reader.get_object_by_ref(self._ref)
+        resource = self._adapter.get_resource(self._adapter.parse_job(raw))
+        if resource != self._resource and resource not in self._adapter.shared_resources:
+            self._subscription.close()
+            self._resource = resource
+            self._subscription = self._subscribe()
+        return self._reader.observe_object(raw, self._ref)
+
+    async def _read_before_first_list(self) -> Observation:
+        """Read the job while the informer's first list is under way. Thousands of followers share a few reads.
+
+        Raises:
+            BackendUnavailableError: Other followers use all reads: the server is busy enough.
+        """
+        if not self._reader.early_reads.acquire(blocking=False):
+            raise BackendUnavailableError(
+                f"TrainJob {self._ref.name!r} is not known yet: listing the jobs of its namespace takes long; retry"
+            )
+        try:
+            return await asyncio.to_thread(self._reader.observe, self._ref)
+        finally:
+            self._reader.early_reads.release()

@@ -1,0 +1,55 @@
+"""Exit codes of the command."""
+
+from __future__ import annotations
+
+from trainer_core.errors import (
+    BackendUnavailableError,
+    ConflictError,
+    JobEndedError,
+    JobFailedError,
+    JobNotFoundError,
+    RuntimeNotFoundError,
+    WaitTimeoutError,
+)
+
+__all__ = [
+    "BAD_INPUT",
+    "CONFLICT",
+    "FAILED",
+    "HELP",
+    "INTERRUPTED",
+    "NOT_FOUND",
+    "OK",
+    "TIMED_OUT",
+    "UNAVAILABLE",
+    "get_exit_code",
+]
+
+OK = 0
+FAILED = 1
+BAD_INPUT = 2
+NOT_FOUND = 3
+CONFLICT = 4
+TIMED_OUT = 5
+UNAVAILABLE = 6
+INTERRUPTED = 130
+
+_CODES: dict[type[Exception], int] = {
+    JobFailedError: FAILED,
+    JobEndedError: FAILED,
+    JobNotFoundError: NOT_FOUND,
+    RuntimeNotFoundError: NOT_FOUND,
+    ConflictError: CONFLICT,
+    WaitTimeoutError: TIMED_OUT,
+    BackendUnavailableError: UNAVAILABLE,
+}
+
+HELP = (
+    "Exit codes: 0 success, 1 the TrainJob failed, 2 invalid input, 3 TrainJob or runtime not found, 4 name conflict, "
+    "5 timeout of a wait, 6 backend unavailable, 130 interrupted."
+)
+
+
+def get_exit_code(error: Exception) -> int:
+    """Return the exit code of an error; `BAD_INPUT` if the error has no exit code."""
+    return next((code for kind, code in _CODES.items() if isinstance(error, kind)), BAD_INPUT)

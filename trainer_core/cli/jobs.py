@@ -1,0 +1,201 @@
+"""Subcommands for existing TrainJobs: list, get, wait, logs, events, suspend, resume, cancel, delete, reap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
+
+import typer
+
+from trainer_core.cli import exit_codes
+from trainer_core.cli.output import OutputFormat, OutputOption, format_time, print_json, print_table
+from trainer_core.cli.submit import wait_and_print
+from trainer_core.client import TrainerClient
+from trainer_core.config import ClusterConfig
+from trainer_core.errors import InvalidRequestError
+from trainer_core.jobs import TrainJobRef
+from trainer_core.k8s import kfp_runs
+from trainer_core.logs import merge_streams
+
+__all__ = ["register"]
+
+NameArgument = Annotated[str, typer.Argument(help="Name of the TrainJob.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the subcommands."""
+    for name, command in _COMMANDS.items():
+        app.command(name, epilog=exit_codes.HELP)(command)
+
+
+def list_jobs(context: typer.Context, output: OutputOption = OutputFormat.TABLE) -> None:
+    """List the TrainJobs, newest first."""
+    jobs = _get_client(context).list_jobs()
+    if output is OutputFormat.JSON:
+        print_json([job.to_dict() for job in jobs])
+        return
+    rows = [
+        (job.name, job.status, job.runtime.name, job.num_nodes, format_time(job.creation_timestamp), job.reason)
+        for job in jobs
+    ]
+    print_table(("NAME", "STATUS", "RUNTIME", "NODES", "CREATED", "REASON"), rows)
+
+
+def get(context: typer.Context, name: NameArgument, output: OutputOption = OutputFormat.TABLE) -> None:
+    """Show a TrainJob, its steps and its result."""
+    client = _get_client(context)
+    job = client.get_job(name)
+    outcome = client.observe(name).outcome
+    if output is OutputFormat.JSON:
+        print_json({**job.to_dict(), "outcome": outcome.to_dict() if outcome else None})
+        return
+    row = (job.name, job.status, job.runtime.name, format_time(job.creation_timestamp), job.reason)
+    print_table(("NAME", "STATUS", "RUNTIME", "CREATED", "REASON"), [row])
+    print()
+    steps = [
+        (step.name, step.status, step.exit_code, format_time(step.started), format_time(step.finished))
+        for step in job.steps
+    ]
+    print_table(("STEP", "STATUS", "EXIT CODE", "STARTED", "FINISHED"), steps)
+    if outcome is not None and outcome.succeeded:
+        print(f"\nresult: {outcome.result}")
+
+
+def wait(
+    context: typer.Context,
+    name: NameArgument,
+    timeout: Annotated[
+        float | None, typer.Option(min=0, help="Maximum time to wait, in seconds; default: no limit.")
+    ] = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> int:
+    """Wait until a TrainJob has ended; print its progress and its result."""
+    client = _get_client(context)
+    return wait_and_print(client, client.get_job_ref(name), timeout, output)
+
+
+def logs(
+    context: typer.Context,
+    name: NameArgument,
+    step: Annotated[
+        str, typer.Option("--step", "-s", help="Name of the step, such as node-0 or dataset-initializer.")
+    ] = "node-0",
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Follow the log until the TrainJob has ended.")
+    ] = False,
+    all_steps: Annotated[
+        bool, typer.Option("--all", "-a", help="Print the logs of all steps, each line with the name of its step.")
+    ] = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Print the log of one step or of all steps."""
+    client = _get_client(context)
+    steps = [each.name for each in client.get_job(name).steps] if all_steps else [step]
+    for source, line in _read_logs(client, name, steps, follow):
+        if output is OutputFormat.JSON:
+            print_json({"step": source, "line": line})
+        else:
+            print(f"[{source}] {line}" if all_steps else line, flush=follow)
+
+
+def events(context: typer.Context, name: NameArgument, output: OutputOption = OutputFormat.TABLE) -> None:
+    """List the events of a TrainJob."""
+    job_events = _get_client(context).get_job_events(name)
+    if output is OutputFormat.JSON:
+        print_json([event.to_dict() for event in job_events])
+        return
+    print_table(
+        ("TIME", "REASON", "OBJECT", "MESSAGE"),
+        [
+            (format_time(event.event_time), event.reason, event.involved_object_name, event.message)
+            for event in job_events
+        ],
+    )
+
+
+def suspend(context: typer.Context, name: NameArgument) -> None:
+    """Stop the processes of a TrainJob but keep the TrainJob, to resume it later."""
+    _get_client(context).suspend(name)
+
+
+def resume(context: typer.Context, name: NameArgument) -> None:
+    """Start a suspended TrainJob again, from its beginning."""
+    _get_client(context).resume(name)
+
+
+def cancel(context: typer.Context, name: NameArgument) -> None:
+    """Stop a TrainJob permanently; its logs are kept."""
+    client = _get_client(context)
+    client.cancel(client.get_job_ref(name))  # get_job_ref raises an error if the TrainJob does not exist.
+
+
+def reap(
+    context: typer.Context,
+    runs_in: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMESPACE",
+            help="Also delete TrainJobs of KFP runs that were deleted or terminated, according to the Workflows of "
+            "NAMESPACE.",
+        ),
+    ] = None,
+    alive: Annotated[
+        list[str] | None,
+        typer.Option(metavar="RUN", help="Also delete TrainJobs of KFP runs other than this one; repeatable."),
+    ] = None,
+) -> None:
+    """Delete TrainJobs whose retention time (option DeleteAfter) is over; print their names."""
+    client = _get_client(context)
+    for name in client.reap():
+        print(name)
+    if runs_in is None and not alive:
+        return
+    # List the jobs first: a run that starts after the list of runs has no job in the list of jobs.
+    jobs = client.list_jobs()
+    for job in kfp_runs.find_orphaned_jobs(jobs, _list_runs(context, runs_in, alive)):
+        # Delete by uid: the name may belong to another job by now.
+        client.delete_job(TrainJobRef(client.config.backend, str(job.namespace), job.name, str(job.uid)))
+        print(job.name)
+
+
+def _list_runs(context: typer.Context, namespace: str | None, alive: list[str] | None) -> kfp_runs.PipelineRuns:
+    if namespace is None:
+        return kfp_runs.PipelineRuns(alive or ())
+    if alive:
+        raise InvalidRequestError("--runs-in and --alive cannot be used together; use one of them")
+    config = context.obj.config
+    if not isinstance(config, ClusterConfig):
+        raise InvalidRequestError(f"--runs-in: the {config.backend} backend has no Workflows; use --alive")
+    return kfp_runs.list_pipeline_runs(config, namespace)
+
+
+def delete(context: typer.Context, name: NameArgument) -> None:
+    """Delete a TrainJob with its logs and files. Succeeds if the TrainJob does not exist."""
+    _get_client(context).delete_job(name)
+
+
+def _get_client(context: typer.Context) -> TrainerClient:
+    client: TrainerClient = context.obj.client
+    return client
+
+
+def _read_logs(client: TrainerClient, name: str, steps: list[str], follow: bool) -> Iterator[tuple[str, str]]:
+    """Yield step and line: interleaved when logs are followed, otherwise step after step."""
+    streams = {step: client.get_job_logs(name, step, follow) for step in steps}
+    if follow and len(streams) > 1:
+        return merge_streams(streams)
+    return ((step, line) for step, lines in streams.items() for line in lines)
+
+
+_COMMANDS: dict[str, Callable[..., Any]] = {
+    "list": list_jobs,
+    "get": get,
+    "wait": wait,
+    "logs": logs,
+    "events": events,
+    "suspend": suspend,
+    "resume": resume,
+    "cancel": cancel,
+    "delete": delete,
+    "reap": reap,
+}

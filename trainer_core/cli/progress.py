@@ -1,0 +1,61 @@
+"""Progress of a wait on standard error: a bar on a terminal, lines everywhere else."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from trainer_core.client import TrainerClient
+from trainer_core.jobs import Observation, Outcome, TrainJobRef
+
+__all__ = ["wait_with_progress"]
+
+
+def wait_with_progress(client: TrainerClient, ref: TrainJobRef, timeout: float | None) -> Outcome:
+    """Wait until a TrainJob has ended, and print its progress to standard error.
+
+    Args:
+        client: Client of the job's backend.
+        ref: The job.
+        timeout: Seconds; None for no limit.
+
+    Raises:
+        WaitTimeoutError: The job has not ended after the timeout.
+    """
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        return client.wait(ref, timeout, _LinePrinter(console, ref.name).print_if_changed)
+    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[metrics]}")
+    with Progress(*columns, TimeElapsedColumn(), console=console) as bar:
+        task = bar.add_task(ref.name, total=None, metrics="")
+
+        def update_bar(observation: Observation) -> None:
+            progress = observation.progress
+            bar.update(task, description=f"{ref.name} {observation.status}")
+            if progress is not None:
+                metrics = _format_metrics(observation)
+                bar.update(task, completed=progress.step or 0, total=progress.total, metrics=metrics)
+
+        return client.wait(ref, timeout, update_bar)
+
+
+class _LinePrinter:
+    """Prints a line when the status changes or the progress passes a multiple of 10 %."""
+
+    def __init__(self, console: Console, name: str) -> None:
+        self._console = console
+        self._name = name
+        self._last = ""
+
+    def print_if_changed(self, observation: Observation) -> None:
+        percentage = observation.progress.percentage if observation.progress else None
+        line = observation.status if percentage is None else f"{observation.status} {percentage // 10 * 10}%"
+        if line != self._last:
+            self._last = line
+            text = f"{self._name} {line} {_format_metrics(observation)}".rstrip()
+            self._console.print(text, soft_wrap=True, highlight=False)
+
+
+def _format_metrics(observation: Observation) -> str:
+    metrics = observation.progress.metrics if observation.progress else {}
+    return " ".join(f"{name}={value:.4g}" for name, value in metrics.items())

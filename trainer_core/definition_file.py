@@ -1,0 +1,170 @@
+"""Definition files: a TrainJob in YAML or JSON, as `trainjob submit --file` and the KFP components read it.
+
+A definition has either the fields of the trainer and the initializer, or it is a request as `TrainJobRequest.to_json`
+writes it, which has a ``version``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from trainer_core.errors import InvalidRequestError
+from trainer_core.initializers import initializer_from_dict
+from trainer_core.options import ActiveDeadlineSeconds, Annotations, Labels, Name, Suspend
+from trainer_core.request import TrainJobRequest
+from trainer_core.request_builder import parse_options
+
+if TYPE_CHECKING:
+    from trainer_core.client import TrainerClient
+
+__all__ = ["build_definition_request", "collect_options", "import_function", "read_definition", "read_yaml_documents"]
+
+#: Keys that are short for an option.
+_OPTION_KEYS = {
+    "name": Name,
+    "labels": Labels,
+    "annotations": Annotations,
+    "active_deadline_seconds": ActiveDeadlineSeconds,
+}
+_KNOWN = ("name", "runtime", "trainer", "initializer", "options", *list(_OPTION_KEYS)[1:], "suspend")
+
+
+def read_definition(path: str) -> dict[str, Any]:
+    """Read a definition from a file.
+
+    Args:
+        path: Path of the file; ``-`` for standard input.
+
+    Raises:
+        InvalidRequestError: The file cannot be read, or does not hold one mapping.
+    """
+    documents = read_yaml_documents(path)
+    if len(documents) != 1 or not isinstance(documents[0], dict):
+        got = f"{len(documents)} documents" if len(documents) != 1 else type(documents[0]).__name__
+        raise InvalidRequestError(f"{path} must hold one mapping with trainer: and runtime:, got {got}")
+    return documents[0]
+
+
+def build_definition_request(client: TrainerClient, data: Mapping[str, Any]) -> TrainJobRequest:
+    """Build the request of a definition.
+
+    Args:
+        client: Client of the backend that the request is for.
+        data: The definition.
+
+    Raises:
+        ValueError: A key is unknown, or a value is invalid.
+    """
+    if "version" in data:
+        return TrainJobRequest.parse(data)
+    unknown = sorted(str(key) for key in data if key not in _KNOWN)
+    if unknown:
+        raise InvalidRequestError(f"definition has the unknown key {', '.join(unknown)}; known are {', '.join(_KNOWN)}")
+    initializer = data.get("initializer")
+    return client.build_request(
+        runtime=data.get("runtime"),
+        trainer=_read_trainer(data["trainer"]) if data.get("trainer") is not None else None,
+        initializer=initializer_from_dict(initializer) if initializer else None,
+        options=collect_options(data),
+    )
+
+
+def collect_options(data: Mapping[str, Any]) -> list[Any]:
+    """Return the options of a definition: those under ``options``, and those of the keys that are short for one.
+
+    Args:
+        data: The definition.
+
+    Raises:
+        ValueError: An option is unknown, or a value is invalid.
+    """
+    if not isinstance(data.get("suspend") or False, bool):
+        # A text such as "no" would be true.
+        raise InvalidRequestError(f"suspend must be true or false, got {data['suspend']!r}")
+    short = [option(data[key]) for key, option in _OPTION_KEYS.items() if data.get(key) is not None]
+    return [*short, *([Suspend()] if data.get("suspend") else []), *parse_options(data.get("options"))]
+
+
+def import_function(reference: str) -> Any:
+    """Import a function. The working directory comes first in the search path, as for ``python -m``.
+
+    Args:
+        reference: The function as ``module:function``.
+
+    Raises:
+        InvalidRequestError: The function cannot be imported.
+    """
+    module_name, _, path = reference.partition(":")
+    if not module_name or module_name.startswith(".") or not path:
+        raise InvalidRequestError(f"{reference!r} must be module:function, such as train:main for main() in train.py")
+    value = _import_module(module_name, reference)
+    for name in path.split("."):
+        try:
+            value = getattr(value, name)
+        except AttributeError as error:
+            functions = [each for each, _ in inspect.getmembers(value, inspect.isfunction)]
+            raise InvalidRequestError(
+                f"{reference!r} cannot be imported: {error}; it has the functions {', '.join(functions) or '(none)'}"
+            ) from error
+    return value
+
+
+def read_yaml_documents(path: str) -> list[Any]:
+    """Return the documents of a YAML file, without empty ones.
+
+    Args:
+        path: Path of the file; ``-`` for standard input.
+
+    Raises:
+        InvalidRequestError: The file cannot be read, or is not YAML.
+    """
+    try:
+        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+        return [document for document in yaml.safe_load_all(text) if document is not None]
+    except FileNotFoundError as error:
+        raise InvalidRequestError(
+            f"{path} cannot be read: {Path(path).absolute()} does not exist; give the path of a YAML file, or - for "
+            "standard input"
+        ) from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InvalidRequestError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+
+
+def _import_module(module: str, reference: str) -> Any:
+    folder = str(Path.cwd())
+    sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise InvalidRequestError(
+            f"{reference!r} cannot be imported from {folder}: {error}; {_suggest(module, error.name or '')}"
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise InvalidRequestError(
+            f"{reference!r} cannot be imported from {folder}: {type(error).__name__}: {error}"
+        ) from error
+    finally:
+        with suppress(ValueError):  # The module may have changed the search path.
+            sys.path.remove(folder)
+
+
+def _suggest(wanted: str, missing: str) -> str:
+    if wanted == missing or wanted.startswith(f"{missing}."):
+        return f"change to the folder that contains {missing}, or install it"
+    return f"install {missing}, or import it inside the function"
+
+
+def _read_trainer(data: Any) -> Any:
+    """Import the function that a definition names, to package its source, unless it asks for a reference."""
+    if not isinstance(data, Mapping):
+        raise InvalidRequestError(f"trainer must be a mapping with func:, image: or config:, got {type(data).__name__}")
+    needs_import = isinstance(data.get("func"), str) and data.get("packaging", "source") != "reference"
+    return {**data, "func": import_function(data["func"])} if needs_import else data

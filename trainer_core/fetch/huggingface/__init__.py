@@ -1,0 +1,1 @@
+"""``hf://``: models and datasets of the HuggingFace Hub."""

@@ -1,0 +1,48 @@
+"""Runs one function on many items in threads and stops after the first failure."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+__all__ = ["run_parallel"]
+
+_Item = TypeVar("_Item")
+
+
+def run_parallel(function: Callable[[_Item], object], items: Iterable[_Item], workers: int) -> None:
+    """Call a function once for each item.
+
+    Args:
+        function: The function to call.
+        items: The items; read while the calls run.
+        workers: Number of threads.
+
+    Raises:
+        Exception: The exception of the first call that failed. Calls that are running complete; no further call starts.
+    """
+    iterator, lock, failed = iter(items), threading.Lock(), threading.Event()
+
+    def next_items() -> Iterator[_Item]:
+        while not failed.is_set():
+            with lock:
+                item = next(iterator, iterator)
+            if item is iterator:
+                return
+            yield item  # type: ignore[misc]  # never the iterator, which marks the end
+
+    def worker() -> None:
+        try:
+            for item in next_items():
+                function(item)
+        except BaseException:
+            failed.set()
+            raise
+
+    with ThreadPoolExecutor(workers, thread_name_prefix="fetch") as pool:
+        futures = [pool.submit(worker) for _ in range(workers)]
+    errors = [error for future in futures if (error := future.exception())]
+    if errors:
+        raise errors[0]

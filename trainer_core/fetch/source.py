@@ -1,0 +1,196 @@
+"""Interface of a source: it lists its files as a snapshot and fetches the files of a snapshot into a folder."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import stat
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+__all__ = [
+    "FetchError",
+    "FetchProgress",
+    "NoProgress",
+    "Snapshot",
+    "Source",
+    "SourceFile",
+    "is_complete",
+    "is_ignored",
+    "list_incomplete",
+    "mark_complete",
+]
+
+_DIGEST_LENGTH = 32
+_WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
+_READABLE = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
+
+
+class FetchError(Exception):
+    """A source cannot be fetched. The message is one line: subject, problem, remedy; it contains no secrets.
+
+    Args:
+        message: The message.
+        retryable: Whether a retry without a change can succeed.
+    """
+
+    def __init__(self, message: str, retryable: bool = False) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file of a source.
+
+    Attributes:
+        path: Path inside the folder: relative, with ``/``, without ``..``.
+        size: Bytes.
+        tag: Differs if the content differs: an ETag, a blob id or a modification time.
+
+    Raises:
+        FetchError: The path leads out of the folder, or is not valid on a file system.
+    """
+
+    path: str
+    size: int
+    tag: str = ""
+
+    def __post_init__(self) -> None:
+        parts = self.path.split("/")
+        if not all(parts) or {".", ".."} & set(parts) or "\0" in self.path or "\\" in self.path:
+            raise FetchError(f"{self.path!r} is not a path inside a folder; rename the file in the source")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The files of a source at one moment.
+
+    Attributes:
+        identity: The URI with its revision, and everything else that selects the content.
+        files: The files to fetch, without ignored ones.
+
+    Raises:
+        FetchError: A path occurs twice, or is both a file and a folder.
+    """
+
+    identity: str
+    files: tuple[SourceFile, ...]
+
+    def __post_init__(self) -> None:
+        paths = {file.path for file in self.files}
+        if len(paths) != len(self.files):
+            raise FetchError(f"{self.identity} lists a path twice; rename one of the files in the source")
+        clash = next((str(up) for path in paths for up in PurePosixPath(path).parents if str(up) in paths), None)
+        if clash is not None:
+            raise FetchError(f"{clash!r} is both a file and a folder; rename one of them in the source")
+
+    @cached_property
+    def digest(self) -> str:
+        """Hash of the content: differs if a path, a size or a tag differs."""
+        digest = hashlib.sha256(self.identity.encode("utf-8", "surrogateescape"))
+        for file in sorted(self.files, key=lambda file: file.path):
+            digest.update(f"\0{file.path}\0{file.size}\0{file.tag}".encode("utf-8", "surrogateescape"))
+        return digest.hexdigest()[:_DIGEST_LENGTH]
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
+
+
+class FetchProgress(Protocol):
+    """Receives the progress of a fetch. `advance` may be called from several threads at once."""
+
+    def begin(self, size: int, files: int) -> None:
+        """Start the fetch.
+
+        Args:
+            size: Bytes of all files, including those in place already, which `advance` reports, too.
+            files: Number of all files.
+        """
+
+    def advance(self, size: int, files: int = 0) -> None:
+        """Add to the bytes in place and to the complete files.
+
+        Args:
+            size: Bytes; negative if bytes are fetched again.
+            files: Number of files.
+        """
+
+    def end(self) -> None:
+        """End the fetch: all files are in place, or it has failed."""
+
+
+class NoProgress:
+    """Ignores progress."""
+
+    def begin(self, size: int, files: int) -> None:
+        """Do nothing."""
+
+    def advance(self, size: int, files: int = 0) -> None:
+        """Do nothing."""
+
+    def end(self) -> None:
+        """Do nothing."""
+
+
+class Source(ABC):
+    """Files that a URI names."""
+
+    #: Whether fetched files take disk space; False for symbolic links.
+    needs_disk_space = True
+
+    @abstractmethod
+    def list_files(self) -> Snapshot:
+        """Return the files that the source has now.
+
+        Raises:
+            FetchError: The source does not exist or cannot be read.
+        """
+
+    @abstractmethod
+    def fetch_files(self, folder: Path, snapshot: Snapshot, progress: FetchProgress) -> None:
+        """Fetch the files of a snapshot that are missing in a folder, and verify them.
+
+        The folder may hold files of an earlier call that was killed: files that are complete (`is_complete`) are not
+        fetched again, and partial downloads are resumed where that is possible. No other process writes to the folder
+        meanwhile. On return the folder has all files of the snapshot and no others.
+
+        Args:
+            folder: An existing folder.
+            snapshot: Return value of `list_files`.
+            progress: Receives all bytes and files, including those in place already.
+
+        Raises:
+            FetchError: A file cannot be read, or has changed since it was listed.
+        """
+
+
+def is_ignored(path: str, patterns: Iterable[str], *others: str) -> bool:
+    """Return whether a pattern matches the path inside the source, the file name, or one of the other names."""
+    names = (path, path.rpartition("/")[2], *others)
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns for name in names)
+
+
+def mark_complete(path: Path) -> None:
+    """Mark a file as complete and verified, by removing the permission to write to it."""
+    path.chmod(path.stat().st_mode & _READABLE)
+
+
+def is_complete(path: Path, size: int) -> bool:
+    """Return whether a file is marked as complete and has the given size."""
+    try:
+        state = path.stat()
+    except OSError:
+        return False
+    return stat.S_ISREG(state.st_mode) and state.st_size == size and not state.st_mode & _WRITABLE
+
+
+def list_incomplete(folder: Path, files: Sequence[SourceFile]) -> list[SourceFile]:
+    """Return the files that are not complete in a folder."""
+    return [file for file in files if not is_complete(folder / file.path, file.size)]

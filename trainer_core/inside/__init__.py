@@ -1,1 +1,0 @@
-"""What runs in the training process; standard library only, because nothing else is installed there."""

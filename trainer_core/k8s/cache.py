@@ -1,0 +1,170 @@
+"""Cache of jobs and their pods, built from lists and watch events in the order of their resourceVersion. Pure.
+
+A list and a watch of the same objects can overtake each other: a new subscriber's job is listed while the watch runs.
+The cache drops every event and list item that is older than what it holds. So no job goes back in time, no deleted pod
+reappears, and no deletion is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainer_core.k8s.parsing import RawObject
+from trainer_core.k8s.resources import ApiResource
+
+__all__ = ["JOB_STREAM", "POD_STREAM", "CachedJob", "JobCache", "WatchTarget", "parse_resource_version"]
+
+#: The two streams of objects that fill the cache, as bits.
+JOB_STREAM = 1
+POD_STREAM = 2
+_DELETED = "DELETED"
+
+
+@dataclass(frozen=True)
+class WatchTarget:
+    """The jobs to watch, and the part of each object to keep.
+
+    Attributes:
+        resource: Resource of the jobs.
+        pod_label: Label of a pod whose value is the name of its job.
+        transform_job: Job object → the comparable part of it to keep; None for an object to ignore.
+        transform_pod: Pod object → the comparable part of it to keep.
+    """
+
+    resource: ApiResource
+    pod_label: str
+    transform_job: Callable[[RawObject], Any]
+    transform_pod: Callable[[RawObject], Any]
+
+
+class CachedJob:
+    """State of one job and its pods. The cache may hold ten thousand, so each one is small.
+
+    Attributes:
+        job: Result of `WatchTarget.transform_job`; None if the job does not exist.
+        uid: ``metadata.uid`` of the job; empty if it does not exist.
+        version: resourceVersion of this state; 0 if the job has not been listed yet.
+        pods: By pod name: resourceVersion, and the result of `WatchTarget.transform_pod`. That result is None for a
+            pod that was deleted but may still appear in a list that is under way.
+        pods_list_version: resourceVersion of the last list of the pods; pods missing from it do not exist.
+    """
+
+    __slots__ = ("job", "pods", "pods_list_version", "uid", "version")
+
+    def __init__(self) -> None:
+        self.job: Any = None
+        self.uid = ""
+        self.version = 0
+        self.pods: dict[str, tuple[int, Any]] | None = None
+        self.pods_list_version = 0
+
+    def list_pods(self) -> tuple[Any, ...]:
+        """Return the kept part of each existing pod, sorted by pod name."""
+        pods = self.pods or {}
+        return tuple(pods[name][1] for name in sorted(pods) if pods[name][1] is not None)
+
+
+class JobCache:
+    """Jobs by name. Holds only the jobs added to `jobs`; events of other jobs are ignored.
+
+    Args:
+        target: The jobs, and what to keep of them.
+
+    Attributes:
+        jobs: The cached jobs by name.
+    """
+
+    def __init__(self, target: WatchTarget) -> None:
+        self.jobs: dict[str, CachedJob] = {}
+        self._target = target
+
+    def apply_event(self, stream: int, event_type: str, raw: RawObject) -> str | None:
+        """Apply a watch event or an item of a list.
+
+        Args:
+            stream: `JOB_STREAM` or `POD_STREAM`.
+            event_type: ``ADDED``, ``MODIFIED`` or ``DELETED``.
+            raw: The object.
+
+        Returns:
+            The name of the job whose cached state changed; None if nothing changed.
+        """
+        metadata = raw.get("metadata") or {}
+        if stream == JOB_STREAM:
+            return self._apply_job(event_type, raw, metadata)
+        return self._apply_pod(event_type, raw, metadata)
+
+    def finish_list(
+        self, stream: int, listed: Mapping[str, Collection[str]], version: int, jobs: Mapping[str, CachedJob]
+    ) -> list[str]:
+        """Remove what a complete list does not contain.
+
+        Args:
+            stream: `JOB_STREAM` or `POD_STREAM`.
+            listed: Names of the listed jobs, each with the names of its listed pods.
+            version: resourceVersion of the list.
+            jobs: The jobs in scope of the list, as they were cached when it began. A job that was added since then is
+                skipped: items of it may have arrived before it was added, and were ignored.
+
+        Returns:
+            The names of the jobs whose cached state changed.
+        """
+        current = [(name, entry) for name, entry in jobs.items() if self.jobs.get(name) is entry]
+        if stream == JOB_STREAM:
+            return [name for name, entry in current if name not in listed and _remove_job(entry, version)]
+        return [name for name, entry in current if _remove_pods(entry, listed.get(name, ()), version)]
+
+    def _apply_job(self, event_type: str, raw: RawObject, metadata: Mapping[str, Any]) -> str | None:
+        name = str(metadata.get("name"))
+        entry = self.jobs.get(name)
+        version = parse_resource_version(metadata.get("resourceVersion"))
+        if entry is None or version < entry.version:
+            return None
+        job = None if event_type == _DELETED else self._target.transform_job(raw)
+        uid = "" if job is None else str(metadata.get("uid") or "")
+        changed = (job, uid) != (entry.job, entry.uid) or not entry.version
+        entry.job, entry.uid, entry.version = job, uid, version
+        return name if changed else None
+
+    def _apply_pod(self, event_type: str, raw: RawObject, metadata: Mapping[str, Any]) -> str | None:
+        job = str((metadata.get("labels") or {}).get(self._target.pod_label))
+        entry = self.jobs.get(job)
+        if entry is None:
+            return None
+        name, version = str(metadata.get("name")), parse_resource_version(metadata.get("resourceVersion"))
+        pods = entry.pods if entry.pods is not None else {}
+        cached_version, cached = pods.get(name, (entry.pods_list_version + 1, None))
+        if version and version < cached_version:
+            return None
+        new = None if event_type == _DELETED else self._target.transform_pod(raw)
+        # A deleted pod is kept as None until the next complete list: an older list under way may still contain it.
+        pods[name] = (version, new)
+        entry.pods = pods
+        return job if new != cached else None
+
+
+def parse_resource_version(version: Any) -> int:
+    """Return a resourceVersion as a number, 0 if it is not one.
+
+    Kubernetes guarantees since 1.35 that versions are increasing numbers; earlier servers behave the same.
+    """
+    return int(version) if str(version).isdecimal() else 0
+
+
+def _remove_job(entry: CachedJob, version: int) -> bool:
+    if entry.version > version:
+        return False
+    changed = entry.job is not None or not entry.version
+    entry.job, entry.uid, entry.version = None, "", version
+    return changed
+
+
+def _remove_pods(entry: CachedJob, listed: Collection[str], version: int) -> bool:
+    entry.pods_list_version = max(entry.pods_list_version, version)
+    pods = entry.pods or {}
+    kept = {name: pod for name, pod in pods.items() if pod[1] is not None and (name in listed or pod[0] > version)}
+    changed = any(pod[1] is not None for name, pod in pods.items() if name not in kept)
+    entry.pods = kept or None
+    return changed

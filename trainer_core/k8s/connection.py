@@ -1,0 +1,198 @@
+"""Connection to a Kubernetes API server: address, credentials and TLS, for sync requests and for async streams.
+
+Both HTTP clients are built from one loaded configuration, so that only this module handles credentials.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import threading
+from collections.abc import Hashable
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from trainer_core.k8s.config import SERVICE_ACCOUNT_PATH, ClusterConfigError, InClusterConfig, load_client_config
+from trainer_core.k8s.parsing import to_single_line
+
+if TYPE_CHECKING:
+    import aiohttp
+    import urllib3
+
+    from trainer_core.config import ClusterConfig
+
+__all__ = ["CONNECT_SECONDS", "READ_SECONDS", "Connection"]
+
+#: Timeouts in seconds: of connecting to the server, and of each read of a response.
+CONNECT_SECONDS = 10.0
+READ_SECONDS = 30.0
+# An object has up to 1.5 MB and is one line of a watch; aiohttp accepts lines of twice the buffer.
+_READ_BUFFER = 2**21
+
+
+class Connection:
+    """Connection to one API server. Safe to use from several threads, and in a forked child.
+
+    Creating it sends no request.
+
+    Args:
+        config: The cluster and the default namespace.
+        service_account: Folder of the service account, used if this process runs in a pod.
+
+    Attributes:
+        namespace: Namespace of objects unless a request names another.
+
+    Raises:
+        ClusterConfigError: The configuration leads to no cluster.
+    """
+
+    def __init__(self, config: ClusterConfig, service_account: Path = SERVICE_ACCOUNT_PATH) -> None:
+        self._config = config
+        self._service_account = service_account
+        self._lock = threading.RLock()
+        self._generation = 0
+        self._load()
+        self.namespace: str = config.namespace or self._loaded.namespace or "default"
+
+    @property
+    def url(self) -> str:
+        """The server's address, without a trailing slash."""
+        return str(self._loaded.configuration.host).rstrip("/")
+
+    @property
+    def host(self) -> str:
+        """The server's address without credentials, for messages."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+    @property
+    def identity(self) -> Hashable:
+        """Equal for connections to the same server as the same user."""
+        return (self.url, self._loaded.origin)
+
+    @property
+    def credentials_generation(self) -> int:
+        """How often the credentials were reloaded; the argument of `reload_credentials`."""
+        return self._generation
+
+    @property
+    def pool(self) -> urllib3.PoolManager:
+        """HTTP client for sync requests."""
+        if self._process != os.getpid():
+            # A forked child must not share sockets with its parent.
+            self._create_pool()
+        return self._pool
+
+    @property
+    def route(self) -> dict[str, Any]:
+        """Arguments of an aiohttp request for the proxy and the TLS server name."""
+        configuration = self._loaded.configuration
+        route = {
+            "proxy": configuration.proxy,
+            "proxy_headers": configuration.proxy_headers,
+            "server_hostname": configuration.tls_server_name,
+        }
+        return {key: value for key, value in route.items() if value}
+
+    def build_headers(self) -> dict[str, str]:
+        """Return the headers of a request, with valid credentials.
+
+        This may run the credential plugin of a kubeconfig, which can take seconds.
+
+        Raises:
+            ClusterConfigError: The credentials cannot be renewed.
+        """
+        with self._lock:
+            try:
+                settings = self._loaded.configuration.auth_settings()
+            except Exception as error:  # Credential plugins raise errors of any type.
+                raise ClusterConfigError(
+                    f"the credentials for {self.host} cannot be renewed ({type(error).__name__}); log in again"
+                ) from error
+        credentials = {each["key"]: each["value"] for each in settings.values() if each.get("value")}
+        return {"User-Agent": _get_user_agent(), "Accept": "application/json", **credentials}
+
+    def reload_credentials(self, generation: int) -> bool:
+        """Load the credentials again after the server has refused them.
+
+        Args:
+            generation: The `credentials_generation` that was refused. If another thread has reloaded the credentials
+                since, they are not loaded again.
+
+        Returns:
+            Whether the credentials may have changed, so that the request should be sent again.
+
+        Raises:
+            ClusterConfigError: There are no credentials now.
+        """
+        with self._lock:
+            if generation == self._generation and self._loaded.reloadable:
+                self._load()
+                self._generation += 1
+            return generation != self._generation
+
+    def open_session(self) -> aiohttp.ClientSession:
+        """Return a new async HTTP client of the running event loop. The caller closes it."""
+        import aiohttp
+
+        timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
+        connector = aiohttp.TCPConnector(ssl=self._get_tls())
+        return aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=_READ_BUFFER)
+
+    def _load(self) -> None:
+        self._loaded = load_client_config(self._config, self._service_account)
+        self._create_pool()
+
+    def _create_pool(self) -> None:
+        self._pool = _build_pool(self._loaded.configuration)
+        self._process = os.getpid()
+        self._tls: ssl.SSLContext | None = None
+
+    def _get_tls(self) -> ssl.SSLContext | bool:
+        """Return the TLS context of async requests. Cached: loading the CAs blocks the event loop for 30 ms."""
+        configuration = self._loaded.configuration
+        if self.url.startswith("http://") and not str(configuration.proxy or "").startswith("https://"):
+            return True
+        if self._tls is None:
+            self._tls = _build_tls(configuration, self.host)
+        return self._tls
+
+
+def _build_tls(configuration: Any, host: str) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+        if configuration.cert_file:
+            context.load_cert_chain(configuration.cert_file, configuration.key_file)
+    except OSError as error:
+        raise ClusterConfigError(
+            f"the certificates for {host} cannot be read: {to_single_line(str(error), 300)}; correct the kubeconfig"
+        ) from error
+    if not configuration.verify_ssl or configuration.assert_hostname is False:
+        context.check_hostname = False
+    if not configuration.verify_ssl:
+        context.verify_mode = ssl.CERT_NONE
+    if getattr(configuration, "disable_strict_ssl_verification", False):
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
+
+
+def _build_pool(configuration: Any) -> urllib3.PoolManager:
+    if isinstance(configuration, InClusterConfig):
+        import urllib3
+
+        settings: dict[str, Any] = {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": configuration.ssl_ca_cert, "maxsize": 4}
+        if configuration.proxy:
+            return urllib3.ProxyManager(configuration.proxy, proxy_headers=configuration.proxy_headers, **settings)
+        return urllib3.PoolManager(**settings)
+    from kubernetes.client import ApiClient
+
+    pool: urllib3.PoolManager = ApiClient(configuration).rest_client.pool_manager
+    return pool
+
+
+@lru_cache(maxsize=1)
+def _get_user_agent() -> str:
+    return f"trainjob-workflows/{metadata.version('trainjob-workflows')}"

@@ -1,0 +1,167 @@
+"""Kubernetes events of a job: parsing (core/v1 and events.k8s.io/v1), filtering, and events derived from its status.
+
+Pure functions without I/O.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from trainer_core.jobs import COMPLETE, FAILED, SUSPENDED, Event
+from trainer_core.k8s.job_state import JobState
+from trainer_core.k8s.parsing import RawObject, parse_time, to_single_line
+from trainer_core.k8s.pod_state import DATASET_INITIALIZER, LAUNCHER, MODEL_INITIALIZER, NODE
+from trainer_core.k8s.resources import JOBS, JOBSETS, PODS
+
+__all__ = [
+    "EventRecord",
+    "build_jobset_name_patterns",
+    "build_status_events",
+    "filter_job_events",
+    "parse_event",
+    "to_public_event",
+]
+
+#: Suffix that the Job controller appends to the name of a pod.
+_POD_SUFFIX = r"-[a-z0-9]{5}"
+_NEVER = datetime.min.replace(tzinfo=timezone.utc)
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord:
+    """The fields of a Kubernetes event that job status and failure detection use.
+
+    Attributes:
+        object_kind: Kind of the regarding object (`involvedObject.kind`).
+        object_name: Name of that object.
+        object_uid: UID of that object; empty if the event has none.
+        reason: Machine-readable reason, such as `FailedScheduling`.
+        message: Human-readable message, as one line.
+        timestamp: When the event last occurred.
+        type: `Normal` or `Warning`.
+        count: Number of occurrences.
+    """
+
+    object_kind: str
+    object_name: str
+    object_uid: str
+    reason: str
+    message: str
+    timestamp: datetime
+    type: str = "Normal"
+    count: int = 1
+
+    @property
+    def is_warning(self) -> bool:
+        """Whether the event has type `Warning`."""
+        return self.type == "Warning"
+
+
+def parse_event(raw: RawObject) -> EventRecord:
+    """Parse an event of core/v1 or of events.k8s.io/v1."""
+    regarding = raw.get("involvedObject") or raw.get("regarding") or {}
+    series = raw.get("series") or {}
+    return EventRecord(
+        object_kind=regarding.get("kind") or "",
+        object_name=regarding.get("name") or "",
+        object_uid=regarding.get("uid") or "",
+        reason=raw.get("reason") or "",
+        message=to_single_line(raw.get("message") or raw.get("note")),
+        timestamp=_parse_timestamp(raw, series),
+        type=raw.get("type") or "Normal",
+        count=series.get("count") or raw.get("count") or raw.get("deprecatedCount") or 1,
+    )
+
+
+def _parse_timestamp(raw: RawObject, series: RawObject) -> datetime:
+    # Controllers set different time fields, depending on the API version, and leave the others null.
+    texts = (
+        series.get("lastObservedTime"),
+        raw.get("eventTime"),
+        raw.get("lastTimestamp") or raw.get("deprecatedLastTimestamp"),
+        raw.get("firstTimestamp") or raw.get("deprecatedFirstTimestamp"),
+        (raw.get("metadata") or {}).get("creationTimestamp"),
+    )
+    return next((time for text in texts if (time := parse_time(text))), _NEVER)
+
+
+def filter_job_events(
+    events: Iterable[EventRecord],
+    uid: str,
+    created: datetime,
+    name_patterns: Mapping[str, re.Pattern[str]],
+    pods: Iterable[str] = (),
+) -> list[EventRecord]:
+    """Return the events of a job and of its child objects, oldest first.
+
+    Args:
+        events: Events of the job's namespace.
+        uid: UID of the job. Names alone are not enough: events outlive their objects and names are reused.
+        created: Creation time of the job; older events of the same names belong to an earlier job.
+        name_patterns: Names of the job's child objects, by kind.
+        pods: Names of the job's pods. Deleted pods are matched by `name_patterns`.
+    """
+    pod_names = frozenset(pods)
+
+    def belongs(event: EventRecord) -> bool:
+        if event.object_uid == uid:
+            return True
+        pattern = name_patterns.get(event.object_kind)
+        name_matches = event.object_name in pod_names or (
+            pattern is not None and pattern.fullmatch(event.object_name) is not None
+        )
+        return name_matches and event.timestamp >= created
+
+    return sorted((event for event in events if belongs(event)), key=lambda event: event.timestamp)
+
+
+def build_jobset_name_patterns(name: str, replicated_jobs: Iterable[str] = ()) -> dict[str, re.Pattern[str]]:
+    """Return the names of the objects that JobSet creates for a job, and of the pods of a plain Job, by kind.
+
+    Args:
+        name: Name of the TrainJob, or of the Job of an initialize-only request.
+        replicated_jobs: Names of the TrainJob's replicated jobs besides the standard ones.
+    """
+    standard = (DATASET_INITIALIZER, MODEL_INITIALIZER, LAUNCHER, NODE)
+    names = "|".join(re.escape(each) for each in sorted({*standard, *replicated_jobs}))
+    return {
+        JOBSETS.kind: re.compile(re.escape(name)),
+        JOBS.kind: re.compile(rf"{re.escape(name)}(-({names})-\d+)?"),
+        PODS.kind: re.compile(rf"{re.escape(name)}(-({names})-\d+-\d+)?{_POD_SUFFIX}"),
+    }
+
+
+def to_public_event(event: EventRecord) -> Event:
+    """Convert to the public `Event`; the message of a repeated event ends with its count."""
+    count = f" (x{event.count})" if event.count > 1 else ""
+    return Event(
+        involved_object_kind=event.object_kind,
+        involved_object_name=event.object_name,
+        message=f"{event.message}{count}",
+        reason=event.reason,
+        event_time=event.timestamp,
+        type=event.type,
+    )
+
+
+def build_status_events(job: JobState) -> list[Event]:
+    """Derive events from the status of a job: created, suspended, cancelled, complete, failed; oldest first.
+
+    The Trainer controller itself emits events only when it cannot create a resource.
+    """
+    events = [_build_status_event(job, "Created", f"TrainJob {job.name} is created", job.creation_timestamp)]
+    for type_ in (SUSPENDED, COMPLETE, FAILED):
+        condition = job.get_condition(type_)
+        if condition is not None and condition.last_transition_time is not None:
+            message = condition.message or f"TrainJob {job.name} is {type_}"
+            events.append(_build_status_event(job, type_, message, condition.last_transition_time))
+    if job.cancelled_at is not None:
+        events.append(_build_status_event(job, "Cancelled", f"TrainJob {job.name} was cancelled", job.cancelled_at))
+    return sorted(events, key=lambda event: event.event_time)
+
+
+def _build_status_event(job: JobState, reason: str, message: str, time: datetime) -> Event:
+    return Event("TrainJob", job.name, message, reason, time, "Warning" if reason == FAILED else "Normal")

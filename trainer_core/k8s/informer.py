@@ -1,0 +1,495 @@
+"""Shared informer of jobs: all who wait in one process share one watch per API server, namespace and resource.
+
+    with informer.subscribe(connection, target, "job", uid) as subscription:
+        while subscription.wait(30):              # or: await subscription.wait_async(30)
+            snapshot = subscription.snapshot()    # .job, .pods, .error
+
+An informer runs in its own daemon thread. It ends a while after its last subscription has been closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from trainer_core.errors import BackendUnavailableError, TrainerError
+from trainer_core.k8s.cache import JOB_STREAM, POD_STREAM, CachedJob, JobCache, WatchTarget
+from trainer_core.k8s.connection import Connection
+from trainer_core.k8s.errors import ForbiddenError
+from trainer_core.k8s.parsing import RawObject, to_single_line
+from trainer_core.k8s.reflector import Reflector, WatchTimings, retry_until_success
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["JobSnapshot", "Subscription", "WatchTarget", "WatchTimings", "stop_informers", "subscribe"]
+
+_log = logging.getLogger(__name__)
+
+_BOTH_STREAMS = JOB_STREAM | POD_STREAM
+#: With more new subscriptions than this, one list of all jobs replaces one list for each.
+_MAX_SINGLE_LISTS = 10
+_STOP_SECONDS = 1.0
+_DEFAULT_TIMINGS = WatchTimings()
+
+
+_registry_lock = threading.Lock()
+#: The informers of this process, by connection, namespace, target and timings.
+_informers: dict[Hashable, JobInformer] = {}
+
+
+def subscribe(
+    connection: Connection, target: WatchTarget, name: str, uid: str = "", timings: WatchTimings | None = None
+) -> Subscription:
+    """Subscribe to one job. Returns at once; the informer's thread sends the requests.
+
+    Args:
+        connection: The API server and the namespace. Equal connections share the informer of the first.
+        target: The jobs to watch, and the part of each object to keep.
+        name: ``metadata.name`` of the job.
+        uid: ``metadata.uid`` of the job; empty for any job of this name.
+        timings: Timeouts of the informer; None for the defaults.
+    """
+    timings = timings or _DEFAULT_TIMINGS
+    key = (connection.identity, connection.namespace, target, timings)
+    with _registry_lock:
+        informer = _informers.get(key)
+        is_new = informer is None
+        if informer is None:
+            informer = _informers[key] = JobInformer(connection, target, timings)
+        subscription = Subscription(informer, name, uid)
+        informer.add(subscription)
+        if is_new:
+            informer.start()
+    return subscription
+
+
+def stop_informers(url: str = "") -> None:
+    """Stop the informers of an API server, or all: the server, or this program, is about to end.
+
+    Args:
+        url: The server's address; empty for all.
+    """
+    with _registry_lock:
+        stopped = {key: each for key, each in _informers.items() if url in ("", each.url)}
+        for key in stopped:
+            del _informers[key]
+    for informer in stopped.values():
+        informer.stop(_STOP_SECONDS)
+
+
+def _unregister(informer: JobInformer, even_if_used: bool) -> bool:
+    """Remove an informer that ends; return False if it has a new subscription, unless it ends in any case."""
+    with _registry_lock:
+        if not informer.is_idle and not even_if_used:
+            return False
+        for key in [key for key, each in _informers.items() if each is informer]:
+            del _informers[key]
+        return True
+
+
+def _reset_after_fork() -> None:
+    """Drop all informers in a forked child: threads do not survive a fork, and locks may be held."""
+    global _registry_lock
+    _registry_lock = threading.Lock()
+    inherited = list(_informers.values())
+    _informers.clear()
+    for informer in inherited:
+        informer.detach_after_fork()
+
+
+# An informer's thread that runs while the interpreter shuts down can crash.
+atexit.register(stop_informers)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_after_fork)
+
+
+@dataclass(frozen=True)
+class JobSnapshot:
+    """Cached state of a job.
+
+    Attributes:
+        job: Result of `WatchTarget.transform_job`; None if the job does not exist, or has another uid.
+        pods: Results of `WatchTarget.transform_pod`, sorted by pod name; None if RBAC denies access to pods.
+        error: Why the state may be out of date: the watch has failed for a while, or RBAC denies it. `job` and `pods`
+            are then the last known state, and a `job` of None does not mean that the job does not exist.
+    """
+
+    job: Any
+    pods: tuple[Any, ...] | None
+    error: TrainerError | None
+
+
+class Subscription:
+    """Subscription to the cached state of one job. A context manager; use it from one thread or event loop at a time.
+
+    The first notification comes when the cache is at least as new as the subscription. After that no change is lost,
+    but one notification may stand for several changes.
+
+    Attributes:
+        name: Name of the job.
+        uid: uid of the job; empty for any job of this name.
+    """
+
+    __slots__ = ("_has_changed", "_informer", "_wake", "name", "uid", "unsynced")
+
+    def __init__(self, informer: JobInformer, name: str, uid: str) -> None:
+        self.name = name
+        self.uid = uid
+        #: The streams that the cache has not listed since this subscription began. Written by the informer.
+        self.unsynced = _BOTH_STREAMS
+        self._informer = informer
+        self._has_changed = False
+        self._wake: Callable[[], object] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the subscription. Closing it twice is allowed."""
+        self._informer.remove(self)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until the state has changed since the last snapshot.
+
+        Args:
+            timeout: Seconds to wait; None for no limit.
+
+        Returns:
+            Whether it has changed.
+        """
+        event = threading.Event()
+        if not self._check_changed(event.set):
+            event.wait(timeout)
+        return self._check_changed(None)
+
+    async def wait_async(self, timeout: float | None = None) -> bool:
+        """Do the same without blocking the running event loop."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        if self._check_changed(partial(_wake_loop, loop, future)):
+            return self._check_changed(None)
+        timer = None if timeout is None else loop.call_later(timeout, _finish_future, future)
+        try:
+            await future
+        finally:
+            if timer is not None:
+                timer.cancel()
+            changed = self._check_changed(None)
+        return changed
+
+    def snapshot(self) -> JobSnapshot | None:
+        """Return the cached state; None if neither the state nor an error is known yet."""
+        informer = self._informer
+        with informer.lock:
+            self._has_changed = False
+            if self.unsynced and informer.error is None:
+                return None
+            entry = informer.cache.jobs.get(self.name)
+            exists = entry is not None and bool(entry.uid) and self.uid in ("", entry.uid)
+            pods = None if informer.pods_forbidden else entry.list_pods() if entry is not None and exists else ()
+            return JobSnapshot(entry.job if entry is not None and exists else None, pods, informer.error)
+
+    def notify(self) -> None:
+        """Wake the subscriber. Called by the informer, which holds its lock."""
+        self._has_changed = True
+        if self._wake is not None:
+            self._wake()
+
+    def _check_changed(self, wake: Callable[[], object] | None) -> bool:
+        with self._informer.lock:
+            self._wake = wake
+            return self._has_changed
+
+
+def _wake_loop(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
+    with suppress(RuntimeError):  # The loop is closed: nothing waits in it.
+        loop.call_soon_threadsafe(_finish_future, future)
+
+
+def _finish_future(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+@dataclass(frozen=True)
+class ListScope:
+    """What a list covers, recorded when it begins: cached jobs, and subscriptions that it brings up to date."""
+
+    stream: int
+    jobs: Mapping[str, CachedJob]
+    subscriptions: Sequence[Subscription]
+
+
+class JobInformer:
+    """Watches the jobs of one namespace that have subscriptions, caches them, and notifies the subscriptions.
+
+    Args:
+        connection: The API server and the namespace.
+        target: The jobs to watch, and the part of each object to keep.
+        timings: Timeouts.
+
+    Attributes:
+        lock: Protects all attributes.
+        url: The API server's address.
+        cache: The jobs that have subscriptions.
+        error: Why the cache may be out of date; None while the watch works.
+        pods_forbidden: RBAC denies access to pods: only jobs are watched.
+    """
+
+    def __init__(self, connection: Connection, target: WatchTarget, timings: WatchTimings) -> None:
+        self.lock = threading.Lock()
+        self.url = connection.url
+        self.cache = JobCache(target)
+        self.error: TrainerError | None = None
+        self.pods_forbidden = False
+        self._connection = connection
+        self._target = target
+        self._timings = timings
+        self._description = f"{target.resource.plural} in namespace {connection.namespace!r}"
+        self._subscriptions: dict[str, list[Subscription]] = defaultdict(list)
+        self._unsynced: set[Subscription] = set()
+        self._failing_since: dict[int, float] = {}
+        self._has_unsynced = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        # A daemon thread: it must not keep a program alive that ends while a subscription is open.
+        self._thread = threading.Thread(target=self._run_thread, name="trainjob-watch", daemon=True)
+
+    # Called from any thread.
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def add(self, subscription: Subscription) -> None:
+        """Add a subscription."""
+        with self.lock:
+            self._subscriptions[subscription.name].append(subscription)
+            self.cache.jobs.setdefault(subscription.name, CachedJob())
+            subscription.unsynced = JOB_STREAM if self.pods_forbidden else _BOTH_STREAMS
+            self._unsynced.add(subscription)
+            self._call_in_loop(self._has_unsynced.set)
+
+    def remove(self, subscription: Subscription) -> None:
+        """Remove a subscription. If it has been removed, this succeeds."""
+        with self.lock:
+            self._unsynced.discard(subscription)
+            others = [each for each in self._subscriptions.pop(subscription.name, []) if each is not subscription]
+            if others:
+                self._subscriptions[subscription.name] = others
+            else:
+                self.cache.jobs.pop(subscription.name, None)
+            if self.is_idle:
+                self._call_in_loop(self._schedule_idle_check)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there are no subscriptions."""
+        return not self._subscriptions
+
+    def stop(self, timeout: float) -> None:
+        """End the thread; wait for it for up to `timeout` seconds."""
+        with self.lock:
+            if self._task is not None:
+                self._call_in_loop(self._task.cancel)
+        self._thread.join(timeout)
+
+    def detach_after_fork(self) -> None:
+        """Report to inherited subscriptions in a forked child that the thread exists only in the parent."""
+        self.lock = threading.Lock()
+        self._loop = None
+        self.error = BackendUnavailableError("the process was forked after it subscribed to the job; subscribe again")
+        self._notify_all()
+
+    # Called by the reflectors. `stream` is `JOB_STREAM` or `POD_STREAM`.
+
+    def apply_event(self, stream: int, event_type: str, raw: RawObject) -> None:
+        """Apply a watch event or a listed object."""
+        with self.lock:
+            name = self.cache.apply_event(stream, event_type, raw)
+            if name is not None:
+                self._notify_synced(name)
+
+    def begin_list(self, stream: int, job_name: str | None) -> ListScope:
+        """Record the scope of a list that begins, of one job or of all."""
+        with self.lock:
+            jobs = self.cache.jobs
+            names = list(jobs) if job_name is None else [job_name]
+            pending = [each for each in self._unsynced if each.unsynced & stream and job_name in (None, each.name)]
+            return ListScope(stream, {name: jobs[name] for name in names if name in jobs}, pending)
+
+    def finish_list(self, scope: ListScope, listed: Mapping[str, Collection[str]], version: int) -> None:
+        """Apply that a list is complete: objects in its scope that it does not contain do not exist."""
+        with self.lock:
+            for name in self.cache.finish_list(scope.stream, listed, version, scope.jobs):
+                self._notify_synced(name)
+            if scope.stream == POD_STREAM and self.pods_forbidden:
+                self.pods_forbidden = False
+                self._notify_all()
+            self._mark_listed(scope.stream, scope.subscriptions)
+
+    def mark_synced(self, stream: int) -> None:
+        """Apply that the first list of a stream is complete."""
+        self.clear_error(stream)
+        self._has_unsynced.set()
+
+    def clear_error(self, stream: int) -> None:
+        """Apply that a stream works."""
+        with self.lock:
+            self._failing_since.pop(stream, None)
+            if not self._failing_since and self.error is not None:
+                self.error = None
+                self._notify_all()
+
+    def report_error(self, stream: int, error: BaseException | None) -> None:
+        """Apply that an attempt to list or watch a stream has failed and will be retried."""
+        with self.lock:
+            if stream == POD_STREAM and isinstance(error, ForbiddenError):
+                self.pods_forbidden = True
+                self._failing_since.pop(stream, None)
+                self._mark_listed(stream, list(self._unsynced))
+                self._notify_all()
+                self._has_unsynced.set()
+                return
+            since = self._failing_since.setdefault(stream, time.monotonic())
+            transient = not isinstance(error, BackendUnavailableError) or error.transient
+            in_grace = transient and time.monotonic() - since < self._timings.error_grace
+            if isinstance(error, TrainerError) and not in_grace:
+                self._publish_error(error)
+
+    # Called with the lock held.
+
+    def _publish_error(self, error: TrainerError) -> None:
+        if str(error) != str(self.error):
+            _log.warning("The watch of %s fails and is retried: %s", self._description, error)
+            self.error = error
+            self._notify_all()
+
+    def _notify_all(self) -> None:
+        for subscription in chain.from_iterable(self._subscriptions.values()):
+            subscription.notify()
+
+    def _notify_synced(self, name: str) -> None:
+        for subscription in self._subscriptions.get(name, ()):
+            if not subscription.unsynced:
+                subscription.notify()
+
+    def _mark_listed(self, stream: int, subscriptions: Iterable[Subscription]) -> None:
+        for subscription in subscriptions:
+            subscription.unsynced &= ~stream
+            if not subscription.unsynced:
+                self._unsynced.discard(subscription)
+                subscription.notify()
+
+    def _call_in_loop(self, function: Callable[[], object]) -> None:
+        if self._loop is not None:
+            with suppress(RuntimeError):  # The loop has just been closed.
+                self._loop.call_soon_threadsafe(function)
+
+    # Called in the informer's thread.
+
+    def _run_thread(self) -> None:
+        try:
+            asyncio.run(self._run())
+        except asyncio.CancelledError:
+            pass
+        except Exception as error:  # noqa: BLE001 -- the end of a thread: subscribers must see every error
+            _unregister(self, True)
+            with self.lock:
+                text = to_single_line(f"{type(error).__name__}: {error}")
+                self._publish_error(
+                    BackendUnavailableError(f"the watch of {self._description} has ended ({text}); subscribe again")
+                )
+
+    async def _run(self) -> None:
+        with self.lock:
+            self._loop = asyncio.get_running_loop()
+            self._task = asyncio.current_task()
+        self._schedule_idle_check()
+        while True:
+            await self._run_reflectors()
+
+    async def _run_reflectors(self) -> None:
+        """List and watch until the scope of the watch must grow.
+
+        While there is only one job to watch, no other object is requested: a namespace may have thousands.
+        """
+        only_job = self._get_only_job()
+        jobs, pods = (
+            Reflector(self._connection, self._target, stream, only_job or None, self._timings, self)
+            for stream in (JOB_STREAM, POD_STREAM)
+        )
+        tasks = [
+            asyncio.ensure_future(each)
+            for each in (jobs.run(), _run_after(jobs, pods), self._sync_new_subscriptions(only_job, jobs, pods))
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _get_only_job(self) -> str | None:
+        """Return the name of the only job that has subscriptions; None if there are several, empty if none."""
+        with self.lock:
+            return None if len(self._subscriptions) > 1 else next(iter(self._subscriptions), "")
+
+    async def _sync_new_subscriptions(self, only_job: str | None, jobs: Reflector, pods: Reflector) -> None:
+        """List the jobs of new subscriptions; return when one needs a wider watch than that of `only_job`."""
+        while True:
+            await self._has_unsynced.wait()
+            self._has_unsynced.clear()
+            if only_job is not None and self._get_only_job() not in (only_job, ""):
+                return
+            if jobs.synced.is_set() and (pods.synced.is_set() or self.pods_forbidden):
+                sync = partial(self._list_unsynced, jobs, pods)
+                # A failure here is counted apart: the two watches may still work.
+                await retry_until_success(sync, _BOTH_STREAMS, self._timings, self)
+                self.clear_error(_BOTH_STREAMS)
+
+    async def _list_unsynced(self, jobs: Reflector, pods: Reflector) -> None:
+        async with self._connection.open_session() as session:
+            for name in self._choose_lists(JOB_STREAM):
+                await jobs.list_objects(session, name)
+            try:
+                for name in self._choose_lists(POD_STREAM):
+                    await pods.list_objects(session, name)
+            except ForbiddenError as error:
+                self.report_error(POD_STREAM, error)
+
+    def _choose_lists(self, stream: int) -> list[str | None]:
+        """Return the jobs to list for new subscriptions, each by its own request; None for all by one request."""
+        with self.lock:
+            names = {each.name for each in self._unsynced if each.unsynced & stream}
+        return [None] if len(names) > _MAX_SINGLE_LISTS else [*sorted(names)]
+
+    def _schedule_idle_check(self) -> None:
+        asyncio.get_running_loop().call_later(self._timings.idle_timeout, self._stop_if_idle)
+
+    def _stop_if_idle(self) -> None:
+        if self.is_idle and self._task is not None and _unregister(self, False):
+            self._task.cancel()
+
+
+async def _run_after(jobs: Reflector, pods: Reflector) -> None:
+    """Run the reflector of pods after the first list of jobs: the pods are then at least as new as their job."""
+    await jobs.synced.wait()
+    await pods.run()

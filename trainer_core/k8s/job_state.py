@@ -1,0 +1,209 @@
+"""JobState: the parsed state of a job object, the same for every kind of job.
+
+The informer caches one per watched job, so it holds no raw object and its strings are interned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from sys import intern
+from typing import Any
+
+from trainer_core import resources
+from trainer_core.jobs import COMPLETE, FAILED, Progress
+from trainer_core.k8s import labels
+from trainer_core.k8s.parsing import RawObject, parse_time, to_single_line
+from trainer_core.k8s.pod_state import PodState
+from trainer_core.k8s.resources import ApiResource
+from trainer_core.options.scheduling import KUEUE_QUEUE
+from trainer_core.runtimes import RuntimeKind
+
+__all__ = [
+    "DEADLINE_EXCEEDED",
+    "PREEMPTED",
+    "STOPPED",
+    "Condition",
+    "JobState",
+    "ReplicatedJobStatus",
+    "build_job_state",
+    "parse_condition",
+    "parse_conditions",
+    "parse_device",
+    "parse_replicated_job",
+]
+
+#: Reason of the Failed condition of a job that exceeded a deadline.
+DEADLINE_EXCEEDED = "DeadlineExceeded"
+#: Reason of the Failed condition of a job that was preempted and is not rescheduled.
+PREEMPTED = "Preempted"
+#: Reason of the Failed condition of a job that a user stopped.
+STOPPED = "Stopped"
+#: Annotations that are too large to cache.
+_DROPPED_ANNOTATIONS = frozenset({labels.REQUEST, "kubectl.kubernetes.io/last-applied-configuration"})
+_EPOCH = datetime.fromtimestamp(0, timezone.utc)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition of a job whose status is True.
+
+    Attributes:
+        type: `Suspended`, `Complete` or `Failed`.
+        reason: Machine-readable reason.
+        message: Human-readable message, as one line.
+        last_transition_time: When the condition became True.
+    """
+
+    type: str
+    reason: str
+    message: str
+    last_transition_time: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicatedJobStatus:
+    """Status of one replicated job of a JobSet.
+
+    Attributes:
+        name: Name of the replicated job.
+        ready: Number of ready child Jobs.
+        succeeded: Number of succeeded child Jobs.
+    """
+
+    name: str
+    ready: int
+    succeeded: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """State of a job object, without its request.
+
+    Attributes:
+        backend: Name of the backend.
+        kind: Kind of the object, such as `TrainJob`.
+        name: `metadata.name`.
+        namespace: `metadata.namespace`.
+        uid: `metadata.uid`.
+        creation_timestamp: `metadata.creationTimestamp`.
+        suspend: Whether the spec asks for suspension.
+        cancelled_at: When the job was cancelled through this library; None if it was not.
+        labels: Labels of the object.
+        annotations: Annotations of the object, without the large ones.
+        deletion_timestamp: `metadata.deletionTimestamp`.
+        queue_name: Kueue queue of the job.
+        conditions: Conditions whose status is True.
+        replicated_jobs: Status of each replicated job.
+        progress: Progress that training reported to the controller (`status.trainerStatus`).
+        runtime_name: Name of the runtime; empty if the job has none.
+        runtime_kind: Kind of the runtime.
+        num_nodes: Number of nodes that the job requests; None for the runtime's default.
+        device: Device type and count that the job requests per node, as ``("gpu", "2")``.
+        initializers: Initializer steps that the job itself names.
+        fetched_uris: For an initialize-only job, the ``pvc://`` URI of each role (dataset, model).
+        active_deadline_seconds: `spec.activeDeadlineSeconds`.
+        completes_with_first_node: Whether the controller sets Complete when the first node succeeds, while other
+            nodes may still run.
+    """
+
+    backend: str
+    kind: str
+    name: str
+    namespace: str
+    uid: str
+    creation_timestamp: datetime
+    suspend: bool
+    cancelled_at: datetime | None
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    deletion_timestamp: datetime | None
+    queue_name: str | None = None
+    conditions: tuple[Condition, ...] = ()
+    replicated_jobs: tuple[ReplicatedJobStatus, ...] = ()
+    progress: Progress | None = None
+    runtime_name: str = ""
+    runtime_kind: str = RuntimeKind.CLUSTER_TRAINING_RUNTIME.value
+    num_nodes: int | None = None
+    device: tuple[str, str] | None = None
+    initializers: tuple[str, ...] = ()
+    fetched_uris: tuple[tuple[str, str], ...] = ()
+    active_deadline_seconds: int | None = None
+    completes_with_first_node: bool = False
+
+    def get_condition(self, type_: str) -> Condition | None:
+        """Return the condition of a type if its status is True."""
+        return next((condition for condition in self.conditions if condition.type == type_), None)
+
+    @property
+    def finished_at(self) -> datetime | None:
+        """When the job completed, failed or was cancelled; None while it is active."""
+        condition = self.get_condition(COMPLETE) or self.get_condition(FAILED)
+        return condition.last_transition_time if condition else self.cancelled_at
+
+    def select_pods(self, pods: Iterable[PodState]) -> list[PodState]:
+        """Return the pods that belong to this job, oldest first.
+
+        Pods of an earlier job of the same name may still exist; they are older than this job.
+        """
+        own = (pod for pod in pods if not pod.creation_timestamp or pod.creation_timestamp >= self.creation_timestamp)
+        return sorted(own, key=lambda pod: (pod.creation_timestamp or self.creation_timestamp, pod.name))
+
+
+def build_job_state(raw: RawObject, backend: str, kind: ApiResource, *, suspend: bool, **fields: Any) -> JobState:
+    """Build a JobState from the metadata of a raw job and the fields that its backend has parsed.
+
+    Args:
+        raw: The job as the server returns it.
+        backend: Name of the backend.
+        kind: Kind of the job.
+        suspend: Whether the spec asks for suspension.
+        **fields: Further attributes of `JobState`.
+    """
+    metadata = raw["metadata"]
+    job_labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    return JobState(
+        backend=intern(backend),
+        kind=kind.kind,
+        name=intern(metadata["name"]),
+        namespace=intern(metadata.get("namespace") or ""),
+        uid=metadata.get("uid") or "",
+        creation_timestamp=parse_time(metadata.get("creationTimestamp")) or _EPOCH,
+        suspend=suspend,
+        cancelled_at=parse_time(annotations.get(labels.CANCELLED)),
+        labels={intern(key): intern(value) for key, value in job_labels.items()},
+        annotations={intern(key): value for key, value in annotations.items() if key not in _DROPPED_ANNOTATIONS},
+        deletion_timestamp=parse_time(metadata.get("deletionTimestamp")),
+        queue_name=job_labels.get(KUEUE_QUEUE),
+        **fields,
+    )
+
+
+def parse_condition(raw: RawObject) -> Condition:
+    """Parse a `metav1.Condition`."""
+    return Condition(
+        type=intern(raw.get("type") or ""),
+        reason=intern(raw.get("reason") or ""),
+        message=to_single_line(raw.get("message")),
+        last_transition_time=parse_time(raw.get("lastTransitionTime")),
+    )
+
+
+def parse_conditions(raw: RawObject) -> tuple[Condition, ...]:
+    """Parse the conditions of a raw job whose status is True."""
+    conditions = (raw.get("status") or {}).get("conditions") or ()
+    return tuple(parse_condition(condition) for condition in conditions if condition.get("status") == "True")
+
+
+def parse_replicated_job(raw: RawObject) -> ReplicatedJobStatus:
+    """Parse an entry of a JobSet's `status.replicatedJobsStatus`, or the status of a Job."""
+    return ReplicatedJobStatus(intern(raw.get("name") or ""), raw.get("ready") or 0, raw.get("succeeded") or 0)
+
+
+def parse_device(limits: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the device type and count of resource limits; None if they name no device or are invalid."""
+    try:
+        return resources.detect_device(limits)
+    except ValueError:
+        return None

@@ -1,0 +1,418 @@
+"""Status, steps, observation and outcome of a job, computed from its state, its pods and its events.
+
+Pure functions without I/O, shared by all backends on Kubernetes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from trainer_core.errors import InvalidRequestError
+from trainer_core.jobs import (
+    COMPLETE,
+    CREATED,
+    FAILED,
+    RUNNING,
+    SUSPENDED,
+    Category,
+    Diagnosis,
+    Observation,
+    Outcome,
+    Progress,
+    Step,
+    TrainJob,
+    TrainJobRef,
+    build_complete_outcome,
+)
+from trainer_core.k8s import failure_detection, labels
+from trainer_core.k8s.events import EventRecord
+from trainer_core.k8s.job_state import DEADLINE_EXCEEDED, PREEMPTED, STOPPED, JobState
+from trainer_core.k8s.parsing import RawObject
+from trainer_core.k8s.pod_state import (
+    DATASET_INITIALIZER,
+    MODEL_INITIALIZER,
+    NODE,
+    ContainerState,
+    PodState,
+    group_pods_by_step,
+)
+from trainer_core.lifecycle.adoption import ExistingJob
+from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
+from trainer_core.node.termination import parse_record
+from trainer_core.request import TrainJobRequest
+from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
+
+__all__ = [
+    "build_observation",
+    "build_ref",
+    "build_steps",
+    "build_train_job",
+    "get_recorded_outcome",
+    "get_status",
+    "needs_events",
+    "parse_existing_job",
+    "parse_request",
+]
+
+_UNSUPPORTED_RUNTIME = "TrainingRuntimeNotSupported"
+#: Event of the Trainer controller that is obsolete once the JobSet exists.
+_CREATION_FAILED = "TrainJobResourcesCreationFailed"
+_INITIALIZERS = (DATASET_INITIALIZER, MODEL_INITIALIZER)
+
+
+def get_status(job: JobState, pods: Sequence[PodState] = ()) -> str:
+    """Return the status of a job: one of `trainer_core.jobs.STATUSES`.
+
+    Complete and Failed are final. A cancelled job is Failed, although its object is only suspended.
+
+    Args:
+        job: The job.
+        pods: Its pods; without them a job without replicated job status counts as Created.
+    """
+    if job.get_condition(COMPLETE):
+        return RUNNING if job.completes_with_first_node and any(_is_active(pod) for pod in pods) else COMPLETE
+    if job.get_condition(FAILED):
+        return FAILED
+    if job.cancelled_at:
+        return FAILED
+    if job.suspend or job.get_condition(SUSPENDED):
+        return SUSPENDED
+    return RUNNING if _is_running(job, pods) else CREATED
+
+
+def build_observation(
+    job: JobState,
+    pods: Sequence[PodState] = (),
+    events: Sequence[EventRecord] = (),
+    *,
+    ref: TrainJobRef,
+    progress: Progress | None = None,
+    tails: Mapping[str, Sequence[str]] | None = None,
+) -> Observation:
+    """Build the observation of a job.
+
+    Args:
+        job: The job.
+        pods: Its pods, including deleted ones that the caller has cached.
+        events: Its events, if the caller has listed them.
+        ref: Its ref.
+        progress: Progress from its log, if the caller has read it.
+        tails: Last log lines by step, if the caller has read them.
+    """
+    status, progress = get_status(job, pods), progress or job.progress
+    recorded = get_recorded_outcome(job)
+    if recorded is not None and recorded.status == status:
+        return Observation(status, progress if status == COMPLETE else None, outcome=recorded)
+    events = [event for event in events if not (job.replicated_jobs and event.reason == _CREATION_FAILED)]
+    if status == COMPLETE:
+        return Observation(status, progress, outcome=_build_complete_outcome(job, pods, ref, progress))
+    if status == FAILED:
+        return Observation(status, outcome=_build_failed_outcome(job, pods, events, ref, tails or {}))
+    if status == SUSPENDED:
+        return Observation(status, progress)
+    # A running job without visible pods: its events are from before it started.
+    if status == RUNNING and not pods:
+        events = []
+    pending_failure = failure_detection.detect_pending_failure(pods, events, tails)
+    return Observation(status, progress, pending_failure=pending_failure)
+
+
+def get_recorded_outcome(job: JobState) -> Outcome | None:
+    """Return the outcome in the job's annotation; None if no waiting process has recorded it."""
+    try:
+        outcome = Outcome.from_json(job.annotations.get(labels.OUTCOME, ""))
+    except ValueError:
+        return None
+    # A job created from the exported manifest of another job has the annotations of that job.
+    return outcome if outcome.ref.get("uid") == job.uid else None
+
+
+def needs_events(job: JobState, pods: Sequence[PodState] = ()) -> bool:
+    """Return whether events are needed to explain the status, because job and pods do not explain it."""
+    status = get_status(job, pods)
+    if status == FAILED:
+        return not _was_cancelled(job) and not failure_detection.collect_failure_facts(pods).steps
+    return status in (CREATED, RUNNING) and failure_detection.needs_events(pods)
+
+
+def build_train_job(
+    job: JobState,
+    pods: Sequence[PodState] = (),
+    runtime: Runtime | None = None,
+    events: Sequence[EventRecord] = (),
+    progress: Progress | None = None,
+) -> TrainJob:
+    """Build the public `TrainJob`.
+
+    Args:
+        job: The job.
+        pods: Its pods.
+        runtime: Its runtime; None if it was deleted or reading it is forbidden.
+        events: Its events, if the caller has listed them.
+        progress: Progress from its log, if the caller has read it.
+    """
+    observation = build_observation(job, pods, events, ref=build_ref(job), progress=progress)
+    runtime = runtime or _build_unknown_runtime(job)
+    return TrainJob(
+        name=job.name,
+        runtime=runtime,
+        steps=build_steps(job, pods, runtime),
+        num_nodes=runtime.trainer.num_nodes if job.num_nodes is None else job.num_nodes,
+        creation_timestamp=job.creation_timestamp,
+        status=observation.status,
+        uid=job.uid,
+        namespace=job.namespace,
+        labels=dict(job.labels),
+        annotations={key: text for key, text in job.annotations.items() if not key.startswith(labels.PREFIX)},
+        reason=_get_reason(job, observation),
+        started=_get_start_time(pods),
+        finished=job.finished_at,
+        progress=observation.progress,
+    )
+
+
+def build_steps(job: JobState, pods: Sequence[PodState] = (), runtime: Runtime | None = None) -> list[Step]:
+    """Build every step of a job, including steps without a pod: initializers first, then nodes by index."""
+    status, pods_by_step = get_status(job, pods), group_pods_by_step(pods)
+    runtime = runtime or _build_unknown_runtime(job)
+    count = runtime.trainer.num_nodes if job.num_nodes is None else job.num_nodes
+    names = {each.name for each in job.replicated_jobs} | set(job.initializers) | pods_by_step.keys()
+    expected = [name for name in _INITIALIZERS if name in names] + [f"{NODE}-{index}" for index in range(count)]
+    others = [name for name in pods_by_step if name not in expected]
+    device = job.device or (runtime.trainer.device, runtime.trainer.device_count)
+    status_without_pod = _get_status_without_pod(status, bool(pods))
+    return [
+        _build_step(name, pods_by_step[name], status)
+        if name in pods_by_step
+        else Step(name, status_without_pod, "", *(device if name.startswith(f"{NODE}-") else ()))
+        for name in expected + others
+    ]
+
+
+def parse_existing_job(raw: RawObject, parse_job: Callable[[RawObject], JobState]) -> ExistingJob:
+    """Parse a raw job for `adoption.decide`. A job that was not created by this library has no fingerprint."""
+    job = parse_job(raw)
+    attempt = job.annotations.get(labels.ATTEMPT, "")
+    owner = _parse_owner(raw)
+    return ExistingJob(
+        name=job.name,
+        status=get_status(job),
+        fingerprint=job.annotations.get(labels.FINGERPRINT, ""),
+        owner_key=owner.get("key"),
+        generation=owner.get("generation"),
+        attempt=int(attempt) if attempt.isdecimal() else 0,
+    )
+
+
+def parse_request(raw: RawObject) -> TrainJobRequest:
+    """Return the request that a raw job was created from.
+
+    Raises:
+        InvalidRequestError: The job was not created by this library, or its annotation is damaged.
+    """
+    name = raw["metadata"]["name"]
+    text = (raw["metadata"].get("annotations") or {}).get(labels.REQUEST)
+    if text is None:
+        raise InvalidRequestError(
+            f"TrainJob {name!r} was not created by trainjob-workflows: it has no annotation {labels.REQUEST}; "
+            f"choose another name, or delete it first (`trainjob delete {name}`)"
+        )
+    try:
+        return TrainJobRequest.from_json(text)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(
+            f"TrainJob {name!r} has a damaged annotation {labels.REQUEST}: {error}; delete the job and submit it again"
+        ) from error
+
+
+def build_ref(job: JobState) -> TrainJobRef:
+    """Build the ref of a job."""
+    return TrainJobRef(job.backend, job.namespace, job.name, job.uid)
+
+
+def _parse_owner(raw: RawObject) -> dict[str, Any]:
+    text = (raw["metadata"].get("annotations") or {}).get(labels.REQUEST) or "{}"
+    try:
+        return dict(json.loads(text).get("owner") or {})
+    except (ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _is_running(job: JobState, pods: Sequence[PodState]) -> bool:
+    """Return whether an initializer has started or, without initializers, every node."""
+    if any(each.ready or each.succeeded for each in job.replicated_jobs):
+        return True
+    started = {
+        step
+        for pod in pods
+        if not pod.deletion_timestamp
+        for step, container in pod.step_containers
+        if _has_started(pod, container)
+    }
+    nodes = {step for pod in pods for step, _ in pod.step_containers if step not in _INITIALIZERS}
+    return any(step in _INITIALIZERS for step in started) or (
+        bool(nodes) and nodes <= started and len(nodes) >= (job.num_nodes or 1)
+    )
+
+
+def _is_active(pod: PodState) -> bool:
+    return pod.phase in ("Pending", "Running") and not pod.deletion_timestamp
+
+
+def _has_started(pod: PodState, container: ContainerState) -> bool:
+    # A pod is Pending while its init containers run.
+    return pod.phase in ("Running", "Succeeded") or (
+        container is not pod.main_container and bool(container.running_since or container.terminated)
+    )
+
+
+def _build_complete_outcome(
+    job: JobState, pods: Sequence[PodState], ref: TrainJobRef, progress: Progress | None
+) -> Outcome:
+    return build_complete_outcome(
+        ref,
+        _parse_termination_record(pods),
+        started_at=_format_time(_get_start_time(pods)),
+        finished_at=_format_time(job.finished_at),
+        last_progress=progress.metrics if progress else None,
+        fetched=dict(job.fetched_uris),
+    )
+
+
+def _build_failed_outcome(
+    job: JobState,
+    pods: Sequence[PodState],
+    events: Sequence[EventRecord],
+    ref: TrainJobRef,
+    tails: Mapping[str, Sequence[str]],
+) -> Outcome:
+    # The pods of a cancelled job are deleted one by one; without their times the outcome stays the same.
+    started = None if _was_cancelled(job) else _get_start_time(pods)
+    return Outcome(
+        ref=ref.to_dict(),
+        status="Failed",
+        diagnosis=diagnose(_collect_facts(job, pods, events, tails)),
+        started_at=_format_time(started),
+        finished_at=_format_time(job.finished_at),
+    )
+
+
+def _collect_facts(
+    job: JobState, pods: Sequence[PodState], events: Sequence[EventRecord], tails: Mapping[str, Sequence[str]]
+) -> Facts:
+    failed = job.get_condition(FAILED)
+    if failed is None:
+        return Facts(cancelled=True, cancel_diagnosis=_parse_cancel_diagnosis(job))
+    if failed.reason == DEADLINE_EXCEEDED and job.active_deadline_seconds is not None:
+        return Facts(deadline_seconds=job.active_deadline_seconds)
+    if failed.reason == STOPPED:
+        return Facts(cancel_diagnosis=Diagnosis(category=Category.DELETED, reason=failed.message))
+    if failed.reason == PREEMPTED:
+        return Facts(steps=[StepFacts(f"{NODE}-0", preempted=failed.message)])
+    if failed.reason == DEADLINE_EXCEEDED:
+        return Facts(deadline_error=failed.message)
+    if failed.reason == _UNSUPPORTED_RUNTIME:
+        return Facts(rejected=failed.message)
+    return failure_detection.collect_failure_facts(pods, events, tails, failed.message)
+
+
+def _parse_cancel_diagnosis(job: JobState) -> Diagnosis | None:
+    try:
+        return Diagnosis.model_validate_json(job.annotations.get(labels.DIAGNOSIS, ""))
+    except ValueError:
+        return None
+
+
+def _was_cancelled(job: JobState) -> bool:
+    return job.cancelled_at is not None and job.get_condition(FAILED) is None
+
+
+def _parse_termination_record(pods: Sequence[PodState]) -> dict[str, Any]:
+    """Return the termination record of rank 0: of its pods, the newest one with a record.
+
+    Rank 0 is usually the first node, but with elastic training it can be any node.
+    """
+    groups = (group for step, group in group_pods_by_step(pods).items() if step.startswith(f"{NODE}-"))
+    for pod in (pod for group in groups for pod in reversed(group)):
+        terminated = pod.main_container.terminated
+        record = parse_record(terminated.message) if terminated else None
+        if record and "result" in record:
+            return record
+    return {}
+
+
+def _build_step(name: str, pods: Sequence[PodState], status: str) -> Step:
+    pod = pods[-1]
+    container = next(container for step, container in pod.step_containers if step == name)
+    device, count = pod.device or ("Unknown", "Unknown")
+    return Step(
+        name=name,
+        status=_get_step_status(pod, container, status),
+        pod_name=pod.name,
+        device=device,
+        device_count=count,
+        exit_code=container.terminated.exit_code if container.terminated else None,
+        restarts=container.restart_count + len(pods) - 1,
+        node=pod.node_name,
+        started=pod.get_started_at(container),
+        finished=container.terminated.finished_at if container.terminated else None,
+    )
+
+
+def _get_step_status(pod: PodState, container: ContainerState, status: str) -> str | None:
+    if container is pod.main_container and not pod.other_containers:
+        own = pod.phase
+    else:
+        own = _get_container_status(container) or pod.phase
+    if own in ("Succeeded", "Failed"):
+        return own
+    # Pods may still exist for a while after the job was suspended or has ended.
+    ended = {SUSPENDED: "Pending", FAILED: "Failed", COMPLETE: "Succeeded"}
+    return ended.get(status, own if own != "Unknown" else None)
+
+
+def _get_container_status(container: ContainerState) -> str | None:
+    if container.terminated:
+        return "Failed" if container.terminated.failed else "Succeeded"
+    return "Running" if container.running_since else None
+
+
+def _get_status_without_pod(status: str, other_steps_have_pods: bool) -> str | None:
+    """Return the status of a step without a pod.
+
+    After a failure the pods may have been deleted; the step's status is known only if no step has a pod.
+    """
+    if status == COMPLETE:
+        return "Succeeded"
+    if status == FAILED:
+        return None if other_steps_have_pods else "Failed"
+    return "Pending"
+
+
+def _get_reason(job: JobState, observation: Observation) -> str | None:
+    if observation.outcome and observation.outcome.diagnosis:
+        return str(observation.outcome.diagnosis)
+    if observation.pending_failure:
+        return str(observation.pending_failure.diagnosis)
+    if observation.status == SUSPENDED and job.queue_name:
+        return f"queued: waits for admission by Kueue queue {job.queue_name!r}"
+    return None
+
+
+def _get_start_time(pods: Sequence[PodState]) -> datetime | None:
+    return min((pod.started_at for pod in pods if pod.started_at), default=None)
+
+
+def _format_time(time: datetime | None) -> str | None:
+    return time.isoformat(timespec="milliseconds") if time else None
+
+
+def _build_unknown_runtime(job: JobState) -> Runtime:
+    """Build a placeholder for a runtime that was deleted or may not be read."""
+    trainer = RuntimeTrainer(trainer_type=TrainerType.CUSTOM_TRAINER, framework="unknown", image="unknown")
+    namespaced = job.runtime_kind == RuntimeKind.TRAINING_RUNTIME.value
+    kind = RuntimeKind.TRAINING_RUNTIME if namespaced else RuntimeKind.CLUSTER_TRAINING_RUNTIME
+    return Runtime(name=job.runtime_name or "unknown", trainer=trainer, kind=kind)

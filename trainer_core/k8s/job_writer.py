@@ -1,0 +1,172 @@
+"""Writes to existing jobs: suspend, resume, cancel, delete, owner references and the stored outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime, timezone
+from typing import Any
+
+from trainer_core.errors import BackendUnavailableError, JobNotFoundError
+from trainer_core.jobs import COMPLETE, FAILED, Diagnosis, Outcome, OwnerReference
+from trainer_core.k8s import job_status, resources
+from trainer_core.k8s.client import ApiClient
+from trainer_core.k8s.errors import ApiNotServedError, ForbiddenError, NotFoundError, WriteConflictError
+from trainer_core.k8s.job_adapter import WorkloadAdapter
+from trainer_core.k8s.job_state import JobState
+from trainer_core.k8s.labels import CANCELLED, DIAGNOSIS, OUTCOME
+from trainer_core.k8s.parsing import RawObject
+
+__all__ = ["JobWriter"]
+
+_ENDED = frozenset({COMPLETE, FAILED})
+#: Maximum length of a stored outcome: a result has up to 4 KiB, a diagnosis twenty lines of a log.
+_MAX_OUTCOME_LENGTH = 65_536
+#: Seconds for a deletion to finish: pods have a grace period of 30 seconds, unless their runtime sets a longer one.
+_MAX_DELETION_SECONDS = 120.0
+
+
+class JobWriter:
+    """Changes and deletes jobs.
+
+    Args:
+        api: The API server.
+        adapter: How the jobs are stored.
+    """
+
+    def __init__(self, api: ApiClient, adapter: WorkloadAdapter) -> None:
+        self._api = api
+        self._adapter = adapter
+
+    def set_suspended(self, raw: RawObject, suspended: bool) -> None:
+        """Suspend or resume a job. A job that has ended is not changed.
+
+        Args:
+            raw: The job.
+            suspended: True deletes its pods and keeps the job; False starts it again.
+
+        Raises:
+            WriteConflictError: The job has changed since it was read. It may have been cancelled; read it again.
+        """
+        job = self._adapter.parse_job(raw)
+        if job_status.get_status(job) in _ENDED or job.suspend == suspended:
+            return
+        # The resourceVersion protects a cancellation that was written after the job was read.
+        metadata = {"uid": job.uid, "resourceVersion": raw["metadata"]["resourceVersion"]}
+        patch = {**self._adapter.build_suspend_patch(job, suspended), "metadata": metadata}
+        resource = self._adapter.get_resource(job)
+        try:
+            self._api.patch(resource, job.name, patch, namespace=job.namespace)
+        except NotFoundError as error:
+            raise JobNotFoundError(f"TrainJob {job.name!r} has been deleted") from error
+
+    def cancel(self, raw: RawObject, diagnosis: Diagnosis | None = None) -> None:
+        """Cancel a job and keep its record. A job that has ended is not changed.
+
+        The job is suspended, and an annotation marks it as cancelled. A job in a Kueue queue is deleted instead,
+        because Kueue would resume it.
+
+        Args:
+            raw: The job.
+            diagnosis: Diagnosis of the cancelled job; None for "cancelled".
+        """
+        job = self._adapter.parse_job(raw)
+        if job_status.get_status(job) in _ENDED:
+            return
+        if job.queue_name:
+            self.delete(raw)
+            return
+        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        annotations = {CANCELLED: now, **({DIAGNOSIS: diagnosis.model_dump_json()} if diagnosis else {})}
+        self._patch(job, {"metadata": {"annotations": annotations}, **self._adapter.build_suspend_patch(job, True)})
+
+    def store_outcome(self, outcome: Outcome) -> None:
+        """Store the outcome as an annotation of its job: the pods that report it may be deleted within an hour."""
+        text, ref = outcome.to_json(), outcome.job
+        if len(text) > _MAX_OUTCOME_LENGTH:
+            return
+        change = {"metadata": {"uid": ref.uid, "annotations": {OUTCOME: text}}}
+        for resource in self._adapter.pod_labels:
+            with suppress(NotFoundError, ApiNotServedError, WriteConflictError):
+                self._api.patch(resource, ref.name, change, namespace=ref.namespace)
+                return
+
+    def set_owner(
+        self, raw: RawObject, kind: str, owner: OwnerReference | None, labels: Mapping[str, str | None]
+    ) -> None:
+        """Replace the ownerReferences of one kind on a job, and change labels, with one patch.
+
+        Args:
+            raw: The job.
+            kind: Kind of the owners to remove.
+            owner: The new owner of this kind. None for no owner of this kind.
+            labels: Labels to set; the value None removes a label.
+        """
+        owners = [each for each in raw["metadata"].get("ownerReferences") or () if each["kind"] != kind]
+        owners += [owner.to_manifest()] if owner else []
+        self._patch(self._adapter.parse_job(raw), {"metadata": {"ownerReferences": owners, "labels": dict(labels)}})
+
+    def delete(self, raw: RawObject) -> None:
+        """Delete a job and its dependents; wait until its name is free and its pods are gone.
+
+        Raises:
+            BackendUnavailableError: A part of the job still exists after two minutes.
+        """
+        from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_exponential
+
+        job = self._adapter.parse_job(raw)
+        self.request_deletion(job)
+        retrying = Retrying(
+            retry=retry_if_result(bool),
+            stop=stop_after_delay(_MAX_DELETION_SECONDS),
+            wait=wait_exponential(0.05, max=2.0),
+        )
+        try:
+            retrying(lambda: self._exists(job))
+        except RetryError as error:
+            plural = self._adapter.get_resource(job).plural
+            resource_names = ",".join(dict.fromkeys((plural, "jobs", "pods")))
+            raise BackendUnavailableError(
+                f"TrainJob {job.name!r} is being deleted, but a part of it still exists after "
+                f"{_MAX_DELETION_SECONDS:.0f} s; check finalizers and unreachable nodes: "
+                f"kubectl get {resource_names} -n {job.namespace}"
+            ) from error
+
+    def request_deletion(self, job: JobState) -> bool:
+        """Delete a job without waiting; the garbage collector deletes its dependents. Return whether it existed."""
+        resource = self._adapter.get_resource(job)
+        foreground = resource in self._adapter.foreground_resources
+        return self._api.delete(resource, job.name, uid=job.uid, foreground=foreground, namespace=job.namespace)
+
+    def _patch(self, job: JobState, change: dict[str, Any]) -> None:
+        # The uid protects a later job of the same name.
+        metadata = {**change.get("metadata", {}), "uid": job.uid}
+        resource = self._adapter.get_resource(job)
+        try:
+            self._api.patch(resource, job.name, {**change, "metadata": metadata}, namespace=job.namespace)
+        except (NotFoundError, WriteConflictError) as error:
+            raise JobNotFoundError(f"TrainJob {job.name!r} has been deleted") from error
+
+    def _exists(self, job: JobState) -> bool:
+        resource = self._adapter.get_resource(job)
+        try:
+            return bool(self._api.get(resource, job.name, namespace=job.namespace)["metadata"]["uid"] == job.uid)
+        except NotFoundError:
+            return resource not in self._adapter.foreground_resources and self._has_dependents(job)
+
+    def _has_dependents(self, job: JobState) -> bool:
+        """Return whether a deleted job still has pods or other objects, as far as RBAC allows to see them.
+
+        The controller would take them for those of the next job of that name, with their exit status.
+        """
+        with suppress(ForbiddenError):
+            selector = self._adapter.build_pod_selector(job)
+            if self._api.list(resources.PODS, label_selector=selector, namespace=job.namespace):
+                return True
+        return any(self._owns_object(job, resource) for resource in self._adapter.owned_resources)
+
+    def _owns_object(self, job: JobState, resource: resources.ApiResource) -> bool:
+        with suppress(NotFoundError, ApiNotServedError, ForbiddenError):
+            owned = self._api.get(resource, job.name, namespace=job.namespace)
+            return any(owner.get("uid") == job.uid for owner in owned["metadata"].get("ownerReferences") or ())
+        return False

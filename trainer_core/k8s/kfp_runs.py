@@ -1,0 +1,84 @@
+"""Runs of Kubeflow Pipelines in a namespace, and the TrainJobs whose run has been deleted or terminated."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from trainer_core.config import ClusterConfig
+from trainer_core.errors import InvalidRequestError
+from trainer_core.jobs import COMPLETE, FAILED, TrainJob
+from trainer_core.k8s import labels, resources
+from trainer_core.k8s.client import ApiClient
+from trainer_core.k8s.connection import Connection
+from trainer_core.k8s.parsing import RawObject
+
+__all__ = ["RUN_ID_LABEL", "PipelineRuns", "find_orphaned_jobs", "list_pipeline_runs"]
+
+#: Label of Kubeflow Pipelines on the Workflow and the pods of a run.
+RUN_ID_LABEL = "pipeline/runid"
+
+
+@dataclass(frozen=True)
+class PipelineRuns:
+    """Runs of a namespace.
+
+    Attributes:
+        existing: Ids of the runs that are active, or have ended and are kept.
+        terminated: Ids of those that a user has terminated.
+        can_expire: Whether an id may also be missing because the run ended long ago, as a Workflow does after a day.
+    """
+
+    existing: Collection[str]
+    terminated: Collection[str] = ()
+    can_expire: bool = False
+
+
+def find_orphaned_jobs(jobs: Iterable[TrainJob], runs: PipelineRuns) -> list[TrainJob]:
+    """Return the TrainJobs that a run has left behind. Pure.
+
+    Of a terminated run: its active TrainJobs, unless their step has ``on_kill="keep"``. Of a deleted run: all. Of a run
+    that was deleted or has expired (`PipelineRuns.can_expire`): the TrainJobs for which a step with
+    ``on_kill="cancel"`` was waiting, because the run does not end before them; an ended TrainJob with a `DeleteAfter`
+    is kept.
+    """
+    return [job for job in jobs if labels.RUN in job.labels and _is_orphaned(job, job.labels[labels.RUN], runs)]
+
+
+def _is_orphaned(job: TrainJob, run_id: str, runs: PipelineRuns) -> bool:
+    has_ended, on_kill = job.status in (COMPLETE, FAILED), job.labels.get(labels.ON_KILL)
+    if run_id in runs.existing:
+        return run_id in runs.terminated and not has_ended and on_kill != "keep"
+    if not runs.can_expire:
+        return True
+    return on_kill == "cancel" and not (has_ended and labels.DELETE_AFTER in job.labels)
+
+
+def list_pipeline_runs(config: ClusterConfig, namespace: str) -> PipelineRuns:
+    """Return the runs whose Workflows are in a namespace.
+
+    Raises:
+        InvalidRequestError: The namespace has no Workflow, so it is probably not where pipelines run.
+        BackendUnavailableError: The cluster cannot be reached, or RBAC denies listing Workflows.
+    """
+    api = ApiClient(Connection(config))
+    workflows = api.list(resources.WORKFLOWS, label_selector=RUN_ID_LABEL, namespace=namespace)
+    if not workflows:
+        raise InvalidRequestError(
+            f"namespace {namespace!r} has no Workflow of a pipeline run, so every TrainJob would count as orphaned; "
+            "name the namespace where Kubeflow Pipelines runs its Workflows"
+        )
+    return PipelineRuns(
+        existing={_get_run_id(workflow) for workflow in workflows},
+        terminated={_get_run_id(workflow) for workflow in workflows if _is_terminated(workflow)},
+        can_expire=True,
+    )
+
+
+def _get_run_id(workflow: RawObject) -> str:
+    return str(workflow["metadata"]["labels"][RUN_ID_LABEL])
+
+
+def _is_terminated(workflow: RawObject) -> bool:
+    """Kubeflow Pipelines terminates a run by setting its deadline to zero."""
+    return bool(workflow.get("spec", {}).get("activeDeadlineSeconds") == 0)

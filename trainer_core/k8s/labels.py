@@ -1,0 +1,50 @@
+"""Labels and annotations of the objects that the backends create. Any process can find and read a job by them."""
+
+from __future__ import annotations
+
+from trainer_core.jobs import DELETE_AFTER_LABEL, KFP_ON_KILL_LABEL, KFP_RUN_LABEL
+
+__all__ = [
+    "ATTEMPT",
+    "CANCELLED",
+    "DELETE_AFTER",
+    "DIAGNOSIS",
+    "FINGERPRINT",
+    "MANAGED_BY",
+    "MANAGER",
+    "ON_KILL",
+    "OUTCOME",
+    "OWNER",
+    "PREFIX",
+    "REQUEST",
+    "RUN",
+    "RUNTIME",
+]
+
+#: Recommended Kubernetes label for the tool that manages an object, and its value. Also the field manager of writes.
+MANAGED_BY = "app.kubernetes.io/managed-by"
+MANAGER = "trainjob-workflows"
+#: Prefix of all labels and annotations below.
+PREFIX = "trainjob-workflows/"
+#: Label: the owner of a TrainJob, hashed by `naming.hash_owner_key`.
+OWNER = "trainjob-workflows/owner"
+#: Label: seconds after the end of a TrainJob when it may be deleted.
+DELETE_AFTER = DELETE_AFTER_LABEL
+#: Label: id of the Kubeflow Pipelines run that a TrainJob belongs to.
+RUN = KFP_RUN_LABEL
+#: Label: what a step that waits for the TrainJob does to it when its run is terminated: cancel or keep.
+ON_KILL = KFP_ON_KILL_LABEL
+#: Annotation: the request as JSON.
+REQUEST = "trainjob-workflows/request"
+#: Annotation: the properties of the runtime at submit, so that reading the job does not need the runtime.
+RUNTIME = "trainjob-workflows/runtime"
+#: Annotation: hash of the request.
+FINGERPRINT = "trainjob-workflows/fingerprint"
+#: Annotation: number of the attempt, from 0.
+ATTEMPT = "trainjob-workflows/attempt"
+#: Annotation: time when the job was cancelled.
+CANCELLED = "trainjob-workflows/cancelled"
+#: Annotation: diagnosis with which the job was cancelled, as JSON.
+DIAGNOSIS = "trainjob-workflows/diagnosis"
+#: Annotation: the outcome as JSON, written by the process that waited. The pods that report it may be deleted earlier.
+OUTCOME = "trainjob-workflows/outcome"

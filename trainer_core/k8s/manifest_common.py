@@ -1,0 +1,228 @@
+"""Parts of manifests that all backends on Kubernetes share: metadata, environment, Secrets and volume claims.
+
+Pure functions without I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainer_core import naming
+from trainer_core.errors import InvalidRequestError, UnsupportedError
+from trainer_core.initializers import DATASET_PATH, MODEL_PATH
+from trainer_core.k8s import labels, resources, runtimes
+from trainer_core.k8s.resources import ApiResource
+from trainer_core.node import env as node_env
+from trainer_core.request import InitializerSource, TrainJobRequest
+from trainer_core.secrets import SecretRef
+
+__all__ = [
+    "INITIALIZER_PATHS",
+    "PVC_SCHEME",
+    "build_env",
+    "build_initializer_env",
+    "build_lifecycle_fields",
+    "build_metadata",
+    "build_pvc_patch",
+    "build_secret",
+    "build_trainer_env",
+    "check_pvc_uri",
+    "check_reserved_metadata",
+    "escape_variable_references",
+    "get_secret_name",
+]
+
+#: Mount path in the training containers, by initializer role.
+INITIALIZER_PATHS = {"dataset": DATASET_PATH, "model": MODEL_PATH}
+#: URI scheme of data in a PersistentVolumeClaim.
+PVC_SCHEME = "pvc://"
+#: Kubernetes' limit for the total size of annotations, in bytes.
+_MAX_ANNOTATIONS_BYTES = 262_144
+#: Default of `spec.managedBy` of a TrainJob.
+_TRAINER_CONTROLLER = "trainer.kubeflow.org/trainjob-controller"
+_RESERVED_LABELS = (labels.MANAGED_BY, labels.OWNER, labels.DELETE_AFTER)
+_RESERVED_ANNOTATIONS = (
+    *(labels.REQUEST, labels.FINGERPRINT, labels.ATTEMPT, labels.RUNTIME),
+    *(labels.CANCELLED, labels.DIAGNOSIS, labels.OUTCOME),
+)
+
+
+def check_reserved_metadata(request: TrainJobRequest) -> None:
+    """Check that a request sets no label or annotation that the backend writes.
+
+    Raises:
+        InvalidRequestError: A reserved key is set.
+    """
+    metadata = request.metadata
+    for what, keys, reserved in (
+        ("labels", metadata.labels, _RESERVED_LABELS),
+        ("annotations", metadata.annotations, _RESERVED_ANNOTATIONS),
+    ):
+        conflicts = sorted(set(keys) & set(reserved))
+        if conflicts:
+            raise InvalidRequestError(f"metadata.{what}: {', '.join(conflicts)} is reserved by the backend; remove it")
+
+
+def build_metadata(
+    request: TrainJobRequest, namespace: str, attempt: int, annotations: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Build the metadata of a job.
+
+    Args:
+        request: The request, with a name.
+        namespace: Namespace of the job.
+        attempt: Attempt of its owner, 0 for the first.
+        annotations: Further annotations.
+
+    Raises:
+        UnsupportedError: The request exceeds the size limit of annotations.
+        InvalidRequestError: The request has no name.
+    """
+    job_labels = {**request.metadata.labels, labels.MANAGED_BY: labels.MANAGER}
+    if request.owner:
+        job_labels[labels.OWNER] = naming.hash_owner_key(request.owner.key)
+    if request.delete_after_seconds is not None:
+        job_labels[labels.DELETE_AFTER] = str(request.delete_after_seconds)
+    job_annotations = {
+        **request.metadata.annotations,
+        labels.REQUEST: request.to_json(),
+        labels.FINGERPRINT: request.fingerprint(),
+        labels.ATTEMPT: str(attempt),
+        **(annotations or {}),
+    }
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in job_annotations.items())
+    if size > _MAX_ANNOTATIONS_BYTES:
+        raise UnsupportedError(
+            f"the request and its annotations have {size} bytes, and Kubernetes accepts {_MAX_ANNOTATIONS_BYTES}; pass "
+            "large arguments as a path or URI, or use packaging='reference'"
+        )
+    return {
+        "name": request.require_name(),
+        "namespace": namespace,
+        "labels": job_labels,
+        "annotations": job_annotations,
+    }
+
+
+def build_secret(
+    request: TrainJobRequest, job: str, namespace: str, owner_uid: str, owner: ApiResource
+) -> dict[str, Any] | None:
+    """Build the Secret with the literal secrets of a request; None if it has none.
+
+    Args:
+        request: The request.
+        job: Name of the job that owns the Secret.
+        namespace: Namespace of the job.
+        owner_uid: UID of the job.
+        owner: Kind of the job.
+    """
+    if not request.literal_secrets:
+        return None
+    reference = {"apiVersion": owner.api_version, "kind": owner.kind, "name": job, "uid": owner_uid}
+    return {
+        "apiVersion": resources.SECRETS.api_version,
+        "kind": resources.SECRETS.kind,
+        "metadata": {
+            "name": get_secret_name(job),
+            "namespace": namespace,
+            "labels": {labels.MANAGED_BY: labels.MANAGER},
+            "ownerReferences": [reference],
+        },
+        "type": "Opaque",
+        "stringData": {key: value.get_secret_value() for key, value in sorted(request.literal_secrets.items())},
+    }
+
+
+def get_secret_name(job: str) -> str:
+    """Return the name of the Secret with the literal secrets of a job."""
+    return f"{job}-initializer"
+
+
+def build_lifecycle_fields(request: TrainJobRequest) -> dict[str, Any]:
+    """Build the fields that the specs of TrainJob, Job and PyTorchJob's run policy have in common.
+
+    These are `activeDeadlineSeconds`, `suspend` and `managedBy`.
+    """
+    fields = {
+        "activeDeadlineSeconds": request.active_deadline_seconds,
+        "suspend": request.suspend or None,
+        # The Trainer controller is the default for a TrainJob, and other kinds do not accept it.
+        "managedBy": None if request.managed_by == _TRAINER_CONTROLLER else request.managed_by,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def build_trainer_env(request: TrainJobRequest) -> dict[str, str | SecretRef]:
+    """Return the environment of the training container, without the variables of the runtime's policy."""
+    trainer, own = request.trainer, {node_env.NAME: request.require_name()}
+    if trainer is not None and trainer.result_uri:
+        own[node_env.RESULT_URI] = trainer.result_uri
+    return {**(trainer.env if trainer else {}), **own, **_reference_literal_secrets("trainer", request)}
+
+
+def build_initializer_env(role: str, source: InitializerSource, request: TrainJobRequest) -> list[dict[str, Any]]:
+    """Build the environment of an initializer container besides its storage URI, sorted by name."""
+    env: dict[str, str | SecretRef] = {**source.env, **source.secrets}
+    if source.ignore_patterns is not None:
+        env["IGNORE_PATTERNS"] = ",".join(source.ignore_patterns)
+    return build_env({**env, **_reference_literal_secrets(role, request)})
+
+
+def build_pvc_patch(role: str, uri: str) -> dict[str, Any]:
+    """Build the pod spec patch that mounts data of a PersistentVolumeClaim into the training container.
+
+    Each source gets its own volume: the server merges volume mounts by the name of their volume.
+    """
+    claim, _, path = uri.removeprefix(PVC_SCHEME).partition("/")
+    volume, sub_path = f"trainjob-{role}", path.strip("/")
+    mount = {
+        "name": volume,
+        "mountPath": INITIALIZER_PATHS[role],
+        **({"subPath": sub_path} if sub_path else {}),
+        "readOnly": True,
+    }
+    return {
+        "volumes": [{"name": volume, "persistentVolumeClaim": {"claimName": claim}}],
+        "containers": [{"name": runtimes.NODE, "volumeMounts": [mount]}],
+    }
+
+
+def check_pvc_uri(role: str, uri: str) -> None:
+    """Check that a ``pvc://`` URI consists of the name of a claim and a path inside it.
+
+    Raises:
+        InvalidRequestError: The name is invalid, or the path contains ``..``.
+    """
+    claim, _, path = uri.removeprefix(PVC_SCHEME).partition("/")
+    if not naming.is_object_name(claim) or ".." in path.split("/"):
+        raise InvalidRequestError(
+            f"initializer.{role}: {uri!r} must be {PVC_SCHEME}<claim>/<path>: the name of a PersistentVolumeClaim and "
+            "a path in it without '..'"
+        )
+
+
+def build_env(variables: Mapping[str, str | SecretRef]) -> list[dict[str, Any]]:
+    """Build the `env` of a container, sorted by name; a `SecretRef` becomes a `secretKeyRef`."""
+    return [_build_env_var(name, value) for name, value in sorted(variables.items())]
+
+
+def _build_env_var(name: str, value: str | SecretRef) -> dict[str, Any]:
+    if isinstance(value, SecretRef):
+        return {"name": name, "valueFrom": {"secretKeyRef": {"name": value.name, "key": value.key}}}
+    return {"name": name, "value": escape_variable_references(value)}
+
+
+def escape_variable_references(text: str) -> str:
+    """Escape ``$(NAME)`` and ``$$``, which Kubernetes expands in environment values and arguments."""
+    return text.replace("$", "$$") if "$(" in text or "$$" in text else text
+
+
+def _reference_literal_secrets(role: str, request: TrainJobRequest) -> dict[str, SecretRef]:
+    """Return references to the literal secrets of a part of a request, by environment variable."""
+    keys = (key.partition(".") for key in request.literal_secrets)
+    return {
+        name: SecretRef(get_secret_name(request.require_name()), f"{part}.{name}")
+        for part, _, name in keys
+        if part == role
+    }

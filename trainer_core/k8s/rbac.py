@@ -1,0 +1,113 @@
+"""Permissions that a backend needs, and the RBAC objects that grant them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from trainer_core.k8s.resources import ApiResource
+
+__all__ = [
+    "AIRFLOW",
+    "ALL_USERS",
+    "KFP",
+    "MANAGE_VERBS",
+    "ONLY_AIRFLOW",
+    "RequiredPermission",
+    "build_rbac_objects",
+    "build_rules",
+]
+
+_RBAC_GROUP = "rbac.authorization.k8s.io"
+_SERVICE_ACCOUNT_PREFIX = "system:serviceaccount:"
+
+#: Users of a permission: Airflow's workers and triggerer; the pods of a Kubeflow Pipelines run.
+AIRFLOW = "airflow"
+KFP = "kfp"
+ONLY_AIRFLOW = frozenset({AIRFLOW})
+ALL_USERS = frozenset({AIRFLOW, KFP})
+#: Verbs on the resources that jobs consist of.
+MANAGE_VERBS = ("create", "get", "list", "patch", "delete")
+
+
+@dataclass(frozen=True)
+class RequiredPermission:
+    """A permission that a backend needs.
+
+    Attributes:
+        verbs: The verbs.
+        api_resource: The resource.
+        consequence: What does not work without it.
+        subresource: Subresource, such as ``log``; None for the resource itself.
+        required: Whether the backend is useless without it.
+        users: The users that need it.
+    """
+
+    verbs: tuple[str, ...]
+    api_resource: ApiResource
+    consequence: str
+    subresource: str | None = None
+    required: bool = False
+    users: frozenset[str] = ALL_USERS
+
+    @property
+    def resource_name(self) -> str:
+        """Name of the resource in a role, such as ``pods/log``."""
+        return f"{self.api_resource.plural}/{self.subresource}" if self.subresource else self.api_resource.plural
+
+
+def build_rules(permissions: Iterable[RequiredPermission]) -> list[dict[str, Any]]:
+    """Return the rules of a role that grants permissions, one rule for each resource."""
+    verbs: dict[tuple[str, str], list[str]] = {}
+    for permission in permissions:
+        key = (permission.api_resource.group, permission.resource_name)
+        verbs.setdefault(key, []).extend(permission.verbs)
+    return [
+        {"apiGroups": [group], "resources": [resource], "verbs": list(dict.fromkeys(granted))}
+        for (group, resource), granted in verbs.items()
+    ]
+
+
+def build_rbac_objects(
+    permissions: Iterable[RequiredPermission], user: str | None, namespace: str
+) -> list[dict[str, Any]]:
+    """Return the roles and role bindings that grant permissions to a user.
+
+    Args:
+        permissions: The permissions.
+        user: User name at the API server; None for a placeholder.
+        namespace: Namespace of the role.
+    """
+    permissions = list(permissions)
+    namespaced = [each for each in permissions if each.api_resource.namespaced]
+    cluster_wide = [each for each in permissions if not each.api_resource.namespaced]
+    objects = []
+    if namespaced:
+        objects += _build_role_and_binding("Role", "trainjob-user", build_rules(namespaced), user, namespace)
+    if cluster_wide:
+        objects += _build_role_and_binding("ClusterRole", "trainjob-runtimes", build_rules(cluster_wide), user)
+    return objects
+
+
+def _build_role_and_binding(
+    kind: str, name: str, rules: list[dict[str, Any]], user: str | None, namespace: str | None = None
+) -> list[dict[str, Any]]:
+    api_version = f"{_RBAC_GROUP}/v1"
+    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
+    role = {"apiVersion": api_version, "kind": kind, "metadata": metadata, "rules": rules}
+    binding = {
+        "apiVersion": api_version,
+        "kind": f"{kind}Binding",
+        "metadata": dict(metadata),
+        "roleRef": {"apiGroup": _RBAC_GROUP, "kind": kind, "name": name},
+        "subjects": [_build_subject(user)],
+    }
+    return [role, binding]
+
+
+def _build_subject(user: str | None) -> dict[str, str]:
+    if user and user.startswith(_SERVICE_ACCOUNT_PREFIX):
+        namespace, _, name = user.removeprefix(_SERVICE_ACCOUNT_PREFIX).partition(":")
+        return {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+    return {"apiGroup": _RBAC_GROUP, "kind": "User", "name": user or "FILL-IN-YOUR-USER"}

@@ -1,0 +1,186 @@
+"""Reflector: the list-watch loop of one resource, with retries. It forwards objects and errors to an informer.
+
+List; watch from the list's resourceVersion; watch again from the last version when the connection is closed or silent;
+list again when the server no longer has that version (410). Failed attempts are repeated with exponential backoff.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import tenacity
+
+from trainer_core.errors import BackendUnavailableError, TrainerError
+from trainer_core.k8s import async_client, resources
+from trainer_core.k8s.cache import JOB_STREAM, WatchTarget, parse_resource_version
+from trainer_core.k8s.connection import Connection
+from trainer_core.k8s.errors import ForbiddenError, ResourceExpiredError, StreamInterruptedError
+from trainer_core.k8s.parsing import RawObject
+
+if TYPE_CHECKING:
+    import aiohttp
+
+    from trainer_core.k8s.informer import JobInformer
+
+__all__ = ["Reflector", "WatchTimings", "retry_until_success"]
+
+#: Seconds that a watch must last to count as working; one that ends sooner is an error, and is retried with backoff.
+_MIN_WATCH_SECONDS = 1.0
+_MAX_BACKOFF_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class WatchTimings:
+    """Timings of an informer, in seconds.
+
+    Attributes:
+        idle_timeout: Time from the end of the last subscription to the end of the informer.
+        error_grace: Time for which a watch may fail before subscribers see the error.
+        silence_timeout: Time without an event or bookmark after which a watch is opened again.
+        forbidden_retry: Time between attempts that RBAC denies.
+    """
+
+    idle_timeout: float = 10.0
+    error_grace: float = 20.0
+    silence_timeout: float = 100.0
+    forbidden_retry: float = 60.0
+
+
+class Reflector:
+    """Lists and watches the jobs or the pods of a namespace, and forwards them to an informer.
+
+    Args:
+        connection: The API server and the namespace.
+        target: The jobs to watch.
+        stream: `JOB_STREAM` or `POD_STREAM`.
+        job_name: The only job to watch; None for all.
+        timings: Timeouts.
+        informer: Receives objects and errors.
+
+    Attributes:
+        synced: Set when the first list is complete.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        target: WatchTarget,
+        stream: int,
+        job_name: str | None,
+        timings: WatchTimings,
+        informer: JobInformer,
+    ) -> None:
+        self.synced = asyncio.Event()
+        self._connection = connection
+        self._target = target
+        self._stream = stream
+        self._job_name = job_name
+        self._timings = timings
+        self._informer = informer
+        self._version: str | None = None
+
+    async def run(self) -> None:
+        """List and watch until cancelled."""
+        while True:
+            await retry_until_success(self._list_and_watch, self._stream, self._timings, self._informer)
+
+    async def list_objects(self, session: aiohttp.ClientSession, job_name: str | None) -> str:
+        """List the objects of one job, or of all, into the informer's cache; return the resourceVersion of the list."""
+        scope = self._informer.begin_list(self._stream, job_name)
+        listed: dict[str, set[str]] = defaultdict(set)
+        version = "0"
+        pages = async_client.list_pages(self._connection, session, self._select(job_name))
+        async with aclosing(pages):
+            async for page in pages:
+                version = str(page["metadata"]["resourceVersion"])
+                for raw in page.get("items") or ():
+                    self._add_listed(raw, listed)
+                    self._informer.apply_event(self._stream, "ADDED", raw)
+        self._informer.finish_list(scope, listed, parse_resource_version(version))
+        return version
+
+    def _add_listed(self, raw: RawObject, listed: dict[str, set[str]]) -> None:
+        metadata = raw["metadata"]
+        if self._stream == JOB_STREAM:
+            listed[metadata["name"]] = set()
+        else:
+            job = (metadata.get("labels") or {}).get(self._target.pod_label)
+            listed[str(job)].add(metadata["name"])
+
+    async def _list_and_watch(self) -> None:
+        """Return when a watch that worked has ended. A watch that ends sooner raises, so that it is retried later."""
+        async with self._connection.open_session() as session:
+            if self._version is None:
+                self._version = await self.list_objects(session, self._job_name)
+                self.synced.set()
+                self._informer.mark_synced(self._stream)
+            began = time.monotonic()
+            try:
+                await self._watch(session, self._version)
+            except ResourceExpiredError:
+                self._version = None
+                if time.monotonic() - began < _MIN_WATCH_SECONDS:
+                    raise
+            except BackendUnavailableError as error:
+                if not error.transient or time.monotonic() - began < _MIN_WATCH_SECONDS:
+                    raise
+
+    async def _watch(self, session: aiohttp.ClientSession, version: str) -> None:
+        began = time.monotonic()
+        collection = self._select(self._job_name)
+        events = async_client.watch_events(
+            self._connection,
+            session,
+            collection,
+            version,
+            silence_timeout=self._timings.silence_timeout,
+            on_open=lambda: self._informer.clear_error(self._stream),
+        )
+        async with aclosing(events):
+            async for event in events:
+                raw = event.get("object") or {}
+                if event.get("type") != "BOOKMARK":
+                    self._informer.apply_event(self._stream, str(event.get("type")), raw)
+                self._version = (raw.get("metadata") or {}).get("resourceVersion") or self._version
+        if time.monotonic() - began < _MIN_WATCH_SECONDS:
+            raise StreamInterruptedError(
+                f"the server ended the request at once: {collection.describe_task('watch')}; it is retried"
+            )
+
+    def _select(self, job_name: str | None) -> async_client.ResourceCollection:
+        namespace, label = self._connection.namespace, self._target.pod_label
+        if self._stream == JOB_STREAM:
+            field_selector = f"metadata.name={job_name}" if job_name else ""
+            return async_client.ResourceCollection(self._target.resource, namespace, field_selector=field_selector)
+        label_selector = f"{label}={job_name}" if job_name else label
+        return async_client.ResourceCollection(resources.PODS, namespace, label_selector=label_selector)
+
+
+async def retry_until_success(
+    action: Callable[[], Awaitable[None]], stream: int, timings: WatchTimings, informer: JobInformer
+) -> None:
+    """Run an action until it succeeds, with exponential backoff; report each failure to the informer."""
+
+    def compute_pause(state: tenacity.RetryCallState) -> float:
+        error = _get_error(state)
+        if isinstance(error, ForbiddenError):
+            return timings.forbidden_retry
+        pause = tenacity.wait_random_exponential(multiplier=0.1, max=_MAX_BACKOFF_SECONDS)(state)
+        return max(pause, min(getattr(error, "retry_after", 0.0), _MAX_BACKOFF_SECONDS))
+
+    attempts = tenacity.AsyncRetrying(
+        retry=tenacity.retry_if_exception_type(TrainerError),
+        wait=compute_pause,
+        before_sleep=lambda state: informer.report_error(stream, _get_error(state)),
+    )
+    await attempts(action)
+
+
+def _get_error(state: tenacity.RetryCallState) -> BaseException | None:
+    return state.outcome.exception() if state.outcome else None

@@ -1,0 +1,109 @@
+"""API resources of a Kubernetes cluster and their URL paths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+__all__ = [
+    "ACCESS_REVIEWS",
+    "CLUSTER_TRAINING_RUNTIMES",
+    "CONFIG_MAPS",
+    "CRDS",
+    "DISTRIBUTED_WORKLOADS",
+    "EVENTS",
+    "EVENTS_V1",
+    "JOBS",
+    "JOBSETS",
+    "PODS",
+    "PYTORCH_JOBS",
+    "SECRETS",
+    "TRAINING_RUNTIMES",
+    "TRAINING_WORKLOADS",
+    "TRAINJOBS",
+    "VOLUME_CLAIMS",
+    "WORKFLOWS",
+    "ApiResource",
+    "get_resource_of_object",
+]
+
+
+@dataclass(frozen=True)
+class ApiResource:
+    """A resource of the API server, as in `kubectl api-resources`.
+
+    Attributes:
+        group: API group; empty for the core group.
+        version: API version.
+        plural: Name in URL paths.
+        kind: ``kind`` of its objects.
+        namespaced: Whether its objects belong to a namespace.
+    """
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """``apiVersion`` of its objects."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def build_path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """Return the URL path of an object, of its subresource, or of all objects.
+
+        Args:
+            namespace: Namespace; None for all namespaces. Ignored for a resource that is not namespaced.
+            name: Name of the object; None for all objects.
+            subresource: Subresource of the object, such as ``log`` or ``status``.
+        """
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        scope = f"/namespaces/{quote(namespace, safe='')}" if self.namespaced and namespace else ""
+        parts = [quote(part, safe="") for part in (name, subresource) if part]
+        return "/".join([f"{root}{scope}/{self.plural}", *parts])
+
+
+TRAINJOBS = ApiResource("trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob")
+TRAINING_RUNTIMES = ApiResource("trainer.kubeflow.org", "v1alpha1", "trainingruntimes", "TrainingRuntime")
+CLUSTER_TRAINING_RUNTIMES = ApiResource(
+    "trainer.kubeflow.org", "v1alpha1", "clustertrainingruntimes", "ClusterTrainingRuntime", namespaced=False
+)
+JOBSETS = ApiResource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
+#: Of the Training Operator, the predecessor of Kubeflow Trainer.
+PYTORCH_JOBS = ApiResource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
+JOBS = ApiResource("batch", "v1", "jobs", "Job")
+TRAINING_WORKLOADS = ApiResource("run.ai", "v2alpha1", "trainingworkloads", "TrainingWorkload")
+DISTRIBUTED_WORKLOADS = ApiResource("run.ai", "v2alpha1", "distributedworkloads", "DistributedWorkload")
+PODS = ApiResource("", "v1", "pods", "Pod")
+EVENTS = ApiResource("", "v1", "events", "Event")
+EVENTS_V1 = ApiResource("events.k8s.io", "v1", "events", "Event")
+SECRETS = ApiResource("", "v1", "secrets", "Secret")
+VOLUME_CLAIMS = ApiResource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+CONFIG_MAPS = ApiResource("", "v1", "configmaps", "ConfigMap")
+CRDS = ApiResource(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
+)
+#: Of Argo Workflows: Kubeflow Pipelines creates one for each run.
+WORKFLOWS = ApiResource("argoproj.io", "v1alpha1", "workflows", "Workflow")
+ACCESS_REVIEWS = ApiResource(
+    "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
+)
+
+_BY_NAME = {
+    (resource.api_version, resource.kind): resource
+    for resource in tuple(vars().values())
+    if isinstance(resource, ApiResource)
+}
+
+
+def get_resource_of_object(raw: Mapping[str, Any]) -> ApiResource:
+    """Return the resource of an object, by its ``apiVersion`` and ``kind``.
+
+    Raises:
+        KeyError: The resource is not in this module.
+    """
+    return _BY_NAME[raw["apiVersion"], raw["kind"]]

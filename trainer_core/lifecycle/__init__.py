@@ -1,0 +1,1 @@
+"""Decisions about a TrainJob over its life: adoption, wait state, diagnosis. Pure functions."""

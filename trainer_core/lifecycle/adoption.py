@@ -1,0 +1,158 @@
+"""Decides what a submit does, given the TrainJobs that exist: create, attach, reuse a result, or refuse. Pure.
+
+All backends and orchestrators decide "exactly once" here:
+
+* A request without an owner is identified by its name: the same request attaches, another one is refused.
+* A request with an owner may have earlier TrainJobs, one for each attempt. The latest attempt decides:
+
+  =========================  =======================  =========================================
+  latest attempt             same generation          newer generation (a person cleared the task)
+  =========================  =======================  =========================================
+  none                       create attempt 0         create attempt 0
+  not ended                  attach                   cancel it, create the next attempt
+  Complete                   reuse its result         create the next attempt
+  Failed                     create the next attempt  create the next attempt
+  =========================  =======================  =========================================
+
+The generation stays the same when an orchestrator retries, and increases when a person asks for a new run. A request of
+an older generation than any attempt is refused: a worker that continues after its task was cleared must not end,
+replace or adopt the TrainJob of the newer run. Generations that are not numbers have no order; a different one counts
+as newer.
+
+A complete TrainJob of the same generation is reused as often as it is requested, because a worker that received the
+outcome may have died before it recorded it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from trainer_core.errors import ConflictError
+from trainer_core.jobs import COMPLETE, FAILED
+from trainer_core.request import TrainJobRequest
+
+__all__ = ["Action", "Decision", "ExistingJob", "decide"]
+
+
+class Action(str, Enum):
+    """What `submit` does."""
+
+    CREATE = "create"
+    ATTACH = "attach"
+    REUSE_RESULT = "reuse result"
+
+
+@dataclass(frozen=True)
+class ExistingJob:
+    """A TrainJob that exists with the name or the owner of a request.
+
+    Attributes:
+        name: Its name.
+        status: Its status now.
+        fingerprint: `TrainJobRequest.fingerprint` of the request that it was created from.
+        owner_key: Key of its owner. None without an owner.
+        generation: Generation of its owner when it was created; a number, or any text without an order.
+        attempt: Its attempt, 0 for the first.
+    """
+
+    name: str
+    status: str
+    fingerprint: str
+    owner_key: str | None = None
+    generation: str | None = None
+    attempt: int = 0
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is Complete or Failed."""
+        return self.status in (COMPLETE, FAILED)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a submit does.
+
+    Attributes:
+        action: What to do.
+        name: Name of the TrainJob to create, to attach to or to reuse.
+        attempt: Its attempt.
+        cancel_first: Names of the TrainJobs to cancel before the new one is created.
+        ended_attempts: Names of the owner's earlier attempts that have ended, when the next attempt is created.
+        differs: True if the existing TrainJob was created from another request of the same owner.
+    """
+
+    action: Action
+    name: str
+    attempt: int = 0
+    cancel_first: tuple[str, ...] = ()
+    ended_attempts: tuple[str, ...] = ()
+    differs: bool = False
+
+
+def decide(request: TrainJobRequest, existing: Sequence[ExistingJob]) -> Decision:
+    """Decide what a submit of a request does.
+
+    Args:
+        request: The request, with a name or an owner.
+        existing: All TrainJobs that have the request's name or belong to its owner.
+
+    Raises:
+        ConflictError: The name belongs to another owner or to another request, or the request is of an older generation
+            than a TrainJob of its owner.
+    """
+    if request.owner is None:
+        return _decide_by_name(request, existing)
+    key = request.owner.key
+    attempts = sorted((job for job in existing if job.owner_key == key), key=lambda job: job.attempt)
+    if not attempts:
+        return _create(request, existing, attempt=0)
+    newer = next((job for job in attempts if _is_older(request.owner.generation, job.generation)), None)
+    if newer is not None:
+        raise ConflictError(
+            f"TrainJob {newer.name!r} belongs to generation {newer.generation} of owner {key!r}, and this request to "
+            f"generation {request.owner.generation}, which is older; end this run of the task, or delete that TrainJob "
+            "first"
+        )
+    latest = attempts[-1]
+    if latest.generation == request.owner.generation and latest.status != FAILED:
+        action = Action.REUSE_RESULT if latest.has_ended else Action.ATTACH
+        differs = latest.fingerprint != request.fingerprint()
+        return Decision(action, latest.name, latest.attempt, differs=differs)
+    active = tuple(job.name for job in attempts if not job.has_ended)
+    ended = tuple(job.name for job in attempts if job.has_ended)
+    created = _create(request, existing, attempt=latest.attempt + 1)
+    return replace(created, cancel_first=active, ended_attempts=ended)
+
+
+def _is_older(generation: str | None, other: str | None) -> bool:
+    """Return whether a generation is older than another one. Generations that are not numbers have no order."""
+    if generation is None or other is None or not (generation.isdecimal() and other.isdecimal()):
+        return False
+    return int(generation) < int(other)
+
+
+def _decide_by_name(request: TrainJobRequest, existing: Sequence[ExistingJob]) -> Decision:
+    name = request.require_name()
+    job = next((job for job in existing if job.name == name), None)
+    if job is None:
+        return Decision(Action.CREATE, name)
+    if job.owner_key is not None:
+        raise ConflictError(f"TrainJob {name!r} belongs to owner {job.owner_key!r}; choose another name")
+    if job.fingerprint != request.fingerprint():
+        raise ConflictError(
+            f"TrainJob {name!r} exists with another request; choose another name, or delete it first "
+            f"(`trainjob delete {name}`)"
+        )
+    return Decision(Action.REUSE_RESULT if job.has_ended else Action.ATTACH, name)
+
+
+def _create(request: TrainJobRequest, existing: Sequence[ExistingJob], attempt: int) -> Decision:
+    name = request.get_attempt_name(attempt)
+    owner_key = request.owner.key if request.owner else None
+    conflict = next((job for job in existing if job.name == name and job.owner_key != owner_key), None)
+    if conflict is not None:
+        other = "has no owner" if conflict.owner_key is None else f"belongs to owner {conflict.owner_key!r}"
+        raise ConflictError(f"TrainJob {name!r} exists and {other}; choose another name for owner {owner_key!r}")
+    return Decision(Action.CREATE, name, attempt)

@@ -1,0 +1,227 @@
+"""Diagnoses failures: facts about a failed TrainJob in, its category, reason and retryability out. Pure.
+
+Each backend collects `Facts` in its own way. Only this module decides what they mean.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from trainer_core.jobs import Category, Diagnosis
+from trainer_core.node import env
+
+__all__ = ["Facts", "StepFacts", "diagnose"]
+
+_RETRYABLE = frozenset({Category.PREEMPTED, Category.NODE_LOST, Category.INFRASTRUCTURE, Category.SCHEDULING})
+_TAIL_LINES = 20
+#: How torchrun reports a worker that was killed.
+_TORCHRUN_KILLED = re.compile(r"Signal \d+ \((SIG\w+)\) received by PID")
+#: First line of torchrun's report on a failed worker: 40 lines that would displace the worker's own from the log tail.
+_TORCHRUN_REPORT = re.compile(r"torch/distributed/elastic/multiprocessing/api\.py:\d+\] failed \(exitcode")
+#: Signals that a process causes itself.
+_CRASHES = {
+    "SIGABRT": "often a failed check in native code",
+    "SIGBUS": "often too little shared memory, /dev/shm",
+    "SIGFPE": "a division by zero in native code",
+    "SIGILL": "native code for another processor",
+    "SIGSEGV": "a memory fault in native code",
+}
+_EXIT_CODES = {126: "the command cannot be executed", 127: "the command was not found"}
+_NO_REASON = "it failed without a reported reason; see its log"
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """Facts about a failed step.
+
+    Attributes:
+        name: Name of the step.
+        exit_code: Its exit code; negative for a signal. None if unknown.
+        node: Its machine or pod. None if unknown.
+        error_type: Class name of the exception that ended the training function. None without one.
+        error_message: Message of the exception.
+        traceback: Traceback of the exception.
+        log_tail: Last lines of its log.
+        out_of_memory: Whether the system reports that it ran out of memory.
+        message: What the system, or the step itself, reports about its end.
+        preempted: Why it was removed from its machine in favour of another workload. None if it was not.
+        node_lost: What happened to its machine, if the machine is lost. None if it is not.
+    """
+
+    name: str
+    exit_code: int | None = None
+    node: str | None = None
+    error_type: str | None = None
+    error_message: str = ""
+    traceback: str | None = None
+    log_tail: Sequence[str] = ()
+    out_of_memory: bool = False
+    message: str = ""
+    preempted: str | None = None
+    node_lost: str | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts about a TrainJob that failed, or is about to fail.
+
+    Attributes:
+        steps: The failed steps in the order of their failures; for other causes, the affected steps.
+        deadline_seconds: The TrainJob's deadline, if it has passed.
+        deadline_error: Another deadline that has passed, such as that of a pod.
+        cancelled: Whether it was cancelled.
+        cancel_diagnosis: The diagnosis with which a wait cancelled it.
+        image_error: Why its image or environment could not be pulled or built.
+        infrastructure_error: How the backend or its machinery failed.
+        rejected: Why its objects were refused, or what they refer to without its existing.
+        unschedulable: Why no machine accepts it, including an exhausted quota.
+        transient: Whether the cause may disappear without a change, so that a retry can help.
+        message: What the system reports about the whole TrainJob. Used if nothing better is known.
+    """
+
+    steps: Sequence[StepFacts] = ()
+    deadline_seconds: int | None = None
+    deadline_error: str | None = None
+    cancelled: bool = False
+    cancel_diagnosis: Diagnosis | None = None
+    image_error: str | None = None
+    infrastructure_error: str | None = None
+    rejected: str | None = None
+    unschedulable: str | None = None
+    transient: bool = False
+    message: str = ""
+
+
+def diagnose(facts: Facts) -> Diagnosis:
+    """Return why a TrainJob failed.
+
+    The first that applies: it was cancelled; its deadline passed; a step lost its machine; another deadline passed; its
+    objects were refused; the infrastructure failed; its image could not be pulled; no machine accepts it; a step
+    failed. Among several failed steps, one with an exception is the cause, because the others only lost their peer.
+
+    Args:
+        facts: The facts.
+    """
+    if facts.cancel_diagnosis is not None:
+        return facts.cancel_diagnosis
+    if facts.cancelled:
+        return Diagnosis(category=Category.DELETED, reason="it was cancelled")
+    if facts.deadline_seconds is not None:
+        reason = f"it ran longer than its deadline of {facts.deadline_seconds} s (active_deadline_seconds)"
+        return Diagnosis(category=Category.DEADLINE, reason=reason)
+    displaced = next((step for step in facts.steps if step.node_lost or step.preempted), None)
+    if displaced is not None:
+        return _diagnose_step(displaced)
+    cause = next((step for step in facts.steps if step.error_type), next(iter(facts.steps), None))
+    obstacle = next(((category, reason) for category, reason in _list_obstacles(facts) if reason), None)
+    if obstacle is not None:
+        return _diagnose_obstacle(*obstacle, cause, facts.transient)
+    if cause is not None:
+        return _diagnose_step(cause)
+    reason = f"it failed: {facts.message}" if facts.message else _NO_REASON
+    return Diagnosis(category=Category.INFRASTRUCTURE, reason=reason, retryable=True)
+
+
+def _list_obstacles(facts: Facts) -> Iterator[tuple[Category, str | None]]:
+    yield Category.DEADLINE, facts.deadline_error
+    yield Category.REJECTED, facts.rejected
+    yield Category.INFRASTRUCTURE, facts.infrastructure_error
+    yield Category.IMAGE, facts.image_error
+    yield Category.SCHEDULING, facts.unschedulable
+
+
+def _diagnose_obstacle(category: Category, reason: str, step: StepFacts | None, transient: bool) -> Diagnosis:
+    return Diagnosis(
+        category=category,
+        reason=reason,
+        step=step.name if step else None,
+        node=step.node if step else None,
+        exit_code=step.exit_code if step else None,
+        log_tail=_cut_log_tail(step) if step else (),
+        retryable=transient or category in _RETRYABLE,
+    )
+
+
+def _diagnose_step(step: StepFacts) -> Diagnosis:
+    category, reason = _classify_step(step)
+    return Diagnosis(
+        category=category,
+        reason=reason,
+        step=step.name,
+        node=step.node,
+        exit_code=_get_exit_code(step),
+        traceback=step.traceback,
+        log_tail=_cut_log_tail(step),
+        retryable=category in _RETRYABLE or (category is Category.INITIALIZER and step.exit_code == env.TRY_AGAIN),
+    )
+
+
+def _cut_log_tail(step: StepFacts) -> tuple[str, ...]:
+    """Return the last lines before torchrun's report, if there is one."""
+    end = next((n for n, line in enumerate(step.log_tail) if _TORCHRUN_REPORT.search(line)), 0)
+    return tuple(step.log_tail[: end or None][-_TAIL_LINES:])
+
+
+def _get_exit_code(step: StepFacts) -> int | None:
+    """Return the code of the function's `SystemExit`: torchrun ends with 1, whatever code its processes end with."""
+    has_code = step.error_type == "SystemExit" and step.error_message.isdecimal()
+    return int(step.error_message) if has_code else step.exit_code
+
+
+def _classify_step(step: StepFacts) -> tuple[Category, str]:
+    if step.node_lost:
+        return Category.NODE_LOST, step.node_lost
+    if step.preempted:
+        return Category.PREEMPTED, step.preempted
+    if step.out_of_memory or step.error_type in ("MemoryError", "OutOfMemoryError"):
+        return Category.OUT_OF_MEMORY, "it ran out of memory; request more, or use smaller batches"
+    error = _get_first_line(f"{step.error_type}: {step.error_message}") if step.error_type else ""
+    if step.name.endswith("-initializer"):
+        return Category.INITIALIZER, error or step.message or _get_last_line(step) or _explain_exit_code(step)
+    return (Category.USER_CODE, error) if error else _classify_exit(step)
+
+
+def _classify_exit(step: StepFacts) -> tuple[Category, str]:
+    """Classify a step without an exception: by the signal that ended it or one of its processes, or its exit code."""
+    name = _get_signal_name(-step.exit_code) if step.exit_code is not None and step.exit_code < 0 else None
+    if name in _CRASHES:
+        return Category.USER_CODE, f"it crashed with {name} ({_CRASHES[name]})"
+    if name:
+        return Category.INFRASTRUCTURE, f"it was killed by {name}, not by this backend{_explain_signal(name)}"
+    killed = next((match for line in reversed(step.log_tail) if (match := _TORCHRUN_KILLED.search(line))), None)
+    if killed is None:
+        return Category.USER_CODE, _explain_exit_code(step)
+    if killed[1] in _CRASHES:
+        return Category.USER_CODE, f"a training process crashed with {killed[1]} ({_CRASHES[killed[1]]})"
+    return Category.INFRASTRUCTURE, f"a training process was killed by {killed[1]}{_explain_signal(killed[1])}"
+
+
+def _explain_signal(name: str) -> str:
+    return " (often for lack of memory)" if name == "SIGKILL" else ""
+
+
+def _explain_exit_code(step: StepFacts) -> str:
+    if step.exit_code is None:
+        return step.message or _NO_REASON
+    meaning = f" ({_EXIT_CODES[step.exit_code]})" if step.exit_code in _EXIT_CODES else ""
+    message = f": {step.message}" if step.message else ""
+    return f"it ended with exit code {step.exit_code}{meaning}{message}"
+
+
+def _get_signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _get_last_line(step: StepFacts) -> str:
+    return next((line.strip() for line in reversed(step.log_tail) if line.strip()), "")
+
+
+def _get_first_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[0] if lines else text

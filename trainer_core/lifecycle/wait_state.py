@@ -1,0 +1,235 @@
+"""The state of a wait for a TrainJob: one observation or error and the time in, the next state out. Pure.
+
+The client, the Airflow sensor and trigger, the KFP wait step and the command all decide by it whether to continue, to
+finish, to cancel the TrainJob or to time out. None of them interprets a status itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trainer_core.errors import (
+    BackendUnavailableError,
+    JobElsewhereError,
+    JobFailedError,
+    JobNotFoundError,
+    TrainerError,
+    WaitTimeoutError,
+)
+from trainer_core.jobs import FAILED, Category, Diagnosis, Observation, Outcome, PendingFailure, TrainJobRef
+
+__all__ = [
+    "MAX_CONSECUTIVE_ERRORS",
+    "MAX_UNAVAILABLE_SECONDS",
+    "WaitState",
+    "failure_message",
+    "raise_if_failed",
+    "restore",
+    "start",
+]
+
+#: After this many errors in a row, other than an unreachable backend, a wait raises the error.
+MAX_CONSECUTIVE_ERRORS = 10
+#: Seconds for which a wait tolerates an unreachable backend. A restart of a control plane takes less.
+MAX_UNAVAILABLE_SECONDS = 1800.0
+_FIRST_POLL_SECONDS = 0.02
+_MAX_POLL_SECONDS = 2.0
+#: Seconds after which a follower with a watch observes the TrainJob even without an event.
+_MAX_WATCH_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class WaitState:
+    """State of the wait for one TrainJob. `on_observation` and `on_error` return the next state.
+
+    Attributes:
+        ref: The TrainJob.
+        deadline: When the wait times out, in seconds of the caller's clock. None: never.
+        fail_fast: Whether to cancel a TrainJob with a pending failure once the failure's grace is over.
+        poll_seconds: Seconds until the next observation on a backend without a watch.
+        errors: Number of consecutive errors.
+        unavailable_since: When the consecutive errors began, in seconds of the caller's clock. None without errors.
+        pending_failure: The last pending failure that was observed.
+        pending_since: When it was first observed, in seconds of the caller's clock.
+        outcome: Set once the wait is finished.
+        should_cancel: True if the TrainJob is to be cancelled with the diagnosis of `outcome`.
+            `TrainerClient.finish_wait` does that.
+    """
+
+    ref: TrainJobRef
+    deadline: float | None = None
+    fail_fast: bool = True
+    poll_seconds: float = _FIRST_POLL_SECONDS
+    errors: int = 0
+    unavailable_since: float | None = None
+    pending_failure: PendingFailure | None = None
+    pending_since: float = 0.0
+    outcome: Outcome | None = None
+    should_cancel: bool = False
+
+    def on_observation(self, observation: Observation, now: float) -> WaitState:
+        """Return the state after an observation.
+
+        Args:
+            observation: The observation.
+            now: Time of the caller's clock, in seconds.
+
+        Raises:
+            WaitTimeoutError: The TrainJob has not ended and the deadline has passed.
+        """
+        state = replace(self, errors=0, unavailable_since=None)
+        if observation.outcome is not None:
+            return replace(state, outcome=state._explain(observation.outcome))
+        state = state._with_pending_failure(observation.pending_failure, now)
+        if state.pending_failure is not None and state._is_grace_over(now):
+            outcome = _build_failed_outcome(self.ref, state.pending_failure.diagnosis)
+            return replace(state, outcome=outcome, should_cancel=True)
+        return state._continue(now, f"is still {observation.status}")
+
+    def on_error(self, error: TrainerError, now: float) -> WaitState:
+        """Return the state after an observation failed.
+
+        A TrainJob that does not exist counts as deleted. One that lives on another host is raised at once. An
+        unreachable backend is tolerated for `MAX_UNAVAILABLE_SECONDS`, other errors `MAX_CONSECUTIVE_ERRORS` times in a
+        row.
+
+        Args:
+            error: The error.
+            now: Time of the caller's clock, in seconds.
+
+        Raises:
+            TrainerError: The error itself, once it is no longer tolerated.
+            WaitTimeoutError: The deadline has passed.
+        """
+        if isinstance(error, JobNotFoundError):
+            return replace(self, outcome=_build_deleted_outcome(self.ref))
+        if isinstance(error, JobElsewhereError):
+            raise error
+        since = now if self.unavailable_since is None else self.unavailable_since
+        state = replace(self, errors=self.errors + 1, unavailable_since=since)
+        if state._is_intolerable(error, now):
+            raise error
+        return state._continue(now, f"could not be reached ({error})")
+
+    def timeout(self, now: float, has_watch: bool = False) -> float:
+        """Return the seconds to wait for the next observation.
+
+        Args:
+            now: Time of the caller's clock, in seconds.
+            has_watch: True if a watch reports changes meanwhile.
+        """
+        limits = [at - now for at in (self.deadline, self._grace_end()) if at is not None]
+        return max(0.0, min([_MAX_WATCH_SECONDS if has_watch and not self.errors else self.poll_seconds, *limits]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `restore` needs in another process, as plain JSON data. Empty without a pending failure."""
+        if self.pending_failure is None:
+            return {}
+        diagnosis = self.pending_failure.diagnosis.model_dump(mode="json")
+        return {"diagnosis": diagnosis, "grace": self.pending_failure.grace, "since": self.pending_since}
+
+    def _with_pending_failure(self, pending: PendingFailure | None, now: float) -> WaitState:
+        if pending is None:
+            # Kept without a grace: it may explain a later failure, and no longer cancels the TrainJob.
+            return replace(self, pending_failure=self.pending_failure and replace(self.pending_failure, grace=None))
+        is_same = self.pending_failure is not None and _kind(self.pending_failure) == _kind(pending)
+        return replace(self, pending_failure=pending, pending_since=self.pending_since if is_same else now)
+
+    def _grace_end(self) -> float | None:
+        grace = self.pending_failure.grace if self.fail_fast and self.pending_failure else None
+        return None if grace is None else self.pending_since + grace
+
+    def _is_grace_over(self, now: float) -> bool:
+        end = self._grace_end()
+        return end is not None and now >= end
+
+    def _explain(self, outcome: Outcome) -> Outcome:
+        """Replace a diagnosis without evidence by the pending failure seen before: the pods may be deleted by now."""
+        diagnosis = outcome.diagnosis
+        is_unexplained = (
+            diagnosis is not None and diagnosis.category is Category.INFRASTRUCTURE and diagnosis.step is None
+        )
+        if is_unexplained and self.pending_failure is not None:
+            return outcome.model_copy(update={"diagnosis": self.pending_failure.diagnosis})
+        return outcome
+
+    def _is_intolerable(self, error: TrainerError, now: float) -> bool:
+        if isinstance(error, BackendUnavailableError) and error.transient:
+            return self.unavailable_since is not None and now - self.unavailable_since >= MAX_UNAVAILABLE_SECONDS
+        return self.errors >= MAX_CONSECUTIVE_ERRORS
+
+    def _continue(self, now: float, what: str) -> WaitState:
+        if self.deadline is not None and now >= self.deadline:
+            raise WaitTimeoutError(
+                f"TrainJob {self.ref.name!r} {what} after the timeout; it was not stopped: wait again, or end it with "
+                f"`trainjob cancel {self.ref.name}`"
+            )
+        return replace(self, poll_seconds=min(_MAX_POLL_SECONDS, self.poll_seconds * 1.25))
+
+
+def start(ref: TrainJobRef, now: float, timeout: float | None = None, fail_fast: bool = True) -> WaitState:
+    """Return the state at the begin of a wait.
+
+    Args:
+        ref: The TrainJob.
+        now: Time of the caller's clock, in seconds. Use a monotonic clock: clock changes must not matter.
+        timeout: Maximum time to wait, in seconds. None (the default) for no limit.
+        fail_fast: Whether to cancel a TrainJob that cannot start or recover (an image that does not exist, a crash
+            loop, no node that fits for some minutes) before its backend reports the failure. Default True.
+    """
+    return WaitState(ref, deadline=None if timeout is None else now + timeout, fail_fast=fail_fast)
+
+
+def restore(state: WaitState, data: Mapping[str, Any]) -> WaitState:
+    """Continue a wait of another process: its pending failure keeps the time at which it was first observed.
+
+    Args:
+        state: A wait that was just started, with a clock that all processes share.
+        data: What `WaitState.to_dict` returned in the other process.
+    """
+    if not data:
+        return state
+    pending = PendingFailure(Diagnosis.model_validate(data["diagnosis"]), data["grace"])
+    return replace(state, pending_failure=pending, pending_since=data["since"])
+
+
+def raise_if_failed(outcome: Outcome) -> Outcome:
+    """Return the outcome of a complete TrainJob.
+
+    Args:
+        outcome: The outcome.
+
+    Raises:
+        JobFailedError: The TrainJob failed; the message holds the diagnosis.
+    """
+    if outcome.succeeded:
+        return outcome
+    raise JobFailedError(failure_message(outcome), outcome)
+
+
+def failure_message(outcome: Outcome) -> str:
+    """Return the failure of a TrainJob in one line, and whether a retry can help.
+
+    Args:
+        outcome: Outcome of a failed TrainJob.
+    """
+    diagnosis = outcome.diagnosis
+    if diagnosis is None:
+        return f"TrainJob {outcome.job.name!r} is Failed"
+    retry = "a retry can help" if diagnosis.retryable else "a retry will not help"
+    return f"TrainJob {outcome.job.name!r} is Failed: {diagnosis} ({retry})"
+
+
+def _kind(pending: PendingFailure) -> tuple[Category, float | None]:
+    return pending.diagnosis.category, pending.grace
+
+
+def _build_deleted_outcome(ref: TrainJobRef) -> Outcome:
+    reason = f"TrainJob {ref.name!r} was deleted during the wait"
+    return _build_failed_outcome(ref, Diagnosis(category=Category.DELETED, reason=reason))
+
+
+def _build_failed_outcome(ref: TrainJobRef, diagnosis: Diagnosis) -> Outcome:
+    return Outcome(ref=ref.to_dict(), status=FAILED, diagnosis=diagnosis)

@@ -1,0 +1,139 @@
+"""Log lines of the steps of a TrainJob: read in chunks from a cursor, or merged from several streams."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from queue import Empty, Queue
+from typing import Any, NamedTuple
+
+from trainer_core.jobs import Progress
+from trainer_core.node.progress import parse_progress
+
+__all__ = ["MAX_LOG_LINES", "LogChunk", "find_last_progress", "merge_streams", "tail_steps"]
+
+#: Default limit of the lines in a chunk: few enough to forward them without blocking the reader for long.
+MAX_LOG_LINES = 1000
+#: Lines that `merge_streams` buffers, so that a slow reader does not let memory grow.
+_BUFFERED_LINES = 1000
+
+
+@dataclass(frozen=True)
+class LogChunk:
+    """Consecutive log lines of a TrainJob.
+
+    Attributes:
+        lines: Pairs of step name and line, without the line end.
+        cursor: Position after these lines, as JSON data that only the backend interprets. Reading continues from it
+            in any process.
+        complete: True if there were no further lines when it was read.
+    """
+
+    lines: list[tuple[str, str]] = field(default_factory=list)
+    cursor: dict[str, Any] = field(default_factory=dict)
+    complete: bool = True
+
+
+def tail_steps(
+    steps: Iterable[str],
+    cursors: Mapping[str, Any],
+    limit: int,
+    read_step: Callable[[str, Any, int], tuple[list[str], Any, bool]],
+) -> LogChunk:
+    """Read the new log lines of several steps, one step after the other.
+
+    Args:
+        steps: Names of the steps.
+        cursors: The cursor of each step that was read before.
+        limit: Maximum number of lines of all steps together.
+        read_step: Called with the step, its cursor (None at first) and the remaining number of lines. Returns the
+            lines, the new cursor, and whether these were all lines.
+    """
+    lines: list[tuple[str, str]] = []
+    reached, complete = dict(cursors), True
+    for step in steps:
+        new, reached[step], is_complete = read_step(step, cursors.get(step), limit - len(lines))
+        lines += [(step, line) for line in new]
+        complete = complete and is_complete
+    return LogChunk(lines, reached, complete)
+
+
+def find_last_progress(lines: Iterable[str]) -> Progress | None:
+    """Return the progress report that is nearest to the end of a log, None if there is none.
+
+    Args:
+        lines: Log lines, newest first. Only as many as needed are read.
+    """
+    report = next((found for line in lines if (found := parse_progress(line)) is not None), None)
+    if report is None:
+        return None
+    return Progress(report.get("step"), report.get("total"), report.get("metrics") or {})
+
+
+class _Line(NamedTuple):
+    source: str
+    text: str
+
+
+class _End(NamedTuple):
+    error: Exception | None
+
+
+def merge_streams(sources: Mapping[str, Iterator[str]]) -> Iterator[tuple[str, str]]:
+    """Yield the lines of several streams as they arrive, each with the name of its stream, until all have ended.
+
+    The lines of one stream keep their order. A thread reads each stream. Closing this iterator early does not wait
+    for the threads: each ends with the next line of its stream, or with the process.
+
+    Args:
+        sources: Streams by name. They are consumed.
+
+    Raises:
+        Exception: The error of the first stream that fails.
+    """
+    # At least one place for each stream: see `_stop`.
+    lines: Queue[_Line | _End] = Queue(max(_BUFFERED_LINES, len(sources)))
+    stopped = threading.Event()
+    threads = [
+        threading.Thread(target=_read, args=(name, source, lines, stopped), name=f"lines of {name}", daemon=True)
+        for name, source in sources.items()
+    ]
+    try:
+        for thread in threads:
+            thread.start()
+        running = len(threads)
+        while running:
+            item = lines.get()
+            if isinstance(item, _Line):
+                yield item.source, item.text
+                continue
+            running -= 1
+            if item.error is not None:
+                raise item.error
+        for thread in threads:
+            thread.join()
+    finally:
+        _stop(lines, stopped)
+
+
+def _read(name: str, source: Iterator[str], lines: Queue[_Line | _End], stopped: threading.Event) -> None:
+    error: Exception | None = None
+    try:
+        for line in source:
+            lines.put(_Line(name, line))
+            if stopped.is_set():
+                return
+    except Exception as raised:  # noqa: BLE001 -- boundary of the thread: the reader of the lines raises it
+        error = raised
+    lines.put(_End(error))
+
+
+def _stop(lines: Queue[_Line | _End], stopped: threading.Event) -> None:
+    """Unblock every thread: an empty queue has room for one more item of each."""
+    stopped.set()
+    while True:
+        try:
+            lines.get_nowait()
+        except Empty:
+            return

@@ -1,0 +1,1 @@
+"""Programs that run beside the training code. Standard library only: nothing else is installed there."""

@@ -1,0 +1,159 @@
+"""The program of each node process: reads the payload, calls the training function, reports its result or error.
+
+Runs as ``python bootstrap.py``, ``torchrun … bootstrap.py`` or ``python -m trainer_core.node.bootstrap``, with or
+without trainer_core installed. As a script it imports the files beside it under a private package name: an installed
+trainer_core may have another version, and importing it costs time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import importlib
+import importlib.util
+import inspect
+import io
+import json
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+_HERE = Path(__file__).absolute().parent
+_PRIVATE = "_trainjob_node"
+#: Exists in a package that travelled with the job, and not in an installed one.
+_SHIPPED = "SHIPPED"
+
+
+def _adopt() -> str:
+    """Make the folder of this script a package with a private name, and remove it from sys.path.
+
+    Python puts a script's folder first in sys.path, where `result` or `progress` would shadow other modules.
+    """
+    sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).absolute() != _HERE]
+    if _PRIVATE not in sys.modules:
+        place = _HERE / "__init__.py"
+        spec = importlib.util.spec_from_file_location(_PRIVATE, place, submodule_search_locations=[str(_HERE)])
+        if spec is None:
+            raise ImportError(f"{_HERE} cannot be imported")
+        sys.modules[_PRIVATE] = importlib.util.module_from_spec(spec)
+    return _PRIVATE
+
+
+# The relative imports below need the package.
+if not __package__:
+    __package__ = _adopt()
+
+from . import env, termination  # noqa: E402 -- see above
+from .payload import PayloadError, load  # noqa: E402
+
+
+def main() -> int:
+    """Run the function of the payload; return the exit code."""
+    _prepare()
+    try:
+        value = _call()
+    except KeyboardInterrupt:
+        raise
+    except SystemExit as stop:
+        _report_exit(stop)
+        raise
+    except BaseException as error:  # noqa: BLE001 -- the boundary of the process: every exception is its failure
+        _report_failure(error)
+        return 1
+    termination.report_result(value)
+    return 0
+
+
+def call(payload: dict[str, Any], folder: Path) -> Any:
+    """Load the function of a payload, call it with its arguments, and return its result.
+
+    Args:
+        payload: ``kind``, ``text``, ``entry`` and ``args``.
+        folder: Folder for the file of a source function.
+
+    Raises:
+        PayloadError: The payload is damaged, or the function is asynchronous or a generator.
+        Exception: Any exception of the function.
+    """
+    value = load(payload, folder)(**payload.get("args") or {})
+    if inspect.isawaitable(value) or inspect.isgenerator(value) or inspect.isasyncgen(value):
+        raise PayloadError(
+            f"{payload.get('entry')} returned a {type(value).__name__} and did not run: a training function must be a "
+            "plain function, not async and not a generator"
+        )
+    return value
+
+
+def _call() -> Any:
+    path = Path(env.setting(env.PAYLOAD))
+    if not env.setting(env.PAYLOAD):
+        raise PayloadError(f"{env.PAYLOAD} is not set; set it to the file of the packaged function")
+    try:
+        payload = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise PayloadError(f"{env.PAYLOAD}={path} cannot be read: {error}") from None
+    if not isinstance(payload, dict):
+        raise PayloadError(f"{env.PAYLOAD}={path} is not a packaged function")
+    return call(payload, path.absolute().parent / "function")
+
+
+def _prepare() -> None:
+    for name, value in env.DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Followers read the log line by line, and a character that cannot be encoded must not end the training.
+            stream.reconfigure(line_buffering=True, errors="backslashreplace")
+    if sys.stderr is not None and not faulthandler.is_enabled():
+        with contextlib.suppress(OSError, RuntimeError):  # faulthandler needs a stderr with a file descriptor.
+            faulthandler.enable()
+    if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        # The kernel delivers SIGTERM to PID 1 only if there is a handler.
+        signal.signal(signal.SIGTERM, _stop)
+    if (_HERE.parent / _SHIPPED).is_file():
+        # Last: an installed trainer_core takes precedence.
+        sys.path.append(str(_HERE.parent.parent))
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """Exit at once with the exit code of the signal, as any other process does."""
+    del frame
+    os._exit(128 + number)
+
+
+def _report_exit(stop: SystemExit) -> None:
+    if stop.code in (None, 0):
+        termination.report_result(None)
+    else:
+        termination.report_error(stop.with_traceback(strip_internal_frames(stop.__traceback__)))
+
+
+def _report_failure(error: BaseException) -> None:
+    error = error.with_traceback(strip_internal_frames(error.__traceback__))
+    termination.report_error(error)
+    traceback.print_exception(type(error), error, error.__traceback__)
+
+
+def strip_internal_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the frames above the training function."""
+    called = trace
+    while called is not None:
+        if called.tb_frame.f_code is call.__code__:
+            trace = called
+        called = called.tb_next
+    while trace is not None and _is_ours(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    return trace
+
+
+def _is_ours(filename: str) -> bool:
+    importing = filename.startswith("<frozen importlib") or filename == importlib.__file__
+    return importing or Path(filename).parent == _HERE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

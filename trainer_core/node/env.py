@@ -1,0 +1,70 @@
+"""Environment variables and limits that node processes and backends agree on."""
+
+from __future__ import annotations
+
+import os
+
+__all__ = [
+    "DATASET_PATH",
+    "DEFAULTS",
+    "MODEL_PATH",
+    "NAME",
+    "NODES",
+    "OUTPUT_PATH",
+    "PAYLOAD",
+    "RECORD_LIMIT",
+    "RESULT_URI",
+    "TERMINATION_LOG",
+    "TRY_AGAIN",
+    "UID",
+    "rank",
+    "restart",
+    "setting",
+]
+
+#: Path of the payload, the packaged function as JSON.
+PAYLOAD = "TRAINJOB_PAYLOAD"
+#: Path of the file for the result or error of a node.
+TERMINATION_LOG = "TRAINJOB_TERMINATION_LOG"
+#: Path or file:// URI for a result of any size. Optional.
+RESULT_URI = "TRAINJOB_RESULT_URI"
+DATASET_PATH = "TRAINJOB_DATASET_PATH"
+MODEL_PATH = "TRAINJOB_MODEL_PATH"
+OUTPUT_PATH = "TRAINJOB_OUTPUT_PATH"
+NAME = "TRAINJOB_NAME"
+#: Number of nodes, for launchers that do not pass it to their processes.
+NODES = "TRAINJOB_NODES"
+#: Marks every process of a job, so that all of them can be ended.
+UID = "TRAINJOB_UID"
+
+DEFAULTS = {
+    TERMINATION_LOG: "/dev/termination-log",
+    DATASET_PATH: "/workspace/dataset",
+    MODEL_PATH: "/workspace/model",
+    OUTPUT_PATH: "/workspace/output",
+}
+
+#: Rank variables of torchrun, Open MPI, and Trainer's controller for JAX, XGBoost and torch; last the index of the pod.
+_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "JAX_PROCESS_ID", "DMLC_TASK_ID", "PET_NODE_RANK", "JOB_COMPLETION_INDEX")
+
+#: Exit code of an initializer after a failure that a retry may fix: EX_TEMPFAIL of sysexits.h.
+TRY_AGAIN = 75
+
+#: Size limit of a termination message in Kubernetes, in bytes; the same on every backend.
+RECORD_LIMIT = 4096
+
+
+def setting(name: str) -> str:
+    """Return an environment variable of this process, or its default; an empty value counts as unset."""
+    return os.environ.get(name) or DEFAULTS.get(name, "")
+
+
+def rank() -> int:
+    """Return the global rank of this process; 0 if no launcher sets one."""
+    return next((int(text) for name in _RANKS if (text := os.environ.get(name, "")).isdecimal()), 0)
+
+
+def restart() -> int:
+    """Return how many times torchrun has restarted the processes of this node."""
+    text = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,99 @@
+"""The second program in a container: installs packages, then replaces itself with the program of the node.
+
+By replacing itself it passes signals to the training, and its exit code is the training's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from . import env, packages, termination
+
+__all__ = ["PACKAGES", "PAYLOAD", "LaunchError", "main", "rendezvous_variables"]
+
+#: Files beside the package in the folder that was unpacked.
+PAYLOAD = "payload.json"
+PACKAGES = "packages.json"
+_BOOTSTRAP = "trainer_core/node/bootstrap.py"
+#: Variables that torchrun would set, by the variable of the controller that has the value.
+_PET_VARIABLES = {"RANK": "PET_NODE_RANK", "WORLD_SIZE": "PET_NNODES"}
+_HAS_TORCH = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+
+
+class LaunchError(Exception):
+    """The program of the node cannot be started in this image; the message is one line for the user."""
+
+    __module__ = "trainjob"
+
+
+def main(launch: str, folder: str) -> None:
+    """Install the packages and replace this process with the program of the node. Does not return.
+
+    Args:
+        launch: ``torchrun``, or ``python`` for one plain process.
+        folder: Folder with the unpacked files.
+    """
+    # The kernel delivers SIGTERM to PID 1 only if there is a handler.
+    signal.signal(signal.SIGTERM, _stop)
+    os.environ[env.PAYLOAD] = os.path.join(folder, PAYLOAD)
+    try:
+        settings = json.loads(Path(folder, PACKAGES).read_text(encoding="utf-8"))
+        command = _command(launch, settings, os.path.join(folder, _BOOTSTRAP))
+    except packages.PackageInstallError as error:
+        termination.report_error(error, error.output)
+        sys.exit(f"trainjob: {error}")
+    except LaunchError as error:
+        termination.report_error(error)
+        sys.exit(f"trainjob: {error}")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(command[0], command)  # noqa: S606 -- an argument vector, no shell
+
+
+def _command(launch: str, settings: Mapping[str, Any], bootstrap: str) -> list[str]:
+    python = packages.ensure_packages(settings)
+    if launch == "python":
+        if os.environ.get(env.NODES):
+            os.environ.setdefault("RANK", str(env.rank()))
+            os.environ.setdefault("WORLD_SIZE", os.environ[env.NODES])
+        return [python, bootstrap]
+    if subprocess.run([python, "-c", _HAS_TORCH], check=False).returncode == 0:
+        os.environ.update(rendezvous_variables(os.environ))
+        return [python, "-m", "torch.distributed.run", bootstrap]
+    # From the request: the controller would start one process per CPU on a node without GPU.
+    processes = settings.get("processes") or 1
+    if processes > 1:
+        raise LaunchError(
+            f"num_proc_per_node={processes} needs torchrun, and torch is not installed in this image; use an "
+            "image with torch, or num_proc_per_node=1"
+        )
+    # Not logged: the log belongs to the function, and importing torch in it reports that it is missing.
+    for name, source in _PET_VARIABLES.items():
+        if os.environ.get(source, "").isdecimal():
+            os.environ.setdefault(name, os.environ[source])
+    return [python, bootstrap]
+
+
+def rendezvous_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the rendezvous variables of torchrun, where the controller sets only those of the training.
+
+    Training Operators before 1.7, which Run:ai may still contain, set RANK and MASTER_ADDR and nothing for torchrun.
+    """
+    nodes = environ.get(env.NODES, "1")
+    if nodes == "1" or "PET_NNODES" in environ or "MASTER_ADDR" not in environ:
+        return {}
+    sources = {"PET_NODE_RANK": "RANK", "PET_MASTER_ADDR": "MASTER_ADDR", "PET_MASTER_PORT": "MASTER_PORT"}
+    return {"PET_NNODES": nodes, **{name: environ[source] for name, source in sources.items() if source in environ}}
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    del frame
+    raise SystemExit(128 + number)

@@ -1,0 +1,180 @@
+"""Install the packages of a job, once per container, in addition to those of the image.
+
+They are installed into a virtual environment in the temporary folder, which also sees the packages of the image. This
+works where the image's environment is read-only or belongs to another user or to the system's package manager, and
+downloads nothing that the image already has.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from . import files
+
+__all__ = ["PackageInstallError", "create_virtualenv", "ensure_packages"]
+
+#: Created last: the environment is complete.
+_MARKER = "ready"
+_LAST_LINES = 20
+_PIP = ("install", "--no-input", "--disable-pip-version-check", "--progress-bar", "off", "--requirement")
+
+
+class PackageInstallError(Exception):
+    """The packages cannot be installed; the message is one line for the user.
+
+    Args:
+        message: The packages and the reason.
+        output: The last lines of the installer.
+    """
+
+    __module__ = "trainjob"
+
+    def __init__(self, message: str, output: str = "") -> None:
+        super().__init__(message)
+        self.output = output
+
+
+def ensure_packages(wanted: Mapping[str, Any]) -> str:
+    """Return the Python interpreter that has the packages, after installing them if necessary.
+
+    Args:
+        wanted: ``packages``, requirements of pip, and ``index_urls``: the index and extra indexes; empty for pip's
+            configuration.
+
+    Raises:
+        PackageInstallError: The packages cannot be installed.
+    """
+    if not wanted["packages"]:
+        return sys.executable
+    try:
+        environment = _environment(wanted)
+    except OSError as error:
+        raise PackageInstallError(f"{_named(wanted)} cannot be installed: {error}") from error
+    # Commands of the packages are on PATH, too.
+    os.environ["PATH"] = os.pathsep.join([str(environment / "bin"), os.environ.get("PATH") or os.defpath])
+    os.environ["VIRTUAL_ENV"] = str(environment)
+    return str(environment / "bin" / "python")
+
+
+def _environment(wanted: Mapping[str, Any]) -> Path:
+    folder = _folder(wanted)
+    environment = folder / "environment"
+    # All ranks of a node may arrive here at once; the first one installs.
+    with _locked(folder):
+        if not (folder / _MARKER).exists():
+            shutil.rmtree(environment, ignore_errors=True)
+            _make(environment, wanted)
+            _install(environment, folder / "requirements.txt", wanted)
+            (folder / _MARKER).touch()
+    return environment
+
+
+def _folder(wanted: Mapping[str, Any]) -> Path:
+    """Return the folder for this interpreter and these packages, shared by the processes of this user only."""
+    key = json.dumps([sys.version, sys.prefix, wanted["packages"], wanted["index_urls"]])
+    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+    shared = Path(tempfile.gettempdir(), f"trainjob-packages-{os.geteuid()}-{digest}")
+    return shared if files.make_private(shared) else Path(tempfile.mkdtemp(prefix="trainjob-packages-"))
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _make(environment: Path, wanted: Mapping[str, Any]) -> None:
+    try:
+        create_virtualenv(environment)
+    except ImportError:
+        raise PackageInstallError(
+            f"{_named(wanted)} cannot be installed: this image's Python has no venv module; use an image with "
+            "venv or with the packages"
+        ) from None
+
+
+def create_virtualenv(folder: Path, with_pip: bool = False) -> None:
+    """Create a virtual environment that also sees the packages of this interpreter.
+
+    Args:
+        folder: The folder of the environment.
+        with_pip: Install pip into it; needed if this interpreter has none.
+
+    Raises:
+        ImportError: This interpreter has no venv module.
+    """
+    import venv  # Some images do not have it.
+
+    venv.create(folder, symlinks=True, with_pip=with_pip)
+    base = dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *_list_site_folders()))
+    # addsitedir instead of the bare path: packages of the base interpreter may have .pth files.
+    lines = [f"import site; site.addsitedir({path!r})\n" for path in base]
+    version = "python{}.{}".format(*sys.version_info[:2])
+    (folder / "lib" / version / "site-packages" / "trainjob-base.pth").write_text("".join(lines), encoding="utf-8")
+
+
+def _list_site_folders() -> list[str]:
+    return [entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))]
+
+
+def _install(environment: Path, requirements: Path, wanted: Mapping[str, Any]) -> None:
+    python = str(environment / "bin" / "python")
+    if importlib.util.find_spec("pip") is None and _run([python, "-m", "ensurepip"], dict(os.environ))[0] != 0:
+        raise PackageInstallError(
+            f"{_named(wanted)} cannot be installed: this image has neither pip nor ensurepip; use an image with "
+            "pip or with the packages"
+        )
+    requirements.write_text("\n".join(wanted["packages"]) + "\n", encoding="utf-8")
+    code, last = _run([python, "-m", "pip", *_PIP, str(requirements)], _settings(wanted["index_urls"]))
+    if code != 0:
+        reason = next((line for line in last if line.startswith("ERROR: ")), f"exit code {code}")
+        raise PackageInstallError(f"pip could not install {_named(wanted)}: {reason}", "\n".join(last))
+
+
+def _settings(index_urls: list[str]) -> dict[str, str]:
+    """Return the environment of pip. Index URLs are variables and not arguments: they may have a password."""
+    # An image may set PIP_USER, which does not work in a virtual environment.
+    settings = {**os.environ, "PIP_USER": "0"}
+    if index_urls:
+        settings["PIP_INDEX_URL"] = index_urls[0]
+    if index_urls[1:]:
+        settings["PIP_EXTRA_INDEX_URL"] = " ".join(index_urls[1:])
+    return settings
+
+
+def _run(command: list[str], settings: dict[str, str]) -> tuple[int, list[str]]:
+    """Run a program with its output in the log; return the exit code and the last lines."""
+    last: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
+    with subprocess.Popen(
+        command, env=settings, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        try:
+            for line in process.stdout or ():
+                os.write(1, line)
+                last.append(line.decode("utf-8", "replace").rstrip())
+        except BaseException:
+            process.kill()
+            raise
+    return process.returncode, list(last)
+
+
+def _named(wanted: Mapping[str, Any]) -> str:
+    return ", ".join(wanted["packages"])

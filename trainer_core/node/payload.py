@@ -1,0 +1,125 @@
+"""Load the training function from its payload.
+
+Source is written to a file and imported by name, so that tracebacks and `inspect` show it, and so that child processes
+(DataLoader workers, `torch.multiprocessing`) can import objects that were pickled by name.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import hashlib
+import importlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from . import files
+
+__all__ = ["PayloadError", "digest", "load"]
+
+#: Prefix of the names of modules created from source.
+_MODULE_PREFIX = "trainjob_"
+
+
+class PayloadError(Exception):
+    """The payload was not created by the packaging, or is damaged; the message is one line for the user."""
+
+    # Shown in tracebacks instead of the private name of this module.
+    __module__ = "trainjob"
+
+
+def digest(kind: str, text: str, entry: str) -> str:
+    """Return the hash that identifies packaged code and detects damage."""
+    return hashlib.sha256(f"{kind}\0{text}\0{entry}".encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def load(payload: Mapping[str, Any], folder: Path) -> Callable[..., Any]:
+    """Return the function of a payload.
+
+    Args:
+        payload: ``kind``, ``text`` and ``entry``, and optionally their ``digest``.
+        folder: Folder for the file of a source function, if it is private to this user; else a temporary folder is
+            used.
+
+    Raises:
+        PayloadError: The payload is damaged, or its kind is unknown.
+        Exception: Any exception of the import.
+    """
+    kind, text, entry = (str(payload.get(key, "")) for key in ("kind", "text", "entry"))
+    if payload.get("digest") and payload["digest"] != digest(kind, text, entry):
+        raise PayloadError("the packaged function does not match its digest: it was changed on the way")
+    if kind == "source":
+        return _from_source(text, entry, folder)
+    if kind == "reference":
+        return _from_reference(text)
+    if kind == "cloudpickle":
+        return _from_cloudpickle(text)
+    raise PayloadError(f"the packaged function has the unknown kind {kind!r}; use source, reference or cloudpickle")
+
+
+def _from_source(text: str, entry: str, folder: Path) -> Callable[..., Any]:
+    data = text.encode("utf-8")
+    name = _MODULE_PREFIX + hashlib.sha256(data).hexdigest()[:12]
+    folder = _ensure_private_folder(folder)
+    # Every process of the node writes the same bytes atomically.
+    files.write(folder / f"{name}.py", data)
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    # The debug backend may run the same code twice in one process; each run starts with fresh globals.
+    sys.modules.pop(name, None)
+    importlib.invalidate_caches()
+    module = importlib.import_module(name)
+    if not callable(getattr(module, entry, None)):
+        raise PayloadError(f"the packaged source defines no function {entry!r}")
+    return getattr(module, entry)  # type: ignore[no-any-return]
+
+
+def _ensure_private_folder(folder: Path) -> Path:
+    """Return a folder that only this user can write to: the given one if possible, since it is kept with the job."""
+    if files.make_private(folder):
+        return folder
+    # A mounted payload is read-only.
+    private = Path(tempfile.mkdtemp(prefix=_MODULE_PREFIX))
+    atexit.register(_remove, private, os.getpid())
+    return private
+
+
+def _remove(folder: Path, owner: int) -> None:
+    """Remove the temporary folder, unless this process is a fork of the one that created it."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _from_reference(text: str) -> Callable[..., Any]:
+    module_name, _, path = text.partition(":")
+    # As with `python -m module`: modules of the working directory can be imported.
+    if not getattr(sys.flags, "safe_path", False) and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    found: Any = importlib.import_module(module_name)
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found  # type: ignore[no-any-return]
+
+
+def _from_cloudpickle(text: str) -> Callable[..., Any]:
+    version, _, data = text.rpartition(":")
+    here = "{}.{}".format(*sys.version_info[:2])
+    if version and version != here:
+        raise PayloadError(
+            f"the function was pickled by Python {version} and this is Python {here}, which cannot load its bytecode; "
+            'use the same version, or packaging="source"'
+        )
+    try:
+        cloudpickle = importlib.import_module(
+            "cloudpickle"
+        )  # Not in the standard library: the user chose this packaging.
+    except ImportError:
+        raise PayloadError(
+            'the function was pickled, and this environment has no cloudpickle; add packages_to_install=["cloudpickle"]'
+        ) from None
+    return cloudpickle.loads(base64.b64decode(data))  # type: ignore[no-any-return]

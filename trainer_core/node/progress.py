@@ -1,0 +1,136 @@
+"""Progress of a training function, as lines in its log.
+
+Log lines are the one channel that every backend has. Rank 0 prints at most one line per interval; values of calls in
+between are merged into the next line, so metrics passed once are not lost. The last step always gets a line.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from . import env
+
+__all__ = ["INTERVAL", "PREFIX", "Reporter", "flush", "parse_progress", "progress"]
+
+PREFIX = "[trainjob:progress] "
+#: Seconds between two lines: frequent enough for a progress bar, and cheap.
+INTERVAL = 0.5
+
+
+def progress(step: float | None = None, total: float | None = None, metrics: Mapping[str, Any] | None = None) -> None:
+    """Report the progress of the training to the followers of the job.
+
+    Cheap enough for every step: only rank 0 prints, at most two lines a second, and always for the last step (``step ==
+    total``). Metrics that are tensors are read only when a line is printed. Never raises.
+
+    Args:
+        step: Completed steps.
+        total: Total number of steps.
+        metrics: Numbers by name; NaN and infinity become null.
+
+    Example:
+        ```python
+        from trainer_core import progress
+
+        for step in range(100):
+            progress(step=step + 1, total=100, metrics={"loss": 1 / (step + 1)})
+        ```
+    """
+    with contextlib.suppress(Exception):  # A closed stdout or an unusual metric must not end the training.
+        _reporter.report(step, total, metrics)
+
+
+def flush() -> None:
+    """Print values of earlier calls of `progress` that no line has shown yet."""
+    with contextlib.suppress(Exception):  # At the exit of a process, stdout is often closed already.
+        _reporter.flush()
+
+
+def parse_progress(line: str) -> dict[str, Any] | None:
+    """Parse a log line; return None if it is not a progress line.
+
+    Args:
+        line: A log line, with or without a prefix of a launcher.
+
+    Returns:
+        ``step``, ``total`` and ``metrics`` (floats by name), as far as they are known.
+    """
+    _, found, text = line.partition(PREFIX)
+    if not found:
+        return None
+    try:
+        return _known(json.loads(text))
+    except (ValueError, OverflowError, RecursionError, AttributeError):
+        return None
+
+
+def _known(data: dict[str, Any]) -> dict[str, Any]:
+    numbers = {key: data[key] for key in ("step", "total") if _is_number(data.get(key))}
+    metrics = data.get("metrics")
+    if not isinstance(metrics, dict):
+        return numbers
+    return {**numbers, "metrics": {key: float(value) for key, value in metrics.items() if _is_number(value)}}
+
+
+class Reporter:
+    """Prints progress lines, at most one per interval.
+
+    Args:
+        clock: Monotonic clock, in seconds.
+        interval: Seconds between two lines.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, interval: float = INTERVAL) -> None:
+        self._clock = clock
+        self._interval = interval
+        self._due = -math.inf
+        self._pending: dict[str, Any] = {}
+
+    def report(self, step: Any = None, total: Any = None, metrics: Any = None) -> None:
+        """Print a line if the interval has passed, else keep the values for the next line."""
+        if env.rank() != 0:
+            return
+        now = self._clock()
+        is_early = now < self._due and not (step is not None and step == total)
+        counts = {"step": step, "total": total}
+        self._pending.update({key: _number(value) for key, value in counts.items() if value is not None})
+        # Only plain numbers are kept: a tensor would keep its graph in memory, and reading it waits for the device.
+        read = {str(k): _number(v) for k, v in (metrics or {}).items() if not is_early or type(v) in (int, float)}
+        if read:
+            self._pending["metrics"] = {**self._pending.get("metrics", {}), **read}
+        if not is_early:
+            self._due = now + self._interval
+            self.flush()
+
+    def flush(self) -> None:
+        """Print the values that no line has shown yet."""
+        pending, self._pending = self._pending, {}
+        if pending and sys.stdout is not None:
+            # One write, so that lines of other threads cannot interleave.
+            sys.stdout.write(PREFIX + json.dumps(pending, allow_nan=False) + "\n")
+            sys.stdout.flush()
+
+
+def _number(value: Any) -> float | int | None:
+    """Return a number of any library as a JSON number; None for anything else."""
+    try:
+        number = value.item() if hasattr(value, "item") else value
+        number = int(number) if isinstance(number, int) else float(number)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+_reporter = Reporter()
+atexit.register(flush)

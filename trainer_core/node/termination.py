@@ -1,0 +1,226 @@
+"""The termination record of a node: one JSON object of at most 4 KiB with its result or error.
+
+Only rank 0 reports a result; every rank reports its error. The first error of a node is kept, because the errors of
+other ranks are usually its consequences: neither a later error nor a result replaces it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from traceback import TracebackException
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from . import env, files, jsonable
+
+__all__ = [
+    "encode_error",
+    "encode_result",
+    "error_record",
+    "parse_record",
+    "report_error",
+    "report_result",
+    "result_record",
+]
+
+#: Size limits of a message and of a note, in bytes of JSON.
+_MESSAGE_LIMIT = 1024
+_NOTE_LIMIT = 512
+#: Marks truncated text.
+_CUT = "[…] "
+
+
+def result_record(value: Any) -> dict[str, Any]:
+    """Describe a return value; a value that JSON cannot represent becomes a note, never an exception."""
+    try:
+        data, lost = jsonable.to_json_data(value)
+        json.dumps(data)
+    except jsonable.NotJsonError as error:
+        return {"result": None, "note": str(error)}
+    except Exception as error:  # noqa: BLE001 -- conversion runs code of other libraries; the training has succeeded
+        return {"result": None, "note": f"the return value cannot be converted to JSON: {_one_line(error)}"}
+    if lost:
+        return {"result": data, "note": f"null instead of a number that is not finite: {', '.join(lost)}"}
+    return {"result": data}
+
+
+def error_record(error: BaseException, output: str | None = None) -> dict[str, Any]:
+    """Describe an exception: ``type``, ``message``, ``traceback``, ``rank`` (and ``restart``, if any).
+
+    Args:
+        error: The exception.
+        output: Text that replaces the traceback, such as the output of pip.
+    """
+    summary = TracebackException(type(error), error, error.__traceback__)
+    trace = "".join(summary.format()) if output is None else output
+    record = {"type": _type_name(type(error)), "message": str(summary), "traceback": trace.rstrip()}
+    restart = {"restart": env.restart()} if env.restart() else {}
+    return {"error": {**record, "rank": env.rank(), **restart}}
+
+
+def encode_result(record: dict[str, Any]) -> bytes:
+    """Return the record of a result as JSON within the limit; a result that is too large is left out and marked."""
+    note = {"note": _head(record["note"], _NOTE_LIMIT)} if "note" in record else {}
+    complete = {"result": record["result"], **note}
+    for candidate in (complete, {"result": record["result"]}):
+        if len(data := _encode(candidate)) <= env.RECORD_LIMIT:
+            return data
+    return _encode({"result": None, "truncated": True, **note})
+
+
+def encode_error(record: dict[str, Any]) -> bytes:
+    """Return the record of an error as JSON within the limit: the start of the message, the end of the traceback."""
+    error = dict(record["error"])
+    error["type"] = _head(error["type"], _NOTE_LIMIT)
+    error["message"] = _head(error["message"], _MESSAGE_LIMIT)
+    room = env.RECORD_LIMIT - len(_encode({"error": {**error, "traceback": ""}}))
+    error["traceback"] = _tail(error["traceback"], room)
+    return _encode({"error": error})
+
+
+def parse_record(text: str | bytes) -> dict[str, Any] | None:
+    """Parse a termination record; return None if it is missing or was written by another program.
+
+    Fields of the wrong type are left out.
+    """
+    try:
+        record = json.loads(_encode_any(json.loads(text)))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict):
+        return None
+    if isinstance(record.get("error"), dict):
+        return {"error": _with_string_fields(record["error"], ("type", "message", "traceback"))}
+    return _with_string_fields(record, ("note",)) if "error" not in record and "result" in record else None
+
+
+def _with_string_fields(record: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key not in names or isinstance(value, str)}
+
+
+def _encode_any(record: Any) -> bytes:
+    """Encode as JSON without lone surrogates."""
+    return json.dumps(record, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def report_result(value: Any) -> None:
+    """Report the return value, if this is rank 0. Never raises: the training has succeeded."""
+    if env.rank() != 0:
+        return
+    record = result_record(value)
+    problem = _store(record)
+    if problem:
+        _warn(problem)
+        record["note"] = "; ".join(filter(None, (problem, record.get("note"))))
+    _report(encode_result(record), is_error=False)
+
+
+def report_error(error: BaseException, output: str | None = None) -> None:
+    """Report the exception, unless another rank of this node has reported one. Never raises.
+
+    Args:
+        error: The exception.
+        output: Text that replaces the traceback, such as the output of pip.
+    """
+    _report(encode_error(error_record(error, output)), is_error=True)
+
+
+def _report(data: bytes, is_error: bool) -> None:
+    path = Path(env.setting(env.TERMINATION_LOG))
+    try:
+        with files.locked(path.absolute().parent):
+            if not _has_error(path):
+                files.write(path, data)
+    except OSError as problem:
+        what = "error" if is_error else "result"
+        _warn(f"the {what} could not be written to {env.TERMINATION_LOG}={path}: {problem}")
+
+
+def _has_error(path: Path) -> bool:
+    """Return whether an error of this node is recorded; one from before torchrun's last restart does not count."""
+    try:
+        record = parse_record(path.read_bytes())
+    except OSError:
+        return False
+    if not record or "error" not in record:
+        return False
+    restart = record["error"].get("restart", 0)
+    return not isinstance(restart, int) or restart >= env.restart()
+
+
+def _store(record: dict[str, Any]) -> str | None:
+    """Write the whole result to the URI that the user chose; return the problem, if any."""
+    uri = env.setting(env.RESULT_URI)
+    if not uri or (record["result"] is None and "note" in record):
+        return None
+    try:
+        path = _local_path(uri)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write(path, _encode(record["result"]))
+    except (OSError, ValueError) as problem:
+        return f"the result could not be written to {uri}: {_one_line(problem)}"
+    return None
+
+
+def _local_path(uri: str) -> Path:
+    parts = urlsplit(uri)
+    if "://" not in uri:
+        return Path(uri).absolute()
+    if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
+        raise ValueError("only a path or a file:// URI is supported")
+    return Path(unquote(parts.path))
+
+
+def _type_name(kind: type[BaseException]) -> str:
+    """Return the name of the exception as in a traceback: without the module of built-in exceptions."""
+    plain = kind.__module__ in ("builtins", "__main__") or kind.__module__.startswith("trainjob_")
+    return kind.__qualname__ if plain else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _encode(record: Any) -> bytes:
+    text = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace")
+
+
+def _head(text: str, limit: int) -> str:
+    """Return the beginning of a text that fits into a number of JSON bytes."""
+    if len(text) <= limit and _size(text) <= limit:
+        return text
+    text = text[:limit]
+    return text[: _fitting(len(text), lambda count: _size(text[:count] + " " + _CUT) <= limit)] + " " + _CUT.strip()
+
+
+def _tail(text: str, limit: int) -> str:
+    """Return the end of a text that fits into a number of JSON bytes."""
+    if len(text) <= limit and _size(text) <= limit:
+        return text
+    text = text[-limit:]
+    count = _fitting(len(text), lambda count: _size(_CUT + text[len(text) - count :]) <= limit)
+    return _CUT + text[len(text) - count :]
+
+
+def _fitting(most: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest count that fits, by bisection."""
+    least = 0
+    while least < most:
+        middle = (least + most + 1) // 2
+        least, most = (middle, most) if fits(middle) else (least, middle - 1)
+    return least
+
+
+def _size(text: str) -> int:
+    return len(_encode(text)) - 2
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _warn(message: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # The function may have closed stderr.
+        if sys.stderr is not None:
+            print(f"trainjob: {message}", file=sys.stderr, flush=True)

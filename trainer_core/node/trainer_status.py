@@ -1,0 +1,111 @@
+"""``update_trainjob_status`` of the Kubeflow SDK: progress for followers and for the status of Kubeflow Trainer.
+
+Trainer 2.2 and later can offer each job a status endpoint; nothing is sent if there is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from . import env
+from .progress import progress
+
+__all__ = ["update_trainjob_status"]
+
+_URL = "KUBEFLOW_TRAINER_SERVER_URL"
+_TOKEN = "KUBEFLOW_TRAINER_SERVER_TOKEN"  # noqa: S105 - a path
+_CA_CERT = "KUBEFLOW_TRAINER_SERVER_CA_CERT"
+#: Seconds between two reports to the server, as in the Kubeflow SDK.
+_INTERVAL = 5.0
+#: Timeout of one report, in seconds: training waits at most this long.
+_TIMEOUT = 5.0
+_MAX_METRICS = 256
+_MAX_METRIC_LENGTH = 64
+
+_last_sent = -math.inf
+
+
+def update_trainjob_status(
+    progress_percent: int | None = None,
+    estimated_remaining_seconds: int | None = None,
+    metrics: Mapping[str, Any] | None = None,
+) -> bool:
+    """Report the progress of the training. Cheap enough for every step; never raises.
+
+    Followers of the job see it on every backend, as with `progress`. Trainer's ``status.trainerStatus`` is updated at
+    most every five seconds, and always at 100 percent. Only rank 0 reports.
+
+    Args:
+        progress_percent: Completed share of the training, 0 to 100.
+        estimated_remaining_seconds: Estimated remaining time, in seconds.
+        metrics: Numbers or strings by name.
+
+    Returns:
+        Whether Trainer's status was updated by this call.
+
+    Example:
+        ```python
+        from trainer_core import update_trainjob_status
+
+        update_trainjob_status(progress_percent=40, metrics={"loss": 0.3})
+        ```
+    """
+    progress(step=progress_percent, total=None if progress_percent is None else 100, metrics=metrics)
+    if env.rank() != 0 or not _is_due(progress_percent):
+        return False
+    with contextlib.suppress(Exception):  # An unreachable or misbehaving server must not end the training.
+        return _send(_status(progress_percent, estimated_remaining_seconds, metrics))
+    return False
+
+
+def _is_due(percent: int | None) -> bool:
+    global _last_sent
+    if not os.environ.get(_URL) or not os.environ.get(_TOKEN):
+        return False
+    now = time.monotonic()
+    # The final report is always sent.
+    if now - _last_sent < _INTERVAL and percent != 100:
+        return False
+    _last_sent = now
+    return True
+
+
+def _status(percent: int | None, remaining: int | None, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
+    status: dict[str, Any] = {"lastUpdatedTime": datetime.now(timezone.utc).isoformat(timespec="seconds")}
+    if percent is not None:
+        status["progressPercentage"] = max(0, min(100, int(percent)))
+    if remaining is not None:
+        status["estimatedRemainingSeconds"] = max(0, int(remaining))
+    if metrics:
+        pairs = list(metrics.items())[:_MAX_METRICS]
+        status["metrics"] = [
+            {"name": str(k)[:_MAX_METRIC_LENGTH], "value": str(v)[:_MAX_METRIC_LENGTH]} for k, v in pairs
+        ]
+    return {"trainerStatus": status}
+
+
+def _send(body: dict[str, Any]) -> bool:
+    # Imported only if there is a server. Not urllib: it would send the token to the target of a redirect.
+    import http.client
+    import ssl
+
+    url = urlsplit(os.environ[_URL])
+    # The token is renewed in place while the job runs.
+    token = Path(os.environ[_TOKEN]).read_text(encoding="utf-8").strip()
+    connection = http.client.HTTPConnection(url.netloc, timeout=_TIMEOUT)
+    if url.scheme == "https":
+        context = ssl.create_default_context(cafile=os.environ.get(_CA_CERT) or None)
+        connection = http.client.HTTPSConnection(url.netloc, timeout=_TIMEOUT, context=context)
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    with contextlib.closing(connection):
+        connection.request("POST", url.path, json.dumps(body), headers)
+        return 200 <= connection.getresponse().status < 300

@@ -1,0 +1,1 @@
+"""Package a training function: its source, arguments and command line."""

@@ -1,0 +1,93 @@
+"""Render a packaged function as the command of a container, byte for byte and without a shell.
+
+``python3 -c`` runs `node/loader.py`, which unpacks the rest from its arguments: the files of `node`, the function, and
+the packages to install. No mount and no change of the image is needed. The files that all jobs share take about 20 KB
+of the arguments.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from trainer_core.errors import InvalidRequestError, UnsupportedError
+from trainer_core.node import launch as launching
+from trainer_core.packaging import serializer
+from trainer_core.request import Code
+from trainer_core.secrets import has_credentials
+
+__all__ = ["LOADER", "render_argv"]
+
+#: The program of ``python3 -c``.
+LOADER = Path(__file__).parents[1].joinpath("node", "loader.py").read_text(encoding="ascii")
+#: Characters per argument: Trainer 2.2 accepts 65,536, Linux 131,072.
+_CHUNK_LENGTH = 60_000
+#: Characters of all arguments: etcd accepts objects of 1.5 MB.
+_MAX_LENGTH = 1_000_000
+#: Not unpacked: it is the program of the command.
+_LOADER = "loader.py"
+_HOSTFILE = "/etc/mpi/hostfile"
+
+
+def render_argv(
+    code: Code,
+    packages: Sequence[str] = (),
+    pip_index_urls: Sequence[str] = (),
+    launch: Literal["torchrun", "python", "mpirun"] = "python",
+    exported: Sequence[str] = (),
+    processes: int | None = None,
+) -> list[str]:
+    """Return the command of a container that runs a function; equal functions give equal commands.
+
+    Args:
+        code: The function.
+        packages: Requirements that pip installs first, once per container.
+        pip_index_urls: Package indexes: the first is the index, the others are extra ones. Empty: pip's configuration.
+        launch: ``torchrun`` with the controller's PET_* variables, or one plain process where torch is not installed;
+            ``python`` for one process; ``mpirun`` for one process per slot of Trainer's hostfile.
+        exported: With ``mpirun``, names of environment variables for the processes.
+        processes: Requested processes per node; more than one are refused where torch is not installed.
+
+    Returns:
+        Everything up to `LOADER` is the command, the rest are its arguments.
+
+    Raises:
+        InvalidRequestError: An index URL contains a user or password.
+        UnsupportedError: The function is too large.
+    """
+    _check_index_urls(pip_index_urls)
+    # Sorted keys: requests with another key order are equal and must give equal arguments.
+    payload = json.dumps(json.loads(serializer.payload(code.model_dump())), sort_keys=True)
+    settings = json.dumps({"packages": list(packages), "index_urls": list(pip_index_urls), "processes": processes})
+    files = {**_kit(), launching.PAYLOAD: payload, launching.PACKAGES: settings}
+    text = base64.b64encode(zlib.compress(json.dumps(files).encode(), 9)).decode("ascii")
+    if len(text) > _MAX_LENGTH:
+        raise UnsupportedError(
+            f"trainer.code: {code.entry} and its arguments take {len(text)} characters of container arguments; "
+            f"use at most {_MAX_LENGTH}: pass data as a dataset, and install code in the image"
+        )
+    chunks = [text[start : start + _CHUNK_LENGTH] for start in range(0, len(text), _CHUNK_LENGTH)]
+    if launch != "mpirun":
+        return ["python3", "-c", LOADER, launch, *chunks]
+    names = [part for name in exported for part in ("-x", name)]
+    return ["mpirun", "--hostfile", _HOSTFILE, *names, "python3", "-c", LOADER, "python", *chunks]
+
+
+@cache
+def _kit() -> dict[str, str]:
+    """Return the files that every node needs: text by path."""
+    return {path: text for path, text in serializer.shipped_files().items() if Path(path).name != _LOADER}
+
+
+def _check_index_urls(urls: Sequence[str]) -> None:
+    for index, url in enumerate(urls):
+        if has_credentials(url):
+            raise InvalidRequestError(
+                f"trainer.pip_index_urls[{index}] contains a user or password, which would be readable in the "
+                "job; put the URL into a Secret and use env={'PIP_INDEX_URL': SecretRef(name, key)}"
+            )

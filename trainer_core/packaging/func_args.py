@@ -1,0 +1,272 @@
+"""Check the arguments of a packaged function against its signature and convert them to its declared types."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+__all__ = ["check_func_args", "coerce", "declared_types"]
+
+#: Types to which strings and numbers are converted, by the spelling of the annotation.
+_TYPES = {"int": "int", "float": "float", "bool": "bool", "str": "str"} | dict.fromkeys(("list", "List"), "list")
+_TYPES |= dict.fromkeys(("dict", "Dict"), "dict")
+_BOOLS = {"true": True, "1": True, "false": False, "0": False}
+#: Deeper data contains itself, or is a mistake.
+_MAX_DEPTH = 100
+
+
+def check_func_args(func: Callable[..., Any], args: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a copy of the arguments as plain JSON data: tuples as lists, subclasses as their base types.
+
+    Strings are not converted, because they may be templates.
+
+    Args:
+        func: The function.
+        args: Its keyword arguments.
+
+    Raises:
+        ValueError: The arguments do not match the signature, or one is not JSON; the message names it.
+    """
+    plain = check_json(args)
+    parameters = _signature(func)
+    if parameters is not None:
+        _check_names(getattr(func, "__qualname__", type(func).__name__), parameters, plain)
+    return plain
+
+
+def check_json(args: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a copy of the arguments as plain JSON data, without checking a signature.
+
+    Raises:
+        ValueError: An argument is not JSON; the message names it.
+    """
+    if args is None:
+        return {}
+    if not isinstance(args, Mapping):
+        raise ValueError(f"func_args must be a dict of keyword arguments such as {{'epochs': 3}}, got {args!r}")
+    return _plain_mapping(args, "func_args", 0)
+
+
+def declared_types(func: Callable[..., Any]) -> dict[str, str]:
+    """Return the simple types that a function declares, such as ``{"epochs": "int"}``.
+
+    Simple types are int, float, bool, str, list and dict, also with item types or optional; others are left out.
+    """
+    parameters = _signature(func) or {}
+    named = (p for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
+    kinds = {parameter.name: _simple(parameter.annotation) for parameter in named}
+    return {name: kind for name, kind in kinds.items() if kind is not None}
+
+
+def coerce(args: Mapping[str, Any], types: Mapping[str, str]) -> dict[str, Any]:
+    """Convert arguments to the types that the function declares.
+
+    Templates and command lines turn values into strings, and KFP turns numbers into floats: ``"10"`` and ``10.0``
+    become 10, ``"true"`` becomes True, and JSON text (or a Python literal) becomes a list or dict. None stays None, and
+    arguments without a declared type stay unchanged.
+
+    Args:
+        args: Keyword arguments.
+        types: The result of `declared_types`.
+
+    Raises:
+        ValueError: A value cannot be converted; the message names parameter, value and type.
+    """
+    return {name: _coerced(name, value, types.get(name)) for name, value in args.items()}
+
+
+def _signature(func: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
+    try:
+        return inspect.signature(func).parameters
+    except (TypeError, ValueError):
+        return None  # Some functions written in C have no signature.
+
+
+def _check_names(name: str, parameters: Mapping[str, inspect.Parameter], args: Mapping[str, Any]) -> None:
+    named = {n: p for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    positional = [n for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY and p.default is p.empty]
+    if positional:
+        raise ValueError(
+            f"{name} has positional-only parameters ({_listed(positional)}), but func_args are named; remove the /"
+        )
+    missing = [n for n, p in named.items() if p.default is p.empty and n not in args]
+    if missing:
+        raise ValueError(f"{name} requires {_listed(missing)}; add it to func_args")
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    unknown = [n for n in args if n not in named]
+    if unknown:
+        known = f"its parameters are {_listed(named)}" if named else "it has no parameters"
+        raise ValueError(f"{name} has no parameter {_listed(unknown)}; {known}")
+
+
+def _plain(value: Any, where: str, depth: int) -> Any:
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"{where.split('[')[0]} contains itself, or is nested more than {_MAX_DEPTH} levels deep")
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, (str, int, float)):
+        return _plain_scalar(value, where)
+    if isinstance(value, Mapping):
+        return _plain_mapping(value, where, depth)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
+    raise ValueError(f"{where} is a {type(value).__name__}, which is not JSON; {_remedy(value)}")
+
+
+def _plain_scalar(value: Any, where: str) -> Any:
+    """Return the plain value, also for an enum member or a subclass of int, float or str."""
+    if isinstance(value, str):
+        text = str.__str__(value)
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise ValueError(f"{where} contains a lone surrogate, which UTF-8 cannot encode; decode the text correctly")
+        return text
+    if isinstance(value, int):
+        return int(value)
+    if not math.isfinite(value):
+        raise ValueError(f"{where} is {float(value)}, which is not JSON; remove it, or pass it as a string")
+    return float(value)
+
+
+def _plain_mapping(value: Mapping[Any, Any], where: str, depth: int) -> dict[str, Any]:
+    for key in value:
+        if not isinstance(key, str):
+            raise ValueError(f"{where} has the key {key!r}, but JSON keys are strings; use {str(key)!r}")
+    return {_plain_scalar(k, where): _plain(v, f"{where}[{str(k)!r}]", depth + 1) for k, v in value.items()}
+
+
+def _remedy(value: Any) -> str:
+    if hasattr(value, "__fspath__"):
+        return "pass str(…)"
+    if hasattr(value, "isoformat"):
+        return "pass its isoformat()"
+    if hasattr(value, "tolist"):
+        return "pass its tolist()"
+    if isinstance(value, (set, frozenset)):
+        return "pass a sorted list"
+    return "pass numbers, strings, lists and dicts"
+
+
+def _simple(annotation: Any) -> str | None:
+    if annotation is inspect.Parameter.empty:
+        return None
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    try:
+        return _simple_node(ast.parse(text.strip(), mode="eval").body)
+    except SyntaxError:
+        return None  # The repr of an object that is not an expression, such as a class defined in a function.
+
+
+def _simple_node(node: ast.expr) -> str | None:
+    """Return the simple type of an annotation, which may be optional; None for other annotations."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return _simple(node.value)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return _one_beside_none([node.left, node.right])
+    if isinstance(node, ast.Subscript):
+        outer = _last_name(node.value)
+        if outer in ("Optional", "Union"):
+            return _one_beside_none(node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice])
+        return _TYPES.get(outer) if outer in ("list", "List", "dict", "Dict") else None
+    return _TYPES.get(_last_name(node))
+
+
+def _one_beside_none(nodes: list[ast.expr]) -> str | None:
+    others = [node for node in nodes if not (isinstance(node, ast.Constant) and node.value is None)]
+    return _simple_node(others[0]) if len(others) == 1 else None
+
+
+def _last_name(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("typing", "t"):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _coerced(name: str, value: Any, kind: str | None) -> Any:
+    convert = _CONVERTERS.get(kind or "")
+    if value is None or convert is None:
+        return value
+    try:
+        return convert(value)
+    except (ValueError, TypeError, OverflowError, SyntaxError, RecursionError, MemoryError):
+        raise ValueError(f"parameter {name} is declared as {kind}, and {_short(value)} cannot be converted") from None
+
+
+def _to_int(value: Any) -> int:
+    if isinstance(value, int):
+        return value
+    if isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError:
+            value = float(value)
+    if not float(value).is_integer():
+        raise ValueError
+    return int(value)
+
+
+def _to_float(value: Any) -> float:
+    if isinstance(value, bool) or not math.isfinite(float(value)):
+        raise ValueError
+    return float(value)
+
+
+def _to_bool(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _BOOLS[value.strip().lower()] if value.strip().lower() in _BOOLS else _refuse()
+    return bool(value) if isinstance(value, (int, float)) and value in (0, 1) else _refuse()
+
+
+def _to_str(value: Any) -> str:
+    """Convert an unquoted number; a float or a list may have had another spelling."""
+    if isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else _refuse()
+
+
+def _to_list(value: Any) -> list[Any]:
+    found = _literal(value) if isinstance(value, str) else value
+    return list(found) if isinstance(found, (list, tuple)) else _refuse()
+
+
+def _to_dict(value: Any) -> dict[str, Any]:
+    found = _literal(value) if isinstance(value, str) else value
+    return dict(found) if isinstance(found, Mapping) else _refuse()
+
+
+def _literal(text: str) -> Any:
+    """Parse JSON or a Python literal: templates render a list with single quotes."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = ast.literal_eval(text.strip())
+    return _plain(found, "it", 0)
+
+
+def _refuse() -> Any:
+    raise ValueError
+
+
+_CONVERTERS: dict[str, Callable[[Any], Any]] = {
+    "int": _to_int,
+    "float": _to_float,
+    "bool": _to_bool,
+    "str": _to_str,
+    "list": _to_list,
+    "dict": _to_dict,
+}
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(names)

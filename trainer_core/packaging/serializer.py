@@ -1,0 +1,194 @@
+"""Package a training function: its source, a reference, or a pickle.
+
+No shell is involved: the code travels as one JSON document, together with the programs that load it.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import importlib
+import inspect
+import json
+import keyword
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from trainer_core.node import files, payload as node_payload
+from trainer_core.packaging import func_args, source_extraction
+from trainer_core.packaging.func_args import coerce
+
+__all__ = ["BOOTSTRAP", "coerce", "package", "payload", "ship", "shipped_files"]
+
+#: The program of each node process, relative to the folder of `ship`.
+BOOTSTRAP = "trainer_core/node/bootstrap.py"
+_MODES = ("source", "reference", "cloudpickle")
+#: Tells `bootstrap` that its package travelled with the job.
+_MARKER = "trainer_core/SHIPPED"
+_FACE = '''"""What a training function can import from trainer_core where the package is not installed."""
+
+from trainer_core.node.paths import dataset_path, model_path, output_path
+from trainer_core.node.progress import progress
+from trainer_core.node.trainer_status import update_trainjob_status
+
+__all__ = ["dataset_path", "model_path", "output_path", "progress", "update_trainjob_status"]
+'''
+
+
+def package(
+    func: Callable[..., Any] | str, args: Mapping[str, Any] | None = None, mode: str = "source"
+) -> dict[str, Any]:
+    """Package a function.
+
+    Args:
+        func: The function, or its import path ``"module:function"``, which is always a reference.
+        args: Keyword arguments: JSON data; strings may be templates.
+        mode: ``source`` (for images with another Python), ``reference`` (to a module that is installed there) or
+            ``cloudpickle`` (includes globals and closures; requires the same Python and cloudpickle there).
+
+    Returns:
+        ``kind``, ``text``, ``entry``, ``args``, ``types`` (declared types, for `coerce`) and ``digest``.
+
+    Raises:
+        ValueError: The function cannot be packaged in this mode, or the arguments do not match its signature.
+    """
+    if mode not in _MODES:
+        raise ValueError(f"packaging={mode!r} is unknown; known are {', '.join(_MODES)}")
+    if isinstance(func, str):
+        return _code("reference", *_named(func, mode), func_args.check_json(args), {})
+    _check_function(func, mode)
+    text, entry = _CARRIERS[mode](func)
+    return _code(mode, text, entry, func_args.check_func_args(func, args), func_args.declared_types(func))
+
+
+def payload(code: Mapping[str, Any]) -> str:
+    """Return the JSON text that a backend delivers at TRAINJOB_PAYLOAD for packaged code."""
+    fields = {key: code[key] for key in ("kind", "text", "entry", "args", "digest") if key in code}
+    return json.dumps(fields, allow_nan=False)
+
+
+def shipped_files() -> dict[str, str]:
+    """Return the files that travel with every job: text by relative path, in a fixed order."""
+    files_of_node = sorted(Path(__file__).parents[1].joinpath("node").glob("*.py"))
+    shipped = {f"trainer_core/node/{file.name}": file.read_text(encoding="utf-8") for file in files_of_node}
+    return {"trainer_core/__init__.py": _FACE, _MARKER: "", **shipped}
+
+
+def ship(folder: Path) -> Path:
+    """Write the files that travel with every job into a private folder; return the path of the bootstrap program.
+
+    Idempotent, also when several processes do it at the same time.
+
+    Raises:
+        OSError: The files cannot be written.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for relative, text in shipped_files().items():
+        path, data = folder / relative, text.encode("utf-8")
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.is_file() or path.read_bytes() != data:
+            files.write(path, data)
+    return folder / BOOTSTRAP
+
+
+def _code(kind: str, text: str, entry: str, args: dict[str, Any], types: dict[str, str]) -> dict[str, Any]:
+    digest = node_payload.digest(kind, text, entry)
+    return {"kind": kind, "text": text, "entry": entry, "args": args, "types": types, "digest": digest}
+
+
+def _check_function(func: Callable[..., Any], mode: str) -> None:
+    name = getattr(func, "__qualname__", type(func).__name__)
+    if not callable(func):
+        raise ValueError(f"func must be a function or 'module:function', got {type(func).__name__}")
+    if _is_async_or_generator(func):
+        raise ValueError(f"{name} is async or a generator, which is never run; pass a plain function that runs it")
+    if mode == "cloudpickle":
+        return
+    if isinstance(func, functools.partial):
+        raise ValueError("func is a functools.partial; pass the function itself and its bound arguments in func_args")
+    if inspect.ismethod(func):
+        raise ValueError(
+            f"{name} is a method, whose object cannot be packaged; pass a function that creates the object in its body"
+        )
+    if inspect.isclass(func) or not (inspect.isroutine(func) or inspect.isfunction(inspect.unwrap(func))):
+        kind = "a class" if inspect.isclass(func) else f"an object of {type(func).__name__}"
+        raise ValueError(f"func must be a function, got {kind}; pass a function that creates and calls it in its body")
+
+
+def _is_async_or_generator(func: Callable[..., Any]) -> bool:
+    kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    return any(kind(each) for kind in kinds for each in (func, inspect.unwrap(func)))
+
+
+def _named(text: str, mode: str) -> tuple[str, str]:
+    """Return a reference given as text, and the function name in it, without importing it."""
+    if mode == "cloudpickle":
+        raise ValueError(f"func {text!r} is a reference and cannot be pickled; pass the function itself")
+    module, _, path = text.partition(":")
+    parts = [*module.split("."), *path.split(".")]
+    if not all(part.isidentifier() and not keyword.iskeyword(part) for part in parts):
+        raise ValueError(f"func must be a function or 'module:function', got {text!r}")
+    return text, path
+
+
+def _referred(func: Callable[..., Any]) -> tuple[str, str]:
+    """Return a reference to a function, after checking that it leads back to the function."""
+    module, path = str(func.__module__), str(getattr(func, "__qualname__", ""))
+    if module == "__main__":
+        raise ValueError(
+            f"{path} is defined in __main__, which cannot be imported in the job; "
+            'move it into a module, or use packaging="source"'
+        )
+    if not _is_importable(module):
+        raise ValueError(f'{module} (of {path}) cannot be imported by name in the job; use packaging="source"')
+    found: Any = sys.modules.get(module)
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    if found is not func:
+        raise ValueError(
+            f"{module}:{path} is another object than the given function (which is nested or decorated); "
+            'move it to the top level of the module, or use packaging="source"'
+        )
+    return f"{module}:{path}", path
+
+
+def _is_importable(module: str) -> bool:
+    """Return whether another process can import the package of a module; a DAG file has a made-up module name."""
+    top = module.partition(".")[0]
+    return any(finder.find_spec(top, None) is not None for finder in sys.meta_path)
+
+
+def _pickled(func: Callable[..., Any]) -> tuple[str, str]:
+    try:
+        cloudpickle = importlib.import_module("cloudpickle")
+    except ImportError:
+        raise ValueError(
+            'packaging="cloudpickle" requires cloudpickle, here and in the job: pip install cloudpickle'
+        ) from None
+    name = getattr(func, "__qualname__", type(func).__name__)
+    module = sys.modules.get(getattr(func, "__module__", None) or "")
+    # By value, with the helpers of its module: a job that has the module uses a reference instead.
+    by_value = module is not None and module.__name__ not in cloudpickle.list_registry_pickle_by_value()
+    try:
+        if by_value:
+            cloudpickle.register_pickle_by_value(module)
+        data = cloudpickle.dumps(func)
+    except Exception as error:  # Pickling runs code of other libraries.
+        problem = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ValueError(
+            f"{name} cannot be pickled ({problem}); create the objects that it uses in the function"
+        ) from error
+    finally:
+        if by_value:
+            cloudpickle.unregister_pickle_by_value(module)
+    version = "{}.{}".format(*sys.version_info[:2])
+    return f"{version}:{base64.b64encode(data).decode('ascii')}", name
+
+
+_CARRIERS: dict[str, Callable[[Callable[..., Any]], tuple[str, str]]] = {
+    "source": source_extraction.extract_source,
+    "reference": _referred,
+    "cloudpickle": _pickled,
+}

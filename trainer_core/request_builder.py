@@ -1,0 +1,343 @@
+"""Builds requests: trainers, initializers, runtimes and options in, the request as plain JSON data out.
+
+Strings are copied unread, because an orchestrator may still render templates in them. `TrainJobRequest.parse` validates
+the rendered data.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, asdict, fields, is_dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args, get_type_hints
+
+import trainer_core
+from trainer_core import secrets, validation
+from trainer_core.initializers import DataCacheInitializer, FileDatasetInitializer, FileModelInitializer, Initializer
+from trainer_core.options.base import BaseOption
+from trainer_core.packaging import serializer
+from trainer_core.request import Owner, TrainJobRequest
+from trainer_core.runtimes import Runtime
+from trainer_core.secrets import SecretRef
+from trainer_core.trainers import BuiltinTrainer, CustomTrainer, CustomTrainerContainer, trainer_from_dict
+
+if TYPE_CHECKING:
+    from trainer_core.backends.base import Backend
+
+__all__ = ["Option", "Trainer", "build_request", "build_request_data", "parse_options"]
+
+Trainer: TypeAlias = CustomTrainer | CustomTrainerContainer | BuiltinTrainer
+#: An option, or its plain data: see `parse_options`.
+Option: TypeAlias = Callable[[dict[str, Any], Any, Any], None] | Mapping[str, Any] | str
+
+#: Fields of initializers that are secrets. Requests contain references to them only.
+_SECRET_FIELDS = ("access_token", "access_key_id", "secret_access_key")
+#: Fields of initializers that are fields of the request, too. The others become environment variables.
+_REQUEST_FIELDS = ("storage_uri", "ignore_patterns", "link", *_SECRET_FIELDS)
+_OPTIONS_EXAMPLE = "such as [{'QueueName': 'nightly'}, {'Labels': {'team': 'vision'}}, 'Suspend']"
+
+
+def build_request_data(
+    *,
+    backend: type[Backend] | Backend,
+    runtime: str | Runtime | None = None,
+    trainer: Trainer | Mapping[str, Any] | None = None,
+    initializer: Initializer | None = None,
+    options: Sequence[Option] | None = None,
+) -> dict[str, Any]:
+    """Build a request as plain JSON data, in which templates may still have to be rendered.
+
+    Opens no connection and generates no name. Equal arguments give equal data.
+
+    Args:
+        backend: The backend that the request is for, or its class. It determines which options are accepted.
+        runtime: Runtime or name of a runtime (``spec.runtimeRef``). None for the backend's default.
+        trainer: What to run (``spec.trainer``): a trainer, or a dict of its fields (``{"func": "module:function"}``,
+            ``{"image": …}`` or ``{"config": {…}}``). None runs the runtime unchanged.
+        initializer: What to fetch first (``spec.initializer``). None fetches nothing.
+        options: Options, each called once as ``option(job_spec, trainer, backend)``, or their plain data: see
+            `parse_options`. None for none.
+
+    Raises:
+        ValueError: A value is invalid, the backend does not accept an option, or a secret is given as text instead of
+            a `SecretRef`.
+    """
+    data, literals = _flatten(backend, runtime, trainer, initializer, options)
+    if any(secrets.has_credentials(url) for url in data.get("trainer", {}).get("pip_index_urls", ())):
+        raise ValueError(
+            "pip_index_urls contains a URL with a user or password, which would be readable in the UI and the "
+            "metadata database; write it into the pip configuration where the job runs"
+        )
+    if literals:
+        raise ValueError(
+            f"initializer {', '.join(sorted(literals))} is a secret given as text, which would be readable in the UI "
+            "and the metadata database; give SecretRef(name, key)"
+        )
+    return data
+
+
+def build_request(
+    *,
+    backend: type[Backend] | Backend,
+    runtime: str | Runtime | None = None,
+    trainer: Trainer | Mapping[str, Any] | None = None,
+    initializer: Initializer | None = None,
+    options: Sequence[Option] | None = None,
+    owner: Owner | None = None,
+) -> TrainJobRequest:
+    """Build a validated request. Secrets given as text stay in this process, outside of its JSON.
+
+    Args:
+        backend: As in `build_request_data`.
+        runtime: As in `build_request_data`.
+        trainer: As in `build_request_data`.
+        initializer: As in `build_request_data`.
+        options: As in `build_request_data`.
+        owner: What the TrainJob belongs to. None for a TrainJob that is identified by its name.
+
+    Raises:
+        ValueError: A value is invalid.
+    """
+    data, literals = _flatten(backend, runtime, trainer, initializer, options)
+    owned = {"owner": owner.model_dump()} if owner else {}
+    return TrainJobRequest.parse({**data, **owned, "literal_secrets": literals})
+
+
+def parse_options(options: Sequence[Any] | None) -> list[Any]:
+    """Return options for their plain data, as in a YAML file or a DAG. Options are returned unchanged.
+
+    An option without settings is its name (``"Suspend"``). An option with one setting is a dict of its name and the
+    value (``{"QueueName": "nightly"}``), with several settings a dict of its name and the settings
+    (``{"Workspace": {"claim": "data", "size": "1Ti"}}``).
+
+    Args:
+        options: List of options and plain data. None for none.
+
+    Raises:
+        ValueError: Not a list, an unknown option, an unknown setting, or a value that the option refuses.
+    """
+    if options is None:
+        return []
+    if isinstance(options, (str, Mapping)) or not isinstance(options, Sequence):
+        raise ValueError(f"options must be a list {_OPTIONS_EXAMPLE}, got {type(options).__name__}")
+    return [_parse_option(each) for each in options]
+
+
+def _flatten(
+    backend: Any, runtime: Any, trainer: Any, initializer: Initializer | None, options: Sequence[Option] | None
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the request as plain data, and the secrets that were given as text."""
+    trainer = trainer_from_dict(trainer) if isinstance(trainer, Mapping) else trainer
+    job_spec = _apply_options(parse_options(options), trainer, backend)
+    initializer_data, literals = _flatten_initializer(initializer)
+    data = {
+        "version": 1,
+        "runtime": _flatten_runtime(runtime),
+        "trainer": _flatten_trainer(trainer, job_spec["spec"].pop("trainer", {})),
+        "initializer": initializer_data,
+        **_read_job_spec(job_spec),
+    }
+    return {key: value for key, value in data.items() if value not in (None, {}, [])}, literals
+
+
+def _flatten_runtime(runtime: Any) -> dict[str, Any] | None:
+    if runtime is None:
+        return None
+    if isinstance(runtime, Runtime):
+        return {"name": runtime.name, "kind": runtime.kind.value}
+    if not isinstance(runtime, str) or not runtime:
+        raise ValueError(f"runtime must be a name or a Runtime, got {runtime!r}")
+    return {"name": runtime}
+
+
+def _flatten_trainer(trainer: Trainer | None, overrides: dict[str, Any]) -> dict[str, Any] | None:
+    if trainer is None:
+        if overrides:
+            raise ValueError("TrainerCommand and TrainerArgs need a trainer; give CustomTrainerContainer(image=…)")
+        return None
+    if isinstance(trainer, CustomTrainer):
+        data = {
+            "kind": "custom",
+            "code": serializer.package(trainer.func, trainer.func_args, mode=trainer.packaging),
+            "packages": list(trainer.packages_to_install or ()),
+            "pip_index_urls": list(trainer.pip_index_urls) if trainer.packages_to_install else [],
+            "result_uri": trainer.result_uri,
+            **_flatten_nodes(trainer),
+        }
+    elif isinstance(trainer, CustomTrainerContainer):
+        data = {"kind": "container", **_flatten_nodes(trainer)}
+    elif isinstance(trainer, BuiltinTrainer):
+        config = _to_json_data(asdict(trainer.config))
+        data = {"kind": "builtin", "config": config, "num_nodes": config.pop("num_nodes", None)}
+        data["resources_per_node"] = config.pop("resources_per_node", None)
+    else:
+        raise ValueError(
+            "trainer must be CustomTrainer, CustomTrainerContainer, BuiltinTrainer or a dict of their fields, "
+            f"got {type(trainer).__name__}"
+        )
+    return {key: value for key, value in {**data, **overrides}.items() if value not in (None, {}, [])}
+
+
+def _flatten_nodes(trainer: CustomTrainer | CustomTrainerContainer) -> dict[str, Any]:
+    """Return the fields that functions and images share."""
+    return {
+        "image": trainer.image,
+        "num_nodes": trainer.num_nodes,
+        "num_proc_per_node": trainer.num_proc_per_node,
+        "resources_per_node": dict(trainer.resources_per_node) if trainer.resources_per_node else None,
+        "env": {n: asdict(v) if isinstance(v, SecretRef) else v for n, v in (trainer.env or {}).items()},
+    }
+
+
+def _flatten_initializer(initializer: Initializer | None) -> tuple[dict[str, Any] | None, dict[str, str]]:
+    """Return an initializer as plain data, and the secrets that were given as text, by ``role.FIELD``."""
+    if initializer is None:
+        return None, {}
+    data: dict[str, Any] = {}
+    literals: dict[str, str] = {}
+    for role in ("dataset", "model"):
+        source = getattr(initializer, role)
+        if source is not None:
+            data[role] = _flatten_source(source)
+            literals.update({f"{role}.{name}": value for name, value in _get_secrets(source, str).items()})
+    return data, literals
+
+
+def _flatten_source(source: Any) -> dict[str, Any]:
+    settings = {f.name: getattr(source, f.name) for f in fields(source)}
+    env = {n.upper(): str(v) for n, v in settings.items() if n not in _REQUEST_FIELDS and v is not None}
+    if isinstance(source, DataCacheInitializer):
+        # Trainer's cache initializer counts the head node, too.
+        env["CLUSTER_SIZE"] = str(int(env.pop("NUM_DATA_NODES")) + 1)
+    data = {
+        "storage_uri": source.storage_uri,
+        "ignore_patterns": settings.get("ignore_patterns"),
+        "link": isinstance(source, (FileDatasetInitializer, FileModelInitializer)) and source.link,
+        "env": env,
+        "secrets": {name: asdict(ref) for name, ref in _get_secrets(source, SecretRef).items()},
+    }
+    return {key: value for key, value in data.items() if value not in (None, {}, False)}
+
+
+def _get_secrets(source: Any, kind: type[Any]) -> dict[str, Any]:
+    """Return the secrets of a source that are strings or that are references, by environment variable."""
+    values = {name.upper(): getattr(source, name, None) for name in _SECRET_FIELDS}
+    return {name: value for name, value in values.items() if isinstance(value, kind)}
+
+
+def _apply_options(options: Sequence[Option], trainer: Trainer | None, backend: Any) -> dict[str, Any]:
+    job_spec: dict[str, Any] = {"metadata": {}, "spec": {}}
+    for option in options:
+        if not callable(option):
+            raise ValueError(f"options must be callables such as Labels(…), got {option!r}")
+        option(job_spec, trainer, backend)
+    return job_spec
+
+
+def _read_job_spec(job_spec: dict[str, Any]) -> dict[str, Any]:
+    """Return the request fields for what options have set; refuse a key that would be dropped silently."""
+    metadata, spec = dict(job_spec["metadata"]), dict(job_spec["spec"])
+    data = {
+        "name": metadata.pop("name", None),
+        "metadata": {key: metadata.pop(key) for key in ("labels", "annotations") if metadata.get(key)},
+        "patches": spec.pop("runtimePatches", []),
+        "active_deadline_seconds": spec.pop("activeDeadlineSeconds", None),
+        "suspend": spec.pop("suspend", None) or None,
+        "managed_by": spec.pop("managedBy", None),
+        "delete_after_seconds": spec.pop("ttlSecondsAfterFinished", None),
+        "workspace": spec.pop("workspace", None),
+        "distributed": spec.pop("distributed", None),
+        "pytorch_job": spec.pop("pytorchJob", None),
+        "runai": spec.pop("runai", None),
+    }
+    unknown = [f"metadata.{key}" for key in metadata] + [f"spec.{key}" for key in spec]
+    if unknown:
+        raise ValueError(f"an option set {', '.join(unknown)}, for which a request has no field; use RuntimePatch")
+    return data
+
+
+def _to_json_data(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): _to_json_data(item) for key, item in value.items() if item is not None}
+    if isinstance(value, (list, tuple)):
+        return [_to_json_data(item) for item in value]
+    return value
+
+
+def _parse_option(data: Any) -> Any:
+    if isinstance(data, str):
+        return _create_option(data, None)
+    if not isinstance(data, Mapping):
+        return data
+    if len(data) != 1:
+        names = ", ".join(map(str, data)) or "none"
+        raise ValueError(f"an option must be one name with its settings, {_OPTIONS_EXAMPLE}; got {names}")
+    ((name, settings),) = data.items()
+    return _create_option(str(name), settings)
+
+
+def _create_option(name: str, settings: Any) -> BaseOption:
+    kind = _find_option_class(name)
+    known = [item.name for item in fields(kind) if item.init]  # type: ignore[arg-type]  # every option is a dataclass
+    if settings is None:
+        settings = {}
+    elif len(known) == 1:
+        settings = {known[0]: settings}
+    elif not isinstance(settings, Mapping):
+        expected = f"a dict of {', '.join(known)}" if known else "no settings"
+        raise ValueError(f"option {name} takes {expected}, got {type(settings).__name__}")
+    option: BaseOption = _create_dataclass(kind, settings)
+    return option
+
+
+def _create_dataclass(kind: type[Any], settings: Mapping[str, Any]) -> Any:
+    """Return an object of a dataclass whose fields may be dataclasses, too, as in `RuntimePatch`."""
+    values = validation.known_fields(kind, {_to_snake_case(str(key)): value for key, value in settings.items()})
+    missing = [item.name for item in fields(kind) if item.init and _is_required(item) and item.name not in values]
+    if missing:
+        raise ValueError(f"{kind.__name__} needs {', '.join(missing)}")
+    hints = get_type_hints(kind)
+    return kind(**{name: _create_value(hints[name], value) for name, value in values.items()})
+
+
+def _create_value(hint: Any, value: Any) -> Any:
+    kind = next((each for each in _walk_hint(hint) if inspect.isclass(each) and is_dataclass(each)), None)
+    if kind is None:
+        return value
+    if isinstance(value, list):
+        return [_create_value(kind, each) for each in value]
+    return _create_dataclass(kind, value) if isinstance(value, Mapping) else value
+
+
+def _walk_hint(hint: Any) -> Iterator[Any]:
+    """Yield the parts of an annotation: for ``list[X] | None`` also ``X``."""
+    yield hint
+    for each in get_args(hint):
+        yield from _walk_hint(each)
+
+
+def _to_snake_case(name: str) -> str:
+    """Return the name of a field that may be given in Kubernetes' spelling, as in a copied patch."""
+    return re.sub("([A-Z])", r"_\1", name).lower()
+
+
+def _is_required(item: Field[Any]) -> bool:
+    return item.default is MISSING and item.default_factory is MISSING
+
+
+def _find_option_class(name: str) -> type[BaseOption]:
+    found = _get_option_class(name)
+    if found is None:
+        # Only this message loads all public names.
+        known = ", ".join(each for each in dir(trainer_core) if _get_option_class(each))
+        raise ValueError(f"unknown option {name}; known are {known}")
+    return found
+
+
+def _get_option_class(name: str) -> type[BaseOption] | None:
+    found = getattr(trainer_core, name, None)
+    return found if inspect.isclass(found) and issubclass(found, BaseOption) else None

@@ -1,0 +1,1 @@
+"""Runtimes for administrators: build, validate, compare, apply and migrate."""

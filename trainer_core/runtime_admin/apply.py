@@ -1,0 +1,365 @@
+"""RuntimeAdmin: list, read, create, change and delete the runtimes of a cluster."""
+
+from __future__ import annotations
+
+import builtins
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from trainer_core.config import KubernetesBackendConfig
+from trainer_core.errors import BackendUnavailableError, ConflictError, InvalidRequestError, RuntimeNotFoundError
+from trainer_core.k8s import runtimes
+from trainer_core.k8s.client import ApiClient
+from trainer_core.k8s.connection import Connection
+from trainer_core.k8s.errors import AlreadyExistsError, ForbiddenError, NotFoundError, WriteConflictError
+from trainer_core.k8s.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES, TRAINJOBS, ApiResource
+from trainer_core.runtime_admin import diff, validate
+from trainer_core.runtime_admin.accessors import INITIALIZERS, get_items, get_mapping, get_value
+from trainer_core.runtime_admin.diagnostics import ERROR, Diagnostic
+from trainer_core.runtime_admin.diff import Change
+
+__all__ = ["ApplyResult", "RuntimeAdmin", "RuntimeSummary", "summarize_runtime"]
+
+_log = logging.getLogger(__name__)
+
+Raw = Mapping[str, Any]
+ApplyResult = Literal["created", "changed", "recreated", "unchanged"]
+
+_FINISHED = ("Complete", "Failed")
+_MAX_NAMED = 5
+#: Seconds to wait until a deleted runtime is gone, and between retries.
+_DELETE_TIMEOUT = 30
+_RETRY_INTERVAL = 0.25
+
+
+class RuntimeAdmin:
+    """Manages the runtimes of a cluster.
+
+    Runtimes are manifests, as `trainer_core.runtime_admin.runtime_builder` builds them or a YAML file contains them. A
+    TrainingRuntime of the namespace takes precedence over a ClusterTrainingRuntime of the same name, as it does for
+    TrainJobs.
+
+    Every method raises `BackendUnavailableError` if the cluster is unreachable or RBAC denies the request.
+
+    Args:
+        config: Cluster and namespace. Default: None, for the in-cluster configuration or the kubeconfig.
+
+    Raises:
+        BackendUnavailableError: There is no usable cluster configuration.
+    """
+
+    def __init__(self, config: KubernetesBackendConfig | None = None) -> None:
+        self._api = ApiClient(Connection(config or KubernetesBackendConfig()))
+
+    @property
+    def namespace(self) -> str:
+        """Namespace of TrainingRuntimes whose manifest sets none."""
+        return self._api.connection.namespace
+
+    def list(self) -> builtins.list[RuntimeSummary]:
+        """Return the runtimes that TrainJobs of the namespace can use, sorted by name.
+
+        If RBAC allows listing only one of the two kinds, the runtimes of the other kind are missing, with a warning in
+        the log.
+        """
+        summaries: dict[str, RuntimeSummary] = {}
+        denied: builtins.list[ForbiddenError] = []
+        for kind in (CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES):
+            try:
+                summaries.update({each.name: each for each in map(summarize_runtime, self._list_kind(kind))})
+            except ForbiddenError as error:
+                _log.warning("%s are missing in the list: %s", kind.plural, error)
+                denied.append(error)
+        if len(denied) > 1:
+            raise denied[0]
+        return sorted(summaries.values(), key=lambda each: each.name)
+
+    def get(self, name: str) -> dict[str, Any]:
+        """Return the runtime that a TrainJob of the namespace uses under this name.
+
+        Args:
+            name: Name of the runtime.
+
+        Raises:
+            RuntimeNotFoundError: It does not exist; the message lists the existing ones.
+        """
+        for kind in (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES):
+            try:
+                return self._api.get(kind, name)
+            except NotFoundError:
+                continue
+        raise self._build_not_found_error(name)
+
+    def create(self, runtime: Raw) -> dict[str, Any]:
+        """Create a runtime and return it as stored by the API server.
+
+        Args:
+            runtime: Manifest of the runtime.
+
+        Raises:
+            InvalidRequestError: It violates a rule, or the API server refuses it. Nothing was created.
+            ConflictError: A runtime of this name exists.
+        """
+        kind = _validate(runtime)
+        try:
+            return self._api.create(kind, runtime)
+        except AlreadyExistsError:
+            name = runtime["metadata"]["name"]
+            raise ConflictError(
+                f"{kind.kind} {name!r} already exists; change it with apply, or choose another name"
+            ) from None
+
+    def diff(self, runtime: Raw) -> builtins.list[Change]:
+        """Return what `apply` would change; one change at path ``""`` if the runtime does not exist.
+
+        Args:
+            runtime: Manifest of the runtime.
+
+        Raises:
+            InvalidRequestError: It violates a rule.
+        """
+        live = self._find_live(_validate(runtime), runtime)
+        return [Change("", None, dict(runtime))] if live is None else diff.list_changes(live, runtime)
+
+    def apply(self, runtime: Raw, *, recreate: bool = False) -> ApplyResult:
+        """Create a runtime, or change the existing one.
+
+        Running TrainJobs are not affected: since Trainer 2.3 each has a copy of its runtime.
+
+        Args:
+            runtime: Manifest of the runtime.
+            recreate: Delete and create the runtime if the API server refuses a change (`Change.fixed`). Default: False.
+
+        Raises:
+            InvalidRequestError: It violates a rule, or the API server refuses it. Nothing was changed.
+            ConflictError: A change requires `recreate`, an older Trainer keeps the runtime for running TrainJobs, or
+                another client changed the runtime at the same time. Nothing was changed.
+        """
+        kind = _validate(runtime)
+        live = self._find_live(kind, runtime)
+        if live is None:
+            self.create(runtime)
+            return "created"
+        fixed = [change.path for change in diff.list_changes(live, runtime) if change.fixed]
+        if fixed:
+            return self._recreate(kind, live, runtime, fixed, recreate)
+        return self._change(kind, live, runtime)
+
+    def dry_run(self, runtime: Raw) -> None:
+        """Validate a runtime on the API server, without creating or changing it.
+
+        Args:
+            runtime: Manifest of the runtime.
+
+        Raises:
+            InvalidRequestError: It violates a rule, or the API server refuses it.
+        """
+        kind = _validate(runtime)
+        live = self._find_live(kind, runtime)
+        if live is None or any(change.fixed for change in diff.list_changes(live, runtime)):
+            self._dry_run_create(kind, runtime)
+        else:
+            name, namespace = runtime["metadata"]["name"], get_value(runtime, "metadata", "namespace")
+            self._api.patch(kind, name, diff.build_patch(live, runtime), namespace=namespace, dry_run=True)
+
+    def list_trainjobs(self, runtime: Raw) -> builtins.list[str]:
+        """Return the unfinished TrainJobs that refer to a runtime, as ``namespace/name``.
+
+        Args:
+            runtime: Result of `get`.
+        """
+        metadata = runtime["metadata"]
+        everywhere = _get_kind(runtime) is CLUSTER_TRAINING_RUNTIMES
+        jobs = self._api.list(TRAINJOBS, namespace=metadata.get("namespace"), all_namespaces=everywhere)
+        using = [job["metadata"] for job in jobs if _refers(job, runtime) and not _has_ended(job)]
+        return sorted(f"{job['namespace']}/{job['name']}" for job in using)
+
+    def delete(self, name: str, *, scope: ApiResource | None = None, force: bool = False) -> None:
+        """Delete a runtime.
+
+        Args:
+            name: Name of the runtime.
+            scope: `TRAINING_RUNTIMES` or `CLUSTER_TRAINING_RUNTIMES`. Default: None, for the runtime that `get`
+                returns.
+            force: Delete it even if TrainJobs use it. Default: False.
+
+        Raises:
+            RuntimeNotFoundError: It does not exist.
+            ConflictError: Unfinished TrainJobs refer to it; the message names them.
+        """
+        runtime = self._get(scope, name) if scope else self.get(name)
+        kind = _get_kind(runtime)
+        if not force:
+            self._refuse_if_used(kind, runtime)
+        metadata = runtime["metadata"]
+        self._api.delete(kind, name, uid=metadata["uid"], namespace=metadata.get("namespace"))
+
+    def _list_kind(self, kind: ApiResource) -> builtins.list[dict[str, Any]]:
+        # The API server omits kind in list items.
+        return [{"kind": kind.kind, **runtime} for runtime in self._api.list(kind)]
+
+    def _find_live(self, kind: ApiResource, runtime: Raw) -> dict[str, Any] | None:
+        try:
+            return self._api.get(
+                kind, runtime["metadata"]["name"], namespace=get_value(runtime, "metadata", "namespace")
+            )
+        except NotFoundError:
+            return None
+
+    def _get(self, scope: ApiResource, name: str) -> dict[str, Any]:
+        try:
+            return self._api.get(scope, name)
+        except NotFoundError:
+            raise self._build_not_found_error(name) from None
+
+    def _build_not_found_error(self, name: str) -> RuntimeNotFoundError:
+        names = ", ".join(runtime.name for runtime in self.list()) or "none"
+        return RuntimeNotFoundError(
+            f"runtime {name!r} does not exist in the cluster or namespace {self.namespace!r}; existing ones: {names}"
+        )
+
+    def _change(self, kind: ApiResource, live: Raw, runtime: Raw) -> ApplyResult:
+        change = diff.build_patch(live, runtime)
+        if not change:
+            return "unchanged"
+        metadata = live["metadata"]
+        # With resourceVersion, the API server refuses the patch if the runtime has changed since the comparison.
+        change = {**change, "metadata": {**change.get("metadata", {}), "resourceVersion": metadata["resourceVersion"]}}
+        try:
+            self._api.patch(kind, metadata["name"], change, namespace=metadata.get("namespace"))
+        except (WriteConflictError, NotFoundError):
+            raise ConflictError(
+                f"runtime {metadata['name']!r} was changed by another client at the same time; apply it again"
+            ) from None
+        return "changed"
+
+    def _recreate(
+        self, kind: ApiResource, live: Raw, runtime: Raw, fixed: builtins.list[str], recreate: bool
+    ) -> ApplyResult:
+        name, namespace = live["metadata"]["name"], live["metadata"].get("namespace")
+        if not recreate:
+            raise ConflictError(
+                f"runtime {name!r}: {', '.join(fixed)} cannot be changed; recreate the runtime (delete and create), "
+                "which does not affect running TrainJobs"
+            )
+        if live["metadata"].get("finalizers"):
+            # Before Trainer 2.3, TrainJobs have no copy of the runtime: a finalizer keeps it until they have ended.
+            self._refuse_if_used(kind, live)
+        self._dry_run_create(kind, runtime)
+        self._api.delete(kind, name, uid=live["metadata"]["uid"], namespace=namespace)
+        self._create_when_free(runtime)
+        return "recreated"
+
+    def _create_when_free(self, runtime: Raw) -> None:
+        """Create the runtime as soon as the deleted one is gone: an older Trainer delays that with a finalizer."""
+        import tenacity  # comes with the kubernetes extra
+
+        retry = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(ConflictError),
+            wait=tenacity.wait_fixed(_RETRY_INTERVAL),
+            stop=tenacity.stop_after_delay(_DELETE_TIMEOUT),
+            reraise=True,
+        )
+        retry(self.create, runtime)
+
+    def _dry_run_create(self, kind: ApiResource, runtime: Raw) -> None:
+        """Create the runtime as a dry run, under an unused name."""
+        metadata = {**runtime["metadata"], "name": f"{runtime['metadata']['name'][:240]}.dry-run"}
+        self._api.create(kind, {**runtime, "metadata": metadata}, dry_run=True)
+
+    def _refuse_if_used(self, kind: ApiResource, runtime: Raw) -> None:
+        name = runtime["metadata"]["name"]
+        try:
+            jobs = self.list_trainjobs(runtime)
+        except ForbiddenError as error:
+            raise BackendUnavailableError(
+                f"{error}; or use force, which does not check which TrainJobs use {name!r}"
+            ) from error
+        if jobs:
+            more = f" and {len(jobs) - _MAX_NAMED} more" if len(jobs) > _MAX_NAMED else ""
+            names = ", ".join(jobs[:_MAX_NAMED]) + more
+            raise ConflictError(f"{kind.kind} {name!r} is used by {names}; wait until they have ended, or use force")
+
+
+def _get_kind(runtime: Raw) -> ApiResource:
+    return TRAINING_RUNTIMES if runtime.get("kind") == TRAINING_RUNTIMES.kind else CLUSTER_TRAINING_RUNTIMES
+
+
+def _validate(runtime: Raw) -> ApiResource:
+    """Validate a runtime and return its kind."""
+    problems = validate.validate_runtime(runtime)
+    errors: builtins.list[Diagnostic] = [problem for problem in problems if problem.severity == ERROR]
+    if errors:
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        first = errors[0]
+        raise InvalidRequestError(f"the runtime violates rule {first.rule} at {first.path}: {first.message}{more}")
+    return _get_kind(runtime)
+
+
+def _refers(job: Raw, runtime: Raw) -> bool:
+    ref = get_mapping(job, "spec", "runtimeRef")
+    kind = ref.get("kind") or CLUSTER_TRAINING_RUNTIMES.kind
+    return (kind, ref.get("name")) == (_get_kind(runtime).kind, runtime["metadata"]["name"])
+
+
+def _has_ended(job: Raw) -> bool:
+    conditions = get_items(job, "status", "conditions")
+    return any(each.get("type") in _FINISHED and each.get("status") == "True" for each in conditions)
+
+
+@dataclass(frozen=True)
+class RuntimeSummary:
+    """Summary of a runtime in a list.
+
+    Attributes:
+        name: Name of the runtime.
+        namespace: Namespace of a TrainingRuntime; None for a ClusterTrainingRuntime.
+        framework: Value of the framework label.
+        policy: ML policy, which sets the environment of distributed training; None for independent nodes.
+        num_nodes: Nodes of a TrainJob that sets none.
+        image: Image of the training nodes.
+        device: Device type of a node.
+        device_count: Devices per node.
+        initializers: Its initializers: ``dataset``, ``model``.
+        deprecated: Whether it is marked as deprecated.
+    """
+
+    name: str
+    namespace: str | None
+    framework: str
+    policy: str | None
+    num_nodes: int
+    image: str
+    device: str
+    device_count: str
+    initializers: tuple[str, ...] = ()
+    deprecated: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the summary as JSON data."""
+        return {**asdict(self), "initializers": list(self.initializers)}
+
+
+def summarize_runtime(raw: Mapping[str, Any]) -> RuntimeSummary:
+    """Return the summary of a runtime.
+
+    Args:
+        raw: Manifest of the runtime.
+    """
+    runtime = runtimes.parse_runtime(raw)
+    return RuntimeSummary(
+        name=runtime.name,
+        namespace=raw["metadata"].get("namespace"),
+        framework=runtime.trainer.framework,
+        policy=runtimes.get_ml_policy(raw),
+        num_nodes=runtime.trainer.num_nodes,
+        image=runtime.trainer.image,
+        device=runtime.trainer.device,
+        device_count=runtime.trainer.device_count,
+        initializers=tuple(
+            step.removesuffix("-initializer") for step in INITIALIZERS if runtimes.find_replicated_job(raw, step)
+        ),
+        deprecated=runtimes.is_deprecated(raw),
+    )

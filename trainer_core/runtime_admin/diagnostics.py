@@ -1,0 +1,50 @@
+"""Diagnostic: a problem of a runtime manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+__all__ = ["ERROR", "WARNING", "Diagnostic", "Diagnostics", "build_error", "build_warning"]
+
+#: The API server refuses the runtime, or its TrainJobs fail without a clear reason.
+ERROR = "error"
+#: The runtime works, with restrictions.
+WARNING = "warning"
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """A problem of a runtime.
+
+    Attributes:
+        rule: The violated rule, such as ``V4``; `docs/guides/runtimes.md` lists the rules.
+        path: Path of the field, such as ``spec.template.spec.replicatedJobs[node]``.
+        message: What is wrong and what to do.
+        severity: ``error`` or ``warning``.
+    """
+
+    rule: str
+    path: str
+    message: str
+    severity: str = ERROR
+
+    def __str__(self) -> str:
+        return f"{self.severity} {self.rule} {self.path}: {self.message}"
+
+    def to_dict(self) -> dict[str, str]:
+        """Return the diagnostic as JSON data."""
+        return asdict(self)
+
+
+Diagnostics = Iterator[Diagnostic]
+
+
+def build_error(rule: str, path: str, message: str) -> Diagnostic:
+    """Return a diagnostic of severity ``error``."""
+    return Diagnostic(rule, path, message)
+
+
+def build_warning(rule: str, path: str, message: str) -> Diagnostic:
+    """Return a diagnostic of severity ``warning``."""
+    return Diagnostic(rule, path, message, WARNING)

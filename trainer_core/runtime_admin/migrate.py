@@ -1,0 +1,380 @@
+"""Migrate a PyTorchJob of the Training Operator to a TrainJob and its runtime. Pure functions.
+
+Fields that TrainJobs have go into the TrainJob; further pod fields go into a TrainingRuntime of the same name.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainer_core import resources
+from trainer_core.errors import InvalidRequestError
+from trainer_core.k8s import labels, resources as kinds
+from trainer_core.k8s.runtimes import ANCESTOR_LABEL, FRAMEWORK_LABEL, NODE, RESERVED_ENV, TRAINER
+from trainer_core.options.scheduling import VOLCANO_QUEUE
+from trainer_core.runtime_admin.accessors import API_VERSION
+from trainer_core.runtime_admin.launch_command import convert_command
+
+__all__ = ["Migration", "Note", "RunPolicy", "convert_run_policy", "iterate_pytorch_jobs", "migrate_pytorch_job"]
+
+Raw = dict[str, Any]
+
+_MAIN = "pytorch"
+_PORT = "pytorchjob-port"
+_STOCK = "torch-distributed"
+_SPECS = "spec.pytorchReplicaSpecs"
+_KUBECTL = "kubectl.kubernetes.io/last-applied-configuration"
+#: Container fields that the TrainJob has, or that only the operator uses.
+_TRAINER_FIELDS = ("name", "image", "command", "args", "env", "resources")
+_MAX_LABEL = 63
+_PYTORCH_JOB = {"apiVersion": kinds.PYTORCH_JOBS.api_version, "kind": kinds.PYTORCH_JOBS.kind}
+_MULTIKUEUE = "kueue.x-k8s.io/multikueue"
+#: Exit codes after which the operator restarts a node with the restart policy ExitCode.
+_RETRYABLE = [130, 137, 138, 143]
+_POLICY = "spec.runPolicy"
+_SCHEDULING = f"{_POLICY}.schedulingPolicy"
+
+
+@dataclass(frozen=True)
+class Note:
+    """A difference between the PyTorchJob and the TrainJob.
+
+    Attributes:
+        path: Path of the field in the PyTorchJob.
+        message: What is different, and what to do.
+        lost: Whether the field has no equivalent; otherwise it works in another way.
+    """
+
+    path: str
+    message: str
+    lost: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}"
+
+
+@dataclass
+class Migration:
+    """The result of a migration.
+
+    Attributes:
+        trainjob: The TrainJob.
+        runtime: The TrainingRuntime that it requires; None if Trainer's ``torch-distributed`` is sufficient.
+        notes: Differences to the PyTorchJob.
+    """
+
+    trainjob: Raw = field(default_factory=dict)
+    runtime: Raw | None = None
+    notes: list[Note] = field(default_factory=list)
+
+    @property
+    def lost(self) -> list[Note]:
+        """Fields without an equivalent."""
+        return [note for note in self.notes if note.lost]
+
+
+def iterate_pytorch_jobs(document: Any) -> Iterator[Raw]:
+    """Yield the PyTorchJobs of a YAML document: one, or the items of a List."""
+    if not isinstance(document, Mapping):
+        return
+    if document.get("kind") in ("List", "PyTorchJobList"):
+        for item in document.get("items") or ():
+            yield from iterate_pytorch_jobs({**_PYTORCH_JOB, **item} if document["kind"] != "List" else item)
+    elif (document.get("apiVersion"), document.get("kind")) == tuple(_PYTORCH_JOB.values()):
+        yield dict(document)
+
+
+def migrate_pytorch_job(job: Mapping[str, Any]) -> Migration:
+    """Convert a PyTorchJob to a TrainJob.
+
+    Args:
+        job: Manifest of the PyTorchJob.
+
+    Raises:
+        InvalidRequestError: The job has no replicas, or no container ``pytorch``.
+    """
+    spec, name = job.get("spec") or {}, (job.get("metadata") or {}).get("name") or ""
+    replicas = {kind: one for kind, one in (spec.get("pytorchReplicaSpecs") or {}).items() if one}
+    if not replicas:
+        raise InvalidRequestError(f"PyTorchJob {name!r} has no {_SPECS}; add a Master or a Worker")
+    kind = "Master" if "Master" in replicas else next(iter(replicas))
+    pod: Raw = copy.deepcopy(dict(replicas[kind].get("template") or {}))
+    main = _get_main_container(name, kind, pod)
+    nodes = sum(int(replica.get("replicas", 1)) for replica in replicas.values())
+    migration = Migration()
+    trainer = _build_trainer(migration, spec, main, nodes, f"{_SPECS}.{kind}.template.spec.containers[{_MAIN}]")
+    run_policy = convert_run_policy(spec, replicas[kind].get("restartPolicy"), nodes)
+    migration.notes += [Note(*each) for each in run_policy.notes]
+    migration.notes += _compare_replicas(replicas, kind)
+    migration.notes += _check_elastic_policy(spec, nodes)
+    migration.notes += _check_name_length(name, nodes)
+    if run_policy.runtime or run_policy.pod or run_policy.job or run_policy.template or _needs_runtime(main, pod):
+        migration.runtime = _build_runtime(job, pod, main, run_policy, nodes)
+    migration.trainjob = {
+        "apiVersion": kinds.TRAINJOBS.api_version,
+        "kind": kinds.TRAINJOBS.kind,
+        "metadata": _build_metadata(job),
+        "spec": {"runtimeRef": _build_runtime_ref(migration.runtime), "trainer": trainer, **run_policy.trainjob},
+    }
+    return migration
+
+
+def _get_main_container(name: str, kind: str, pod: Raw) -> Raw:
+    containers = (pod.get("spec") or {}).get("containers") or ()
+    main: Raw | None = next((one for one in containers if one.get("name") == _MAIN), None)
+    if main is None:
+        raise InvalidRequestError(
+            f"PyTorchJob {name!r}: {_SPECS}.{kind} has no container {_MAIN!r}; the operator requires one"
+        )
+    return main
+
+
+def _build_trainer(migration: Migration, spec: Mapping[str, Any], main: Raw, nodes: int, path: str) -> Raw:
+    launch = convert_command(main.get("command"), main.get("args"), nodes)
+    migration.notes += [Note(f"{path}.command", text, lost=False) for text in launch.changed]
+    migration.notes += [Note(f"{path}.command", text) for text in launch.lost]
+    for entry in main.get("env") or ():
+        if entry["name"] in RESERVED_ENV["torch"]:
+            migration.notes.append(
+                Note(f"{path}.env[{entry['name']}]", "Trainer sets this variable and refuses another value")
+            )
+    processes = 1 if launch.is_one_process else _get_processes_per_node(migration, spec, main)
+    fields = {
+        "image": main.get("image"),
+        "command": launch.command,
+        "args": launch.args,
+        "env": [entry for entry in main.get("env") or () if entry["name"] not in RESERVED_ENV["torch"]],
+        "numNodes": nodes,
+        "numProcPerNode": processes,
+        "resourcesPerNode": main.get("resources"),
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def _get_processes_per_node(migration: Migration, spec: Mapping[str, Any], main: Raw) -> int | None:
+    """Return the processes per node; None for Trainer's default, one per GPU or else per CPU."""
+    old = (spec.get("elasticPolicy") or {}).get("nProcPerNode")
+    text = str(spec.get("nprocPerNode") or old or "auto")
+    if text.isdecimal():
+        return int(text)
+    resources_per_node = main.get("resources") or {}
+    amounts = {**(resources_per_node.get("requests") or {}), **(resources_per_node.get("limits") or {})}
+    has_gpus = any("gpu" in name for name in amounts)
+    if text == "cpu" and "cpu" in amounts:
+        return max(1, int(resources.parse_quantity(amounts["cpu"])))
+    if text == "cpu" or (text == "gpu" and not has_gpus):
+        migration.notes.append(
+            Note(
+                "spec.nprocPerNode",
+                f"the number of processes for {text!r} is unknown without resources; set numProcPerNode",
+            )
+        )
+    return None
+
+
+def _compare_replicas(replicas: Mapping[str, Any], kind: str) -> Iterator[Note]:
+    """Yield the differences between replicas: all nodes of a TrainJob are equal."""
+    reference = dict(_iterate_leaves(replicas[kind].get("template") or {}))
+    for other, replica in replicas.items():
+        leaves = dict(_iterate_leaves(replica.get("template") or {}))
+        for path in sorted(key for key in reference.keys() | leaves.keys() if reference.get(key) != leaves.get(key)):
+            message = f"differs from that of the {kind}; all nodes of a TrainJob are equal, and get that of the {kind}"
+            yield Note(f"{_SPECS}.{other}.template.{path}", message)
+        if replica.get("restartPolicy") != replicas[kind].get("restartPolicy"):
+            yield Note(
+                f"{_SPECS}.{other}.restartPolicy", f"differs from that of the {kind}; all nodes get that of the {kind}"
+            )
+
+
+def _iterate_leaves(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            yield from _iterate_leaves(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(data, list) and data and all(isinstance(one, Mapping) and "name" in one for one in data):
+        for one in data:
+            yield from _iterate_leaves(
+                {key: value for key, value in one.items() if key != "name"}, f"{path}[{one['name']}]"
+            )
+    else:
+        yield path, data
+
+
+def _check_elastic_policy(spec: Mapping[str, Any], nodes: int) -> Iterator[Note]:
+    for key in spec.get("elasticPolicy") or {}:
+        if key != "nProcPerNode":
+            message = f"TrainJobs are not elastic: the TrainJob has {nodes} nodes and torchrun's default rendezvous"
+            yield Note(f"spec.elasticPolicy.{key}", message)
+
+
+def _check_name_length(name: str, nodes: int) -> Iterator[Note]:
+    pod = f"{name}-{NODE}-0-{nodes - 1}-xxxxx"
+    if len(pod) > _MAX_LABEL:
+        message = f"its pods would be named {pod}, longer than {_MAX_LABEL} characters; choose a shorter name"
+        yield Note("metadata.name", message)
+
+
+def _needs_runtime(main: Raw, pod: Raw) -> bool:
+    """Return whether the pods have fields that a TrainJob cannot express."""
+    spec = pod.get("spec") or {}
+    others = [key for key in spec if key not in ("containers", "restartPolicy")]
+    metadata = {key: value for key, value in (pod.get("metadata") or {}).items() if key in ("labels", "annotations")}
+    return bool(_get_runtime_fields(main) or others or any(metadata.values()) or len(spec["containers"]) > 1)
+
+
+def _get_runtime_fields(main: Raw) -> Raw:
+    """Return the container fields that a TrainJob cannot express."""
+    rest = {key: value for key, value in main.items() if key not in _TRAINER_FIELDS}
+    # Trainer uses its own port.
+    ports = [port for port in rest.pop("ports", None) or () if port.get("name") != _PORT]
+    return {**rest, **({"ports": ports} if ports else {})}
+
+
+def _build_runtime(job: Mapping[str, Any], pod: Raw, main: Raw, run_policy: RunPolicy, nodes: int) -> Raw:
+    spec = {key: value for key, value in pod["spec"].items() if key != "restartPolicy"}
+    node = {"name": NODE, "image": main.get("image"), **_get_runtime_fields(main)}
+    spec["containers"] = [node if one.get("name") == _MAIN else one for one in spec["containers"]]
+    metadata = {key: pod["metadata"][key] for key in ("labels", "annotations") if (pod.get("metadata") or {}).get(key)}
+    template = {**({"metadata": metadata} if metadata else {}), "spec": {**spec, **run_policy.pod}}
+    replicated = {
+        "name": NODE,
+        "template": {
+            "metadata": {"labels": {ANCESTOR_LABEL: TRAINER}},
+            "spec": {**run_policy.job, "template": template},
+        },
+    }
+    jobset = {
+        **({"metadata": run_policy.template} if run_policy.template else {}),
+        "spec": {"replicatedJobs": [replicated]},
+    }
+    name = {key: job["metadata"][key] for key in ("name", "namespace") if job["metadata"].get(key)}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": kinds.TRAINING_RUNTIMES.kind,
+        "metadata": {**name, "labels": {FRAMEWORK_LABEL: "torch"}},
+        "spec": {"mlPolicy": {"numNodes": nodes, "torch": {}}, **run_policy.runtime, "template": jobset},
+    }
+
+
+def _build_runtime_ref(runtime: Raw | None) -> Raw:
+    kind = (runtime or {}).get("kind", kinds.CLUSTER_TRAINING_RUNTIMES.kind)
+    name = runtime["metadata"]["name"] if runtime else _STOCK
+    return {"apiGroup": kinds.TRAINJOBS.group, "kind": kind, "name": name}
+
+
+def _build_metadata(job: Mapping[str, Any]) -> Raw:
+    """Return the metadata that a user wrote, without that of servers and this package."""
+    metadata = job.get("metadata") or {}
+    fields = {
+        "name": metadata.get("name"),
+        "namespace": metadata.get("namespace"),
+        "labels": _remove_managed_keys(metadata.get("labels") or {}),
+        "annotations": _remove_managed_keys(metadata.get("annotations") or {}),
+    }
+    return {key: value for key, value in fields.items() if value}
+
+
+def _remove_managed_keys(texts: Mapping[str, str]) -> dict[str, str]:
+    managed = (_KUBECTL, labels.MANAGED_BY)
+    return {key: text for key, text in texts.items() if key not in managed and not key.startswith(labels.PREFIX)}
+
+
+@dataclass
+class RunPolicy:
+    """Where Trainer, JobSet and Job express the run policy of a PyTorchJob.
+
+    Attributes:
+        trainjob: Fields of the TrainJob spec.
+        runtime: Fields of the runtime spec.
+        template: Metadata of the runtime's template.
+        job: Fields of the Job spec in the runtime.
+        pod: Fields of the pod spec in the runtime.
+        notes: Path, message and whether the field is lost, for each difference.
+    """
+
+    trainjob: dict[str, Any] = field(default_factory=dict)
+    runtime: dict[str, Any] = field(default_factory=dict)
+    template: dict[str, Any] = field(default_factory=dict)
+    job: dict[str, Any] = field(default_factory=dict)
+    pod: dict[str, Any] = field(default_factory=dict)
+    notes: list[tuple[str, str, bool]] = field(default_factory=list)
+
+
+def convert_run_policy(spec: Mapping[str, Any], restart: str | None, nodes: int) -> RunPolicy:
+    """Convert ``runPolicy`` and the restart policy of a PyTorchJob.
+
+    Args:
+        spec: Spec of the PyTorchJob.
+        restart: Restart policy of its replicas; None for the operator's default.
+        nodes: Number of nodes.
+    """
+    run_policy, policy = RunPolicy(), spec.get("runPolicy") or {}
+    for name in ("activeDeadlineSeconds", "suspend"):
+        if policy.get(name):
+            run_policy.trainjob[name] = policy[name]
+    if policy.get("managedBy") == _MULTIKUEUE:
+        run_policy.trainjob["managedBy"] = _MULTIKUEUE
+    _convert_cleanup(run_policy, policy)
+    _convert_restarts(run_policy, restart or "OnFailure", policy.get("backoffLimit"))
+    _convert_scheduling(run_policy, policy.get("schedulingPolicy") or {}, nodes)
+    return run_policy
+
+
+def _convert_cleanup(run_policy: RunPolicy, policy: Mapping[str, Any]) -> None:
+    if policy.get("ttlSecondsAfterFinished") is not None:
+        text = "TrainJobs have no TTL; delete the job, or submit it with the option DeleteAfter and run `trainjob reap`"
+        run_policy.notes.append((f"{_POLICY}.ttlSecondsAfterFinished", text, True))
+    if policy.get("cleanPodPolicy") == "All":
+        text = "finished pods are kept until their TrainJob is deleted; delete it"
+        run_policy.notes.append((f"{_POLICY}.cleanPodPolicy", text, True))
+
+
+def _convert_restarts(run_policy: RunPolicy, restart: str, limit: int | None) -> None:
+    path = "spec.pytorchReplicaSpecs.*.restartPolicy"
+    if limit is not None:
+        run_policy.job["backoffLimit"] = limit
+        text = "now limits the restarts of the runtime's Job"
+        run_policy.notes.append((f"{_POLICY}.backoffLimit", text, False))
+    if restart == "Never":
+        run_policy.pod["restartPolicy"] = "Never"
+        run_policy.job["backoffLimit"] = 0
+    elif restart == "ExitCode":
+        run_policy.pod["restartPolicy"] = "Never"
+        codes = {"containerName": "node", "operator": "NotIn", "values": list(_RETRYABLE)}
+        run_policy.job["podFailurePolicy"] = {"rules": [{"action": "FailJob", "onExitCodes": codes}]}
+        run_policy.notes.append((path, "ExitCode is now a podFailurePolicy of the runtime's Job", False))
+    elif restart == "Always":
+        run_policy.notes.append((path, "Always is now OnFailure: a successful container is not restarted", True))
+    if limit is None and restart != "Never":
+        text = f"{restart} without a backoffLimit means unlimited restarts on the operator and six on Trainer"
+        run_policy.notes.append((path, text, False))
+
+
+def _convert_scheduling(run_policy: RunPolicy, policy: Mapping[str, Any], nodes: int) -> None:
+    queue, timeout = policy.get("queue"), policy.get("scheduleTimeoutSeconds")
+    if queue:
+        run_policy.runtime["podGroupPolicy"] = {"volcano": {}}
+        run_policy.template["annotations"] = {VOLCANO_QUEUE: queue}
+        run_policy.notes.append(
+            (
+                f"{_SCHEDULING}.queue",
+                "is converted to a Volcano queue; for Kueue, set the label kueue.x-k8s.io/queue-name",
+                False,
+            )
+        )
+    elif timeout:
+        run_policy.runtime["podGroupPolicy"] = {"coscheduling": {"scheduleTimeoutSeconds": timeout}}
+    elif policy:
+        run_policy.runtime["podGroupPolicy"] = {"coscheduling": {}}
+    if queue and timeout:
+        text = "Volcano has no scheduling timeout"
+        run_policy.notes.append((f"{_SCHEDULING}.scheduleTimeoutSeconds", text, True))
+    if policy.get("priorityClass"):
+        run_policy.pod["priorityClassName"] = policy["priorityClass"]
+    if policy.get("minAvailable") not in (None, nodes):
+        text = f"all {nodes} nodes start together; a smaller number is not supported"
+        run_policy.notes.append((f"{_SCHEDULING}.minAvailable", text, True))
+    if policy.get("minResources"):
+        run_policy.notes.append((f"{_SCHEDULING}.minResources", "is now the sum of the resources of the nodes", True))

@@ -1,0 +1,566 @@
+"""Build runtime manifests from parameters. Pure functions."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from trainer_core import naming, resources, validation
+from trainer_core.k8s.runtimes import ANCESTOR_LABEL, FRAMEWORK_LABEL
+from trainer_core.options.scheduling import VOLCANO_QUEUE
+from trainer_core.runtime_admin.accessors import API_VERSION, INITIALIZERS, VOLUME, list_replicated_jobs
+from trainer_core.secrets import SecretRef
+
+__all__ = [
+    "BUILDERS",
+    "TORCHTUNE_MODELS",
+    "Coscheduling",
+    "InitializerParameters",
+    "MpiParameters",
+    "PodGroupPolicy",
+    "PodParameters",
+    "RuntimeParameters",
+    "StorageParameters",
+    "TorchtuneModel",
+    "Volcano",
+    "add_initializers",
+    "build_deepspeed_runtime",
+    "build_jax_runtime",
+    "build_mlx_runtime",
+    "build_mpi_runtime",
+    "build_plain_runtime",
+    "build_torch_runtime",
+    "build_torchtune_runtime",
+    "build_xgboost_runtime",
+]
+
+Manifest = dict[str, Any]
+
+_IMAGES = "ghcr.io/kubeflow/trainer"
+#: Images of the runtimes that Trainer 2.3 installs.
+_DEFAULT_IMAGES = {
+    "torch": "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime",
+    "jax": "nvcr.io/nvidia/jax:25.10-py3",
+    "xgboost": f"{_IMAGES}/xgboost-runtime",
+    "deepspeed": f"{_IMAGES}/deepspeed-runtime",
+    "mlx": f"{_IMAGES}/mlx-runtime",
+    "torchtune": f"{_IMAGES}/torchtune-trainer",
+}
+_SSHD = {
+    "command": ["/usr/sbin/sshd"],
+    "args": ["-De", "-f", "/home/mpiuser/.sshd_config"],
+    "readinessProbe": {"tcpSocket": {"port": 2222}, "initialDelaySeconds": 5},
+}
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
+_ACCESS_MODES = ("ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod", "ReadOnlyMany")
+
+
+@dataclass(frozen=True)
+class Coscheduling:
+    """Gang scheduling with the coscheduling plugin (``spec.podGroupPolicy.coscheduling``).
+
+    Args:
+        timeout_seconds: Seconds until the plugin stops looking for nodes for all pods (``scheduleTimeoutSeconds``).
+            Default: 60.
+
+    Raises:
+        ValueError: The number is not positive.
+    """
+
+    timeout_seconds: int = 60
+
+    def __post_init__(self) -> None:
+        validation.check_count("timeout_seconds", self.timeout_seconds)
+
+
+@dataclass(frozen=True)
+class Volcano:
+    """Gang scheduling with Volcano (``spec.podGroupPolicy.volcano``).
+
+    Args:
+        queue: Volcano queue. Default: None, for Volcano's default queue.
+        topology: ``hard`` or ``soft``: place the pods close to each other in the network (``networkTopology.mode``).
+            Default: None, for no placement rule.
+        highest_tier: Highest network tier that the pods may span, with `topology`
+            (``networkTopology.highestTierAllowed``). Default: 1.
+
+    Raises:
+        ValueError: A value is invalid.
+    """
+
+    queue: str | None = None
+    topology: str | None = None
+    highest_tier: int = 1
+
+    def __post_init__(self) -> None:
+        if self.queue is not None:
+            validation.check_string("queue", self.queue, "research")
+        if self.topology is not None:
+            validation.check_one_of("topology", self.topology, ("hard", "soft"))
+        validation.check_count("highest_tier", self.highest_tier)
+
+
+PodGroupPolicy = Coscheduling | Volcano
+
+
+@dataclass(frozen=True)
+class PodParameters:
+    """Fields of the pods of the training nodes, spelled as in a Kubernetes pod.
+
+    Args:
+        node_selector: Node labels that a pod requires (``nodeSelector``).
+        tolerations: Tolerations of the pods.
+        service_account: Name of the service account (``serviceAccountName``). Default: None, for that of the namespace.
+        volumes: Volumes of the pods.
+        mounts: Volume mounts of the training container: ``{"name": …, "mountPath": …}``.
+
+    Raises:
+        ValueError: A value is invalid.
+    """
+
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: Sequence[Mapping[str, Any]] = ()
+    service_account: str | None = None
+    volumes: Sequence[Mapping[str, Any]] = ()
+    mounts: Sequence[Mapping[str, Any]] = ()
+
+    def __post_init__(self) -> None:
+        validation.check_labels("node_selector", self.node_selector)
+        if self.service_account is not None and not naming.is_object_name(self.service_account):
+            raise ValueError(f"service_account must be a Kubernetes object name, got {self.service_account!r}")
+        unknown = {mount.get("name") for mount in self.mounts} - {volume.get("name") for volume in self.volumes}
+        if unknown:
+            raise ValueError(
+                f"mounts refer to {', '.join(map(repr, unknown))}, which is not in volumes; add the volume"
+            )
+
+
+@dataclass(frozen=True)
+class RuntimeParameters:
+    """Parameters of a runtime.
+
+    Args:
+        name: Name of the runtime.
+        image: Image of the training nodes. Default: None, for the image of Trainer's own runtime of the framework.
+        num_nodes: Nodes of a TrainJob that sets none (``spec.mlPolicy.numNodes``). Default: 1.
+        namespace: Namespace of a TrainingRuntime. Default: None, for a ClusterTrainingRuntime.
+        labels: Further labels of the runtime.
+        command: Command of the training container. Default: empty, for the command of the TrainJob.
+        args: Arguments of the command.
+        env: Environment variables of the training container: strings, or references to secrets.
+        resources: Resources of each node, such as ``{"gpu": 2, "memory": "64Gi"}``; set as limits, which are also the
+            requests.
+        pod: Fields of the pods.
+        gang: Gang scheduling of the pods (``spec.podGroupPolicy``). Default: None.
+
+    Raises:
+        ValueError: A value is invalid.
+    """
+
+    name: str
+    image: str | None = None
+    num_nodes: int = 1
+    namespace: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    command: Sequence[str] = ()
+    args: Sequence[str] = ()
+    env: Mapping[str, str | SecretRef] = field(default_factory=dict)
+    resources: Mapping[str, str | int | float] = field(default_factory=dict)
+    pod: PodParameters = field(default_factory=PodParameters)
+    gang: PodGroupPolicy | None = None
+
+    def __post_init__(self) -> None:
+        if not naming.is_object_name(self.name):
+            raise ValueError(f"runtime name {self.name!r} must be at most 253 lower-case letters, digits, '-' and '.'")
+        if self.namespace is not None and not naming.is_namespace(self.namespace):
+            raise ValueError(f"namespace {self.namespace!r} must be at most 63 lower-case letters, digits and '-'")
+        if self.image is not None:
+            validation.check_string("image", self.image, "pytorch/pytorch:2.13.0")
+        validation.check_count("num_nodes", self.num_nodes)
+        validation.check_labels("labels", self.labels)
+        validation.check_strings("command", self.command, "torchrun")
+        validation.check_strings("args", self.args, "train.py")
+        validation.check_env("env", self.env)
+        resources.check_resources("resources", self.resources)
+
+    @property
+    def limits(self) -> dict[str, str]:
+        """Resources by their full Kubernetes names."""
+        return resources.normalize_resources(self.resources)
+
+
+@dataclass(frozen=True)
+class MpiParameters:
+    """Parameters of an MPI runtime (``spec.mlPolicy.mpi``).
+
+    Args:
+        procs_per_node: Processes per node of a TrainJob that sets none (``numProcPerNode``). Default: 1.
+        ssh_path: Folder of the SSH keys in the image (``sshAuthMountPath``). Default: ``/home/mpiuser/.ssh``.
+        user: User id in the container. Default: 1000.
+        launcher_as_node: Whether the launcher also trains (``runLauncherAsNode``). Default: True.
+
+    Raises:
+        ValueError: A value is invalid.
+    """
+
+    procs_per_node: int = 1
+    ssh_path: str = "/home/mpiuser/.ssh"
+    user: int = 1000
+    launcher_as_node: bool = True
+
+    def __post_init__(self) -> None:
+        validation.check_count("procs_per_node", self.procs_per_node)
+        validation.check_count("user", self.user, minimum=0)
+        if not self.ssh_path.startswith("/"):
+            raise ValueError(f"ssh_path must be an absolute path such as '/home/mpiuser/.ssh', got {self.ssh_path!r}")
+
+
+@dataclass(frozen=True)
+class InitializerParameters:
+    """Parameters of an initializer job of a runtime.
+
+    Args:
+        uri: Source of a TrainJob that sets none. Default: None.
+        image: Image of the initializer. Default: None, for Trainer's image.
+        secret: Secret whose entries become environment variables, such as ``ACCESS_TOKEN``. Default: None.
+        service_account: Name of the service account. Default: None, for that of the namespace.
+
+    Raises:
+        ValueError: A value is invalid.
+    """
+
+    uri: str | None = None
+    image: str | None = None
+    secret: str | None = None
+    service_account: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.uri is not None and not _URI.fullmatch(self.uri):
+            raise ValueError(f"uri must be a URI such as 'hf://tatsu-lab/alpaca', got {self.uri!r}")
+        for field_name in ("secret", "service_account"):
+            value = getattr(self, field_name)
+            if value is not None and not naming.is_object_name(value):
+                raise ValueError(f"{field_name} must be a Kubernetes object name, got {value!r}")
+
+
+@dataclass(frozen=True)
+class StorageParameters:
+    """The volume that initializers write and training nodes read.
+
+    Args:
+        claim: Name of an existing PersistentVolumeClaim. Default: None, for a new claim per TrainJob.
+        size: Size of a new claim. Default: ``20Gi``.
+        access_mode: Access mode of a new claim; several nodes require ``ReadWriteMany``. Default: ``ReadWriteOnce``.
+        storage_class: Storage class of a new claim. Default: None, for the cluster's default.
+
+    Raises:
+        ValueError: A value is invalid.
+    """
+
+    claim: str | None = None
+    size: str = "20Gi"
+    access_mode: str = "ReadWriteOnce"
+    storage_class: str | None = None
+
+    def __post_init__(self) -> None:
+        resources.parse_quantity(self.size)
+        validation.check_one_of("access_mode", self.access_mode, _ACCESS_MODES)
+        if self.claim is not None and not naming.is_object_name(self.claim):
+            raise ValueError(f"claim must be the name of a PersistentVolumeClaim, got {self.claim!r}")
+
+
+@dataclass(frozen=True)
+class TorchtuneModel:
+    """A model that Trainer 2.3 fine-tunes with torchtune.
+
+    Attributes:
+        recipe: torchtune's configuration.
+        uri: Source of the model.
+        tokenizer: Arguments that set the tokenizer.
+    """
+
+    recipe: str
+    uri: str
+    tokenizer: tuple[str, ...] = ("tokenizer.path=/workspace/model/original/tokenizer.model",)
+
+    def command(self) -> list[str]:
+        """Return the command of the runtime; Trainer replaces the recipe and appends the arguments of the TrainJob."""
+        return [
+            *("tune", "run", "--rdzv_endpoint=localhost:29500", "full_finetune_distributed", "--config", self.recipe),
+            *("dataset=torchtune.datasets.instruct_dataset", "dataset.source=parquet"),
+            *("dataset.data_dir=/workspace/dataset/data", "output_dir=/workspace/output"),
+            *self.tokenizer,
+            "checkpointer.checkpoint_dir=/workspace/model",
+        ]
+
+
+#: Models by the name of the runtime, from which Trainer reads the model.
+TORCHTUNE_MODELS: Mapping[str, TorchtuneModel] = {
+    "torchtune-llama3.2-1b": TorchtuneModel("llama3_2/1B_full", "hf://meta-llama/Llama-3.2-1B-Instruct"),
+    "torchtune-llama3.2-3b": TorchtuneModel("llama3_2/3B_full", "hf://meta-llama/Llama-3.2-3B-Instruct"),
+    "torchtune-llama3.3-70b": TorchtuneModel("llama3_3/70B_full", "hf://meta-llama/Llama-3.3-70B-Instruct"),
+    "torchtune-qwen2.5-1.5b": TorchtuneModel(
+        "qwen2_5/1.5B_full",
+        "hf://Qwen/Qwen2.5-1.5B-Instruct",
+        ("tokenizer.path=/workspace/model/vocab.json", "tokenizer.merges_file=/workspace/model/merges.txt"),
+    ),
+}
+
+
+def build_torch_runtime(parameters: RuntimeParameters) -> Manifest:
+    """Build a PyTorch runtime: Trainer sets the environment variables of torchrun."""
+    return _build_single_job_runtime(parameters, "torch", {"torch": {}})
+
+
+def build_jax_runtime(parameters: RuntimeParameters) -> Manifest:
+    """Build a JAX runtime: Trainer sets the environment variables of the JAX coordinator."""
+    return _build_single_job_runtime(parameters, "jax", {"jax": {}})
+
+
+def build_xgboost_runtime(parameters: RuntimeParameters) -> Manifest:
+    """Build a distributed XGBoost runtime: Trainer sets the environment variables of the tracker."""
+    return _build_single_job_runtime(parameters, "xgboost", {"xgboost": {}})
+
+
+def build_plain_runtime(parameters: RuntimeParameters) -> Manifest:
+    """Build a runtime without an ML policy: its nodes are independent.
+
+    Raises:
+        ValueError: `image` is missing.
+    """
+    return _build_single_job_runtime(parameters, "plain", {})
+
+
+def build_deepspeed_runtime(parameters: RuntimeParameters, mpi: MpiParameters | None = None) -> Manifest:
+    """Build a DeepSpeed runtime that starts with mpirun."""
+    return build_mpi_runtime(parameters, mpi, "deepspeed")
+
+
+def build_mlx_runtime(parameters: RuntimeParameters, mpi: MpiParameters | None = None) -> Manifest:
+    """Build an MLX runtime that starts with mpirun."""
+    return build_mpi_runtime(parameters, mpi, "mlx")
+
+
+def build_mpi_runtime(
+    parameters: RuntimeParameters, mpi: MpiParameters | None = None, framework: str = "mpi"
+) -> Manifest:
+    """Build a runtime whose launcher starts the processes of all nodes with mpirun.
+
+    Args:
+        parameters: Parameters; command, args and env are those of the launcher. The image must contain an SSH server
+            that reads ``/home/mpiuser/.sshd_config`` and listens on port 2222.
+        mpi: MPI parameters. Default: `MpiParameters()`.
+        framework: Value of the framework label. Default: ``mpi``.
+
+    Raises:
+        ValueError: `image` is missing, and Trainer has no image for the framework.
+    """
+    mpi = mpi or MpiParameters()
+    policy = {
+        "numProcPerNode": mpi.procs_per_node,
+        "mpiImplementation": "OpenMPI",
+        "sshAuthMountPath": mpi.ssh_path,
+        "runLauncherAsNode": mpi.launcher_as_node,
+    }
+    user = {"securityContext": {"runAsUser": mpi.user}}
+    group = {"securityContext": {"fsGroup": mpi.user}}
+    base = _build_container(parameters, framework)
+    server = {key: base[key] for key in ("name", "image", "resources", "volumeMounts") if key in base}
+    node = _build_job(
+        "node", {**group, **_build_pod(parameters), "containers": [{**server, **user, **copy.deepcopy(_SSHD)}]}
+    )
+    launcher = _build_job("launcher", {**group, **_build_pod(parameters), "containers": [{**base, **user}]}, "trainer")
+    launcher["dependsOn"] = [{"name": "node", "status": "Ready"}]
+    runtime = _build_runtime(parameters, framework, {"mpi": policy}, [node, launcher])
+    runtime["spec"]["template"]["spec"].update(
+        network={"publishNotReadyAddresses": True},
+        # The SSH servers of the nodes never exit: the job is complete when the launcher is.
+        successPolicy={"operator": "All", "targetReplicatedJobs": ["launcher"]},
+    )
+    return runtime
+
+
+def build_torchtune_runtime(
+    parameters: RuntimeParameters,
+    dataset: InitializerParameters | None = None,
+    model: InitializerParameters | None = None,
+    storage: StorageParameters | None = None,
+) -> Manifest:
+    """Build a runtime that fetches a dataset and a language model, and fine-tunes the model with torchtune.
+
+    Args:
+        parameters: Parameters. Trainer reads the model from the name, which must be one of `TORCHTUNE_MODELS`, such as
+            ``torchtune-llama3.2-1b``.
+        dataset: Dataset initializer. Default: ``hf://tatsu-lab/alpaca``.
+        model: Model initializer. Default: the model in the name.
+        storage: Volume of both. Default: `StorageParameters()`.
+
+    Raises:
+        ValueError: The name contains no model that Trainer knows.
+    """
+    if parameters.name not in TORCHTUNE_MODELS:
+        known = ", ".join(TORCHTUNE_MODELS)
+        raise ValueError(f"runtime {parameters.name!r}: Trainer reads the model from the name; use one of {known}")
+    known_model = TORCHTUNE_MODELS[parameters.name]
+    command = parameters.command or known_model.command()
+    return add_initializers(
+        _build_single_job_runtime(replace(parameters, command=command), "torchtune", {"torch": {}}),
+        dataset=dataset or InitializerParameters("hf://tatsu-lab/alpaca"),
+        model=model or InitializerParameters(known_model.uri),
+        storage=storage,
+    )
+
+
+def add_initializers(
+    runtime: Mapping[str, Any],
+    *,
+    dataset: InitializerParameters | None = None,
+    model: InitializerParameters | None = None,
+    storage: StorageParameters | None = None,
+) -> Manifest:
+    """Return the runtime with initializer jobs, and a volume at ``/workspace`` that all jobs share.
+
+    Args:
+        runtime: Result of a builder function.
+        dataset: Initializer that fetches to ``/workspace/dataset``. Default: None.
+        model: Initializer that fetches to ``/workspace/model``. Default: None.
+        storage: The volume. Default: `StorageParameters()`, a new claim of 20Gi per TrainJob.
+
+    Raises:
+        ValueError: Neither a dataset nor a model is given, or the runtime already has initializers.
+    """
+    initializers = {name: each for name, each in zip(INITIALIZERS, (dataset, model), strict=True) if each is not None}
+    existing = [job.name for job in list_replicated_jobs(runtime) if job.name in INITIALIZERS]
+    if not initializers or existing:
+        raise ValueError(
+            f"the runtime already has {', '.join(existing)}" if existing else "pass dataset, model or both"
+        )
+    result = copy.deepcopy(dict(runtime))
+    template = result["spec"]["template"]["spec"]
+    nodes = template["replicatedJobs"]
+    # The first training job waits for the initializers; a launcher depends on that job.
+    nodes[0]["dependsOn"] = [{"name": name, "status": "Complete"} for name in initializers]
+    for container in (each for job in nodes for each in job["template"]["spec"]["template"]["spec"]["containers"]):
+        container.setdefault("volumeMounts", []).append(_build_mount())
+    template["replicatedJobs"] = [*(_build_initializer(name, each) for name, each in initializers.items()), *nodes]
+    _add_storage(template, storage or StorageParameters())
+    return result
+
+
+#: Builder functions by framework.
+BUILDERS: Mapping[str, Callable[[RuntimeParameters], Manifest]] = {
+    "torch": build_torch_runtime,
+    "jax": build_jax_runtime,
+    "xgboost": build_xgboost_runtime,
+    "plain": build_plain_runtime,
+    "mpi": build_mpi_runtime,
+    "deepspeed": build_deepspeed_runtime,
+    "mlx": build_mlx_runtime,
+    "torchtune": build_torchtune_runtime,
+}
+
+
+def _build_single_job_runtime(parameters: RuntimeParameters, framework: str, policy: Manifest) -> Manifest:
+    pod = {**_build_pod(parameters), "containers": [_build_container(parameters, framework)]}
+    return _build_runtime(parameters, framework, policy, [_build_job("node", pod, "trainer")])
+
+
+def _build_runtime(parameters: RuntimeParameters, framework: str, policy: Manifest, jobs: list[Manifest]) -> Manifest:
+    labels = {FRAMEWORK_LABEL: framework, **parameters.labels}
+    place = {"namespace": parameters.namespace} if parameters.namespace else {}
+    gang = parameters.gang
+    queue = (
+        {"metadata": {"annotations": {VOLCANO_QUEUE: gang.queue}}} if isinstance(gang, Volcano) and gang.queue else {}
+    )
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "TrainingRuntime" if parameters.namespace else "ClusterTrainingRuntime",
+        "metadata": {"name": parameters.name, **place, "labels": labels},
+        "spec": {
+            "mlPolicy": {"numNodes": parameters.num_nodes, **policy},
+            **({"podGroupPolicy": _build_pod_group_policy(gang)} if gang else {}),
+            "template": {**queue, "spec": {"replicatedJobs": jobs}},
+        },
+    }
+
+
+def _build_pod_group_policy(gang: PodGroupPolicy) -> Manifest:
+    if isinstance(gang, Coscheduling):
+        return {"coscheduling": {"scheduleTimeoutSeconds": gang.timeout_seconds}}
+    if gang.topology is None:
+        return {"volcano": {}}
+    return {"volcano": {"networkTopology": {"mode": gang.topology, "highestTierAllowed": gang.highest_tier}}}
+
+
+def _build_job(name: str, pod: Manifest, ancestor: str | None = None) -> Manifest:
+    labels = {"metadata": {"labels": {ANCESTOR_LABEL: ancestor}}} if ancestor else {}
+    return {"name": name, "template": {**labels, "spec": {"template": {"spec": pod}}}}
+
+
+def _build_pod(parameters: RuntimeParameters) -> Manifest:
+    pod = parameters.pod
+    fields = {
+        "serviceAccountName": pod.service_account,
+        "nodeSelector": dict(pod.node_selector),
+        "tolerations": _copy_items(pod.tolerations),
+        "volumes": _copy_items(pod.volumes),
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def _build_container(parameters: RuntimeParameters, framework: str) -> Manifest:
+    """Return the training container, without empty fields."""
+    image = parameters.image or _DEFAULT_IMAGES.get(framework)
+    if image is None:
+        raise ValueError(
+            f"runtime {parameters.name!r}: image is missing; set it, because Trainer has no image for {framework!r}"
+        )
+    fields = {
+        "command": list(parameters.command),
+        "args": list(parameters.args),
+        "env": [_build_env(name, value) for name, value in parameters.env.items()],
+        "resources": {"limits": parameters.limits} if parameters.resources else {},
+        "volumeMounts": _copy_items(parameters.pod.mounts),
+    }
+    return {"name": "node", "image": image, **{name: value for name, value in fields.items() if value}}
+
+
+def _build_env(name: str, value: str | SecretRef) -> Manifest:
+    if isinstance(value, SecretRef):
+        return {"name": name, "valueFrom": {"secretKeyRef": {"name": value.name, "key": value.key}}}
+    return {"name": name, "value": value}
+
+
+def _build_initializer(name: str, initializer: InitializerParameters) -> Manifest:
+    fields = {
+        "env": [_build_env("STORAGE_URI", initializer.uri)] if initializer.uri else [],
+        "envFrom": [{"secretRef": {"name": initializer.secret}}] if initializer.secret else [],
+    }
+    image = initializer.image or f"{_IMAGES}/{name}"
+    present = {key: value for key, value in fields.items() if value}
+    account = {"serviceAccountName": initializer.service_account} if initializer.service_account else {}
+    container = {"name": name, "image": image, **present, "volumeMounts": [_build_mount()]}
+    return _build_job(name, {**account, "containers": [container]}, name)
+
+
+def _build_mount() -> Manifest:
+    return {"name": VOLUME, "mountPath": "/workspace"}
+
+
+def _add_storage(template: Manifest, storage: StorageParameters) -> None:
+    if storage.claim:
+        for job in template["replicatedJobs"]:
+            volume = {"name": VOLUME, "persistentVolumeClaim": {"claimName": storage.claim}}
+            job["template"]["spec"]["template"]["spec"].setdefault("volumes", []).append(volume)
+        return
+    spec: Manifest = {"accessModes": [storage.access_mode], "resources": {"requests": {"storage": storage.size}}}
+    if storage.storage_class:
+        spec["storageClassName"] = storage.storage_class
+    template["volumeClaimPolicies"] = [{"templates": [{"metadata": {"name": VOLUME}, "spec": spec}]}]
+
+
+def _copy_items(values: Sequence[Mapping[str, Any]]) -> list[Manifest]:
+    return [copy.deepcopy(dict(value)) for value in values]

@@ -1,0 +1,168 @@
+"""Exactly once: repeated, concurrent and retried submissions of a request lead to one job."""
+
+# ruff: noqa: S101, D102 -- tests use assert, and their names describe them
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from trainer_core import naming
+from trainer_core.client import TrainerClient
+from trainer_core.errors import ConflictError
+from trainer_core.jobs import Category
+from trainer_core.request import Owner, TrainJobRequest
+from trainer_core.testing.case import Contract, applies_to
+from trainer_core.testing.training_functions import raise_error, return_value, run_forever
+
+__all__ = ["ExactlyOnce"]
+
+BuildRequest = Callable[..., TrainJobRequest]
+
+_TASK = Owner(key="dag/run/task", slug="train", generation="1")
+#: The same task after a user has cleared it.
+_CLEARED = Owner(key="dag/run/task", slug="train", generation="2")
+_OTHER_TASK = Owner(key="another/run/task", slug="train", generation="1")
+#: Long enough that the attempt suffix shortens the slug.
+_LONG_SLUG = Owner(key="dag/run/task", slug="a-task-id-longer-than-any-label-can-be", generation="1")
+
+
+def _names(client: TrainerClient) -> list[str]:
+    return sorted(job.name for job in client.list_jobs())
+
+
+class ExactlyOnce(Contract):
+    """Submitting a request twice creates one job."""
+
+    def test_submitting_the_same_request_twice_returns_the_same_job(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        first = client.submit(build_request())
+        assert client.submit(build_request()) == first
+        client.wait(first)
+        assert client.submit(build_request()) == first
+        assert _names(client) == ["job"]
+
+    def test_a_name_taken_by_another_request_is_refused(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        first = client.submit(build_request(return_value, {"value": 1}))
+        with pytest.raises(ConflictError, match="'job' exists with another request"):
+            client.submit(build_request(return_value, {"value": 2}))
+        assert client.get_job_ref("job") == first
+        assert client.wait(first).result == 1
+
+    def test_a_name_used_by_another_owner_is_refused(self, client: TrainerClient, build_request: BuildRequest) -> None:
+        name = client.submit(build_request(owner=_TASK)).name
+        with pytest.raises(ConflictError, match="'dag/run/task'"):
+            client.submit(build_request(name=name))
+        with pytest.raises(ConflictError, match="'dag/run/task'"):
+            client.submit(build_request(owner=_OTHER_TASK).with_name(name))
+
+    def test_concurrent_submits_create_one_job(self, client: TrainerClient, build_request: BuildRequest) -> None:
+        with ThreadPoolExecutor(4) as threads:
+            refs = list(threads.map(client.submit, [build_request()] * 4))
+        assert set(refs) == {client.get_job_ref("job")}
+        assert _names(client) == ["job"]
+
+    @applies_to(runs_in_background=True)
+    def test_a_retry_attaches_to_a_running_job(self, client: TrainerClient, build_request: BuildRequest) -> None:
+        first = client.submit(build_request(run_forever, owner=_TASK))
+        assert client.submit(build_request(run_forever, owner=_TASK)) == first
+        assert client.observe(first).outcome is None
+
+    def test_a_retry_returns_the_outcome_of_a_complete_job(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        outcome = client.wait(client.submit(build_request(owner=_TASK)))
+        assert client.wait(client.submit(build_request(owner=_TASK))) == outcome
+        assert len(client.list_jobs()) == 1
+
+    def test_a_retry_of_a_failed_job_creates_the_next_attempt(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        request = build_request(raise_error, {"reason": "no luck"}, owner=_LONG_SLUG)
+        names = []
+        for _ in range(3):
+            ref = client.submit(request)
+            client.wait(ref)
+            names.append(ref.name)
+        assert names == [request.get_attempt_name(0), request.get_attempt_name(1), request.get_attempt_name(2)]
+        assert sorted(job.attempt for job in client.find_jobs(request)) == [0, 1, 2]
+
+    def test_a_retry_returns_the_job_of_a_complete_later_attempt(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        client.wait(client.submit(build_request(raise_error, {"reason": "no luck"}, owner=_LONG_SLUG)))
+        second = client.submit(build_request(owner=_LONG_SLUG))
+        client.wait(second)
+        assert client.submit(build_request(owner=_LONG_SLUG)) == second
+
+    @applies_to(runs_in_background=True)
+    def test_an_older_generation_neither_ends_nor_adopts_the_job_of_a_newer_one(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        client.submit(build_request(run_forever, owner=_TASK))
+        cleared = client.submit(build_request(run_forever, owner=_CLEARED))
+        with pytest.raises(ConflictError, match="generation 1, which is older"):
+            client.submit(build_request(run_forever, owner=_TASK))
+        assert client.observe(cleared).outcome is None
+        assert len(client.list_jobs()) == 2
+
+    def test_later_attempts_of_a_given_name_have_a_numeric_suffix(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        request = build_request(raise_error, {"reason": "no luck"}, owner=_TASK).with_name("digits")
+        refs = [client.submit(request)]
+        client.wait(refs[0])
+        refs.append(client.submit(request))
+        assert [ref.name for ref in refs] == ["digits", "digits-1"]
+
+    def test_a_name_of_maximum_length_is_shortened_for_the_attempt_suffix(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        request = build_request(raise_error, {"reason": "no luck"}, owner=_TASK).with_name("n" * naming.MAX_NAME_LENGTH)
+        client.wait(client.submit(request))
+        second = client.submit(request)
+        client.wait(second)
+        assert second.name == "n" * (naming.MAX_NAME_LENGTH - 2) + "-1"
+        assert client.submit(request).name.endswith("-2")
+
+    def test_a_cleared_task_creates_a_new_job(self, client: TrainerClient, build_request: BuildRequest) -> None:
+        first = client.submit(build_request(owner=_TASK))
+        client.wait(first)
+        second = client.submit(build_request(owner=_CLEARED))
+        assert second.name == build_request(owner=_TASK).get_attempt_name(1)
+        assert client.submit(build_request(owner=_CLEARED)) == second
+        assert client.wait(second).succeeded
+        assert client.get_job_outcome(first).succeeded
+
+    @applies_to(runs_in_background=True)
+    def test_a_cleared_task_cancels_its_running_job_first(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        first = client.submit(build_request(run_forever, owner=_TASK))
+        second = client.submit(build_request(run_forever, owner=_CLEARED))
+        ended = client.get_job_outcome(first)
+        assert ended.diagnosis is not None
+        assert (ended.status, ended.diagnosis.category) == ("Failed", Category.DELETED)
+        assert client.observe(second).outcome is None
+
+    def test_a_retry_with_a_different_request_attaches_and_logs_the_differing_fields(
+        self, client: TrainerClient, build_request: BuildRequest, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        first = client.submit(build_request(return_value, {"value": 1}, owner=_TASK, env={"TRY": "1"}))
+        second = client.submit(build_request(return_value, {"value": 2}, owner=_TASK, env={"TRY": "2"}))
+        assert second == first
+        warnings = [record for record in caplog.records if record.levelname == "WARNING"]
+        (warning,) = [record.getMessage() for record in warnings if record.name.startswith("trainer_core.")]
+        assert "differs in: trainer.code.args.value, trainer.env.TRY. " in warning
+
+    def test_a_deleted_job_is_created_again(self, client: TrainerClient, build_request: BuildRequest) -> None:
+        first = client.submit(build_request(owner=_TASK))
+        client.delete_job(first.name)
+        second = client.submit(build_request(owner=_TASK))
+        assert second.name == first.name
+        assert second != first

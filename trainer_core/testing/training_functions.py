@@ -1,0 +1,88 @@
+"""Training functions of the contract suite. Each is packaged as its source, and so imports modules in its body."""
+
+# ruff: noqa: D103 -- the names describe the functions
+
+from __future__ import annotations
+
+__all__ = [
+    "exit_with",
+    "print_lines",
+    "raise_error",
+    "read_files",
+    "report_progress",
+    "return_env",
+    "return_object",
+    "return_rank",
+    "return_value",
+    "run_forever",
+    "write_text",
+]
+
+
+def return_value(value=1):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201 -- returns any value unchanged
+    return value
+
+
+def return_env(name: str) -> object:
+    import os
+
+    return os.environ.get(name)
+
+
+def return_object() -> object:
+    return object()
+
+
+def return_rank() -> object:
+    import os
+
+    rank = int(os.environ["RANK"])
+    print(f"rank {rank} of {os.environ['WORLD_SIZE']}")
+    return {"rank": rank}
+
+
+def print_lines(lines: int) -> None:
+    for number in range(lines):
+        print(f"line {number}")
+
+
+def write_text(text: str) -> None:
+    import sys
+
+    print("to stderr", file=sys.stderr, flush=True)
+    sys.stdout.write(text)
+
+
+def report_progress(steps: int, lines: int = 0) -> object:
+    from trainer_core import progress
+
+    for step in range(steps):
+        progress(step=step + 1, total=steps, metrics={"loss": 1 / (step + 1)})
+    for number in range(lines):
+        print(f"line {number} without progress")
+    return {"metrics": {"accuracy": 0.75}, "artifacts": {"model": "file:///models/digits"}}
+
+
+def read_files(role: str) -> object:
+    from trainer_core import dataset_path, model_path
+
+    root = dataset_path() if role == "dataset" else model_path()
+    return {str(path.relative_to(root)): path.read_text() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def raise_error(reason: str) -> None:
+    print("before the failure")
+    raise KeyError(reason)
+
+
+def exit_with(code: int) -> None:
+    import sys
+
+    sys.exit(code)
+
+
+def run_forever() -> None:
+    import time
+
+    print("it runs")
+    time.sleep(600)

@@ -1,0 +1,96 @@
+"""Waiting: for a status or the outcome of a job, with a timeout."""
+
+# ruff: noqa: S101, D102 -- tests use assert, and their names describe them
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from trainer_core.client import TrainerClient
+from trainer_core.errors import JobEndedError, JobFailedError, JobNotFoundError, WaitTimeoutError
+from trainer_core.jobs import TrainJob
+from trainer_core.request import TrainJobRequest
+from trainer_core.testing.case import Contract, applies_to, wait_for_status
+from trainer_core.testing.training_functions import raise_error, run_forever
+
+__all__ = ["Waiting"]
+
+BuildRequest = Callable[..., TrainJobRequest]
+
+
+class Waiting(Contract):
+    """A wait ends with the requested status, with an error if it has become unreachable, or at its timeout."""
+
+    def test_waiting_for_success_returns_the_complete_job(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        client.submit(build_request())
+        job = client.wait_for_job_status("job", polling_interval=1)
+        assert (job.name, job.status) == ("job", "Complete")
+
+    def test_waiting_for_failure_returns_the_failed_job(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        client.wait(client.submit(build_request(raise_error, {"reason": "no luck"})))
+        assert client.wait_for_job_status("job", {"Failed", "Complete"}, polling_interval=1).status == "Failed"
+
+    def test_callbacks_receive_the_job_at_each_poll(self, client: TrainerClient, build_request: BuildRequest) -> None:
+        seen: list[TrainJob] = []
+        client.wait(client.submit(build_request()))
+        last = client.wait_for_job_status("job", polling_interval=1, callbacks=[seen.append, seen.append])
+        assert seen[-2:] == [last, last]
+        assert {job.name for job in seen} == {"job"}
+
+    def test_waiting_for_an_unreachable_status_raises(self, client: TrainerClient, build_request: BuildRequest) -> None:
+        client.wait(client.submit(build_request()))
+        with pytest.raises(JobEndedError, match="Complete and cannot become Failed or Suspended"):
+            client.wait_for_job_status("job", {"Suspended", "Failed"})
+
+    def test_waiting_for_another_status_of_a_failed_job_raises(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        client.wait(client.submit(build_request(raise_error, {"reason": "no luck"})))
+        with pytest.raises(JobFailedError, match="no luck"):
+            client.wait_for_job_status("job", {"Running"})
+
+    @applies_to(runs_in_background=True)
+    def test_a_wait_that_times_out_does_not_stop_the_job(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        ref = client.submit(build_request(run_forever))
+        wait_for_status(client, "job", "Running")
+        with pytest.raises(WaitTimeoutError, match="has not been stopped"):
+            client.wait_for_job_status("job", timeout=2, polling_interval=1)
+        with pytest.raises(WaitTimeoutError, match="was not stopped"):
+            client.wait(ref, timeout=0)
+        assert client.observe(ref).status == "Running"
+
+    @applies_to(runs_in_background=False)
+    def test_a_job_is_finished_when_submit_returns(self, client: TrainerClient, build_request: BuildRequest) -> None:
+        ref = client.submit(build_request())
+        assert client.wait(ref, timeout=0) == client.get_job_outcome("job")
+
+    @pytest.mark.parametrize(
+        ("arguments", "complaint"),
+        [
+            ({"status": {"Done"}}, "one or more of Complete, Created, Failed, Running, Suspended; got Done"),
+            ({"status": set()}, "status must name one or more"),
+            ({"timeout": 0}, "timeout must be a positive number"),
+            ({"polling_interval": 0}, "polling_interval must be a positive number"),
+            ({"timeout": 2, "polling_interval": 2}, "polling_interval must be less than timeout"),
+        ],
+    )
+    def test_invalid_wait_arguments_are_refused(
+        self, client: TrainerClient, arguments: dict[str, Any], complaint: str
+    ) -> None:
+        with pytest.raises(ValueError, match=complaint):
+            client.wait_for_job_status("job", **arguments)
+
+    def test_waiting_for_an_absent_job_raises_at_once(self, client: TrainerClient) -> None:
+        with pytest.raises(JobNotFoundError, match="'job'"):
+            client.wait_for_job_status("job")
+        with pytest.raises(JobNotFoundError, match="'job'"):
+            client.wait("job")

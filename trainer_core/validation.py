@@ -1,0 +1,328 @@
+"""Validation of single values, shared by the constructors of public classes and by the request.
+
+Each `check_…` function raises a plain `ValueError` with one line: the field, what is wrong with it, and what to do.
+Values of environment variables and credentials never appear in a message.
+
+A text that contains a brace may be a template that an orchestrator renders later. The constructors accept it, and
+`TrainJobRequest.parse` validates the rendered value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from trainer_core import naming
+from trainer_core.errors import InvalidRequestError
+from trainer_core.secrets import SecretRef, redact
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+__all__ = [
+    "RESERVED_TORCH_ENV",
+    "check_annotations",
+    "check_count",
+    "check_env",
+    "check_fraction",
+    "check_index_urls",
+    "check_labels",
+    "check_mapping",
+    "check_object_name",
+    "check_one_of",
+    "check_packages",
+    "check_reserved_env",
+    "check_result_uri",
+    "check_string",
+    "check_strings",
+    "format_problems",
+    "is_placeholder",
+    "known_fields",
+    "list_problems",
+]
+
+#: Variables of torch.distributed that describe the rank of a process and the address of the master.
+RESERVED_TORCH_ENV = re.compile(r"MASTER_(ADDR|PORT)|WORLD_SIZE|RANK|PET_.+")
+
+#: Counts are int32 in the Kubernetes API.
+_MAX_COUNT = 2**31 - 1
+_MAX_ANNOTATIONS_BYTES = 256 * 1024
+_INDEX_URL = re.compile(r"(https?|file)://\S+")
+_ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+_LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+
+def is_placeholder(value: object) -> bool:
+    """Return whether a value is a string that an orchestrator may still render."""
+    return isinstance(value, str) and "{" in value
+
+
+def check_count(what: str, value: object, minimum: int = 1) -> None:
+    """Check a whole number. Accepts None, and strings, which are validated after rendering.
+
+    Args:
+        what: Name of the field, for the message.
+        value: The value.
+        minimum: Smallest valid number. Default 1.
+
+    Raises:
+        ValueError: The value is a bool, not a whole number, or out of range.
+    """
+    if value is None or isinstance(value, str):
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= _MAX_COUNT:
+        raise ValueError(f"{what} must be a whole number of at least {minimum}, got {value!r}")
+
+
+def check_fraction(what: str, value: object) -> None:
+    """Check a number from 0 to 1. Accepts None, and strings, which are validated after rendering.
+
+    Raises:
+        ValueError: The value is a bool, not a number, or out of range.
+    """
+    if value is None or isinstance(value, str):
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise ValueError(f"{what} must be a number from 0 to 1, got {value!r}")
+
+
+def check_string(what: str, value: object, example: str) -> None:
+    """Check a string that is not blank.
+
+    Raises:
+        ValueError: The value is not a string, blank, or contains a NUL character.
+    """
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        raise ValueError(f"{what} must be a non-empty string such as {example!r}, got {redact(value)}")
+
+
+def check_strings(what: str, values: object, example: str) -> None:
+    """Check a list of strings. Accepts None. Refuses a single string, which would be read letter by letter.
+
+    Raises:
+        ValueError: The value is not a list, or an entry is not a string.
+    """
+    if values is None:
+        return
+    if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
+        raise ValueError(f"{what} must be a list of strings such as [{example!r}], got {redact(values)}")
+    for index, value in enumerate(values):
+        check_string(f"{what}[{index}]", value, example)
+
+
+def check_mapping(what: str, value: object, example: str) -> None:
+    """Check a dict with strings as keys. Accepts None.
+
+    Raises:
+        ValueError: The value is not a dict, or a key is not a string.
+    """
+    if value is None:
+        return
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{what} must be a dict such as {example}, got {type(value).__name__}")
+    for key in value:
+        if not isinstance(key, str):
+            raise ValueError(f"{what} must have strings as keys, got {key!r}; write a dict such as {example}")
+
+
+def check_one_of(what: str, value: object, known: Sequence[str]) -> None:
+    """Check that a value is one of the known ones.
+
+    Raises:
+        ValueError: The value is unknown; the message lists the known ones.
+    """
+    if value not in known:
+        raise ValueError(f"{what} must be one of {', '.join(known)}; got {value!r}")
+
+
+def check_object_name(what: str, value: object) -> None:
+    """Check the name of a Kubernetes object, such as a queue. Accepts a template.
+
+    Raises:
+        ValueError: The value is not a DNS-1123 subdomain.
+    """
+    if not naming.is_object_name(value) and not is_placeholder(value):
+        raise ValueError(
+            f"{what} must be a name of at most 253 lower-case letters, digits, '-' and '.', got {redact(value)}"
+        )
+
+
+def check_env(what: str, env: object) -> None:
+    """Check environment variables, whose values are strings or `SecretRef`. Accepts None.
+
+    Raises:
+        ValueError: A name or a value is invalid.
+    """
+    check_mapping(what, env, "{'LOG_LEVEL': 'debug'}")
+    for name, value in env.items() if isinstance(env, Mapping) else ():
+        if not _ENV_NAME.fullmatch(name):
+            raise ValueError(f"{what} name {name!r} is not a variable name: use letters, digits, '_', '-' and '.'")
+        if isinstance(value, SecretRef):
+            continue
+        if not isinstance(value, str):
+            raise ValueError(f"{what}[{name!r}] must be a string, got {type(value).__name__}; put it in quotes")
+        if "\0" in value or not _is_encodable(value):
+            raise ValueError(
+                f"{what}[{name!r}] contains a character that an environment variable cannot have, such as NUL; "
+                "remove it"
+            )
+
+
+def check_reserved_env(what: str, names: Iterable[str], is_reserved: Callable[[str], Any], setter: str) -> None:
+    """Check that a request sets no environment variable that the backend or its controller sets.
+
+    Args:
+        what: Name of the field, such as ``trainer.env``.
+        names: Names of the variables in it.
+        is_reserved: Returns a true value for a reserved name.
+        setter: Who sets them, such as ``the Training Operator``.
+
+    Raises:
+        InvalidRequestError: A name is reserved.
+    """
+    reserved = sorted(name for name in names if is_reserved(name))
+    if reserved:
+        raise InvalidRequestError(f"{what} must not set {', '.join(reserved)}: {setter} sets it; leave it out")
+
+
+def check_packages(what: str, packages: object) -> None:
+    """Check requirements for pip. Accepts None.
+
+    Raises:
+        ValueError: The value is not a list of strings, or pip would read an entry as an option.
+    """
+    check_strings(what, packages, "scikit-learn>=1.5")
+    for package in packages if isinstance(packages, (list, tuple)) else ():
+        # `-r` reads files, and `--index-url` sends requests to another server.
+        if package.lstrip().startswith("-") or package.splitlines() != [package]:
+            raise ValueError(f"{what}: {package!r} is not a package; write one such as 'scikit-learn>=1.5'")
+
+
+def check_index_urls(what: str, urls: object) -> None:
+    """Check URLs of package indexes. Accepts None and templates.
+
+    Raises:
+        ValueError: The value is not a list of URLs.
+    """
+    check_strings(what, urls, "https://packages.example.com/simple")
+    for index, url in enumerate(urls if isinstance(urls, (list, tuple)) else ()):
+        if not _INDEX_URL.fullmatch(url) and not is_placeholder(url):
+            # Not quoted: the text may contain a password that `redact` does not recognize.
+            raise ValueError(f"{what}[{index}] is not a URL; write one such as 'https://packages.example.com/simple'")
+
+
+def check_result_uri(what: str, value: object) -> None:
+    """Check the place where a training function writes its result. Accepts None and a template.
+
+    Raises:
+        ValueError: The value is neither a path nor a ``file://`` URI of an absolute path.
+    """
+    if value is None or is_placeholder(value):
+        return
+    check_string(what, value, "file:///data/result.json")
+    scheme, separator, rest = str(value).partition("://")
+    if separator and (scheme != "file" or not rest.startswith(("/", "localhost/"))):
+        raise ValueError(
+            f"{what} must be a path, or 'file://' and an absolute path, got {redact(value)}; give a path on storage "
+            "that is mounted where the training runs"
+        )
+
+
+def check_labels(what: str, labels: object) -> None:
+    """Check Kubernetes labels. Accepts None, and templates as values.
+
+    Raises:
+        ValueError: A key or value is not valid in a label.
+    """
+    check_mapping(what, labels, "{'team': 'vision'}")
+    for key, value in labels.items() if isinstance(labels, Mapping) else ():
+        _check_label_key(what, key)
+        if is_placeholder(value):
+            continue
+        if not isinstance(value, str) or (value and not _LABEL_NAME.fullmatch(value)):
+            raise ValueError(
+                f"{what}[{key!r}] must be a string of at most 63 letters, digits, '-', '_' and '.', with a letter or "
+                f"digit at both ends, got {value!r}"
+            )
+
+
+def check_annotations(what: str, annotations: object) -> None:
+    """Check Kubernetes annotations. Accepts None.
+
+    Raises:
+        ValueError: A key is invalid, a value is not a string, or all together exceed 256 KiB.
+    """
+    check_mapping(what, annotations, "{'note': 'any text'}")
+    size = 0
+    for key, value in annotations.items() if isinstance(annotations, Mapping) else ():
+        _check_label_key(what, key)
+        if not isinstance(value, str) or not _is_encodable(value):
+            raise ValueError(f"{what}[{key!r}] must be a string, got {redact(value)}; put it in quotes")
+        size += len(key.encode()) + len(value.encode())
+    if size > _MAX_ANNOTATIONS_BYTES:
+        raise ValueError(f"{what} have {size} bytes together; use at most {_MAX_ANNOTATIONS_BYTES}")
+
+
+def known_fields(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return plain data as keyword arguments of a dataclass.
+
+    Args:
+        kind: The dataclass.
+        data: Values by field.
+
+    Raises:
+        ValueError: The data is not a dict, or a key is not a field; the message lists the fields.
+    """
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{kind.__name__} must be a dict of its fields, got {type(data).__name__}")
+    known = [item.name for item in fields(kind) if item.init]
+    unknown = [str(name) for name in data if name not in known]
+    if unknown:
+        raise ValueError(f"unknown field {', '.join(unknown)} of {kind.__name__}; known are {', '.join(known)}")
+    return dict(data)
+
+
+def format_problems(error: ValidationError) -> str:
+    """Return pydantic's report as one line: ``trainer.num_nodes: Input should be greater than 0, got -1``.
+
+    Args:
+        error: Pydantic's error.
+    """
+    return "; ".join(text for _, text in list_problems(error))
+
+
+def list_problems(error: ValidationError) -> list[tuple[tuple[str, ...], str]]:
+    """Return the problems that pydantic reports: for each the path of the value and a message of one line.
+
+    Args:
+        error: Pydantic's error.
+    """
+    problems = []
+    for item in error.errors(include_url=False):
+        path = tuple(str(part) for part in item["loc"])
+        message = item["msg"].removeprefix("Value error, ")
+        # The value of an unknown field is not quoted: the field may be a misspelt one for a secret.
+        is_quotable = isinstance(item["input"], (str, int, float, bool)) and item["type"] != "extra_forbidden"
+        quoted = redact(item["input"], path) if is_quotable else ""
+        got = f", got {quoted}" if quoted and quoted not in message else ""
+        problems.append((path, f"{'.'.join(path)}: {message}{got}" if path else message))
+    return problems
+
+
+def _check_label_key(what: str, key: str) -> None:
+    prefix, slash, name = key.rpartition("/")
+    if not _LABEL_NAME.fullmatch(name) or (slash and not naming.is_object_name(prefix)):
+        raise ValueError(
+            f"{what} key {key!r} is not a label key: write name or domain.example/name, the name with at most 63 "
+            "letters, digits, '-', '_' and '.'"
+        )
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
