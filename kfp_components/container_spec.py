@@ -22,10 +22,10 @@ __all__ = [
     "IMAGE_VARIABLE",
     "PASSTHROUGHS",
     "VERSION",
-    "component",
-    "build_container_spec",
-    "get_image",
     "add_interface_digest",
+    "build_container_spec",
+    "component",
+    "get_image",
 ]
 
 #: Version of the components: that of this package, and of the image.

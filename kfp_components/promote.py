@@ -6,7 +6,7 @@
 
 from kfp import dsl
 
-from kfp_components.container_spec import component, build_container_spec
+from kfp_components.container_spec import build_container_spec, component
 
 __all__ = ["promote"]
 

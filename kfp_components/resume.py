@@ -8,7 +8,7 @@ from typing import Dict, Optional
 
 from kfp import dsl
 
-from kfp_components.container_spec import component, build_container_spec
+from kfp_components.container_spec import build_container_spec, component
 
 __all__ = ["resume"]
 

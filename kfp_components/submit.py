@@ -8,7 +8,7 @@ from typing import Dict, List, Optional
 
 from kfp import dsl
 
-from kfp_components.container_spec import PASSTHROUGHS, component, build_container_spec
+from kfp_components.container_spec import PASSTHROUGHS, build_container_spec, component
 
 __all__ = ["submit"]
 

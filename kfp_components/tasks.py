@@ -18,7 +18,7 @@ from kfp_components.func_args import FuncArgs, get_input_type, split_func_args
 from kfp_components.initialize_dataset import initialize_dataset
 from kfp_components.initialize_model import initialize_model
 from kfp_components.look import look
-from kfp_components.runtime.request_encoding import encode_request, can_pass_as_parameter
+from kfp_components.runtime.request_encoding import can_pass_as_parameter, encode_request
 from kfp_components.submit import submit
 from kfp_components.train import train
 from kfp_components.wait import wait as wait_component

@@ -72,7 +72,9 @@ def docker_runner(root: str | Path, raise_on_error: bool = True, **container: An
     from kfp.local import docker_task_handler  # It imports docker.
 
     runner = local.DockerRunner(**{"user": f"{os.getuid()}:{os.getgid()}", **container})
-    with _configure_runner(runner, root, raise_on_error, [(docker_task_handler, "run_docker_container", _run_container)]):
+    with _configure_runner(
+        runner, root, raise_on_error, [(docker_task_handler, "run_docker_container", _run_container)]
+    ):
         yield
 
 
@@ -81,7 +83,9 @@ def _configure_runner(
     runner: Any, root: str | Path, raise_on_error: bool, replacements: list[tuple[Any, str, Any]]
 ) -> Iterator[None]:
     if not kfp.__version__.startswith(_SUPPORTED_VERSION):
-        raise RuntimeError(f"{__name__} is written for kfp {_KNOWN}x, found {kfp.__version__}; use kfp.local as it is")
+        raise RuntimeError(
+            f"{__name__} is written for kfp {_SUPPORTED_VERSION}x, found {kfp.__version__}; use kfp.local as it is"
+        )
     before = config.LocalExecutionConfig.instance
     resolved = staticmethod(_build_output_resolver(ConditionEvaluator._resolve_pipeline_channel))
     with ExitStack() as patches:

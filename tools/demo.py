@@ -127,7 +127,7 @@ def find_latest_job(since: datetime) -> TrainJob:
 
 def show(job: TrainJob) -> None:
     """Print the result of the job."""
-    outcome = TrainerClient(LocalProcessBackendConfig(home=JOBS)).outcome(job.name)
+    outcome = TrainerClient(LocalProcessBackendConfig(home=JOBS)).get_job_outcome(job.name)
     if not outcome.succeeded:
         raise DemoError(f"TrainJob {job.name} is Failed: {outcome.diagnosis}")
     trainjob = Path(sys.executable).with_name("trainjob")

@@ -66,7 +66,7 @@ def render_timeline(bars: Sequence[tuple[str, str, datetime, datetime]]) -> str:
             f'<rect x="{x:.1f}" y="{y + 4}" width="{length:.1f}" height="{_ROW - 8}" class="{escape(status)}"/>',
             _render_text(x + length + 4, y + 15, f"{seconds:.1f} s"),
         ]
-    return f"{_opened(len(bars) * _ROW)}{''.join(rows)}</svg>"
+    return f"{_render_svg_tag(len(bars) * _ROW)}{''.join(rows)}</svg>"
 
 
 def _render_svg_tag(height: int) -> str:

@@ -153,7 +153,10 @@ class Task:
         name, (kind, *_) = parameter.name, _list_types(hint)
         if name in self._encoded_inputs:
             return _resolve_references(self._encoded_inputs[name], self._values)
-        value = self._artifacts.get(name) if kind is Artifact else _resolve_parameters(self._values.get(name), self._values)
+        if kind is Artifact:
+            value = self._artifacts.get(name)
+        else:
+            value = _resolve_parameters(self._values.get(name), self._values)
         if value is None:
             if parameter.default is parameter.empty:
                 raise InvalidRequestError(f"input {name!r} is missing; pass it to the component")

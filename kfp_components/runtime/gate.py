@@ -25,7 +25,8 @@ def evaluate_gate(
     missed = []
     for word, sign, bounds in (("at least", 1, at_least), ("at most", -1, at_most)):
         for name, bound in (bounds or {}).items():
-            value, limit = _parse_number(f"metric {name!r}", metrics.metadata.get(name)), _parse_number(f"bound {name!r}", bound)
+            value = _parse_number(f"metric {name!r}", metrics.metadata.get(name))
+            limit = _parse_number(f"bound {name!r}", bound)
             good = sign * value >= sign * limit
             print(f"{name} is {value:g}, must be {word} {limit:g}: {'passed' if good else 'missed'}", flush=True)
             missed += [] if good else [f"{name} is {value:g}, not {word} {limit:g}"]

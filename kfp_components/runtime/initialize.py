@@ -10,7 +10,7 @@ from kfp_components.runtime.executor_input import Task
 from kfp_components.runtime.failure import print_diagnosis
 from kfp_components.runtime.initializer_source import convert_to_s3
 from kfp_components.runtime.owner_reference import Run, bind_to_run, find_run
-from kfp_components.runtime.request import build_request, add_run_labels
+from kfp_components.runtime.request import add_run_labels, build_request
 from kfp_components.runtime.sigterm import check_on_kill, submit_job
 from kfp_components.runtime.wait import wait_for_job
 from trainer_core.errors import InvalidRequestError

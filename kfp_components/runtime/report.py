@@ -140,7 +140,7 @@ def _render_pairs(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def _render_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return f"<table>{_row('th', head)}{''.join(_row('td', row) for row in rows)}</table>"
+    return f"<table>{_render_row('th', head)}{''.join(_render_row('td', row) for row in rows)}</table>"
 
 
 def _render_row(tag: str, cells: Sequence[str]) -> str:

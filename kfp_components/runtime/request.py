@@ -19,7 +19,7 @@ from trainer_core.jobs import KFP_ON_KILL_LABEL, KFP_RUN_LABEL
 from trainer_core.node.env import OUTPUT_PATH
 from trainer_core.request import TrainJobRequest
 
-__all__ = ["build_request", "add_run_labels", "load_request", "set_output_path", "set_trainer_fields"]
+__all__ = ["add_run_labels", "build_request", "load_request", "set_output_path", "set_trainer_fields"]
 
 
 def load_request(client: TrainerClient, request: dict[str, Any] | None, file: Artifact | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from trainer_core.errors import InvalidRequestError
 
-__all__ = ["decode_request", "encode_request", "can_pass_as_parameter"]
+__all__ = ["can_pass_as_parameter", "decode_request", "encode_request"]
 
 #: Whole numbers beyond this lose digits as doubles.
 _MAX_INTEGER = 2**53

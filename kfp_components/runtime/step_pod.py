@@ -8,7 +8,7 @@ from typing import Any
 
 from trainer_core.client import TrainerClient
 
-__all__ = ["find_step_pod", "is_kfp_pod", "extract_claims"]
+__all__ = ["extract_claims", "find_step_pod", "is_kfp_pod"]
 
 #: KFP sets these in the pod of every task.
 _POD, _POD_UID = "KFP_POD_NAME", "KFP_POD_UID"

@@ -11,17 +11,17 @@ from kfp_components.runtime import outputs
 from kfp_components.runtime.client import IN_CONTAINER, create_client
 from kfp_components.runtime.executor_input import Artifact, Task
 from kfp_components.runtime.initializer_source import LOCAL_BACKENDS, set_initializer_source
-from kfp_components.runtime.step_pod import find_step_pod, extract_claims
 from kfp_components.runtime.owner_reference import Run, bind_to_run, find_run
 from kfp_components.runtime.request import (
-    build_request,
     add_run_labels,
+    build_request,
     load_request,
     set_output_path,
     set_trainer_fields,
 )
-from kfp_components.runtime.task_config import apply_task_config, list_claim_mounts
 from kfp_components.runtime.sigterm import check_on_kill, submit_job
+from kfp_components.runtime.step_pod import extract_claims, find_step_pod
+from kfp_components.runtime.task_config import apply_task_config, list_claim_mounts
 from kfp_components.runtime.wait import finish_job
 from trainer_core.client import TrainerClient
 from trainer_core.errors import InvalidRequestError, TrainerError
@@ -80,7 +80,9 @@ def submit(task: Task) -> None:
         outputs.write_submission(task, client, ref)
 
 
-def _build_request(task: Task, client: TrainerClient, inputs: JobInputs, on_kill: str | None) -> tuple[TrainJobRequest, Run]:
+def _build_request(
+    task: Task, client: TrainerClient, inputs: JobInputs, on_kill: str | None
+) -> tuple[TrainJobRequest, Run]:
     """Return the request, and the run that its job belongs to."""
     data = load_request(client, inputs.request, inputs.request_file)
     set_trainer_fields(
