@@ -95,7 +95,8 @@ def test_the_reference_lists_every_error():
 
     page = (REFERENCE / "errors.md").read_text(encoding="utf-8")
 
-    assert set(re.findall(r"^\| `(\w+)` \(", page, re.M)) == set(errors.__all__) - {"TrainerError"}
+    classes = {name for name in errors.__all__ if isinstance(getattr(errors, name), type)}
+    assert set(re.findall(r"^\| `(\w+)` \(", page, re.M)) == classes - {"TrainerError"}
 
 
 def documented_objects():

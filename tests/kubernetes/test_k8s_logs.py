@@ -29,7 +29,7 @@ from trainer_core.k8s.pod_state import ContainerState, ContainerTermination, Pod
 
 START = 1_700_000_000
 SECOND = 10**9
-#: Number of requests of the reader between two starts of a container.
+#: Number of requests of the reader between the end of a container and its second or a later restart.
 BACKOFF_STEPS = 6
 
 
@@ -150,10 +150,14 @@ class PodSimulation:
             self.pods.clear()
         elif not self.pods or event is None:
             return
-        elif event == "start":
+        elif event == "start" and len(self.pods[-1].runs) > 1:
+            # The kubelet restarts a container at once the first time, and after a delay from then on.
+            self._end(*self.pods)
+            self._rest = BACKOFF_STEPS
+            self._script.insert(0, "start now")
+        elif event in ("start", "start now"):
             self._end(*self.pods)
             self.pods[-1].runs.append(Run())
-            self._rest = BACKOFF_STEPS
         elif self.pods[-1].runs and not self.pods[-1].runs[-1].ended:
             elapsed, line = event
             self._now += elapsed
@@ -184,6 +188,12 @@ interruptions = st.lists(st.tuples(st.one_of(st.none(), st.integers(0, 200)), st
 def test_following_yields_each_line_once_across_faults(script, interruptions):
     simulation = PodSimulation(script, interruptions)
     assert list(simulation.read()) == simulation.printed
+
+
+def test_a_run_that_was_cut_before_its_first_line_is_read_after_the_restart():
+    script = ["pod", "start", (0, b"first run\n"), (0, b"and more\n"), "start", (0, b"second run\n")]
+    simulation = PodSimulation(script, [(1, True)])
+    assert list(simulation.read()) == ["first run", "and more", "second run"]
 
 
 def read_in_chunks(simulation: PodSimulation, max_lines: int):

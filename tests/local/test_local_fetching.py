@@ -109,14 +109,14 @@ def test_data_that_changes_during_the_fetch_is_a_retryable_failure(client, ask, 
     storage.faults.append(Fault(trouble.says(412, "PreconditionFailed"), "data/a.csv"))
     why = wait_for_diagnosis(client, client.submit(ask(reads_all, initializer=initializer())))
     assert (why.category, why.step, why.retryable) == (Category.INITIALIZER, "dataset-initializer", True)
-    assert why.reason.startswith("dataset: s3://any/data/a.csv: it changed while it was fetched")
+    assert why.reason.startswith("dataset: s3://any/data/a.csv: the object changed while it was fetched")
 
 
 def test_denied_access_is_not_retryable(client, ask, initializer, storage):
     storage.faults.append(Fault(trouble.says(403, "AccessDenied")))
     why = wait_for_diagnosis(client, client.submit(ask(reads_all, initializer=initializer())))
     assert (why.category, why.retryable) == (Category.INITIALIZER, False)
-    assert "these credentials may not read it" in why.reason
+    assert "the credentials may not read it" in why.reason
 
 
 def test_the_progress_of_a_fetch_is_logged_while_it_runs(client, ask, initializer, storage):

@@ -92,7 +92,8 @@ class LogCursor:
         """Start another stream; return its `sinceTime`, None for the complete log.
 
         Args:
-            strict: The stream must contain the last returned line. Otherwise lines newer than that are returned.
+            strict: The stream must contain the last returned line. Otherwise lines newer than that are returned. If no
+                line was returned yet, a strict stream must be empty: its lines may be those of a later run.
         """
         # The buffer of the previous stream is kept until this one has data.
         self._stream_is_empty = True
@@ -106,8 +107,8 @@ class LogCursor:
         """Process bytes of the stream; return the new lines without line endings.
 
         Raises:
-            CursorLostError: The stream is strict and does not contain the last returned line. The position is
-                unchanged.
+            CursorLostError: The stream is strict and does not contain the last returned line, or no line was returned
+                yet. The position is unchanged.
         """
         if self._stream_is_empty and data:
             self._reset_stream()
@@ -145,7 +146,7 @@ class LogCursor:
 
     def _reset_stream(self) -> None:
         self._stream_is_empty = False
-        self._seeking = bool(self._line_counts)
+        self._seeking = bool(self._line_counts) or self._strict
         self._matching_lines = 0
         self._buffer.clear()
         self._in_line = False

@@ -101,12 +101,14 @@ class JobRecord:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> JobRecord:
+    def from_dict(cls, data: Any) -> JobRecord:
         """Parse the data that `to_dict` returned.
 
         Raises:
             ValueError: The data is not a job record.
         """
+        if not isinstance(data, dict):
+            raise ValueError(f"not a job record: {type(data).__name__}")
         try:
             host = HostIdentity.from_dict(data["host"]) if data.get("host") else None
             return cls(**{**data, "steps": [StepRecord(**step) for step in data["steps"]], "host": host})
