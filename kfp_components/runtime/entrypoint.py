@@ -63,9 +63,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run_task(target: Callable[..., None], task: Task) -> None:
-    task.prepare()
+    task.make_output_folders()
     try:
-        target(task, **task.arguments(target))
+        target(task, **task.get_arguments(target))
     finally:
         # Also for a failed task: KFP uploads none of its artifacts, but the local runners keep them.
         task.close()

@@ -136,7 +136,7 @@ class Task:
             task._encoded_inputs["request"] = decode_request(request)
         return task
 
-    def arguments(self, target: Callable[..., Any]) -> dict[str, Any]:
+    def get_arguments(self, target: Callable[..., Any]) -> dict[str, Any]:
         """Return the keyword arguments for a function or class, by its annotations and defaults.
 
         An input that is missing, or None, takes the function's default: the backend fills in a component's
@@ -163,14 +163,14 @@ class Task:
             return parameter.default
         return value if kind is Artifact else _convert(name, value, kind)
 
-    def prepare(self) -> None:
+    def make_output_folders(self) -> None:
         """Make the folders that outputs go into; the local runner does not."""
         paths = [artifact.path for artifact in self.artifacts.values()]
         for path in (*self._files.values(), self._output_file, *paths):
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
 
-    def artifact(self, name: str) -> Artifact:
+    def get_artifact(self, name: str) -> Artifact:
         """Return an output artifact, to fill in.
 
         Raises:

@@ -37,7 +37,7 @@ def initialize(
     """Fetch a dataset or a model; the components' docstrings describe the inputs."""
     check_on_kill(on_kill)
     role = "dataset" if "dataset" in task.artifacts else "model"
-    artifact = task.artifact(role)
+    artifact = task.get_artifact(role)
     source = {"storage_uri": storage_uri, "ignore_patterns": ignore_patterns, "env": env, "secrets": secrets}
     given = {key: value for key, value in source.items() if value}
     client = create_client(backend, backend_config)

@@ -30,7 +30,7 @@ def write_submission(task: Task, client: TrainerClient, ref: TrainJobRef) -> Non
     """Write the status and the report of a job that the task does not wait for."""
     job = client.get_job(ref)
     task.write("status", job.status)
-    task.artifact("report").metadata.update(job=ref.name, backend=ref.backend)
+    task.get_artifact("report").metadata.update(job=ref.name, backend=ref.backend)
     _write_report(task, report.render_html(ref, job.status, job))
 
 
@@ -41,9 +41,9 @@ def write_outcome(task: Task, client: TrainerClient, outcome: Outcome, history: 
     task.write("status", outcome.status)
     facts = {"job": ref.name, "backend": ref.backend, "runtime": job.runtime.name if job else None}
     for name in ("model", "report"):
-        task.artifact(name).metadata.update({key: value for key, value in facts.items() if value})
+        task.get_artifact(name).metadata.update({key: value for key, value in facts.items() if value})
     _write_report(task, report.render_html(ref, outcome.status, job, outcome, history))
-    task.artifact("classification").metadata.update(classification.build_metadata(outcome.result))
+    task.get_artifact("classification").metadata.update(classification.build_metadata(outcome.result))
     write_result(task, outcome)
 
 
@@ -51,9 +51,9 @@ def write_result(task: Task, outcome: Outcome) -> None:
     """Write the outputs that every task with an outcome has: result, metrics, model."""
     task.write("result", _wrap_result(outcome.result))
     # The metadata of a Metrics artifact are the metrics: nothing else belongs there.
-    task.artifact("metrics").metadata.update(outcome.metrics)
+    task.get_artifact("metrics").metadata.update(outcome.metrics)
     if outcome.succeeded and _MODEL in outcome.artifacts:
-        model = task.artifact("model")
+        model = task.get_artifact("model")
         model.metadata.setdefault("job", outcome.job.name)
         model.metadata.setdefault("backend", outcome.job.backend)
         # One entry a metric: the UI shows and searches scalars.
@@ -118,7 +118,7 @@ def _get_job(client: TrainerClient, ref: TrainJobRef) -> TrainJob | None:
 
 
 def _write_report(task: Task, text: str) -> None:
-    task.artifact("report").require_path().write_text(text, encoding="utf-8")
+    task.get_artifact("report").require_path().write_text(text, encoding="utf-8")
 
 
 def _wrap_result(result: Any) -> dict[str, Any]:

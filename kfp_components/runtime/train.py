@@ -56,7 +56,7 @@ class JobInputs:
 def train(task: Task, *, metric_name: str | None = None, timeout: int = 0, on_kill: str = "cancel") -> None:
     """Submit a TrainJob and follow it to its end; the component's docstring describes the inputs."""
     check_on_kill(on_kill)
-    inputs = JobInputs(**task.arguments(JobInputs))
+    inputs = JobInputs(**task.get_arguments(JobInputs))
     client = create_client(inputs.backend, inputs.backend_config)
     request, run = _build_request(task, client, inputs, on_kill)
     with submit_job(client, request, on_kill) as ref:
@@ -67,7 +67,7 @@ def train(task: Task, *, metric_name: str | None = None, timeout: int = 0, on_ki
 
 def submit(task: Task) -> None:
     """Submit a TrainJob; the component's docstring describes the inputs."""
-    inputs = JobInputs(**task.arguments(JobInputs))
+    inputs = JobInputs(**task.get_arguments(JobInputs))
     if inputs.backend in LOCAL_BACKENDS and os.environ.get(IN_CONTAINER):
         raise InvalidRequestError(
             f"the processes of the {inputs.backend} backend end with the container of this task; use the component "
@@ -98,7 +98,7 @@ def _build_request(
     set_initializer_source(data, "dataset", inputs.dataset, inputs.dataset_uri, inputs.backend, mounts)
     set_initializer_source(data, "model", inputs.pretrained, inputs.pretrained_uri, inputs.backend, mounts)
     apply_task_config(data, task_config, inputs.backend)
-    report, name = task.artifact("report"), inputs.job_name or data.get("name")
+    report, name = task.get_artifact("report"), inputs.job_name or data.get("name")
     if inputs.output_path and inputs.backend not in LOCAL_BACKENDS:
         # Processes of this machine write where this step reads anyway.
         set_output_path(data, inputs.output_path, name or report.uri, mounts)

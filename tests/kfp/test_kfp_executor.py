@@ -36,7 +36,7 @@ def with_parameters(**values: Any) -> Task:
 
 
 def argument(name: str, value: Any, **others: Any) -> Any:
-    return with_parameters(**{name: value}, **others).arguments(target)[name]
+    return with_parameters(**{name: value}, **others).get_arguments(target)[name]
 
 
 DEFAULTS = {
@@ -52,11 +52,11 @@ DEFAULTS = {
 
 @pytest.mark.parametrize("executor_input", [{}, {"inputs": {}}, {"inputs": {"parameterValues": None}, "outputs": None}])
 def test_inputs_that_are_missing_take_their_defaults(executor_input):
-    assert Task(executor_input).arguments(target) == DEFAULTS
+    assert Task(executor_input).get_arguments(target) == DEFAULTS
 
 
 def test_inputs_that_are_null_take_their_defaults():
-    assert with_parameters(**dict.fromkeys(DEFAULTS)).arguments(target) == DEFAULTS
+    assert with_parameters(**dict.fromkeys(DEFAULTS)).get_arguments(target) == DEFAULTS
 
 
 @pytest.mark.parametrize("value", [2.0, 2, "2", "2.0"])
@@ -105,7 +105,7 @@ def test_a_reference_that_leads_nowhere_stays_as_it_is():
 
 def test_a_needed_input_that_is_missing_is_named():
     with pytest.raises(InvalidRequestError, match=r"input 'needed' is missing; pass it"):
-        with_parameters().arguments(strict)
+        with_parameters().get_arguments(strict)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_an_input_of_another_type_is_named_with_its_type(name, value, kind):
 def test_an_artifact_arrives_with_its_path_and_metadata():
     held = {"artifacts": [{"name": "d", "uri": "minio://bucket/d", "metadata": {"rows": 3}}]}
 
-    artifact = Task({"inputs": {"artifacts": {"data": held}}}).arguments(target)["data"]
+    artifact = Task({"inputs": {"artifacts": {"data": held}}}).get_arguments(target)["data"]
 
     assert (artifact.path, artifact.metadata) == (Path("/minio/bucket/d"), {"rows": 3})
 
@@ -167,7 +167,7 @@ def test_folders_of_outputs_are_made(tmp_path):
         "outputFile": str(tmp_path / "c" / "executor_output.json"),
     }
 
-    Task({"outputs": outputs}).prepare()
+    Task({"outputs": outputs}).make_output_folders()
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c"]
 
@@ -177,7 +177,7 @@ def test_outputs_without_a_value_are_known(tmp_path):
     task = Task({"outputs": {"parameters": files}})
     task.write("b", 1)
 
-    assert task.unwritten() == ["a", "c"]
+    assert task.list_missing_outputs() == ["a", "c"]
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_an_encoded_request_arrives_byte_for_byte_with_its_references_filled_in(
 
     task = Task.parse(executor_input, encode_request(request))
 
-    assert repr(task.arguments(takes_a_request)["request"]) == repr({**request, "n": 3})
+    assert repr(task.get_arguments(takes_a_request)["request"]) == repr({**request, "n": 3})
 
 
 def test_the_log_that_kfp_adds_is_no_output_of_the_component():
@@ -249,7 +249,7 @@ def test_the_log_that_kfp_adds_is_no_output_of_the_component():
 def test_metadata_that_are_no_number_are_left_out(tmp_path):
     held = {"artifacts": [{"name": "metrics", "uri": str(tmp_path / "metrics")}]}
     task = Task({"outputs": {"artifacts": {"metrics": held}, "outputFile": str(tmp_path / "output.json")}})
-    task.artifact("metrics").metadata.update(loss=float("nan"), accuracy=0.5)
+    task.get_artifact("metrics").metadata.update(loss=float("nan"), accuracy=0.5)
 
     task.close()
 

@@ -44,4 +44,4 @@ def test_a_log_that_goes_silent_before_its_end_does_not_hold_up_the_end_of_the_t
     outcome, history = wait.wait_for_job(client, ref, timeout=0)
 
     assert outcome.succeeded
-    assert history.curves()["loss"] == [(1.0, 1.0), (2.0, 0.5)]
+    assert history.get_curves()["loss"] == [(1.0, 1.0), (2.0, 0.5)]

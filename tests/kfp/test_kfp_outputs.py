@@ -63,7 +63,7 @@ def test_a_history_of_days_stays_small_and_keeps_its_shape():
     for step in range(100_000):
         history.add(f'[trainjob:progress] {{"step": {step}, "metrics": {{"loss": {step}}}}}')
 
-    points = history.curves()["loss"]
+    points = history.get_curves()["loss"]
 
     assert len(points) <= 1000
     assert points[0] == (0.0, 0.0)
@@ -74,7 +74,7 @@ def test_one_point_is_no_curve():
     history = MetricHistory()
     history.add('[trainjob:progress] {"step": 1, "metrics": {"loss": 1}}')
 
-    assert history.curves() == {}
+    assert history.get_curves() == {}
 
 
 @pytest.mark.parametrize("points", [[(0, 1), (1, 1)], [(2, 0), (2, 5)]])
