@@ -115,7 +115,7 @@ def check_resources(what: str, resources: object) -> None:
     """Refuse resources that `normalize_resources` refuses; templates and None are accepted.
 
     Raises:
-        ValueError: As for `normalize_resources`.
+        ValueError: A name or quantity is invalid (see `normalize_resources`).
     """
     validation.check_mapping(what, resources, "{'cpu': 2, 'memory': '4Gi', 'gpu': 1}")
     if isinstance(resources, Mapping):
@@ -131,7 +131,7 @@ def detect_device(resources: Mapping[str, str | int | float]) -> tuple[str, str]
     resources contain neither an accelerator nor a CPU.
 
     Raises:
-        ValueError: As for `normalize_resources`.
+        ValueError: A name or quantity is invalid (see `normalize_resources`).
     """
     amounts = normalize_resources(resources)
     for full, amount in amounts.items():

@@ -308,7 +308,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         if not saved or saved["generation"] != owner.build_owner(ti)["generation"]:
             return
         ref = TrainJobRef.from_dict(saved["ref"])
-        if ref.host is None or ref.backend != self.hook.client.backend.name:
+        if ref.host is None or ref.backend != self.hook.client.config.backend:
             return
         try:
             self.hook.client.observe(ref)
