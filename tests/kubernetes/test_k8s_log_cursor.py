@@ -67,8 +67,8 @@ sizes = st.lists(st.integers(1, 200), min_size=1, max_size=4)
 def test_each_line_is_returned_once_wherever_streams_are_interrupted(log, cuts, sizes):
     cursor, lines = LogCursor(), []
     for cut in cuts:
-        lines += feed(cursor, body(log, cursor.start_stream(strict=True))[:cut], sizes)
-    lines += feed(cursor, body(log, cursor.start_stream(strict=True)), sizes)
+        lines += feed(cursor, body(log, cursor.start_stream(strict=bool(cursor.position)))[:cut], sizes)
+    lines += feed(cursor, body(log, cursor.start_stream(strict=bool(cursor.position))), sizes)
 
     assert lines + cursor.flush() == [text(line) for _, line in log]
 
@@ -83,8 +83,8 @@ def test_a_long_line_is_split_the_same_way_for_all_chunk_sizes(log, cuts, sizes)
     expected = feed(at_once, body(log, at_once.start_stream()), [100_000])
     cursor, lines = LogCursor(MAX_BYTES), []
     for cut in cuts:
-        lines += feed(cursor, body(log, cursor.start_stream(strict=True))[:cut], sizes)
-    lines += feed(cursor, body(log, cursor.start_stream(strict=True)), sizes)
+        lines += feed(cursor, body(log, cursor.start_stream(strict=bool(cursor.position)))[:cut], sizes)
+    lines += feed(cursor, body(log, cursor.start_stream(strict=bool(cursor.position))), sizes)
 
     assert lines == expected
     assert "".join(lines) == "".join(text(line) for _, line in log)
@@ -96,9 +96,9 @@ def test_a_long_line_is_split_the_same_way_for_all_chunk_sizes(log, cuts, sizes)
 def test_no_byte_is_lost_or_repeated_after_a_flushed_partial_line(log, cuts, sizes):
     cursor, lines = LogCursor(MAX_BYTES), []
     for cut in cuts:
-        lines += feed(cursor, body(log, cursor.start_stream(strict=True))[:cut], sizes)
+        lines += feed(cursor, body(log, cursor.start_stream(strict=bool(cursor.position)))[:cut], sizes)
         lines += cursor.flush()
-    lines += feed(cursor, body(log, cursor.start_stream(strict=True)), sizes)
+    lines += feed(cursor, body(log, cursor.start_stream(strict=bool(cursor.position))), sizes)
 
     assert "".join(lines) == "".join(text(line) for _, line in log)
 
@@ -124,6 +124,14 @@ def test_after_a_rotation_only_a_strict_stream_raises_cursor_lost():
         cursor.feed(body(rest))
     cursor.start_stream()
     assert cursor.feed(body(rest)) == ["b", "c"]
+
+
+def test_a_strict_stream_before_the_first_line_was_returned_must_be_empty():
+    cursor = LogCursor()
+    cursor.start_stream(strict=True)
+    assert cursor.feed(b"") == []
+    with pytest.raises(CursorLostError):
+        cursor.feed(body([(START * SECOND, b"a")]))
 
 
 def test_a_server_message_instead_of_lines_is_skipped_and_logged(caplog):
