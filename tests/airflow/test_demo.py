@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from optional_packages import requires
 
-pytest.importorskip("torch")
-pytest.importorskip("sklearn")
+pytestmark = requires("torch", "sklearn")
 
 ROOT = Path(__file__).parents[2]
 

@@ -19,6 +19,7 @@ from functools import partial
 import psutil
 import pytest
 from airflow_here import UNUSED_PORTS
+from optional_packages import requires
 from standalone import EXAMPLES, Task, a_running_airflow, needs_trigger_on_kill, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -146,8 +147,8 @@ def test_the_retry_attaches_to_the_job_of_a_killed_worker(airflow, gate):
     assert task.xcom("return_value") == {"accuracy": 0.97}
 
 
+@requires("sklearn")
 def test_a_new_dataset_starts_the_retraining_and_is_downloaded(airflow, gate):
-    pytest.importorskip("sklearn")
     nightly, *_ = started(airflow, "retrain_digits", "scheduled")
     airflow.end(nightly)
     airflow.start("ingest_digits", gate)

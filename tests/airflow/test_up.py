@@ -17,8 +17,9 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from optional_packages import requires
 
-pytest.importorskip("sklearn")
+pytestmark = requires("sklearn")
 
 ROOT = Path(__file__).parents[2]
 

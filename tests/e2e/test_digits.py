@@ -7,11 +7,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from optional_packages import requires
 
 from trainer_core import LocalProcessBackendConfig, TrainerClient
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("sklearn")
+pytestmark = requires("torch", "sklearn")
 
 DAGS = Path(__file__).parents[2] / "dags"
 
@@ -44,6 +44,8 @@ def test_two_nodes_train_one_model_and_texts_arrive_as_numbers(digits, client, t
     assert outcome.status == "Complete", outcome.diagnosis
     assert outcome.result["accuracy"] >= 0.95
     assert (outcome.result["epochs"], outcome.result["world_size"]) == (8, 2)
+    import torch
+
     model = torch.load(urlsplit(outcome.artifacts["model"]).path, weights_only=True)
     assert all(tensor.isfinite().all() for tensor in model.values())
 

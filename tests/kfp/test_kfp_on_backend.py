@@ -10,6 +10,7 @@ from kfp import components, dsl
 from kfp_backend import WORKFLOW_DEFINITION
 from kfp_driver import COMPONENTS, REPOSITORY
 from kfp_programs import compiled
+from optional_packages import requires
 from s3_storage import serving, static
 
 from kfp_components.tasks import initialize_task
@@ -118,6 +119,7 @@ def on_cluster(config):
 # The pipelines.
 
 
+@requires("torch", "numpy")
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_retrain_digits_trains_on_a_cluster_and_promotes_the_model(make_installation, settings, on_cluster):
@@ -132,12 +134,12 @@ def test_retrain_digits_trains_on_a_cluster_and_promotes_the_model(make_installa
     assert run.artifact("wait", "model")["uri"].startswith(f"{run.uri}/wait/")
 
 
+@requires("torch", "numpy")
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_sweep_trains_once_for_each_rate_and_promotes_the_best_model(
     make_installation, settings, on_cluster, cluster, namespace
 ):
-    pytest.importorskip("torch")
     backend = make_installation(**settings)
 
     run = backend.run(PIPELINES / "sweep.yaml", {**on_cluster, "learning_rates": [0.001, 0.01]})
@@ -159,11 +161,11 @@ def object_store_secret(cluster, namespace):
     cluster.add({**secret, "data": {"access-key": "a2V5", "secret-key": "c2VjcmV0"}})
 
 
+@requires("torch", "numpy")
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("object_store_secret")
 def test_retrain_scheduled_trains_in_a_claim_and_promotes_from_it(make_installation, settings, config):
-    pytest.importorskip("torch")
     backend = make_installation(**settings)
     parameters = {"dataset_uri": "s3://data/digits", "epochs": 1, "min_accuracy": 0.0, "backend_config": config}
 

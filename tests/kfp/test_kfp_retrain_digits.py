@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from kfp_driver import REPOSITORY
+from optional_packages import requires
 
-pytest.importorskip("torch")
-pytest.importorskip("sklearn")
+pytestmark = requires("torch", "sklearn")
 
 
 @pytest.mark.slow

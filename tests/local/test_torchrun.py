@@ -6,13 +6,13 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
-import pytest
 from local_jobs import PATIENCE, kill, processes_of, supervisor_of, wait_until_dead, waits_at
+from optional_packages import requires
 
 from trainer_core import Category
 from trainer_core.backends.local import runner
 
-pytest.importorskip("torch", reason="torch is not installed")
+pytestmark = requires("torch")
 
 
 def sums_the_ranks():
