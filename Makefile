@@ -4,8 +4,8 @@
 #   make test ARGS="-k naming"      further arguments for pytest
 
 BIN := .venv/bin
-# Two files at a time: much of the suite waits. `make test SPREAD=` runs one after the other.
-SPREAD := -n 2 --dist loadfile
+# Four files at a time, also on two cores: much of the suite waits. `make test SPREAD=` runs one after the other.
+SPREAD := -n 4 --dist loadfile --no-loadscope-reorder
 .DEFAULT_GOAL := help
 .PHONY: help demo airflow-up airflow-e2e install test test-airflow31 lint format lock compile bench features pictures docs clean
 

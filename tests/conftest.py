@@ -5,6 +5,8 @@ from __future__ import annotations
 import faulthandler
 import signal
 import sys
+from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -20,6 +22,24 @@ pytest.register_assert_rewrite("trainer_core.testing")
 # How long an example takes says how busy the machine is.
 settings.register_profile("house", deadline=None)
 settings.load_profile("house")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """Files with slow tests first, and neighbours from different folders: a folder's files wait for the same things.
+
+    With `--dist loadfile --no-loadscope-reorder` the workers of xdist take the files in this order.
+    """
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    turns: Counter[tuple[bool, Path]] = Counter()
+    order = {}
+    for path, tests in files.items():
+        is_fast = not any(test.get_closest_marker("slow") for test in tests)
+        turns[is_fast, path.parent] += 1
+        order[path] = (is_fast, turns[is_fast, path.parent])
+    items.sort(key=lambda item: order[item.path])
 
 
 def pytest_unconfigure(config):
