@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -181,14 +182,14 @@ def test_a_fetch_larger_than_the_free_disk_space_is_not_started(bucket, proxy, s
 
 
 def test_a_disk_that_becomes_full_raises_an_os_error(source, small_disk):
-    class Growing(LocalSource):
+    class Racing(LocalSource):
         def fetch_files(self, folder, snapshot, report):
-            (small_disk / "filler").write_bytes(bytes(1_000_000))
-            (source / "a.csv").write_bytes(bytes(1_000_000))
+            (small_disk / "filler").write_bytes(bytes(600_000))
             super().fetch_files(folder, snapshot, report)
 
+    (source / "a.csv").write_bytes(bytes(600_000))
     with pytest.raises(OSError, match="No space left on device"):
-        fetch_to_cache(Growing(source), small_disk / "cache", LogProgress("dataset"))
+        fetch_to_cache(Racing(source), small_disk / "cache", LogProgress("dataset"))
 
 
 def test_a_file_that_grows_during_the_fetch_is_a_retryable_error(source, tmp_path):
@@ -197,9 +198,51 @@ def test_a_file_that_grows_during_the_fetch_is_a_retryable_error(source, tmp_pat
             (source / "a.csv").write_text("1,2,3")
             super().fetch_files(folder, snapshot, report)
 
-    with pytest.raises(FetchError, match=r"a.csv has 5 bytes instead of 3: it changed") as failed:
+    with pytest.raises(FetchError, match=r"a.csv has 4 bytes instead of 3: it changed") as failed:
         fetch_to_cache(Growing(source), tmp_path / "cache", LogProgress("dataset"))
     assert failed.value.retryable
+
+
+def add_fifo(source):
+    os.mkfifo(source / "pipe")
+    return "pipe is not a regular file"
+
+
+def add_link_to_a_device(source):
+    (source / "random").symlink_to("/dev/random")
+    return "random is not a regular file"
+
+
+def add_dangling_link(source):
+    (source / "gone").symlink_to(source / "nothing")
+    return "gone cannot be read"
+
+
+def test_a_folder_that_cannot_be_read_fails_the_fetch(source, tmp_path, monkeypatch):
+    list_folder = os.scandir
+
+    def refuse(path):
+        # Permissions do not keep root out.
+        if str(path).endswith("deep"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return list_folder(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(FetchError, match=r"deep cannot be read \(Permission denied\)"):
+        fetch_to_cache(LocalSource(source), tmp_path / "cache", LogProgress("dataset"))
+
+
+@pytest.mark.parametrize("add", [add_fifo, add_link_to_a_device, add_dangling_link])
+def test_what_is_not_a_readable_file_fails_the_fetch(source, tmp_path, add):
+    expected = add(source)
+    with pytest.raises(FetchError, match=expected) as failed:
+        fetch_to_cache(LocalSource(source), tmp_path / "cache", LogProgress("dataset"))
+    assert not failed.value.retryable
+
+
+def test_a_device_is_not_a_dataset(tmp_path):
+    with pytest.raises(FetchError, match="/dev/zero is not a regular file"):
+        fetch_to_cache(LocalSource(Path("/dev/zero")), tmp_path / "cache", LogProgress("dataset"))
 
 
 def test_complete_files_are_not_copied_again(source, tmp_path):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
+import stat
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import unquote, urlsplit
 
 from trainer_core.fetch.settings import FetchSettings
@@ -20,6 +21,8 @@ from trainer_core.fetch.source import (
 )
 
 __all__ = ["LocalSource", "create_source", "find_local_problem", "parse_local_path"]
+
+_COPY_BLOCK_BYTES = 1 << 20
 
 
 def parse_local_path(uri: str) -> Path:
@@ -57,7 +60,7 @@ def create_source(settings: FetchSettings) -> LocalSource:
 
 
 class LocalSource(Source):
-    """A folder or file of this machine.
+    """A folder or file of this machine. Only regular files are data, and what cannot be read fails the fetch.
 
     Args:
         path: Path of the folder or file.
@@ -76,8 +79,7 @@ class LocalSource(Source):
         if not self._path.exists():
             raise FetchError(f"{self._path} does not exist; check storage_uri")
         # A file counts as changed if its size or modification time differs, as in rsync and make.
-        states = [(relative, self._resolve(relative).stat()) for relative in self._list_paths()]
-        files = tuple(SourceFile(relative, state.st_size, str(state.st_mtime_ns)) for relative, state in states)
+        files = tuple(self._stat_file(relative) for relative in self._list_paths())
         return Snapshot(f"{self._path}\0{self._link}", files)
 
     def fetch_files(self, folder: Path, snapshot: Snapshot, progress: FetchProgress) -> None:
@@ -86,26 +88,45 @@ class LocalSource(Source):
         missing_size = sum(file.size for file in missing)
         progress.advance(snapshot.size - missing_size, len(snapshot.files) - len(missing))
         for file in missing:
-            self._copy_file(self._resolve(file.path), folder / file.path)
+            self._copy_file(file, folder / file.path)
             progress.advance(file.size, 1)
 
     def _resolve(self, relative: str) -> Path:
         return self._path / relative if self._path.is_dir() else self._path
 
-    def _copy_file(self, source: Path, target: Path) -> None:
+    def _stat_file(self, relative: str) -> SourceFile:
+        path = self._resolve(relative)
+        try:
+            state = path.stat()
+            readable = os.access(path, os.R_OK)
+        except OSError as error:
+            _raise_unreadable(error)
+        if not stat.S_ISREG(state.st_mode):
+            raise FetchError(f"{path} is not a regular file; remove it, or add it to ignore_patterns")
+        if not readable:
+            raise FetchError(f"{path} cannot be read by user {os.getuid()}; change its permissions")
+        return SourceFile(relative, state.st_size, str(state.st_mtime_ns))
+
+    def _copy_file(self, file: SourceFile, target: Path) -> None:
+        source = self._resolve(file.path)
         target.parent.mkdir(parents=True, exist_ok=True)
         if self._link:
             target.symlink_to(source.resolve())
             return
-        shutil.copyfile(source, target)
+        # At most one byte more than was listed: the file may grow faster than it is copied. The caller checks the size.
+        left = file.size + 1
+        with source.open("rb") as reader, target.open("wb") as writer:
+            while left and (block := reader.read(min(left, _COPY_BLOCK_BYTES))):
+                writer.write(block)
+                left -= len(block)
         mark_complete(target)
 
     def _list_paths(self) -> list[str]:
-        if self._path.is_file():
+        if not self._path.is_dir():
             return [self._path.name]
         paths = []
         visited = {os.path.realpath(self._path)}
-        for folder, folders, names in os.walk(self._path, followlinks=True):
+        for folder, folders, names in os.walk(self._path, followlinks=True, onerror=_raise_unreadable):
             # A link may lead to a parent folder.
             real = {name: os.path.realpath(os.path.join(folder, name)) for name in sorted(folders)}  # noqa: PTH118
             folders[:] = [name for name in real if real[name] not in visited]
@@ -113,3 +134,7 @@ class LocalSource(Source):
             relative = os.path.relpath(folder, self._path)
             paths += [name if relative == "." else f"{relative}/{name}" for name in names]
         return sorted(path for path in paths if not is_ignored(path, self._ignore))
+
+
+def _raise_unreadable(error: OSError) -> NoReturn:
+    raise FetchError(f"{error.filename} cannot be read ({error.strerror}); correct it, or add it to ignore_patterns")
