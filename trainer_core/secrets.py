@@ -9,12 +9,16 @@ from typing import Any
 
 from trainer_core import naming
 
-__all__ = ["SecretRef", "has_credentials", "parse_secret", "redact"]
+__all__ = ["SecretRef", "has_credentials", "mask_credentials", "parse_secret", "redact"]
 
 _KEY = re.compile(r"(?!\.\.?\Z)[-._a-zA-Z0-9]{1,253}")
 #: Fields whose values are not quoted in messages: they may be secrets, or were meant to be references to secrets.
 _SECRET_FIELDS = frozenset({"env", "environment", "secrets"})
 _URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+(?=@)")
+#: The user of an SSH URL, such as ``git+ssh://git@host``, is no secret.
+_SSH_USER = re.compile(r"(?<=ssh://)[^/\s:@]+@")
+#: Values of query parameters such as ``?token=…`` and those of signed URLs.
+_URL_TOKEN = re.compile(r"(?i)(?<=[?&])([\w-]*(?:token|passw|secret|key|sig|auth|credential)[\w-]*=)[^&\s#'\"]+")
 _MAX_QUOTED = 120
 
 
@@ -80,13 +84,14 @@ def redact(value: object, path: Sequence[str] = ()) -> str:
         return ""
     if not isinstance(value, (str, int, float, type(None))):
         return type(value).__name__
-    return _URL_CREDENTIALS.sub("***", repr(value))[:_MAX_QUOTED]
+    return mask_credentials(repr(value))[:_MAX_QUOTED]
 
 
-def has_credentials(url: str) -> bool:
-    """Return whether a URL contains a user name or a password. A user name alone may be a token.
+def mask_credentials(text: str) -> str:
+    """Return a text with ``***`` for the user, password and tokens of each URL in it."""
+    return _URL_TOKEN.sub(r"\1***", _URL_CREDENTIALS.sub("***", text))
 
-    Args:
-        url: The URL.
-    """
-    return "@" in url.partition("://")[2].partition("/")[0]
+
+def has_credentials(text: str) -> bool:
+    """Return whether a text has a URL with a user, a password or a token. A user alone may be a token."""
+    return bool(_URL_CREDENTIALS.search(_SSH_USER.sub("", text)) or _URL_TOKEN.search(text))

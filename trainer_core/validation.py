@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer_core import naming
 from trainer_core.errors import InvalidRequestError
-from trainer_core.secrets import SecretRef, redact
+from trainer_core.secrets import SecretRef, has_credentials, redact
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -191,13 +191,19 @@ def check_packages(what: str, packages: object) -> None:
     """Check requirements for pip. Accepts None.
 
     Raises:
-        ValueError: The value is not a list of strings, or pip would read an entry as an option.
+        ValueError: The value is not a list of strings, pip would read an entry as an option, or a URL has a password:
+            the manifest, the log and the arguments of pip would show it.
     """
     check_strings(what, packages, "scikit-learn>=1.5")
-    for package in packages if isinstance(packages, (list, tuple)) else ():
+    for index, package in enumerate(packages if isinstance(packages, (list, tuple)) else ()):
         # `-r` reads files, and `--index-url` sends requests to another server.
         if package.lstrip().startswith("-") or package.splitlines() != [package]:
-            raise ValueError(f"{what}: {package!r} is not a package; write one such as 'scikit-learn>=1.5'")
+            raise ValueError(f"{what}: {redact(package)} is not a package; write one such as 'scikit-learn>=1.5'")
+        if has_credentials(package):
+            raise ValueError(
+                f"{what}[{index}] contains a URL with a user, password or token, which would be readable in the job; "
+                "write the name of the package alone, and use env={'PIP_INDEX_URL': SecretRef(name, key)}"
+            )
 
 
 def check_index_urls(what: str, urls: object) -> None:

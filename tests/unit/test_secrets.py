@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer_core.secrets import SecretRef, has_credentials, parse_secret, redact
+from trainer_core.secrets import SecretRef, has_credentials, mask_credentials, parse_secret, redact
 
 
 @pytest.mark.parametrize(("name", "key"), [("hub", "token"), ("team.hub-1", "HF_TOKEN"), ("a", ".netrc")])
@@ -59,11 +59,37 @@ def test_a_message_quotes_no_secret(value, path, quoted):
     assert redact(value, path) == quoted
 
 
-@pytest.mark.parametrize("url", ["https://token@host/simple", "https://user:pw@host", "http://:pw@host/x"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://token@host/simple",
+        "https://user:pw@host",
+        "http://:pw@host/x",
+        "torch @ https://user:pw@host/x.whl",
+        "git+ssh://git:pw@host/x",
+        "https://host/simple?token=abc",
+        "https://host/x?a=1&X-Amz-Signature=abc",
+    ],
+)
 def test_a_url_with_a_user_or_a_password_has_credentials(url):
     assert has_credentials(url)
 
 
-@pytest.mark.parametrize("url", ["https://host/simple", "https://host/a@b", "file:///a@b", "{{ var.value.url }}"])
+def test_credentials_of_urls_are_masked_in_a_text():
+    text = "cannot reach tcp://user:pw@host:2376 and https://host/x?rev=1&token=abc&b=2"
+    assert mask_credentials(text) == "cannot reach tcp://***@host:2376 and https://host/x?rev=1&token=***&b=2"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://host/simple",
+        "https://host/a@b",
+        "file:///a@b",
+        "{{ var.value.url }}",
+        "git+ssh://git@host/x",
+        "https://host/x?rev=1",
+    ],
+)
 def test_a_url_without_a_user_has_no_credentials(url):
     assert not has_credentials(url)

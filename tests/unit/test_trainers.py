@@ -152,6 +152,15 @@ def test_an_option_of_pip_is_refused_as_a_package(package):
         CustomTrainer(train, packages_to_install=["numpy", package])
 
 
+@pytest.mark.parametrize(
+    "package", ["x @ https://u:Hunter2@h/x.whl", "git+https://tokenHunter2@h/r", "https://h/x?token=Hunter2"]
+)
+def test_a_package_with_a_password_is_refused_and_not_quoted(package):
+    with pytest.raises(ValueError, match=r"packages_to_install\[1\] contains a URL with a user, password") as refused:
+        CustomTrainer(train, packages_to_install=["numpy", package])
+    assert "Hunter2" not in str(refused.value)
+
+
 def test_a_string_of_packages_is_refused():
     with pytest.raises(ValueError, match="packages_to_install must be a list of strings such as"):
         CustomTrainer(train, packages_to_install="numpy")

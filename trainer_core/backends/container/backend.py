@@ -46,6 +46,7 @@ from trainer_core.lifecycle.diagnosis import Facts
 from trainer_core.logs import MAX_LOG_LINES, LogChunk, tail_steps
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime
+from trainer_core.secrets import mask_credentials
 
 __all__ = ["ContainerBackend"]
 
@@ -309,8 +310,9 @@ class ContainerBackend(Backend):
 
     def _check_file_source(self, role: str, uri: str) -> None:
         if not self._engine.is_local:
+            address = mask_credentials(self._engine.address)
             raise UnsupportedError(
-                f"initializer.{role}: file:// is a folder of this machine, and the engine at {self._engine.address} "
+                f"initializer.{role}: file:// is a folder of this machine, and the engine at {address} "
                 "runs on another one; use s3:// or hf://, or a volume of the engine as pvc://"
             )
         try:

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from trainer_core.backends.container.timestamps import parse_time
 from trainer_core.errors import BackendUnavailableError
+from trainer_core.secrets import mask_credentials
 
 __all__ = ["Engine", "EngineConflictError", "EngineNotFoundError", "EngineRequestError", "Frame"]
 
@@ -38,7 +39,7 @@ class EngineRequestError(BackendUnavailableError):
     """
 
     def __init__(self, reason: str, address: str) -> None:
-        super().__init__(f"container engine at {address} refused the request: {reason}")
+        super().__init__(f"container engine at {mask_credentials(address)} refused the request: {reason}")
         self.reason = reason
 
 
@@ -347,7 +348,8 @@ def _translate_errors(address: str) -> Iterator[None]:
         raise kind(_to_one_line(error.explanation or str(error)), address) from error
     except (requests.RequestException, urllib3.exceptions.HTTPError, DockerException, OSError) as error:
         raise BackendUnavailableError(
-            f"container engine at {address} does not answer ({_to_one_line(error)}); check that it is running"
+            f"container engine at {mask_credentials(address)} does not answer "
+            f"({mask_credentials(_to_one_line(error))}); check that it is running"
         ) from error
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from trainer_core.backends.container.engine import Engine
 from trainer_core.config import ContainerBackendConfig
 from trainer_core.errors import BackendUnavailableError, missing_extra
+from trainer_core.secrets import mask_credentials
 
 __all__ = ["PODMAN", "ConnectionAttempt", "EngineCandidate", "connect_engine", "find_engine", "list_candidates"]
 
@@ -120,7 +121,9 @@ def connect_engine(config: ContainerBackendConfig) -> Engine:
         raise unavailable from error
     engine, attempts = find_engine(config)
     if engine is None:
-        tried = "; ".join(f"{each.candidate.source} {each.candidate.address} ({each.result})" for each in attempts)
+        tried = mask_credentials(
+            "; ".join(f"{each.candidate.source} {each.candidate.address} ({each.result})" for each in attempts)
+        )
         raise BackendUnavailableError(
             f"no container engine answers; tried {tried}. Start Docker, or run `systemctl --user start podman.socket`, "
             "or set container_host, DOCKER_HOST or CONTAINER_HOST"

@@ -12,6 +12,7 @@ from trainer_core.backends.container.runtimes import RuntimeCatalog
 from trainer_core.config import ContainerBackendConfig
 from trainer_core.errors import BackendUnavailableError, missing_extra
 from trainer_core.k8s.preflight import LIMITED, MISSING, OK, UNKNOWN, PreflightCheck, PreflightReport
+from trainer_core.secrets import mask_credentials
 
 __all__ = ["check_engine"]
 
@@ -44,7 +45,7 @@ def check_engine(config: ContainerBackendConfig) -> PreflightReport:
 
 
 def _report_attempt(attempt: ConnectionAttempt, is_used: bool) -> PreflightCheck:
-    found = f"{attempt.candidate.address}: {attempt.result}"
+    found = mask_credentials(f"{attempt.candidate.address}: {attempt.result}")
     # An address that does not answer is no problem if a later one does.
     return PreflightCheck(attempt.candidate.source, OK if is_used else UNKNOWN, found)
 

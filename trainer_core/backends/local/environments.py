@@ -112,10 +112,8 @@ def _install(
     create_virtualenv(folder, with_pip=not uv and find_spec("pip") is None)
     python = folder / "bin" / "python"
     command = [uv, "pip", "install", "--python", str(python)] if uv else [str(python), "-m", "pip", "install"]
-    find_links = env.get("PIP_FIND_LINKS")
     finished = subprocess.run(
-        # pip reads PIP_FIND_LINKS itself; uv does not.
-        [*command, *(["--find-links", find_links] if uv and find_links else []), *packages],
+        [*command, *packages],
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
@@ -133,6 +131,8 @@ def _index_variables(index_urls: Sequence[str], env: Mapping[str, str]) -> dict[
     """
     uv_names = {"PIP_INDEX_URL": "UV_INDEX_URL", "PIP_EXTRA_INDEX_URL": "UV_EXTRA_INDEX_URL"}
     variables = {uv: env[pip] for pip, uv in uv_names.items() if pip in env and uv not in env}
+    if "PIP_FIND_LINKS" in env and "UV_FIND_LINKS" not in env:
+        variables["UV_FIND_LINKS"] = ",".join(env["PIP_FIND_LINKS"].split())
     first, *rest = index_urls or [""]
     if first:
         variables.update(PIP_INDEX_URL=first, UV_DEFAULT_INDEX=first)
