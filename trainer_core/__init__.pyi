@@ -52,6 +52,10 @@ from .jobs import (
     TrainJob as TrainJob,
     TrainJobRef as TrainJobRef,
 )
+from .node.checkpoints import (
+    checkpoint_path as checkpoint_path,
+    checkpoints as checkpoints,
+)
 from .node.paths import (
     dataset_path as dataset_path,
     model_path as model_path,

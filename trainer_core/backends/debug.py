@@ -49,7 +49,7 @@ from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
 from trainer_core.logs import find_last_progress
 from trainer_core.node import bootstrap, env
-from trainer_core.node.progress import flush
+from trainer_core.node.progress import flush, reset
 from trainer_core.node.termination import parse_record, report_error, report_result
 from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
@@ -349,6 +349,7 @@ def _call_function(job: _DebugJob, trainer: TrainerRequest) -> tuple[dict[str, A
 
 def _run_payload(payload: dict[str, Any], folder: Path) -> int:
     """Call the function, write its termination record, and return the exit code that its process would have."""
+    reset()
     try:
         value = bootstrap.call(payload, folder)
     except SystemExit as stop:
