@@ -70,6 +70,7 @@ from .node.trainer_status import (
 from .options import (
     ActiveDeadlineSeconds as ActiveDeadlineSeconds,
     Annotations as Annotations,
+    Checkpoints as Checkpoints,
     ContainerPatch as ContainerPatch,
     DeleteAfter as DeleteAfter,
     GangScheduling as GangScheduling,

@@ -293,7 +293,8 @@ class CheckpointStore:
         own = _find_newest(self.root, own=True)
         if own is not None or load == "fresh":
             return own
-        found = [each for folder in folders if (each := _find_newest(Path(folder)))]
+        trainings = [each for folder in folders for each in (Path(folder), *Path(folder).glob("g-*"))]
+        found = [each for training in trainings if (each := _find_newest(training))]
         if not found and load != "owner":
             raise CheckpointError(f"load={load}: no complete checkpoint in {', '.join(folders)}; correct it")
         return max(found, key=lambda each: (each.path / _MANIFEST).stat().st_mtime, default=None)
@@ -432,10 +433,10 @@ def _read_settings() -> dict[str, Any]:
 
 
 def _list_steps(folder: Path) -> list[Path]:
-    """Return the folders of checkpoints below a folder, or the folder itself if it is one, by step."""
+    """Return the folders of checkpoints in a folder by step, or the folder itself if it is one."""
     if (folder / _MANIFEST).is_file():
         return [folder]
-    return sorted((*folder.glob(f"{_STEP}*"), *folder.glob(f"*/{_STEP}*")), key=lambda path: path.name)
+    return sorted(folder.glob(f"{_STEP}*"))
 
 
 def _find_newest(folder: Path, own: bool = False) -> Checkpoint | None:
