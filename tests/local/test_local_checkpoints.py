@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -152,3 +153,27 @@ def test_checkpoints_outlive_their_job_and_another_one_starts_from_them(client, 
     assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "rank-0.json", "rank-1.json"]
     warm = submit(client, Owner(key="b"), steps=12, seconds=0, uri=place.as_uri(), load=folder.as_uri())
     assert client.wait(warm).result["from"] == 10
+
+
+def test_the_digits_that_were_killed_at_epoch_9_are_trained_from_epoch_9(client, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "dags"))
+    import digits
+
+    digits.write_dataset(tmp_path / "digits")
+    trainer = digits.digits_trainer(epochs=12, data=str(tmp_path / "digits"))
+
+    def train(attack=None):
+        options = [Checkpoints(every_steps=1, after="all")]
+        request = client.build_request(
+            runtime="torch-distributed", trainer=trainer, options=options, owner=Owner(key="digits")
+        )
+        ref = client.submit(request)
+        if attack:
+            wait_for_step(client, ref, least=9)
+            attack(client, ref, None)
+        return client.wait(ref)
+
+    killed = train(kill_all)
+    assert killed.checkpoint >= 8, killed
+    outcome = train()
+    assert outcome.resumed_from == outcome.result["resumed_from"] >= killed.checkpoint
