@@ -251,7 +251,6 @@ def test_data_is_on_the_disk_before_the_manifest_and_the_manifest_before_the_nam
 
     assert order == [
         ("sync", "state.txt", None),
-        ("sync", part, False),
         ("sync", "manifest.json", None),
         ("sync", part, True),
         ("rename", "step-000000000003", None),

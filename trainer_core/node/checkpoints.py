@@ -333,12 +333,10 @@ class CheckpointStore:
 
     def _commit(self, part: Path, step: int, metrics: Mapping[str, Any] | None, begun: float) -> None:
         target = self.root / f"{_STEP}{step:012d}"
-        for folder, _, names in os.walk(part):
-            for path in (*(os.path.join(folder, name) for name in names), folder):
-                _sync(path)
         if self.rank == 0:
             size = self._complete(part, target, step, metrics)
         else:
+            _sync_files(part)
             (part / f".done-{self.rank}").touch()
             self._wait(partial(self._is_done, target, part, 0), f"rank 0 to complete step {step}")
         self._latest = _read(target, verify=False)
@@ -351,14 +349,13 @@ class CheckpointStore:
 
     def _complete(self, part: Path, target: Path, step: int, metrics: Mapping[str, Any] | None) -> int:
         """Wait for the other ranks, write the manifest, and give the folder its name."""
-        for rank in range(1, self.world_size):
-            done = part / f".done-{rank}"
-            self._wait(partial(self._is_done, done, part, rank), f"rank {rank} to save")
-            done.unlink()
-        written = {path.relative_to(part).as_posix(): path for path in sorted(part.rglob("*")) if path.is_file()}
-        if len(written) > _MAX_FILES:
-            raise CheckpointError(f"checkpoint of step {step} has {len(written)} files; write at most {_MAX_FILES}")
-        sums = _checksum_all(written)
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(1) as thread:
+            # The disk is busy with these while the processor computes the checksums.
+            synced = thread.submit(_sync_files, part)
+            sums = self._collect(part, step)
+            synced.result()
         # The file system is asked again: a later start of the same training has taken over if the nonce is another.
         if _read_json(self.root / "start.json").get("nonce") != self._nonce:
             raise CheckpointError(f"checkpoint of step {step} was not saved: a newer attempt of this job has started")
@@ -381,6 +378,17 @@ class CheckpointStore:
         part.rename(target)
         _sync(self.root)
         return sum(size for size, _ in sums.values())
+
+    def _collect(self, part: Path, step: int) -> dict[str, tuple[int, int]]:
+        """Return size and checksum of the files of all ranks once they are written."""
+        for rank in range(1, self.world_size):
+            done = part / f".done-{rank}"
+            self._wait(partial(self._is_done, done, part, rank), f"rank {rank} to save")
+            done.unlink()
+        written = {path.relative_to(part).as_posix(): path for path in sorted(part.rglob("*")) if path.is_file()}
+        if len(written) > _MAX_FILES:
+            raise CheckpointError(f"checkpoint of step {step} has {len(written)} files; write at most {_MAX_FILES}")
+        return _checksum_all(written)
 
     def _is_done(self, sign: Path, part: Path, rank: int) -> bool:
         if (part / f".failed-{rank}").exists():
@@ -519,6 +527,15 @@ def _checksum(path: Path) -> tuple[int, int]:
         while block := file.read(_BLOCK):
             size, crc = size + len(block), zlib.crc32(block, crc)
     return size, crc
+
+
+def _sync_files(part: Path) -> None:
+    """Write the files in a folder to the disk, and its subfolders; the folder itself follows with the manifest."""
+    for folder, _, names in os.walk(part):
+        for name in names:
+            _sync(os.path.join(folder, name))
+        if folder != str(part):
+            _sync(folder)
 
 
 def _sync(path: str | Path) -> None:
