@@ -258,6 +258,23 @@ def test_data_is_on_the_disk_before_the_manifest_and_the_manifest_before_the_nam
     ]
 
 
+def test_a_disk_that_cannot_write_the_data_fails_the_save(start_store, root, monkeypatch):
+    store = start_store()
+    save(store, 3)
+    synced = os.fsync
+
+    def fsync(handle):
+        if Path(f"/proc/self/fd/{handle}").readlink().name == "state.txt":
+            raise OSError(5, "Input/output error")
+        synced(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(CheckpointError, match="step 4 was not saved"):
+        save(store, 4)
+
+    assert (steps_of(root), leftovers(root)) == ([3], [])
+
+
 def test_what_to_load(start_store, root, tmp_path):
     save(start_store(), 3)
     other, warm = root.parent / "g-1", str(tmp_path / "warm")
