@@ -10,7 +10,7 @@ from typing import Any
 from trainer_core.client import TrainerClient
 from trainer_core.errors import TrainerError
 from trainer_core.jobs import Progress, TrainJobRef
-from trainer_core.logs import LogChunk
+from trainer_core.logs import LogChunk, build_progress
 from trainer_core.node.progress import parse_progress
 
 __all__ = ["POLL_SECONDS", "LogForwarder", "LogPosition", "create_log_forwarder", "forward_remaining_log"]
@@ -71,7 +71,7 @@ class LogPosition:
         report = parse_progress(line)
         if report is None:
             return f"[{step}] {line}"
-        self.progress = Progress(report.get("step"), report.get("total"), report.get("metrics", {}))
+        self.progress = build_progress(report)
         percent = self.progress.percentage
         last = self._percent
         if self._next_progress is None:

@@ -69,7 +69,7 @@ def train_digits(epochs: int = 20, learning_rate: float = 0.01, data: str = "") 
     from torch.nn.parallel import DistributedDataParallel
     from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-    from trainer_core import dataset_path, output_path, progress
+    from trainer_core import checkpoints, dataset_path, output_path, progress
 
     if epochs < 1:
         raise ValueError(f"epochs must be at least 1, got {epochs}")
@@ -89,15 +89,23 @@ def train_digits(epochs: int = 20, learning_rate: float = 0.01, data: str = "") 
         torch.nn.Flatten(),
         torch.nn.Linear(32 * 4 * 4, 10),
     )
+    optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
+    loss, accuracy = torch.zeros(()), 0.0
+    # The sampler's order depends on the epoch alone, and nothing else is random: this is the whole state.
+    store = checkpoints()
+    last = store.latest()
+    if last is not None:
+        state = torch.load(last.path / "state.pt", weights_only=True)
+        network.load_state_dict(state["network"])
+        optimizer.load_state_dict(state["optimizer"])
+        loss, accuracy = state["loss"], state["accuracy"]
     model = DistributedDataParallel(network)
-    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
     loss_function = torch.nn.CrossEntropyLoss()
     scans = TensorDataset(train_x, train_y)
     sampler = DistributedSampler(scans, seed=0)
     loader = DataLoader(scans, batch_size=32, sampler=sampler)
 
-    loss = torch.zeros(())
-    for epoch in range(epochs):
+    for epoch in range(last.step if last else 0, epochs):
         sampler.set_epoch(epoch)
         for x, y in loader:
             optimizer.zero_grad()
@@ -107,6 +115,11 @@ def train_digits(epochs: int = 20, learning_rate: float = 0.01, data: str = "") 
         with torch.no_grad():
             accuracy = (network(test_x).argmax(dim=1) == test_y).float().mean().item()
         progress(step=epoch + 1, total=epochs, metrics={"loss": loss.item(), "accuracy": accuracy})
+        if store.due(epoch + 1):
+            with store.save(epoch + 1, {"accuracy": accuracy}) as folder:
+                if store.rank == 0:
+                    state = {"network": network.state_dict(), "optimizer": optimizer.state_dict()}
+                    torch.save({**state, "loss": loss.detach(), "accuracy": accuracy}, folder / "state.pt")
 
     path = output_path() / "digits.pt"
     if dist.get_rank() == 0:
@@ -118,6 +131,7 @@ def train_digits(epochs: int = 20, learning_rate: float = 0.01, data: str = "") 
         "accuracy": accuracy,
         "loss": loss.item(),
         "epochs": epochs,
+        "resumed_from": last.step if last else 0,
         "world_size": world_size,
         "artifacts": {"model": path.as_uri()},
     }

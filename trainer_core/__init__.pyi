@@ -52,6 +52,10 @@ from .jobs import (
     TrainJob as TrainJob,
     TrainJobRef as TrainJobRef,
 )
+from .node.checkpoints import (
+    checkpoint_path as checkpoint_path,
+    checkpoints as checkpoints,
+)
 from .node.paths import (
     dataset_path as dataset_path,
     model_path as model_path,
@@ -66,6 +70,7 @@ from .node.trainer_status import (
 from .options import (
     ActiveDeadlineSeconds as ActiveDeadlineSeconds,
     Annotations as Annotations,
+    Checkpoints as Checkpoints,
     ContainerPatch as ContainerPatch,
     DeleteAfter as DeleteAfter,
     GangScheduling as GangScheduling,

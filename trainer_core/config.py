@@ -48,6 +48,13 @@ def _check_client_configuration(value: Any) -> Any:
     return value
 
 
+def _check_checkpoints_uri(value: Any) -> Any:
+    if value is not None and not validation.is_placeholder(value):
+        validation.check_checkpoints_uri("it", value)
+    return value
+
+
+_CheckpointsUri = Annotated[str, BeforeValidator(_check_checkpoints_uri)]
 _Namespace = Annotated[str, BeforeValidator(_check_namespace)]
 _Text = Annotated[str, Field(min_length=1)]
 _Seconds = Annotated[int, BeforeValidator(_reject_bool), Field(ge=1)]
@@ -98,6 +105,7 @@ class ClusterConfig(BackendConfig):
         default=None, exclude=True, repr=False
     )
     in_cluster: bool = False
+    checkpoints_uri: _CheckpointsUri | None = None
 
     @model_validator(mode="after")
     def _check_connection(self) -> ClusterConfig:
@@ -126,6 +134,8 @@ class KubernetesBackendConfig(FetchingClusterConfig):
         client_configuration: A ``kubernetes.client.Configuration`` to use instead of a kubeconfig.
         in_cluster: Use the service account of the pod that this runs in, even if there is a kubeconfig. Default False:
             use it only without a kubeconfig.
+        checkpoints_uri: Where the option `Checkpoints` keeps checkpoints if it has no ``uri``, such as
+            ``pvc://checkpoints``. None (the default): the option must have one.
         dataset_initializer_image: Image with which `initialize` fetches datasets. Runtimes name their own.
         model_initializer_image: Image with which `initialize` fetches models. Runtimes name their own.
 
@@ -157,6 +167,8 @@ class LocalProcessBackendConfig(BackendConfig):
             ``~/.trainjob``.
         keep_finished: Maximum number of ended TrainJobs to keep. Default 1,000. The oldest are removed.
         keep_finished_days: Maximum number of days to keep an ended TrainJob. Default 30.
+        checkpoints_uri: Where the option `Checkpoints` keeps checkpoints if it has no ``uri``, as ``file:///<folder>``.
+            None (the default) for the folder ``checkpoints`` in `home`.
 
     Raises:
         ValueError: A setting is unknown, or a value is invalid.
@@ -168,6 +180,7 @@ class LocalProcessBackendConfig(BackendConfig):
     home: Path | None = None
     keep_finished: Annotated[int, BeforeValidator(_reject_bool)] = Field(default=1000, ge=0)
     keep_finished_days: Annotated[float, BeforeValidator(_reject_bool)] = Field(default=30.0, ge=0, allow_inf_nan=False)
+    checkpoints_uri: _CheckpointsUri | None = None
 
     @field_validator("home", mode="before")
     @classmethod
@@ -222,6 +235,8 @@ class ContainerBackendConfig(BackendConfig):
         initializer_timeout: Maximum run time of the initializers, in seconds. Default 600.
         namespace: Separates the TrainJobs of users who share an engine, as Kubernetes namespaces do. Default
             ``default``.
+        checkpoints_uri: Where the option `Checkpoints` keeps checkpoints if it has no ``uri``: ``pvc://<volume>``, a
+            volume of the engine, or ``file:///<folder>``. Default ``pvc://trainjob-checkpoints``.
 
     Raises:
         ValueError: A setting is unknown, or a value is invalid.
@@ -238,6 +253,7 @@ class ContainerBackendConfig(BackendConfig):
     model_initializer_image: _Text = "ghcr.io/kubeflow/trainer/model-initializer:latest"
     initializer_timeout: _Seconds = 600
     namespace: _Namespace = "default"
+    checkpoints_uri: _CheckpointsUri = "pvc://trainjob-checkpoints"
 
     @field_validator("pull_policy")
     @classmethod
@@ -263,6 +279,8 @@ class RunaiBackendConfig(ClusterConfig):
         context: Context of the kubeconfig. None (the default) for its current context.
         client_configuration: A ``kubernetes.client.Configuration`` to use instead of a kubeconfig.
         in_cluster: Use the service account of the pod that this runs in, even if there is a kubeconfig. Default False.
+        checkpoints_uri: Where the option `Checkpoints` keeps checkpoints if it has no ``uri``, such as
+            ``pvc://checkpoints``. None (the default): the option must have one.
 
     Raises:
         ValueError: A setting is unknown, project and namespace are both missing, or a value is invalid.
@@ -298,6 +316,8 @@ class TrainingOperatorBackendConfig(FetchingClusterConfig):
         context: Context of the kubeconfig. None (the default) for its current context.
         client_configuration: A ``kubernetes.client.Configuration`` to use instead of a kubeconfig.
         in_cluster: Use the service account of the pod that this runs in, even if there is a kubeconfig. Default False.
+        checkpoints_uri: Where the option `Checkpoints` keeps checkpoints if it has no ``uri``, such as
+            ``pvc://checkpoints``. None (the default): the option must have one.
         dataset_initializer_image: Image with which pods fetch datasets.
         model_initializer_image: Image with which pods fetch models.
         runtimes: Folder of further runtimes: YAML files in the shape of a ClusterTrainingRuntime, because the operator

@@ -39,6 +39,7 @@ __all__ = [
     "TrainJobRef",
     "build_complete_outcome",
     "extract_artifacts",
+    "extract_checkpoint",
     "extract_metrics",
 ]
 
@@ -171,11 +172,15 @@ class Progress:
         step: Steps done, in a unit that the function chooses. None if not reported.
         total: Steps in total. None if unknown.
         metrics: Numbers reported with it, by name.
+        checkpoint: Step of the last checkpoint. None without one.
+        resumed_from: Step of the checkpoint from which the function was resumed. None if it began from the start.
     """
 
     step: float | None
     total: float | None
     metrics: Mapping[str, float]
+    checkpoint: float | None = None
+    resumed_from: float | None = None
 
     @property
     def percentage(self) -> int | None:
@@ -399,6 +404,8 @@ class Outcome(_Model):
         finished_at: When it ended, ISO 8601 in UTC.
         result_truncated: True if the result exceeded the limit (4,096 bytes as JSON) and was left out.
         result_note: Why `result` is None although the function returned a value.
+        checkpoint: Step of its last checkpoint. None without one.
+        resumed_from: Step of the checkpoint from which it was last resumed. None if it began from the start.
     """
 
     version: Literal[1] = 1
@@ -412,6 +419,8 @@ class Outcome(_Model):
     finished_at: str | None = None
     result_truncated: bool = False
     result_note: str | None = None
+    checkpoint: float | None = None
+    resumed_from: float | None = None
 
     @property
     def succeeded(self) -> bool:
@@ -492,7 +501,7 @@ def build_complete_outcome(
     *,
     started_at: str | None,
     finished_at: str | None,
-    last_progress: Mapping[str, float] | None = None,
+    last_progress: Progress | None = None,
     fetched: Mapping[str, str] | None = None,
 ) -> Outcome:
     """Build the outcome of a complete TrainJob.
@@ -502,7 +511,7 @@ def build_complete_outcome(
         termination: Termination record of rank 0. Empty for a TrainJob that only initializes.
         started_at: When its first step started.
         finished_at: When it ended.
-        last_progress: Metrics that `progress` reported last.
+        last_progress: What `progress` reported last.
         fetched: URIs of what the initializers fetched, by role.
     """
     uris = dict(fetched or {})
@@ -511,13 +520,25 @@ def build_complete_outcome(
         ref=ref.to_dict(),
         status="Complete",
         result=result,
-        metrics=extract_metrics(result, last_progress),
+        metrics=extract_metrics(result, last_progress.metrics if last_progress else None),
         artifacts={**uris, **extract_artifacts(result)},
         started_at=started_at,
         finished_at=finished_at,
         result_truncated=bool(termination.get("truncated")),
         result_note=termination.get("note"),
+        **extract_checkpoint(last_progress),
     )
+
+
+def extract_checkpoint(last_progress: Progress | None) -> dict[str, float | None]:
+    """Return the fields of an outcome about checkpoints.
+
+    Args:
+        last_progress: What `progress` reported last.
+    """
+    if last_progress is None:
+        return {}
+    return {"checkpoint": last_progress.checkpoint, "resumed_from": last_progress.resumed_from}
 
 
 def extract_metrics(result: Any, last_progress: Mapping[str, float] | None = None) -> dict[str, float]:

@@ -8,10 +8,18 @@ from dataclasses import dataclass, field
 from queue import Empty, Queue
 from typing import Any, NamedTuple
 
-from trainer_core.jobs import Progress
+from trainer_core.jobs import Diagnosis, Progress, extract_checkpoint
 from trainer_core.node.progress import parse_progress
 
-__all__ = ["MAX_LOG_LINES", "LogChunk", "find_last_progress", "merge_streams", "tail_steps"]
+__all__ = [
+    "MAX_LOG_LINES",
+    "LogChunk",
+    "build_progress",
+    "find_checkpoint",
+    "find_last_progress",
+    "merge_streams",
+    "tail_steps",
+]
 
 #: Default limit of the lines in a chunk: few enough to forward them without blocking the reader for long.
 MAX_LOG_LINES = 1000
@@ -68,7 +76,26 @@ def find_last_progress(lines: Iterable[str]) -> Progress | None:
     report = next((found for line in lines if (found := parse_progress(line)) is not None), None)
     if report is None:
         return None
-    return Progress(report.get("step"), report.get("total"), report.get("metrics") or {})
+    return build_progress(report)
+
+
+def find_checkpoint(diagnosis: Diagnosis) -> dict[str, float | None]:
+    """Return the fields of a failed TrainJob's outcome about checkpoints, from the log of the step that failed.
+
+    Args:
+        diagnosis: Why it failed.
+    """
+    return extract_checkpoint(find_last_progress(reversed(diagnosis.log_tail)))
+
+
+def build_progress(report: Mapping[str, Any]) -> Progress:
+    """Return the progress report of a parsed line.
+
+    Args:
+        report: What `parse_progress` returned.
+    """
+    numbers = {name: report.get(name) for name in ("step", "total", "checkpoint", "resumed_from")}
+    return Progress(metrics=report.get("metrics") or {}, **numbers)
 
 
 class _Line(NamedTuple):

@@ -33,6 +33,8 @@ from trainer_core.secrets import SecretRef
 __all__ = [
     "ACCESS_MODES",
     "CONTROLLERS",
+    "KEPT_CHECKPOINTS",
+    "Checkpoints",
     "Code",
     "Distributed",
     "InitializerRequest",
@@ -51,6 +53,9 @@ CONTROLLERS: tuple[str, ...] = get_args(Controller)
 #: Access modes of a volume claim that can be written to (``spec.accessModes``).
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
 ACCESS_MODES: tuple[str, ...] = get_args(AccessMode)
+#: What a complete TrainJob leaves of its checkpoints.
+KeptCheckpoints = Literal["last", "none", "all"]
+KEPT_CHECKPOINTS: tuple[str, ...] = get_args(KeptCheckpoints)
 JobName = Annotated[str, AfterValidator(naming.validate_name)]
 
 
@@ -281,6 +286,41 @@ class Workspace(_Part):
         return self
 
 
+class Checkpoints(_Part):
+    """Settings of a `Checkpoints` option.
+
+    Attributes:
+        uri: Where all checkpoints are kept. None for the place of the backend.
+        keep: Number of the newest ones to keep.
+        keep_best: Metric by which the best one is kept; with ``-`` the greatest value is the best.
+        every_steps: Steps between two checkpoints. None for by time only.
+        every_seconds: Seconds between two checkpoints; 0 for by steps only.
+        load: What to start from: ``fresh``, ``owner``, ``never`` or a URI.
+        grace: Seconds from SIGTERM to SIGKILL.
+        after: What a complete TrainJob leaves: ``last``, ``none`` or ``all``.
+        ttl: Seconds after the last checkpoint when they may be deleted; 0 for never.
+        nonce: Identifies a TrainJob without an owner, whose name may be used again. Set when it is created.
+    """
+
+    uri: str | None = None
+    keep: PositiveInt = 3
+    keep_best: str | None = None
+    every_steps: PositiveInt | None = None
+    every_seconds: float = Field(default=600, ge=0, allow_inf_nan=False)
+    load: str = "fresh"
+    grace: int = Field(default=30, ge=3)
+    after: KeptCheckpoints = "last"
+    ttl: int = Field(default=7 * 24 * 3600, ge=0)
+    nonce: str | None = Field(default=None, pattern=r"^[0-9a-f]{10}$")
+
+    @model_validator(mode="after")
+    def _check_places(self) -> Checkpoints:
+        if self.uri is not None:
+            validation.check_checkpoints_uri("uri", self.uri)
+        validation.check_load(self.load)
+        return self
+
+
 class TrainJobRequest(_Part):
     """The complete description of a TrainJob.
 
@@ -298,6 +338,7 @@ class TrainJobRequest(_Part):
         managed_by: Controller that reconciles it (``spec.managedBy``). None for Trainer's controller.
         delete_after_seconds: Seconds after its end when it may be deleted. None to keep it.
         workspace: Volume claim for what a TrainJob that only initializes fetches.
+        checkpoints: Settings of a `Checkpoints` option.
         distributed: Settings of a `DistributedConfig`.
         pytorch_job: Settings of a `PyTorchJobSpec`.
         runai: Settings of a `RunaiSpec` and a `RunaiMasterSpec`.
@@ -318,6 +359,7 @@ class TrainJobRequest(_Part):
     managed_by: Controller | None = None
     delete_after_seconds: PositiveInt | None = None
     workspace: Workspace | None = None
+    checkpoints: Checkpoints | None = None
     distributed: Distributed | None = None
     pytorch_job: PyTorchJob | None = None
     runai: RunaiFields | None = None
@@ -363,7 +405,7 @@ class TrainJobRequest(_Part):
         return json.dumps(self.to_dict(), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
     def fingerprint(self) -> str:
-        """Return a hash of the work: of all fields except name and owner."""
+        """Return a hash of the work: of all fields except name, owner and nonce."""
         return hashlib.sha256(_canonical(self._work())).hexdigest()
 
     def list_differences(self, other: TrainJobRequest) -> list[str]:
@@ -398,6 +440,26 @@ class TrainJobRequest(_Part):
         """
         return self.model_copy(update={"name": naming.validate_name(name)})
 
+    def with_checkpoints_nonce(self, nonce: str) -> TrainJobRequest:
+        """Return a copy in which the checkpoints of a request without an owner are identified by a nonce.
+
+        Args:
+            nonce: Ten hex digits.
+        """
+        if self.checkpoints is None or self.owner is not None:
+            return self
+        return self.model_copy(update={"checkpoints": self.checkpoints.model_copy(update={"nonce": nonce})})
+
+    def with_checkpoints_uri(self, uri: str | None) -> TrainJobRequest:
+        """Return a copy whose checkpoints are kept at a place, unless the request names one or keeps none.
+
+        Args:
+            uri: The place. None for no place.
+        """
+        if self.checkpoints is None or self.checkpoints.uri is not None or uri is None:
+            return self
+        return self.model_copy(update={"checkpoints": self.checkpoints.model_copy(update={"uri": uri})})
+
     def get_attempt_name(self, attempt: int = 0) -> str:
         """Return the name of an attempt: the given name, or one derived from the owner, with a number for retries.
 
@@ -424,7 +486,11 @@ class TrainJobRequest(_Part):
         return self.name
 
     def _work(self) -> dict[str, Any]:
-        return {key: value for key, value in self.to_dict().items() if key not in ("name", "owner")}
+        work = {key: value for key, value in self.to_dict().items() if key not in ("name", "owner")}
+        if "checkpoints" in work:
+            # Drawn for each creation: two submits of one request differ in it.
+            work["checkpoints"].pop("nonce", None)
+        return work
 
 
 def _canonical(data: Any) -> bytes:

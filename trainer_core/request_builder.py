@@ -248,6 +248,7 @@ def _read_job_spec(job_spec: dict[str, Any]) -> dict[str, Any]:
         "managed_by": spec.pop("managedBy", None),
         "delete_after_seconds": spec.pop("ttlSecondsAfterFinished", None),
         "workspace": spec.pop("workspace", None),
+        "checkpoints": spec.pop("checkpoints", None),
         "distributed": spec.pop("distributed", None),
         "pytorch_job": spec.pop("pytorchJob", None),
         "runai": spec.pop("runai", None),

@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 __all__ = [
     "RESERVED_TORCH_ENV",
     "check_annotations",
+    "check_checkpoints_uri",
     "check_count",
     "check_env",
     "check_fraction",
     "check_index_urls",
     "check_labels",
+    "check_load",
     "check_mapping",
     "check_object_name",
     "check_one_of",
@@ -51,6 +53,8 @@ _MAX_COUNT = 2**31 - 1
 _MAX_ANNOTATIONS_BYTES = 256 * 1024
 _INDEX_URL = re.compile(r"(https?|file)://\S+")
 _ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+_CHECKPOINTS_URI = re.compile(r"(pvc|s3)://[^/@\s\0?#]+(/[^\s\0?#]*)?|file:///[^\0?#]+")
+_LOADS = ("fresh", "owner", "never")
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
@@ -332,3 +336,24 @@ def _is_encodable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def check_checkpoints_uri(what: str, uri: object) -> None:
+    """Check the place of checkpoints.
+
+    Raises:
+        ValueError: It has another form, or a path with ``..``.
+    """
+    if not isinstance(uri, str) or not _CHECKPOINTS_URI.fullmatch(uri) or ".." in uri.split("/"):
+        shown = redact(uri)
+        raise ValueError(f"{what} must be pvc://<claim>/<path>, s3://<bucket>/<path> or file:///<folder>, got {shown}")
+
+
+def check_load(load: object) -> None:
+    """Check what a TrainJob starts from.
+
+    Raises:
+        ValueError: It is neither a known word nor the place of checkpoints.
+    """
+    if load not in _LOADS:
+        check_checkpoints_uri(f"Checkpoints load must be {', '.join(_LOADS)} or a URI: it", load)

@@ -205,7 +205,8 @@ def _serialize_progress(progress: Progress | None) -> dict[str, Any] | None:
     if progress is None:
         return None
     numbers = {"step": progress.step, "total": progress.total, "percentage": progress.percentage}
-    return _drop_empty({**numbers, "metrics": dict(progress.metrics)})
+    checkpoint = {"checkpoint": progress.checkpoint, "resumed_from": progress.resumed_from}
+    return _drop_empty({**numbers, "metrics": dict(progress.metrics), **checkpoint})
 
 
 def _format_time(moment: datetime | None) -> str | None:

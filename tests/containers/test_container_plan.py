@@ -200,3 +200,27 @@ def test_credentials_are_in_neither_arguments_nor_environment_nor_labels():
     assert "hf_secret" not in json.dumps([job, step])
     assert job["Cmd"] == ["python", "-m", "fetch"]
     assert create_request.SECRETS_PATH in job["Entrypoint"][2]
+
+
+def test_checkpoints_are_in_a_volume_of_the_engine_or_in_a_folder():
+    owner = {"key": "a", "slug": "train"}
+    default = node(checkpoints={}, owner=owner)
+    assert {"type": "volume", "source": "trainjob-checkpoints", "target": "/checkpoints"} in default["mounts"]
+    assert default["env"]["TRAINJOB_CHECKPOINT_PATH"].startswith("/checkpoints/train-")
+
+    step = node(checkpoints={"uri": "file:///data/runs", "load": "file:///data/runs/old"}, owner=owner)
+    mounts = build_body(step)["HostConfig"]["Mounts"]
+    assert {"Type": "bind", "Source": "/data/runs", "Target": "/checkpoints", "ReadOnly": False} in mounts
+    assert json.loads(step["env"]["TRAINJOB_CHECKPOINTS"])["load_paths"] == ["/checkpoints/old"]
+
+
+@pytest.mark.parametrize(
+    ("load", "message"),
+    [
+        ("pvc://other/runs", "is not on the same volume as"),
+        ("file:///elsewhere", "is not below the folder /data/runs"),
+    ],
+)
+def test_checkpoints_to_load_are_where_the_job_keeps_its_own(load, message):
+    with pytest.raises(UnsupportedError, match=message):
+        node(checkpoints={"uri": "file:///data/runs", "load": load})

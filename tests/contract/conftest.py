@@ -24,7 +24,8 @@ from trainer_core.testing import BackendCase, parametrize_backends
 @cache
 def start_cluster():
     """Start the fake cluster of the session; its pods are local processes."""
-    return Cluster().__enter__()
+    # Time for a checkpoint, also on a slow machine.
+    return Cluster(grace=30.0).__enter__()
 
 
 def connect_to_cluster(folder, config=KubernetesBackendConfig):
@@ -32,7 +33,13 @@ def connect_to_cluster(folder, config=KubernetesBackendConfig):
     namespace = f"test-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}"
     if start_cluster().get("Namespace", namespace) is None:
         start_cluster().add({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-    return TrainerClient(config(namespace=namespace, client_configuration=start_cluster().configuration()))
+    return TrainerClient(
+        config(
+            namespace=namespace,
+            client_configuration=start_cluster().configuration(),
+            checkpoints_uri="pvc://checkpoints/of-tests",
+        )
+    )
 
 
 CASES = (

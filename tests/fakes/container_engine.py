@@ -46,8 +46,10 @@ def namespace(folder: Path) -> str:
 def config(folder: Path, **settings) -> ContainerBackendConfig:
     """Return a configuration with the namespace of one test."""
     sources = TrainingRuntimeSource(sources=[str(RUNTIMES)])
-    given = {"runtime_source": sources, "namespace": namespace(folder), "container_host": engine().address, **settings}
-    return ContainerBackendConfig(**given)
+    checkpoints = folder / "checkpoints"
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    given = {"runtime_source": sources, "namespace": namespace(folder), "container_host": engine().address}
+    return ContainerBackendConfig(**{**given, "checkpoints_uri": checkpoints.as_uri(), **settings})
 
 
 def client(folder: Path, **settings) -> TrainerClient:

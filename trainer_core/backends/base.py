@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -63,6 +64,7 @@ class Backend(ABC):
             ConflictError: The name belongs to another owner or request.
             BackendUnavailableError: The backend cannot be reached.
         """
+        request = self.resolve_request(request)
         self.render(request if request.name else request.with_name("check"))
         for _ in range(_MAX_ROUNDS):
             decision = adoption.decide(request, self.find_jobs(request))
@@ -76,6 +78,14 @@ class Backend(ABC):
             "try again later"
         )
 
+    def resolve_request(self, request: TrainJobRequest) -> TrainJobRequest:
+        """Return a request with the values that the configuration of the backend has for it. Idempotent.
+
+        Args:
+            request: The request.
+        """
+        return request
+
     def _apply_decision(
         self, request: TrainJobRequest, decision: Decision, before_create: Callable[[], None] | None
     ) -> TrainJobRef:
@@ -84,7 +94,8 @@ class Backend(ABC):
         for name in decision.cancel_first:
             self.cancel(self.get_ref(name))
         if decision.action is Action.CREATE:
-            return self.create(request.with_name(decision.name), decision.attempt)
+            named = request.with_name(decision.name).with_checkpoints_nonce(secrets.token_hex(5))
+            return self.create(named, decision.attempt)
         self._warn_if_different(request, decision)
         ref = self.get_ref(decision.name)
         self.create_missing_parts(ref, request)

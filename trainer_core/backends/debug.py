@@ -10,6 +10,7 @@ import contextlib
 import io
 import os
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -23,10 +24,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
+from trainer_core import checkpoint_place
 from trainer_core.backends import local_fetch
 from trainer_core.backends.base import Backend, NameTakenError
 from trainer_core.backends.runtime_packages import list_interpreter_packages
-from trainer_core.config import DebugBackendConfig
+from trainer_core.config import DebugBackendConfig, LocalProcessBackendConfig
 from trainer_core.errors import InvalidRequestError, JobNotFoundError, RuntimeNotFoundError, UnsupportedError
 from trainer_core.fetch import cache, progress, registry
 from trainer_core.fetch.settings import FetchSettings
@@ -44,12 +46,14 @@ from trainer_core.jobs import (
     TrainJob,
     TrainJobRef,
     build_complete_outcome,
+    extract_checkpoint,
 )
 from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
 from trainer_core.logs import find_last_progress
 from trainer_core.node import bootstrap, env
-from trainer_core.node.progress import flush
+from trainer_core.node.checkpoints import finish
+from trainer_core.node.progress import flush, reset
 from trainer_core.node.termination import parse_record, report_error, report_result
 from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
@@ -95,7 +99,7 @@ class DebugBackend(Backend):
     """
 
     name: ClassVar[str] = "debug"
-    accepts: ClassVar[frozenset[str]] = frozenset({"Name", "Labels", "Annotations"})
+    accepts: ClassVar[frozenset[str]] = frozenset({"Name", "Labels", "Annotations", "Checkpoints"})
 
     def __init__(self, config: DebugBackendConfig | None = None) -> None:
         del config
@@ -128,6 +132,7 @@ class DebugBackend(Backend):
         sources = request.initializer_sources()
         for role, source in sources:
             local_fetch.check_source_supported(role, source)
+        self._build_checkpoint_env(request)
         if trainer is None and not sources:
             raise InvalidRequestError("the request has nothing to run; set a trainer, an initializer or both")
         return {"steps": _list_steps(request), "entry": trainer.code.entry if trainer and trainer.code else None}
@@ -148,7 +153,7 @@ class DebugBackend(Backend):
             created = datetime.fromisoformat(_utc_timestamp())
             job = self._jobs[name] = _DebugJob(request, ref, attempt, created, folder)
             job.append_event("Created", f"TrainJob {name} is created")
-            job.outcome = _run_job(job, self._cache)
+            job.outcome = _run_job(job, self._cache, self._build_checkpoint_env(request))
             job.append_event(job.status, str(job.outcome.diagnosis or f"TrainJob {name} is complete"))
             return ref
 
@@ -234,6 +239,16 @@ class DebugBackend(Backend):
         self.get_runtime(runtime.name)
         return list_interpreter_packages()
 
+    def _build_checkpoint_env(self, request: TrainJobRequest) -> dict[str, str]:
+        uri = checkpoint_place.resolve_uri(request, LocalProcessBackendConfig().state_home.as_uri() + "/checkpoints")
+        if uri is None:
+            return {}
+
+        def to_path(uri: str, field: str) -> str:
+            return checkpoint_place.split_uri(uri, ("file",), field)[1]
+
+        return checkpoint_place.build_variables(request, uri, to_path)
+
     @cached_property
     def _cache(self) -> Path:
         return Path(tempfile.mkdtemp(prefix="trainjob-cache-"))
@@ -263,12 +278,13 @@ def _to_existing_job(job: _DebugJob) -> ExistingJob:
     return ExistingJob(job.ref.name, job.status, job.request.fingerprint(), key, generation, job.attempt)
 
 
-def _run_job(job: _DebugJob, cache_folder: Path) -> Outcome:
+def _run_job(job: _DebugJob, cache_folder: Path, checkpoint_env: Mapping[str, str]) -> Outcome:
     """Run all steps of a job and return its outcome.
 
     Args:
         job: The job; its logs are filled.
         cache_folder: Folder of fetched data.
+        checkpoint_env: Variables that tell the function where its checkpoints are.
     """
     started = _utc_timestamp()
     fetched: dict[str, str] = {}
@@ -282,7 +298,7 @@ def _run_job(job: _DebugJob, cache_folder: Path) -> Outcome:
             return _build_failed_outcome(job, started, f"{role}-initializer", {}, code)
     termination: Mapping[str, Any] = {}
     if job.request.trainer is not None and job.request.trainer.code is not None:
-        termination, code = _call_function(job, job.request.trainer)
+        termination, code = _call_function(job, job.request.trainer, checkpoint_env)
         if code:
             return _build_failed_outcome(job, started, _NODE, termination, code)
     last = job.read_progress()
@@ -291,7 +307,7 @@ def _run_job(job: _DebugJob, cache_folder: Path) -> Outcome:
         termination,
         started_at=started,
         finished_at=_utc_timestamp(),
-        last_progress=last.metrics if last else None,
+        last_progress=last,
         fetched=fetched,
     )
 
@@ -315,6 +331,7 @@ def _build_failed_outcome(
         diagnosis=diagnose(Facts(steps=[facts])),
         started_at=started,
         finished_at=_utc_timestamp(),
+        **extract_checkpoint(job.read_progress()),
     )
 
 
@@ -336,12 +353,14 @@ def _fetch(job: _DebugJob, role: str, source: InitializerSource, cache_folder: P
     return path.as_uri()
 
 
-def _call_function(job: _DebugJob, trainer: TrainerRequest) -> tuple[dict[str, Any], int]:
+def _call_function(
+    job: _DebugJob, trainer: TrainerRequest, checkpoint_env: Mapping[str, str]
+) -> tuple[dict[str, Any], int]:
     """Call the training function as the only process of a node; return its termination record and exit code."""
     log = io.StringIO()
     termination = job.folder / f"{_NODE}.json"
     payload = trainer.code.model_dump(mode="json") if trainer.code else {}
-    with _job_environment(job, trainer, termination), _copy_output(log):
+    with _job_environment(job, trainer, termination, checkpoint_env), _copy_output(log):
         code = _run_payload(payload, job.folder / "function")
     job.logs[_NODE] = log.getvalue().splitlines()
     return parse_record(termination.read_bytes()) or {}, code
@@ -349,6 +368,7 @@ def _call_function(job: _DebugJob, trainer: TrainerRequest) -> tuple[dict[str, A
 
 def _run_payload(payload: dict[str, Any], folder: Path) -> int:
     """Call the function, write its termination record, and return the exit code that its process would have."""
+    reset()
     try:
         value = bootstrap.call(payload, folder)
     except SystemExit as stop:
@@ -364,6 +384,7 @@ def _run_payload(payload: dict[str, Any], folder: Path) -> int:
     finally:
         flush()
     report_result(value)
+    finish()
     return 0
 
 
@@ -376,8 +397,10 @@ def _copy_output(log: io.StringIO) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _job_environment(job: _DebugJob, trainer: TrainerRequest, termination: Path) -> Iterator[None]:
-    """Set the environment variables of the job during the block."""
+def _job_environment(
+    job: _DebugJob, trainer: TrainerRequest, termination: Path, checkpoint_env: Mapping[str, str]
+) -> Iterator[None]:
+    """Set the environment variables of the job, and the process's handler of SIGTERM afterwards."""
     (job.folder / "output").mkdir(mode=0o700, exist_ok=True)
     launcher = {
         "RANK": "0",
@@ -392,14 +415,17 @@ def _job_environment(job: _DebugJob, trainer: TrainerRequest, termination: Path)
         env.TERMINATION_LOG: str(termination),
         env.RESULT_URI: trainer.result_uri or "",
         **{name: str(job.folder / path) for name, path in paths.items()},
+        **checkpoint_env,
     }
-    before = dict(os.environ)
+    before, handler = dict(os.environ), signal.getsignal(signal.SIGTERM)
     os.environ.update({**launcher, **trainer.literal_env, **job_variables})
     try:
         yield
     finally:
         os.environ.clear()
         os.environ.update(before)
+        if signal.getsignal(signal.SIGTERM) is not handler:
+            signal.signal(signal.SIGTERM, handler)
 
 
 class _Tee(io.TextIOBase):

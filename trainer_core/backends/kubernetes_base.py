@@ -55,6 +55,7 @@ class BaseKubernetesBackend(Backend):
 
     def __init__(self, config: ClusterConfig, adapter: WorkloadAdapter) -> None:
         self.adapter = adapter
+        self._checkpoints_uri = config.checkpoints_uri
         self._connection = Connection(config)
         self._api = ApiClient(self._connection)
         self._reader = JobReader(self._api, self.adapter)
@@ -73,12 +74,15 @@ class BaseKubernetesBackend(Backend):
         """Build the Secret that is created after the job and owned by it; None if the request has no literal secret."""
         return None
 
+    def resolve_request(self, request: TrainJobRequest) -> TrainJobRequest:
+        return request.with_checkpoints_uri(self._checkpoints_uri)
+
     def render(self, request: TrainJobRequest) -> dict[str, Any]:
-        manifests = self._render_manifests(request, attempt=0)
+        manifests = self._render_manifests(self.resolve_request(request), attempt=0)
         return manifests[0] if len(manifests) == 1 else {"apiVersion": "v1", "kind": "List", "items": manifests}
 
     def dry_run(self, request: TrainJobRequest) -> None:
-        for manifest in self._render_manifests(request, attempt=0):
+        for manifest in self._render_manifests(self.resolve_request(request), attempt=0):
             with suppress(AlreadyExistsError):  # An existing name does not make the manifest invalid.
                 self._api.create(resources.get_resource_of_object(manifest), manifest, dry_run=True)
 

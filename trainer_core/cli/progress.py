@@ -57,5 +57,8 @@ class _LinePrinter:
 
 
 def _format_metrics(observation: Observation) -> str:
-    metrics = observation.progress.metrics if observation.progress else {}
-    return " ".join(f"{name}={value:.4g}" for name, value in metrics.items())
+    progress = observation.progress
+    if progress is None:
+        return ""
+    resumed = [] if progress.resumed_from is None else [f"(resumed from step {progress.resumed_from:g})"]
+    return " ".join([*(f"{name}={value:.4g}" for name, value in progress.metrics.items()), *resumed])

@@ -19,6 +19,7 @@ from trainer_core.k8s.parsing import to_single_line
 from trainer_core.k8s.pod_state import ContainerState, ContainerTermination, PodState, group_pods_by_step
 from trainer_core.k8s.resources import PODS
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
+from trainer_core.logs import find_last_progress
 from trainer_core.node.termination import parse_record
 
 __all__ = ["collect_failure_facts", "detect_pending_failure", "needs_events"]
@@ -213,8 +214,15 @@ def _build_crash(
         blocking = failure_reasons.explain_container_error(termination.reason, message, container.image)
         if blocking is not None:
             return _Finding(replace(_build_facts(blocking), steps=facts.steps), blocking.grace, ended=True)
-    in_crash_loop = crashes >= _CRASH_LOOP and not is_running and _was_short(termination)
+    is_short = _was_short(termination) and not _saved_checkpoint(tails.get(step, ()))
+    in_crash_loop = crashes >= _CRASH_LOOP and not is_running and is_short
     return _Finding(facts, FATAL if in_crash_loop else None, ended=True)
+
+
+def _saved_checkpoint(tail: Sequence[str]) -> bool:
+    """Return whether a run saved a checkpoint after that from which it was resumed: the next one gets further."""
+    progress = find_last_progress(reversed(tail))
+    return progress is not None and (progress.checkpoint or 0) > (progress.resumed_from or 0)
 
 
 def _find_disruption(pod: PodState) -> dict[str, str]:

@@ -56,6 +56,7 @@ def render_manifests(
         InvalidRequestError: A label or annotation is reserved, or the request has no name.
     """
     manifest_common.check_reserved_metadata(request)
+    manifest_common.build_checkpoints_patch(request)
     _check_request(request)
     return [_render_claim(request, namespace, attempt), _render_job(request, config, namespace, attempt)]
 

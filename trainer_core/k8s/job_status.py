@@ -41,6 +41,7 @@ from trainer_core.k8s.pod_state import (
 )
 from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
+from trainer_core.logs import find_checkpoint
 from trainer_core.node.termination import parse_record
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
@@ -277,7 +278,7 @@ def _build_complete_outcome(
         _parse_termination_record(pods),
         started_at=_format_time(_get_start_time(pods)),
         finished_at=_format_time(job.finished_at),
-        last_progress=progress.metrics if progress else None,
+        last_progress=progress,
         fetched=dict(job.fetched_uris),
     )
 
@@ -291,10 +292,12 @@ def _build_failed_outcome(
 ) -> Outcome:
     # The pods of a cancelled job are deleted one by one; without their times the outcome stays the same.
     started = None if _was_cancelled(job) else _get_start_time(pods)
+    diagnosis = diagnose(_collect_facts(job, pods, events, tails))
     return Outcome(
         ref=ref.to_dict(),
         status="Failed",
-        diagnosis=diagnose(_collect_facts(job, pods, events, tails)),
+        diagnosis=diagnosis,
+        **find_checkpoint(diagnosis),
         started_at=_format_time(started),
         finished_at=_format_time(job.finished_at),
     )

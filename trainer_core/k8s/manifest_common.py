@@ -5,10 +5,10 @@ Pure functions without I/O.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from trainer_core import naming
+from trainer_core import checkpoint_place, naming
 from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.initializers import DATASET_PATH, MODEL_PATH
 from trainer_core.k8s import labels, resources, runtimes
@@ -20,6 +20,7 @@ from trainer_core.secrets import SecretRef
 __all__ = [
     "INITIALIZER_PATHS",
     "PVC_SCHEME",
+    "build_checkpoints_patch",
     "build_env",
     "build_initializer_env",
     "build_lifecycle_fields",
@@ -37,6 +38,8 @@ __all__ = [
 INITIALIZER_PATHS = {"dataset": DATASET_PATH, "model": MODEL_PATH}
 #: URI scheme of data in a PersistentVolumeClaim.
 PVC_SCHEME = "pvc://"
+_CHECKPOINT_SCHEMES = ("pvc",)
+_CHECKPOINTS_VOLUME = "trainjob-checkpoints"
 #: Kubernetes' limit for the total size of annotations, in bytes.
 _MAX_ANNOTATIONS_BYTES = 262_144
 #: Default of `spec.managedBy` of a TrainJob.
@@ -158,7 +161,47 @@ def build_trainer_env(request: TrainJobRequest) -> dict[str, str | SecretRef]:
     trainer, own = request.trainer, {node_env.NAME: request.require_name()}
     if trainer is not None and trainer.result_uri:
         own[node_env.RESULT_URI] = trainer.result_uri
+    own |= checkpoint_place.build_variables(request, _get_checkpoints_uri(request) or "", _to_mounted_path(request))
     return {**(trainer.env if trainer else {}), **own, **_reference_literal_secrets("trainer", request)}
+
+
+def build_checkpoints_patch(request: TrainJobRequest) -> dict[str, Any]:
+    """Build the pod spec patch that mounts the claim with the checkpoints; empty without the option `Checkpoints`.
+
+    The claim is mounted without a subPath, whose folder the kubelet would create for root.
+
+    Raises:
+        UnsupportedError: The place is not a claim, or the trainer has no checkpoints.
+        InvalidRequestError: The name of the claim is invalid.
+    """
+    uri = _get_checkpoints_uri(request)
+    if uri is None:
+        return {}
+    claim, _ = checkpoint_place.split_uri(uri, _CHECKPOINT_SCHEMES)
+    if not naming.is_object_name(claim):
+        raise InvalidRequestError(f"Checkpoints uri: {claim!r} is not the name of a PersistentVolumeClaim")
+    mount = {"name": _CHECKPOINTS_VOLUME, "mountPath": checkpoint_place.MOUNT_PATH}
+    return {
+        "volumes": [{"name": _CHECKPOINTS_VOLUME, "persistentVolumeClaim": {"claimName": claim}}],
+        "containers": [{"name": runtimes.NODE, "volumeMounts": [mount]}],
+    }
+
+
+def _get_checkpoints_uri(request: TrainJobRequest) -> str | None:
+    return checkpoint_place.resolve_uri(request, None)
+
+
+def _to_mounted_path(request: TrainJobRequest) -> Callable[[str, str], str]:
+    def to_path(uri: str, field: str) -> str:
+        claim, path = checkpoint_place.split_uri(uri, _CHECKPOINT_SCHEMES, field)
+        own, _ = checkpoint_place.split_uri(_get_checkpoints_uri(request) or "", _CHECKPOINT_SCHEMES)
+        if claim != own:
+            raise UnsupportedError(
+                f"Checkpoints {field}: {uri} is in another claim than {own!r}, which the job mounts; copy it there"
+            )
+        return f"{checkpoint_place.MOUNT_PATH}/{path}"
+
+    return to_path
 
 
 def build_initializer_env(role: str, source: InitializerSource, request: TrainJobRequest) -> list[dict[str, Any]]:

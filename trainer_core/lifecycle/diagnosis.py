@@ -30,6 +30,8 @@ _CRASHES = {
     "SIGSEGV": "a memory fault in native code",
 }
 _EXIT_CODES = {126: "the command cannot be executed", 127: "the command was not found"}
+#: What a training function raises that saved a checkpoint after SIGTERM: see `node.checkpoints.Stopped`.
+_STOPPED = "trainjob.Stopped"
 _NO_REASON = "it failed without a reported reason; see its log"
 
 
@@ -178,6 +180,8 @@ def _classify_step(step: StepFacts) -> tuple[Category, str]:
         return Category.PREEMPTED, step.preempted
     if step.out_of_memory or step.error_type in ("MemoryError", "OutOfMemoryError"):
         return Category.OUT_OF_MEMORY, "it ran out of memory; request more, or use smaller batches"
+    if step.error_type == _STOPPED:
+        return Category.PREEMPTED, step.error_message or "it was told to stop"
     error = _get_first_line(f"{step.error_type}: {step.error_message}") if step.error_type else ""
     if step.name.endswith("-initializer"):
         return Category.INITIALIZER, error or step.message or _get_last_line(step) or _explain_exit_code(step)

@@ -19,6 +19,7 @@ from trainer_core.errors import (
     WaitTimeoutError,
 )
 from trainer_core.jobs import FAILED, Category, Diagnosis, Observation, Outcome, PendingFailure, TrainJobRef
+from trainer_core.logs import find_checkpoint
 
 __all__ = [
     "MAX_CONSECUTIVE_ERRORS",
@@ -232,4 +233,4 @@ def _build_deleted_outcome(ref: TrainJobRef) -> Outcome:
 
 
 def _build_failed_outcome(ref: TrainJobRef, diagnosis: Diagnosis) -> Outcome:
-    return Outcome(ref=ref.to_dict(), status=FAILED, diagnosis=diagnosis)
+    return Outcome(ref=ref.to_dict(), status=FAILED, diagnosis=diagnosis, **find_checkpoint(diagnosis))

@@ -65,6 +65,10 @@ def main() -> int:
         _report_failure(error)
         return 1
     termination.report_result(value)
+    if env.setting(env.CHECKPOINT_PATH):
+        from . import checkpoints
+
+        checkpoints.finish()
     return 0
 
 
@@ -113,13 +117,13 @@ def _prepare() -> None:
             faulthandler.enable()
     if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         # The kernel delivers SIGTERM to PID 1 only if there is a handler.
-        signal.signal(signal.SIGTERM, _stop)
+        signal.signal(signal.SIGTERM, exit_at_once)
     if (_HERE.parent / _SHIPPED).is_file():
         # Last: an installed trainer_core takes precedence.
         sys.path.append(str(_HERE.parent.parent))
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
+def exit_at_once(number: int, frame: FrameType | None) -> None:
     """Exit at once with the exit code of the signal, as any other process does."""
     del frame
     os._exit(128 + number)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 __all__ = [
+    "CHECKPOINTS",
+    "CHECKPOINT_PATH",
     "DATASET_PATH",
     "DEFAULTS",
     "MODEL_PATH",
@@ -20,6 +22,7 @@ __all__ = [
     "rank",
     "restart",
     "setting",
+    "world_size",
 ]
 
 #: Path of the payload, the packaged function as JSON.
@@ -31,6 +34,9 @@ RESULT_URI = "TRAINJOB_RESULT_URI"
 DATASET_PATH = "TRAINJOB_DATASET_PATH"
 MODEL_PATH = "TRAINJOB_MODEL_PATH"
 OUTPUT_PATH = "TRAINJOB_OUTPUT_PATH"
+#: Folder of the checkpoints of this training, and the settings of the option `Checkpoints` as JSON.
+CHECKPOINT_PATH = "TRAINJOB_CHECKPOINT_PATH"
+CHECKPOINTS = "TRAINJOB_CHECKPOINTS"
 NAME = "TRAINJOB_NAME"
 #: Number of nodes, for launchers that do not pass it to their processes.
 NODES = "TRAINJOB_NODES"
@@ -47,6 +53,9 @@ DEFAULTS = {
 #: Rank variables of torchrun, Open MPI, and Trainer's controller for JAX, XGBoost and torch; last the index of the pod.
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "JAX_PROCESS_ID", "DMLC_TASK_ID", "PET_NODE_RANK", "JOB_COMPLETION_INDEX")
 
+#: Numbers of processes, by the launchers of `_RANKS`.
+_WORLD_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "JAX_NUM_PROCESSES", "DMLC_NUM_WORKER", NODES)
+
 #: Exit code of an initializer after a failure that a retry may fix: EX_TEMPFAIL of sysexits.h.
 TRY_AGAIN = 75
 
@@ -61,7 +70,16 @@ def setting(name: str) -> str:
 
 def rank() -> int:
     """Return the global rank of this process; 0 if no launcher sets one."""
-    return next((int(text) for name in _RANKS if (text := os.environ.get(name, "")).isdecimal()), 0)
+    return _first_number(_RANKS, 0)
+
+
+def world_size() -> int:
+    """Return the number of processes of the job; 1 if no launcher sets it."""
+    return _first_number(_WORLD_SIZES, 1)
+
+
+def _first_number(names: tuple[str, ...], default: int) -> int:
+    return next((int(text) for name in names if (text := os.environ.get(name, "")).isdecimal()), default)
 
 
 def restart() -> int:

@@ -17,9 +17,10 @@ from typing import Any
 
 from . import env
 
-__all__ = ["INTERVAL", "PREFIX", "Reporter", "flush", "parse_progress", "progress"]
+__all__ = ["INTERVAL", "PREFIX", "Reporter", "flush", "note", "parse_progress", "progress", "reset", "to_number"]
 
 PREFIX = "[trainjob:progress] "
+_NUMBERS = ("step", "total", "checkpoint", "resumed_from")
 #: Seconds between two lines: frequent enough for a progress bar, and cheap.
 INTERVAL = 0.5
 
@@ -53,6 +54,16 @@ def flush() -> None:
         _reporter.flush()
 
 
+def note(**values: int) -> None:
+    """Add numbers to every further line: the step of the last checkpoint, and the step that was resumed from."""
+    _reporter.notes.update(values)
+
+
+def reset() -> None:
+    """Forget what earlier lines showed, as another training begins in this process."""
+    _reporter.shown, _reporter.notes, _reporter.shown_notes = {}, {}, {}
+
+
 def parse_progress(line: str) -> dict[str, Any] | None:
     """Parse a log line; return None if it is not a progress line.
 
@@ -60,7 +71,8 @@ def parse_progress(line: str) -> dict[str, Any] | None:
         line: A log line, with or without a prefix of a launcher.
 
     Returns:
-        ``step``, ``total`` and ``metrics`` (floats by name), as far as they are known.
+        ``step``, ``total``, ``metrics`` (floats by name), ``checkpoint`` and ``resumed_from`` (steps), as far as they
+        are known.
     """
     _, found, text = line.partition(PREFIX)
     if not found:
@@ -72,7 +84,7 @@ def parse_progress(line: str) -> dict[str, Any] | None:
 
 
 def _known(data: dict[str, Any]) -> dict[str, Any]:
-    numbers = {key: data[key] for key in ("step", "total") if _is_number(data.get(key))}
+    numbers = {key: data[key] for key in _NUMBERS if _is_number(data.get(key))}
     metrics = data.get("metrics")
     if not isinstance(metrics, dict):
         return numbers
@@ -92,6 +104,10 @@ class Reporter:
         self._interval = interval
         self._due = -math.inf
         self._pending: dict[str, Any] = {}
+        #: Values that lines have shown, numbers of `note`, and those of the last line.
+        self.shown: dict[str, Any] = {}
+        self.notes: dict[str, int] = {}
+        self.shown_notes: dict[str, int] = {}
 
     def report(self, step: Any = None, total: Any = None, metrics: Any = None) -> None:
         """Print a line if the interval has passed, else keep the values for the next line."""
@@ -100,9 +116,9 @@ class Reporter:
         now = self._clock()
         is_early = now < self._due and not (step is not None and step == total)
         counts = {"step": step, "total": total}
-        self._pending.update({key: _number(value) for key, value in counts.items() if value is not None})
+        self._pending.update({key: to_number(value) for key, value in counts.items() if value is not None})
         # Only plain numbers are kept: a tensor would keep its graph in memory, and reading it waits for the device.
-        read = {str(k): _number(v) for k, v in (metrics or {}).items() if not is_early or type(v) in (int, float)}
+        read = {str(k): to_number(v) for k, v in (metrics or {}).items() if not is_early or type(v) in (int, float)}
         if read:
             self._pending["metrics"] = {**self._pending.get("metrics", {}), **read}
         if not is_early:
@@ -112,13 +128,16 @@ class Reporter:
     def flush(self) -> None:
         """Print the values that no line has shown yet."""
         pending, self._pending = self._pending, {}
-        if pending and sys.stdout is not None:
-            # One write, so that lines of other threads cannot interleave.
-            sys.stdout.write(PREFIX + json.dumps(pending, allow_nan=False) + "\n")
-            sys.stdout.flush()
+        if env.rank() != 0 or not (pending or self.notes != self.shown_notes) or sys.stdout is None:
+            return
+        self.shown = {**self.shown, **pending}
+        self.shown_notes = dict(self.notes)
+        # One write, so that lines of other threads cannot interleave.
+        sys.stdout.write(PREFIX + json.dumps({**(pending or self.shown), **self.notes}, allow_nan=False) + "\n")
+        sys.stdout.flush()
 
 
-def _number(value: Any) -> float | int | None:
+def to_number(value: Any) -> float | int | None:
     """Return a number of any library as a JSON number; None for anything else."""
     try:
         number = value.item() if hasattr(value, "item") else value

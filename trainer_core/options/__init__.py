@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer_core import naming, validation
 from trainer_core.options.base import BaseOption, section
+from trainer_core.options.checkpoints import Checkpoints
 from trainer_core.options.patches import (
     ContainerPatch,
     JobSetSpecPatch,
@@ -31,6 +32,7 @@ __all__ = [
     "ActiveDeadlineSeconds",
     "Annotations",
     "BaseOption",
+    "Checkpoints",
     "ContainerPatch",
     "DeleteAfter",
     "GangScheduling",

@@ -7,6 +7,7 @@ of the arguments.
 
 from __future__ import annotations
 
+import ast
 import base64
 import json
 import zlib
@@ -81,7 +82,21 @@ def render_argv(
 @cache
 def _kit() -> dict[str, str]:
     """Return the files that every node needs: text by path."""
-    return {path: text for path, text in serializer.shipped_files().items() if Path(path).name != _LOADER}
+    kit = serializer.shipped_files().items()
+    return {path: _strip_comments(text) for path, text in kit if Path(path).name != _LOADER}
+
+
+def _strip_comments(text: str) -> str:
+    """Return a program without docstrings and lines of comments; the numbers of the other lines stay the same."""
+    lines = text.splitlines()
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    for node in (each for each in ast.walk(ast.parse(text)) if isinstance(each, kinds) and ast.get_docstring(each)):
+        first, last = node.body[0].lineno - 1, node.body[0].end_lineno or 0
+        indent = lines[first][: len(lines[first]) - len(lines[first].lstrip())]
+        # A body may consist of its docstring alone, and a __future__ import may follow nothing but a string.
+        lines[first:last] = [f'{indent}""', *[""] * (last - first - 1)]
+    # No file of the kit has another string of several lines, in which a line could look like a comment.
+    return "\n".join("" if line.lstrip().startswith("#") else line for line in lines) + "\n"
 
 
 def _check_index_urls(urls: Sequence[str]) -> None:

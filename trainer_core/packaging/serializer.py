@@ -29,11 +29,14 @@ _MODES = ("source", "reference", "cloudpickle")
 _MARKER = "trainer_core/SHIPPED"
 _FACE = '''"""What a training function can import from trainer_core where the package is not installed."""
 
+from trainer_core.node.checkpoints import checkpoint_path, checkpoints
 from trainer_core.node.paths import dataset_path, model_path, output_path
 from trainer_core.node.progress import progress
 from trainer_core.node.trainer_status import update_trainjob_status
 
-__all__ = ["dataset_path", "model_path", "output_path", "progress", "update_trainjob_status"]
+__all__ = [
+    "checkpoint_path", "checkpoints", "dataset_path", "model_path", "output_path", "progress", "update_trainjob_status",
+]
 '''
 
 

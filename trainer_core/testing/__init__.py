@@ -19,6 +19,7 @@ and in test_contract.py::
 from __future__ import annotations
 
 from trainer_core.testing.case import BackendCase, Contract, applies_to, parametrize_backends
+from trainer_core.testing.checkpointing import Checkpointing
 from trainer_core.testing.exactly_once import ExactlyOnce
 from trainer_core.testing.failures import Failures
 from trainer_core.testing.identity import Identity
@@ -32,5 +33,7 @@ from trainer_core.testing.waiting import Waiting
 __all__ = ["BackendCase", "BackendContract", "Contract", "applies_to", "parametrize_backends"]
 
 
-class BackendContract(Identity, ExactlyOnce, Results, Logs, Failures, Lifecycle, Waiting, Initializers, Validation):
+class BackendContract(
+    Identity, ExactlyOnce, Results, Logs, Failures, Lifecycle, Waiting, Initializers, Checkpointing, Validation
+):
     """All tests of the contract."""

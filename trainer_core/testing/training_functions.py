@@ -15,6 +15,7 @@ __all__ = [
     "return_rank",
     "return_value",
     "run_forever",
+    "save_checkpoints",
     "write_text",
 ]
 
@@ -86,3 +87,25 @@ def run_forever() -> None:
 
     print("it runs")
     time.sleep(600)
+
+
+def save_checkpoints(steps: int, fail_at: int = 0) -> object:
+    """Save a checkpoint when it is due, and fail before one of the steps."""
+    import time
+
+    from trainer_core import checkpoints, progress
+
+    store = checkpoints()
+    last = store.latest()
+    begun = last.step if last else 0
+    saved = (last.path / f"rank-{store.rank}.txt").read_text() if last else "0"
+    for step in range(begun + 1, steps + 1):
+        if step == fail_at:
+            raise RuntimeError(f"failed at step {step}")
+        progress(step=step, total=steps)
+        if store.due(step):
+            with store.save(step, {"loss": 1 / step}) as folder:
+                (folder / f"rank-{store.rank}.txt").write_text(str(step))
+        if steps > 100:
+            time.sleep(0.01)
+    return {"from": begun, "saved": saved, "ranks": store.world_size}

@@ -18,6 +18,7 @@ from trainer_core.initializers import FileDatasetInitializer, HuggingFaceDataset
 from trainer_core.options import (
     ActiveDeadlineSeconds,
     Annotations,
+    Checkpoints,
     DeleteAfter,
     GangScheduling,
     Labels,
@@ -53,6 +54,7 @@ ALL_OPTIONS: list[Any] = [
     Annotations({"a": "b"}),
     Suspend(),
     ActiveDeadlineSeconds(5),
+    Checkpoints(),
     TrainerCommand(["python"]),
     TrainerArgs(["-V"]),
     RuntimePatch(training_runtime_spec=TrainingRuntimeSpecPatch()),

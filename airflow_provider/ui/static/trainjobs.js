@@ -375,11 +375,11 @@
   }
 
   function progress(job) {
-    const { step, total, percentage } = job.progress;
+    const { step, total, percentage, checkpoint, resumed_from } = job.progress;
     if (step === undefined) return null;
     const rest = remaining(job);
     const words = total ? `Step ${number(step)} of ${number(total)}` : `Step ${number(step)}`;
-    return [el("div", { class: "numbers" }, el("span", {}, words), el("span", { class: "quiet number" }, [percentage !== undefined && `${percentage} %`, rest && `about ${rest} left`].filter(Boolean).join(" · "))),
+    return [el("div", { class: "numbers" }, el("span", {}, words), el("span", { class: "quiet number" }, [percentage !== undefined && `${percentage} %`, rest && `about ${rest} left`, resumed_from !== undefined && resumed_from !== null && `resumed from step ${number(resumed_from)}`, checkpoint && `last checkpoint at step ${number(checkpoint)}`].filter(Boolean).join(" · "))),
       percentage !== undefined && el("progress", { max: 100, value: percentage, "aria-label": "Progress of the training" })];
   }
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar
 
 from trainer_core import naming
@@ -30,6 +31,7 @@ from trainer_core.backends.container.runner import stop_containers
 from trainer_core.backends.container.runtimes import RuntimeCatalog
 from trainer_core.backends.container.store import JobStore
 from trainer_core.backends.runtime_packages import list_runtime_packages
+from trainer_core.checkpoint_place import MOUNT_PATH
 from trainer_core.config import ContainerBackendConfig
 from trainer_core.errors import (
     BackendUnavailableError,
@@ -72,7 +74,7 @@ class ContainerBackend(Backend):
     accepts: ClassVar[frozenset[str]] = frozenset(
         {
             *("Name", "Labels", "Annotations", "ActiveDeadlineSeconds", "Suspend", "DeleteAfter"),
-            *("TrainerCommand", "TrainerArgs", "RuntimePatch"),
+            *("TrainerCommand", "TrainerArgs", "RuntimePatch", "Checkpoints"),
         }
     )
 
@@ -229,7 +231,8 @@ class ContainerBackend(Backend):
 
     def cancel(self, ref: TrainJobRef, diagnosis: Diagnosis | None = None) -> None:
         with suppress(JobNotFoundError):
-            stop_containers(self._engine, self._record_cancellation(ref, diagnosis).running_containers)
+            job = self._record_cancellation(ref, diagnosis)
+            stop_containers(self._engine, job.running_containers, job.plan.get("grace_seconds"))
 
     def _record_cancellation(self, ref: TrainJobRef, diagnosis: Diagnosis | None = None) -> ContainerJob:
         """Record the end of a job unless it has one, and return the job."""
@@ -304,9 +307,22 @@ class ContainerBackend(Backend):
                 'containers access (devices = ["nvidia.com/gpu=all"] in containers.conf) and set num_proc_per_node '
                 "instead"
             )
+        self._check_bind_mounts(plan)
         for role, source in request.initializer_sources():
             if source.storage_uri.startswith("file://"):
                 self._check_file_source(role, source.storage_uri)
+
+    def _check_bind_mounts(self, plan: Mapping[str, Any]) -> None:
+        """Check that the folder of the checkpoints, the only one that containers write to, exists where they run."""
+        folders = {m["source"] for s in plan["steps"] for m in s.get("mounts") or () if m["target"] == MOUNT_PATH}
+        for folder in (Path(each) for each in folders if each.startswith("/")):
+            if not self._engine.is_local:
+                raise UnsupportedError(
+                    f"Checkpoints uri: file:// is a folder of this machine, and the engine at {self._engine.address} "
+                    "runs on another one; use pvc://<volume>"
+                )
+            if not folder.is_dir():
+                raise InvalidRequestError(f"Checkpoints uri: folder {folder} does not exist; create it")
 
     def _check_file_source(self, role: str, uri: str) -> None:
         if not self._engine.is_local:

@@ -19,6 +19,7 @@ from trainer_core.backends.container.reconcile import Fail
 from trainer_core.backends.container.timestamps import format_time
 from trainer_core.jobs import Outcome, build_complete_outcome
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
+from trainer_core.logs import find_checkpoint
 from trainer_core.node import files
 from trainer_core.node.termination import parse_record
 
@@ -35,12 +36,14 @@ def build_failed_entry(job: ContainerJob, facts: Facts, now: datetime) -> dict[s
         facts: Facts about the failure.
         now: The current time of the engine's clock.
     """
+    diagnosis = diagnose(facts)
     outcome = Outcome(
         ref=job.ref.to_dict(),
         status="Failed",
-        diagnosis=diagnose(facts),
+        diagnosis=diagnosis,
         started_at=_format_optional(job_status.get_start_time(job)),
         finished_at=format_time(max(now, job_status.get_start_time(job) or now)),
+        **find_checkpoint(diagnosis),
     )
     return {"outcome": outcome.to_dict(), "progress": None}
 
@@ -64,7 +67,7 @@ def build_complete_entry(job: ContainerJob, engine: Engine) -> dict[str, Any]:
         termination,
         started_at=_format_optional(job_status.get_start_time(job)),
         finished_at=_format_optional(max(ended, default=None)),
-        last_progress=progress.metrics if progress else None,
+        last_progress=progress,
         fetched=dict(_list_fetched_uris(job)),
     )
     return {"outcome": outcome.to_dict(), "progress": asdict(progress) if progress else None}

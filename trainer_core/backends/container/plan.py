@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from trainer_core import resources
+from trainer_core import checkpoint_place, resources
 from trainer_core.backends.container import names, pod_template
 from trainer_core.config import ContainerBackendConfig
 from trainer_core.errors import InvalidRequestError, UnsupportedError
@@ -68,9 +68,10 @@ def render_plan(request: TrainJobRequest, runtime: Mapping[str, Any], config: Co
         InvalidRequestError: The request has no work to do, or sets a variable that the backend sets.
     """
     _check_request(request)
+    checkpoint_place.resolve_uri(request, config.checkpoints_uri)
     images = {"dataset": config.dataset_initializer_image, "model": config.model_initializer_image}
     steps = [_render_initializer(role, source, request, images[role]) for role, source in _list_fetched(request)]
-    steps += _render_nodes(request, request.trainer, runtime) if request.trainer else []
+    steps += _render_nodes(request, request.trainer, runtime, config) if request.trainer else []
     return {
         "version": 1,
         "name": request.require_name(),
@@ -82,6 +83,7 @@ def render_plan(request: TrainJobRequest, runtime: Mapping[str, Any], config: Co
         "active_deadline_seconds": request.active_deadline_seconds,
         "delete_after_seconds": request.delete_after_seconds,
         "suspend": request.suspend,
+        "grace_seconds": request.checkpoints.grace if request.checkpoints else None,
     }
 
 
@@ -174,7 +176,7 @@ def _render_initializer(role: str, source: InitializerSource, request: TrainJobR
 
 
 def _render_nodes(
-    request: TrainJobRequest, trainer: TrainerRequest, runtime: Mapping[str, Any]
+    request: TrainJobRequest, trainer: TrainerRequest, runtime: Mapping[str, Any], config: ContainerBackendConfig
 ) -> list[dict[str, Any]]:
     policy = runtimes.get_ml_policy(runtime)
     if policy in _UNSUPPORTED_POLICIES:
@@ -188,8 +190,9 @@ def _render_nodes(
     settings.update(pod_template.get_limits(requested, container))
     num_nodes = trainer.num_nodes or runtimes.get_num_nodes(runtime)
     num_processes = _get_num_processes(trainer, policy, settings, runtime)
-    variables = {**settings.pop("env"), **trainer.literal_env, **_job_variables(request, trainer)}
-    mounts = _deduplicate_mounts([*settings.pop("mounts"), *_render_data_mounts(request)])
+    checkpoint_env, checkpoint_mounts = _render_checkpoints(request, config)
+    variables = {**settings.pop("env"), **trainer.literal_env, **_job_variables(request, trainer), **checkpoint_env}
+    mounts = _deduplicate_mounts([*settings.pop("mounts"), *_render_data_mounts(request), *checkpoint_mounts])
     step = {
         "kind": NODE,
         "image": trainer.image or container.get("image"),
@@ -275,6 +278,31 @@ def _build_argv(trainer: TrainerRequest, launch: str) -> list[str]:
     return argv_payload.render_argv(
         trainer.code, trainer.packages, trainer.pip_index_urls, launcher, processes=trainer.num_proc_per_node
     )
+
+
+def _render_checkpoints(
+    request: TrainJobRequest, config: ContainerBackendConfig
+) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """Return the variables and the mount of the checkpoints: a volume of the engine, or a folder of this machine."""
+    uri = checkpoint_place.resolve_uri(request, config.checkpoints_uri)
+    if uri is None:
+        return {}, []
+    place = checkpoint_place.MOUNT_PATH
+    volume, folder = checkpoint_place.split_uri(uri, (_VOLUME, _FILE))
+
+    def to_path(uri: str, field: str) -> str:
+        other, path = checkpoint_place.split_uri(uri, (_VOLUME, _FILE), field)
+        if other != volume:
+            raise UnsupportedError(f"Checkpoints {field}: {uri} is not on the same volume as {folder or volume!r}")
+        if volume:
+            return f"{place}/{path}"
+        if f"{path}/".startswith(f"{folder}/"):
+            return f"{place}{path.removeprefix(folder)}"
+        raise UnsupportedError(f"Checkpoints {field}: {path} is not below the folder {folder}, the place of this job")
+
+    kind, source = ("volume", volume) if volume else ("bind", folder)
+    variables = checkpoint_place.build_variables(request, uri, to_path)
+    return variables, [{"type": kind, "source": source, "target": place}]
 
 
 def _render_data_mounts(request: TrainJobRequest) -> Iterator[dict[str, Any]]:

@@ -34,7 +34,7 @@ from trainer_core.backends.container.reconcile import (
 )
 from trainer_core.backends.container.store import JobStore
 from trainer_core.errors import InvalidRequestError, JobNotFoundError
-from trainer_core.jobs import TrainJobRef
+from trainer_core.jobs import Category, Outcome, TrainJobRef
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts
 
 __all__ = ["ContainerJobRunner", "stop_containers"]
@@ -83,7 +83,9 @@ class ContainerJobRunner:
         job = self._store.get(self._ref)
         action = next_action(job, self._engine.now())
         if isinstance(action, Stop):
-            stop_containers(self._engine, action.containers)
+            # After the failure of a node the other ones cannot save a checkpoint.
+            failed = job.outcome is not None and not _is_cancelled(job.outcome)
+            stop_containers(self._engine, action.containers, None if failed else job.plan.get("grace_seconds"))
         elif isinstance(action, Done):
             self._erase_credentials(job)
         elif isinstance(action, Copy):
@@ -304,16 +306,27 @@ class ContainerJobRunner:
         return names.job_labels(job.namespace, job.name, job.uid)
 
 
-def stop_containers(engine: Engine, containers: Sequence[Container]) -> None:
-    """Stop containers in parallel, with a grace period for each."""
+def stop_containers(engine: Engine, containers: Sequence[Container], grace_seconds: int | None = None) -> None:
+    """Stop containers in parallel.
+
+    Args:
+        engine: The engine.
+        containers: The containers.
+        grace_seconds: Time for a container to exit after SIGTERM. None for the default.
+    """
+    grace = grace_seconds or _TERMINATION_GRACE_SECONDS
     if containers:
         with ThreadPoolExecutor(min(len(containers), _MAX_PARALLEL_STOPS)) as threads:
-            list(threads.map(lambda each: _stop_container(engine, each), containers))
+            list(threads.map(lambda each: _stop_container(engine, each, grace), containers))
 
 
-def _stop_container(engine: Engine, container: Container) -> None:
+def _stop_container(engine: Engine, container: Container, grace: int) -> None:
     with suppress(EngineRequestError):  # It has exited meanwhile.
-        engine.stop_container(container.id, _TERMINATION_GRACE_SECONDS)
+        engine.stop_container(container.id, grace)
+
+
+def _is_cancelled(ended: Outcome) -> bool:
+    return ended.diagnosis is not None and ended.diagnosis.category is Category.DELETED
 
 
 def _has_nodes(steps: Sequence[Mapping[str, Any]]) -> bool:

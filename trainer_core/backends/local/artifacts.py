@@ -58,7 +58,7 @@ def _read_blocks_backwards(log: Path) -> Iterator[bytes]:
     """Yield blocks of complete lines, starting at the end of a log."""
     try:
         file = log.open("rb")
-    except FileNotFoundError:
+    except OSError:
         return
     with file:
         position = file.seek(0, os.SEEK_END)

@@ -56,7 +56,7 @@ _POLL_SECONDS = 0.05
 _JOB_VARIABLES = frozenset(
     {
         *(env.PAYLOAD, env.TERMINATION_LOG, env.RESULT_URI, env.NAME, env.UID),
-        *(env.DATASET_PATH, env.MODEL_PATH, env.OUTPUT_PATH),
+        *(env.DATASET_PATH, env.MODEL_PATH, env.OUTPUT_PATH, env.CHECKPOINT_PATH, env.CHECKPOINTS),
         *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"),
         *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
     }
@@ -76,7 +76,9 @@ class LocalProcessBackend(Backend):
     """
 
     name: ClassVar[str] = "local"
-    accepts: ClassVar[frozenset[str]] = frozenset({"Name", "Labels", "Annotations", "ActiveDeadlineSeconds", "Suspend"})
+    accepts: ClassVar[frozenset[str]] = frozenset(
+        {"Name", "Labels", "Annotations", "ActiveDeadlineSeconds", "Suspend", "Checkpoints"}
+    )
 
     def __init__(self, config: LocalProcessBackendConfig | None = None) -> None:
         self._config = config or LocalProcessBackendConfig()
@@ -84,7 +86,8 @@ class LocalProcessBackend(Backend):
 
     def render(self, request: TrainJobRequest) -> dict[str, Any]:
         name = request.runtime.name if request.runtime else self.default_runtime
-        plan = render_plan(request, runtimes.get_runtime(self._state.runtimes, name), self._state)
+        runtime = runtimes.get_runtime(self._state.runtimes, name)
+        plan = render_plan(request, runtime, self._state, self._config.checkpoints_uri)
         keep = {"jobs": self._config.keep_finished, "days": self._config.keep_finished_days}
         return {**plan, "keep_finished": keep, "keep_environments": not self._config.cleanup_venv}
 
@@ -220,7 +223,8 @@ class LocalProcessBackend(Backend):
     def cancel(self, ref: TrainJobRef, diagnosis: Diagnosis | None = None) -> None:
         try:
             self._set_desired(ref, cancel=True, because=diagnosis.model_dump(mode="json") if diagnosis else None)
-            deadline = time.monotonic() + _CANCEL_SECONDS
+            grace = job_status.read_grace_seconds(self._get_folder(ref))
+            deadline = time.monotonic() + _CANCEL_SECONDS + grace
             while self.observe(ref).outcome is None and time.monotonic() < deadline:
                 time.sleep(_POLL_SECONDS)
             if not job_status.read_record(self._get_folder(ref)).is_finished:

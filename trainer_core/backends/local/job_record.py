@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from trainer_core.backends.local.host import HostIdentity
-from trainer_core.jobs import COMPLETE, CREATED, FAILED, Diagnosis, Outcome, TrainJobRef
+from trainer_core.jobs import COMPLETE, CREATED, FAILED, Diagnosis, Outcome, Progress, TrainJobRef, extract_checkpoint
 from trainer_core.lifecycle import diagnosis
 from trainer_core.lifecycle.diagnosis import Facts
 
@@ -121,7 +121,7 @@ def utc_timestamp() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
 
 
-def failed_outcome(record: JobRecord, ref: TrainJobRef, facts: Facts) -> Outcome:
+def failed_outcome(record: JobRecord, ref: TrainJobRef, facts: Facts, progress: Progress | None = None) -> Outcome:
     """Return the outcome of a failed job."""
     return Outcome(
         ref=ref.to_dict(),
@@ -129,6 +129,7 @@ def failed_outcome(record: JobRecord, ref: TrainJobRef, facts: Facts) -> Outcome
         diagnosis=diagnosis.diagnose(facts),
         started_at=record.started,
         finished_at=record.finished,
+        **extract_checkpoint(progress),
     )
 
 
@@ -140,7 +141,13 @@ def parse_cancellation(desired: Mapping[str, Any]) -> Facts | None:
     return Facts(cancelled=True, cancel_diagnosis=Diagnosis(**because) if because else None)
 
 
-def lost_outcome(record: JobRecord, ref: TrainJobRef, desired: Mapping[str, Any], supervisor_log: str) -> Outcome:
+def lost_outcome(
+    record: JobRecord,
+    ref: TrainJobRef,
+    desired: Mapping[str, Any],
+    supervisor_log: str,
+    progress: Progress | None = None,
+) -> Outcome:
     """Return the outcome of a job whose supervisor exited without recording one.
 
     A job that was cancelled before has the outcome of a cancelled job, so that no retry starts it again.
@@ -149,4 +156,4 @@ def lost_outcome(record: JobRecord, ref: TrainJobRef, desired: Mapping[str, Any]
     if record.status == DAMAGED:
         what = "status.json is damaged and the supervisor is not running"
     lost = Facts(infrastructure_error=f"{what}; see {supervisor_log}")
-    return failed_outcome(record, ref, parse_cancellation(desired) or lost)
+    return failed_outcome(record, ref, parse_cancellation(desired) or lost, progress)

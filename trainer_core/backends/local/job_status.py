@@ -28,6 +28,7 @@ __all__ = [
     "job_elsewhere",
     "job_not_found",
     "observe_job",
+    "read_grace_seconds",
     "read_record",
     "read_request",
     "read_train_job",
@@ -133,7 +134,8 @@ def observe_job(folder: JobFolder, ref: TrainJobRef) -> Observation:
         if not record.is_finished and not has_reliable_lock(record):
             raise job_elsewhere(record, folder)
         if not record.is_finished:
-            outcome = lost_outcome(record, ref, folder.read_desired(), str(folder.supervisor_log))
+            last = read_last_progress(folder.log_path("node-0"))
+            outcome = lost_outcome(record, ref, folder.read_desired(), str(folder.supervisor_log), last)
             return Observation(FAILED, outcome=outcome)
     recorded = Outcome.from_dict(record.outcome) if record.outcome else None
     progress = read_last_progress(folder.log_path(_progress_step(record))) if record.status != FAILED else None
@@ -158,6 +160,14 @@ def read_request(folder: JobFolder) -> TrainJobRequest:
         raise InvalidRequestError(
             f"{folder.request} cannot be read ({error}); delete the job: `trainjob delete {folder.name}`"
         ) from error
+
+
+def read_grace_seconds(folder: JobFolder) -> float:
+    """Return how long the steps of a job may take to end after SIGTERM, beyond the usual time."""
+    try:
+        return float(read_json(folder.plan).get("grace_seconds") or 0)
+    except (OSError, ValueError):
+        return 0.0
 
 
 def read_train_job(folder: JobFolder, ref: TrainJobRef) -> TrainJob:

@@ -14,6 +14,7 @@
       staging/  trash/        jobs that are being created or removed
       cache/{dataset,model}/  fetched data, shared by jobs
       environments/           virtual environments, shared by jobs
+      checkpoints/<owner>/g-<generation>/   checkpoints, shared by the attempts of an owner
       ports/  runtimes/
 
 Folders have mode 0700, files 0600.
@@ -58,6 +59,7 @@ class StateFolder:
         self.cache = path / "cache"
         self.environments = path / "environments"
         self.ports = path / "ports"
+        self.checkpoints = path / "checkpoints"
         self.runtimes = path / "runtimes"
         self._id = path / "id"
 

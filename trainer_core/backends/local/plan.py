@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainer_core import resources
+from trainer_core import checkpoint_place, resources
 from trainer_core.backends import local_fetch
 from trainer_core.backends.local.job_store import JobFolder, StateFolder
 from trainer_core.backends.local.runtimes import LocalRuntime
@@ -27,13 +27,16 @@ BOOTSTRAP = "trainer_core/node/bootstrap.py"
 _PYTHON = "python"
 
 
-def render_plan(request: TrainJobRequest, runtime: LocalRuntime, state: StateFolder) -> dict[str, Any]:
+def render_plan(
+    request: TrainJobRequest, runtime: LocalRuntime, state: StateFolder, checkpoints_uri: str | None = None
+) -> dict[str, Any]:
     """Return the plan.
 
     Args:
         request: A request with a name.
         runtime: The runtime of the request.
         state: The state folder. The plan contains absolute paths inside it.
+        checkpoints_uri: Place of checkpoints of a request that names none. None for the state folder.
 
     Raises:
         UnsupportedError: Local processes do not support something in the request.
@@ -41,8 +44,9 @@ def render_plan(request: TrainJobRequest, runtime: LocalRuntime, state: StateFol
     """
     _check_request(request)
     folder = state.job_folder(request.require_name())
+    checkpoint_env = _render_checkpoint_env(request, state, checkpoints_uri)
     steps = [_render_initializer(role, source, folder, state) for role, source in request.initializer_sources()]
-    steps += _render_nodes(request.trainer, runtime, folder) if request.trainer else []
+    steps += _render_nodes(request.trainer, runtime, folder, checkpoint_env) if request.trainer else []
     return {
         "version": 1,
         "runtime": runtime.name if request.trainer else None,
@@ -50,6 +54,7 @@ def render_plan(request: TrainJobRequest, runtime: LocalRuntime, state: StateFol
         "environment": _render_environment(request.trainer),
         "active_deadline_seconds": request.active_deadline_seconds,
         "suspend": request.suspend,
+        "grace_seconds": request.checkpoints.grace if request.checkpoints else None,
     }
 
 
@@ -82,7 +87,18 @@ def _render_initializer(role: str, source: InitializerSource, folder: JobFolder,
     return {"name": name, "kind": "initializer", "command": [_PYTHON, "-m", "trainer_core.fetch"], "env": step_env}
 
 
-def _render_nodes(trainer: TrainerRequest, runtime: LocalRuntime, folder: JobFolder) -> list[dict[str, Any]]:
+def _render_checkpoint_env(request: TrainJobRequest, state: StateFolder, checkpoints_uri: str | None) -> dict[str, str]:
+    uri = checkpoint_place.resolve_uri(request, checkpoints_uri or state.checkpoints.as_uri())
+    if uri is None:
+        return {}
+    return checkpoint_place.build_variables(
+        request, uri, lambda uri, field: checkpoint_place.split_uri(uri, ("file",), field)[1]
+    )
+
+
+def _render_nodes(
+    trainer: TrainerRequest, runtime: LocalRuntime, folder: JobFolder, checkpoint_env: dict[str, str]
+) -> list[dict[str, Any]]:
     num_nodes = trainer.num_nodes or runtime.num_nodes
     if runtime.framework != "torch" and (trainer.num_proc_per_node or 1) > 1:
         raise UnsupportedError(
@@ -90,7 +106,8 @@ def _render_nodes(trainer: TrainerRequest, runtime: LocalRuntime, folder: JobFol
             f"{trainer.num_proc_per_node}; use torch-distributed, or more nodes"
         )
     num_processes = trainer.num_proc_per_node or _default_num_processes(trainer)
-    return [_render_node(rank, num_nodes, num_processes, trainer, runtime, folder) for rank in range(num_nodes)]
+    nodes = [_render_node(rank, num_nodes, num_processes, trainer, runtime, folder) for rank in range(num_nodes)]
+    return [{**node, "env": {**node["env"], **checkpoint_env}} for node in nodes]
 
 
 def _render_node(

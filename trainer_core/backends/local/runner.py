@@ -89,6 +89,7 @@ class LocalJobRunner:
         self._ref = make_ref(state, self._record)
         self._desired_changed = asyncio.Event()
         self._interrupted = False
+        self._grace = _TERMINATION_GRACE_SECONDS
 
     @property
     def retention(self) -> tuple[int, float]:
@@ -141,6 +142,7 @@ class LocalJobRunner:
 
     async def _run_plan(self) -> None:
         """Run all steps once, until they end, the deadline passes, or the desired state changes."""
+        self._grace = _TERMINATION_GRACE_SECONDS
         steps = asyncio.create_task(self._run_all_steps())
         try:
             await self._wait_for_steps(steps)
@@ -163,12 +165,15 @@ class LocalJobRunner:
             if steps in done:
                 await steps
                 return
+            # All nodes are told to stop, so that they can save a checkpoint; after the failure of one they cannot.
+            self._grace = self._plan.get("grace_seconds") or _TERMINATION_GRACE_SECONDS
             if not done:
                 raise _FailedError(Facts(deadline_seconds=seconds))
             self._desired_changed.clear()
             self._check_cancelled()
             if self._is_desired("suspend", False):
                 raise _SuspendedError
+            self._grace = _TERMINATION_GRACE_SECONDS
 
     async def _run_all_steps(self) -> None:
         self._record.started = self._record.started or utc_timestamp()
@@ -249,7 +254,7 @@ class LocalJobRunner:
         try:
             code = await process.wait()
         except asyncio.CancelledError:
-            await _terminate(process)
+            await _terminate(process, self._grace)
             self._record_step_end(state, process.returncode)
             raise
         self._record_step_end(state, code)
@@ -298,13 +303,14 @@ class LocalJobRunner:
             termination,
             started_at=self._record.started,
             finished_at=self._record.finished,
-            last_progress=progress.metrics if progress else None,
+            last_progress=progress,
             fetched=list_fetched_uris(self._folder.workspace),
         )
 
     def _finish_failed(self, facts: Facts) -> None:
         self._record.finished = utc_timestamp()
-        self._finish(FAILED, job_record.failed_outcome(self._record, self._ref, facts))
+        last = read_last_progress(self._folder.log_path("node-0"))
+        self._finish(FAILED, job_record.failed_outcome(self._record, self._ref, facts, last))
 
     def _finish(self, status: str, outcome: Outcome) -> None:
         self._folder.reserve.unlink(missing_ok=True)
@@ -387,11 +393,11 @@ def _open_log(path: Path) -> IO[bytes]:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
 
 
-async def _terminate(process: asyncio.subprocess.Process) -> None:
+async def _terminate(process: asyncio.subprocess.Process, grace: float) -> None:
     """Send SIGTERM to the process group of a step, and SIGKILL if it does not end within the grace period."""
     processes.signal_group(process.pid, signal.SIGTERM)
     try:
-        await asyncio.wait_for(process.wait(), _TERMINATION_GRACE_SECONDS)
+        await asyncio.wait_for(process.wait(), grace)
     except asyncio.TimeoutError:
         processes.signal_group(process.pid, signal.SIGKILL)
         await process.wait()

@@ -43,7 +43,7 @@ class RunaiBackend(BaseKubernetesBackend):
     accepts: ClassVar[frozenset[str]] = frozenset(
         {
             *("Name", "Labels", "Annotations", "TrainerCommand", "TrainerArgs"),
-            *("Suspend", "DeleteAfter", "RunaiSpec", "RunaiMasterSpec"),
+            *("Suspend", "DeleteAfter", "RunaiSpec", "RunaiMasterSpec", "Checkpoints"),
         }
     )
 

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from trainer_core import resources, torchtune
+from trainer_core import checkpoint_place, resources, torchtune
 from trainer_core.backends.runai.parse import JOB_LABEL, ROLE_LABEL
 from trainer_core.backends.runai.runtime_templates import RuntimeTemplate
 from trainer_core.config import RunaiBackendConfig
@@ -320,4 +320,7 @@ def _build_claims(request: TrainJobRequest) -> dict[str, VolumeClaim]:
                 f"{_WORKSPACE_PATH}; put dataset and model in one claim, or each in a claim that contains nothing else"
             )
         claims[f"trainjob-{'workspace' if folder else role}"] = claim
+    for volume in manifest_common.build_checkpoints_patch(request).get("volumes", ()):
+        name = volume["persistentVolumeClaim"]["claimName"]
+        claims[volume["name"]] = VolumeClaim(claim_name=name, existing_pvc=True, path=checkpoint_place.MOUNT_PATH)
     return claims

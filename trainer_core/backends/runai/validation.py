@@ -15,6 +15,8 @@ __all__ = ["check_request"]
 _MAX_LABEL_LENGTH = 63
 #: Length that Run:ai adds to the name of a workload for the name of its service: ``tw-<name>-0-clusterip``.
 _SERVICE_AFFIX_LENGTH = len("tw--0-clusterip")
+#: Default of `terminationGracePeriodSeconds` of a pod, which a workload cannot change.
+_GRACE = 30
 _TRAINERS = {"custom": "CustomTrainer", "container": "CustomTrainerContainer", "builtin": "BuiltinTrainer"}
 #: Fields that the backend sets itself.
 _BACKEND_FIELDS = frozenset({"name", "name_prefix", "usage", "active"})
@@ -46,6 +48,10 @@ def check_request(request: TrainJobRequest, template: RuntimeTemplate) -> None:
         if getattr(request, name):
             raise UnsupportedError(f"{name}: {reason}")
     _check_sources(request)
+    if request.checkpoints is not None and request.checkpoints.grace > _GRACE:
+        raise UnsupportedError(
+            f"Checkpoints grace: Run:ai has no field for it and ends pods after {_GRACE} s; use at most {_GRACE}"
+        )
     _check_name(request.require_name(), get_num_nodes(request))
     _check_runai_fields(request, template)
     if request.trainer is not None:

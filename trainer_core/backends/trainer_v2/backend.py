@@ -44,7 +44,7 @@ class KubernetesBackend(BaseKubernetesBackend):
         {
             *("Name", "Labels", "Annotations", "TrainerCommand", "TrainerArgs", "RuntimePatch"),
             *("ActiveDeadlineSeconds", "Suspend", "ManagedBy", "DeleteAfter", "Workspace"),
-            *("QueueName", "PriorityClass", "GangScheduling", "DistributedConfig"),
+            *("QueueName", "PriorityClass", "GangScheduling", "DistributedConfig", "Checkpoints"),
         }
     )
 

@@ -24,6 +24,8 @@ CACHE_SCHEME = "cache://"
 #: Volume that initializers and nodes share; admission requires a mount of this name.
 INITIALIZER_VOLUME = "initializer"
 _WORKSPACE_PATH = "/workspace"
+#: Default of `terminationGracePeriodSeconds` of a pod.
+_DEFAULT_GRACE = 30
 #: Launcher of a training function, by policy of the runtime.
 _LAUNCHERS: dict[str | None, Literal["torchrun", "mpirun"]] = {"torch": "torchrun", "mpi": "mpirun"}
 
@@ -154,6 +156,9 @@ def _build_volumes_patch(
 ) -> dict[str, Any]:
     """Build the patch with the volumes that the sources need."""
     pods: dict[str, dict[str, Any]] = {}
+    if request.checkpoints is not None:
+        for job in distributed.list_node_jobs(runtime):
+            pods[job] = {**manifest_common.build_checkpoints_patch(request), **_build_grace(request, runtime, job)}
     for role, source in request.initializer_sources():
         if source.storage_uri.startswith(manifest_common.PVC_SCHEME):
             for job in distributed.list_node_jobs(runtime):
@@ -163,6 +168,17 @@ def _build_volumes_patch(
             pods.update(_build_cache_mount(runtime))
     jobs = [{"name": name, "template": {"spec": {"template": {"spec": spec}}}} for name, spec in pods.items()]
     return {"trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": jobs}}}} if jobs else {}
+
+
+def _build_grace(request: TrainJobRequest, runtime: Mapping[str, Any], job: str) -> dict[str, Any]:
+    """Build the change of `terminationGracePeriodSeconds`; empty where the pods of the runtime have the requested one.
+
+    Trainer before 2.3 has no field for it: `check_spec` refuses the change.
+    """
+    pod = runtimes.get_pod_spec(runtimes.find_replicated_job(runtime, job) or {})
+    grace = request.checkpoints.grace if request.checkpoints else _DEFAULT_GRACE
+    same = grace == pod.get("terminationGracePeriodSeconds", _DEFAULT_GRACE)
+    return {} if same else {"terminationGracePeriodSeconds": grace}
 
 
 def _build_cache_mount(runtime: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -37,7 +37,7 @@ class TrainingOperatorBackend(BaseKubernetesBackend):
         {
             *("Name", "Labels", "Annotations", "TrainerCommand", "TrainerArgs", "RuntimePatch"),
             *("ActiveDeadlineSeconds", "Suspend", "ManagedBy", "DeleteAfter", "Workspace"),
-            *("QueueName", "PriorityClass", "GangScheduling", "DistributedConfig", "PyTorchJobSpec"),
+            *("QueueName", "PriorityClass", "GangScheduling", "DistributedConfig", "PyTorchJobSpec", "Checkpoints"),
         }
     )
 

@@ -139,6 +139,9 @@ def _render_pod_template(
     for patch in runtime_patches.list_pod_patches(request.patches, runtime):
         pod = merge_patches(pod, patch)
     pod = _add_sources(pod, request, runtime, config)
+    if request.checkpoints is not None:
+        grace = {"terminationGracePeriodSeconds": request.checkpoints.grace}
+        pod = merge_patches(pod, {"spec": {**manifest_common.build_checkpoints_patch(request), **grace}})
     for container in pod["spec"]["containers"]:
         if container["name"] == runtimes.NODE:
             _apply_trainer(container, request, runtimes.get_ml_policy(runtime))

@@ -1,0 +1,132 @@
+"""The option Checkpoints: its values, what it renders on clusters, and what is refused before anything is created."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from k8s_crds import needs_crds, problems, runtime, server
+
+from trainer_core import Checkpoints, KubernetesBackendConfig, LocalProcessBackendConfig, Owner, TrainJobRequest
+from trainer_core.backends.runai import validation as runai_validation
+from trainer_core.backends.runai.runtime_templates import BUILT_IN_TEMPLATES
+from trainer_core.backends.trainer_v2 import manifest
+from trainer_core.checkpoint_place import build_scope
+from trainer_core.errors import UnsupportedError
+from trainer_core.node import env
+from trainer_core.request_builder import parse_options
+
+CLAIM = {"uri": "pvc://claim/runs"}
+IMAGE = {"kind": "container", "image": "x:1"}
+
+
+def build_request(checkpoints=None, **fields):
+    settings = {"name": "job", "trainer": IMAGE, "checkpoints": checkpoints or CLAIM}
+    return TrainJobRequest.parse({**settings, **fields})
+
+
+def render(request, version="2.3"):
+    return manifest.render_trainjob(request, runtime("torch-distributed"), server(version), "team", 0)
+
+
+def get_pod(job):
+    patch = (job["spec"].get("runtimePatches") or job["spec"].get("podTemplateOverrides"))[0]
+    spec = patch.get("trainingRuntimeSpec")
+    return (
+        spec["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"] if spec else patch["spec"]
+    )
+
+
+def get_env(job):
+    return {each["name"]: each["value"] for each in job["spec"]["trainer"]["env"]}
+
+
+@needs_crds
+@pytest.mark.parametrize("version", ["2.1", "2.3"])
+def test_the_claim_is_mounted_and_the_nodes_know_their_folder(version):
+    owner = Owner(key="dag/run/task", slug="train", generation="2")
+    job = render(build_request(owner=owner.model_dump()), version)
+
+    pod = get_pod(job)
+    assert problems(job, version) == []
+    assert pod["volumes"][0]["persistentVolumeClaim"] == {"claimName": "claim"}
+    assert pod["containers"][0]["volumeMounts"] == [{"name": "trainjob-checkpoints", "mountPath": "/checkpoints"}]
+    assert "terminationGracePeriodSeconds" not in pod
+    variables = get_env(job)
+    assert variables[env.CHECKPOINT_PATH].startswith("/checkpoints/runs/train-")
+    assert variables[env.CHECKPOINT_PATH].endswith("/g-2")
+    assert json.loads(variables[env.CHECKPOINTS])["grace"] == 30
+
+
+@needs_crds
+def test_another_grace_needs_trainer_2_3():
+    request = build_request({**CLAIM, "grace": 120})
+    assert get_pod(render(request))["terminationGracePeriodSeconds"] == 120
+    with pytest.raises(UnsupportedError, match="terminationGracePeriodSeconds"):
+        render(request, "2.1")
+    with pytest.raises(UnsupportedError, match="Checkpoints grace: Run:ai has no field for it"):
+        runai_validation.check_request(request, BUILT_IN_TEMPLATES["torch-distributed"])
+
+
+@needs_crds
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"checkpoints": {"keep": 1}}, "this backend has no place of its own; set uri='pvc://<claim>'"),
+        ({"checkpoints": {"uri": "file:///data"}}, "uri: file:// is not supported on this backend; use pvc://"),
+        ({"checkpoints": {**CLAIM, "load": "pvc://other/runs"}}, "load: pvc://other/runs is in another claim"),
+        ({"trainer": None}, "Checkpoints needs a function or an image"),
+    ],
+)
+def test_what_a_cluster_cannot_do_is_refused(fields, message):
+    with pytest.raises(UnsupportedError, match=message):
+        render(build_request(**fields))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"uri": "gs://bucket"}, "uri must be pvc://"),
+        ({"uri": "pvc://claim/../other"}, "uri must be pvc://"),
+        ({"uri": "s3://key:secret@bucket"}, "uri must be pvc://"),
+        ({"load": "newest"}, "load must be fresh, owner, never or a URI"),
+        ({"keep": 0}, "keep must be a whole number of at least 1"),
+        ({"after": "some"}, "after"),
+        ({"every": 3}, "every"),
+    ],
+)
+def test_a_wrong_setting_is_refused_where_the_job_is_defined(settings, message):
+    with pytest.raises(ValueError, match=message) as refused:
+        parse_options([{"Checkpoints": settings}])
+    assert "secret" not in str(refused.value)
+
+
+def test_plain_data_is_the_option_and_templates_are_rendered_later():
+    options = parse_options([{"Checkpoints": {"uri": "{{ var.value.place }}", "keep_best": "loss"}}, "Checkpoints"])
+    assert options == [Checkpoints(uri="{{ var.value.place }}", keep_best="loss"), Checkpoints()]
+
+
+def test_each_owner_generation_and_name_has_its_own_folder():
+    owners = [("a", "0"), ("a", "1"), ("b", "0"), ("a", None), ("a", "run of today")]
+    requests = [build_request(owner={"key": key, "slug": "t", "generation": g}) for key, g in owners]
+    requests += [build_request().with_checkpoints_nonce(nonce * 10) for nonce in "ab"]
+    scopes = [build_scope(request) for request in requests]
+    # An owner without a generation has the first one.
+    assert scopes.pop(3) == scopes[0]
+    assert len(set(scopes)) == len(scopes)
+
+
+def test_the_nonce_of_a_job_without_an_owner_is_no_part_of_its_work():
+    request = build_request()
+    created = request.with_checkpoints_nonce("0123456789")
+    assert created.fingerprint() == request.fingerprint()
+    assert created.list_differences(request) == []
+    assert TrainJobRequest.from_json(created.to_json()).checkpoints.nonce == "0123456789"
+
+
+def test_a_configuration_names_the_place():
+    assert KubernetesBackendConfig(checkpoints_uri="pvc://claim").checkpoints_uri == "pvc://claim"
+    assert build_request({"keep": 1}).with_checkpoints_uri("pvc://c").checkpoints.uri == "pvc://c"
+    assert build_request().with_checkpoints_uri("pvc://c").checkpoints.uri == CLAIM["uri"]
+    with pytest.raises(ValueError, match="checkpoints_uri"):
+        LocalProcessBackendConfig(checkpoints_uri="/data")

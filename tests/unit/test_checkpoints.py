@@ -1,0 +1,461 @@
+"""Checkpoints inside training: complete or absent, resumed from by the next start, common to all ranks."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from node_process import BARE, Node
+
+from trainer_core.node import env, progress
+from trainer_core.node.checkpoints import CheckpointError, CheckpointStore, checkpoint_path
+from trainer_core.packaging import argv_payload, serializer
+
+#: Counts steps; each rank saves its own file. Prints what it does, one word a line.
+TRAINING = """
+import sys, time
+from trainer_core import checkpoints, progress
+
+def say(*words):
+    print(*words, flush=True)
+
+steps, seconds = int(sys.argv[1]), float(sys.argv[2])
+store = checkpoints()
+last = store.latest()
+say("from", last.step if last else 0)
+for step in range((last.step if last else 0) + 1, steps + 1):
+    time.sleep(seconds)
+    if store.due(step):
+        with store.save(step, {"loss": 1 / step}) as folder:
+            (folder / f"rank-{store.rank}.txt").write_text(str(step))
+        say("saved", step)
+say("done")
+"""
+
+
+@pytest.fixture(scope="session")
+def shipped(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shipped")
+    serializer.ship(folder)
+    return folder
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "checkpoints" / "train-0123456789" / "g-0"
+
+
+@pytest.fixture
+def start_store(root, monkeypatch):
+    """Start one training after the other, each with settings of the option."""
+
+    def start(path=root, **settings):
+        monkeypatch.setenv(env.CHECKPOINT_PATH, str(path))
+        monkeypatch.setenv(env.CHECKPOINTS, json.dumps({"grace": 0, **settings}))
+        return CheckpointStore()
+
+    yield start
+    progress.reset()
+
+
+@pytest.fixture
+def start_rank(root, shipped, tmp_path):
+    """Start the training as a process of the bare kit."""
+    processes = []
+
+    def start(rank=0, world=1, steps=10_000, seconds=0.005, **settings):
+        log = tmp_path / f"rank-{rank}-{len(processes)}.log"
+        variables = {
+            "PYTHONPATH": str(shipped),
+            "RANK": str(rank),
+            "WORLD_SIZE": str(world),
+            env.CHECKPOINT_PATH: str(root),
+            env.CHECKPOINTS: json.dumps({"grace": 30, **settings}),
+        }
+        with log.open("wb") as file:
+            command = [sys.executable, "-S", "-c", TRAINING, str(steps), str(seconds)]
+            process = subprocess.Popen(command, env=variables, cwd=tmp_path, stdout=file, stderr=file)
+        process.log = log
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def save(store, *steps, **losses):
+    for step in steps:
+        with store.save(step, {"loss": losses.get(f"at_{step}", 1.0)}) as folder:
+            (folder / "state.txt").write_text(f"state of {step}")
+
+
+def steps_of(root):
+    return [int(path.name.partition("-")[2]) for path in sorted(root.glob("step-*"))]
+
+
+def leftovers(root):
+    return [path.name for path in root.iterdir() if path.name.startswith((".part", ".gone"))]
+
+
+def wait_for(process, text):
+    deadline = time.monotonic() + 120
+    while text not in process.log.read_text():
+        assert process.poll() is None or text in process.log.read_text(), process.log.read_text()
+        assert time.monotonic() < deadline, process.log.read_text()
+        time.sleep(0.01)
+
+
+def end(process, code):
+    assert process.wait(120) == code, process.log.read_text()
+    return process.log.read_text()
+
+
+# ---- one process -----------------------------------------------------------------------------------------------
+
+
+def test_the_next_start_finds_the_newest_checkpoint(start_store, root):
+    save(start_store(), 3, 7)
+
+    last = start_store().latest()
+
+    assert (last.step, last.metrics, last.world_size) == (7, {"loss": 1.0}, 1)
+    assert (last.path / "state.txt").read_text() == "state of 7"
+    assert [each.step for each in start_store().all()] == [3, 7]
+    assert start_store(root.parent / "g-1").latest() is None
+
+
+def test_checkpoint_path_is_the_folder_of_the_newest(start_store, root):
+    start_store()
+    assert checkpoint_path() is None
+    save(start_store(path=root.parent / "g-1"), 5)
+    assert checkpoint_path().name == "step-000000000005"
+
+
+def damage_size(path):
+    (path / "state.txt").write_text("half")
+
+
+def damage_content(path):
+    (path / "state.txt").write_text("State of 7")
+
+
+def damage_file(path):
+    (path / "state.txt").unlink()
+
+
+def damage_manifest(path):
+    (path / "manifest.json").write_text('{"step": 7')
+
+
+def remove_manifest(path):
+    (path / "manifest.json").unlink()
+
+
+@pytest.mark.parametrize("damage", [damage_size, damage_content, damage_file, damage_manifest, remove_manifest])
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before_it(start_store, root, capsys, damage):
+    save(start_store(), 3, 7)
+    damage(root / "step-000000000007")
+
+    store = start_store()
+
+    assert store.latest().step == 3
+    assert "step-000000000007 is" in capsys.readouterr().out
+    save(store, 7)
+    assert start_store().latest().step == 7
+
+
+def test_an_exception_in_save_leaves_no_checkpoint_and_reaches_the_caller(start_store, root):
+    store = start_store()
+    save(store, 3)
+    with pytest.raises(ZeroDivisionError), store.save(7) as folder:
+        (folder / "state.txt").write_text(str(1 / 0))
+    with pytest.raises(CheckpointError, match=r"step 7 was not saved .* No space left"), store.save(7):
+        raise OSError(28, "No space left on device")
+
+    assert (steps_of(root), leftovers(root)) == ([3], [])
+
+
+def test_what_a_killed_start_left_is_swept(start_store, root):
+    save(start_store(), 3)
+    for name in (".part-000000000007-0-1", ".gone-step-000000000001-0"):
+        (root / name).mkdir()
+        (root / name / "state.txt").touch()
+
+    assert start_store().latest().step == 3
+    assert leftovers(root) == []
+
+
+def test_the_newest_and_the_best_are_kept(start_store, root):
+    store = start_store(keep=2, keep_best="loss")
+    save(store, 1, 2, 3, 4, 5, at_2=0.1)
+    assert steps_of(root) == [2, 4, 5]
+    save(start_store(keep=1, keep_best="-loss"), 6, at_6=0.5)
+    assert steps_of(root) == [4, 6]
+
+
+def test_a_complete_step_is_not_written_again(start_store, root):
+    store = start_store(every_steps=1)
+    save(store, 3)
+    with store.save(3) as folder:
+        (folder / "state.txt").write_text("another")
+
+    assert (root / "step-000000000003" / "state.txt").read_text() == "state of 3"
+    assert [store.due(step) for step in (2, 3, 4)] == [True, False, True]
+    assert leftovers(root) == []
+
+
+def test_an_attempt_that_was_replaced_saves_nothing(start_store, root):
+    old = start_store()
+    save(start_store(), 3)
+    with pytest.raises(CheckpointError, match="a newer attempt of this job has started"):
+        save(old, 4)
+    assert steps_of(root) == [3]
+
+
+def test_due_by_steps_and_by_time(start_store):
+    by_steps = start_store(every_steps=3)
+    assert [step for step in range(1, 10) if by_steps.due(step)] == [3, 6, 9]
+    by_time = start_store(every_seconds=1e-9)
+    assert by_time.due(1)
+    assert not start_store(every_seconds=3600).due(1)
+
+
+def test_data_is_on_the_disk_before_the_manifest_and_the_manifest_before_the_name(start_store, root, monkeypatch):
+    """After a power failure, a folder with the name of a checkpoint has everything."""
+    store, order = start_store(), []
+    synced, renamed = os.fsync, Path.rename
+
+    def fsync(handle):
+        path = Path(f"/proc/self/fd/{handle}").readlink()
+        order.append(("sync", path.name, (path / "manifest.json").exists() if path.is_dir() else None))
+        synced(handle)
+
+    def rename(path, target):
+        order.append(("rename", Path(target).name, None))
+        return renamed(path, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "rename", rename)
+    with store.save(3) as folder:
+        (folder / "state.txt").write_text("state")
+        part = folder.name
+
+    assert order == [
+        ("sync", "state.txt", None),
+        ("sync", "manifest.json", None),
+        ("sync", part, True),
+        ("rename", "step-000000000003", None),
+        ("sync", "g-0", False),
+    ]
+
+
+def test_a_disk_that_cannot_write_the_data_fails_the_save(start_store, root, monkeypatch):
+    store = start_store()
+    save(store, 3)
+    synced = os.fsync
+
+    def fsync(handle):
+        if Path(f"/proc/self/fd/{handle}").readlink().name == "state.txt":
+            raise OSError(5, "Input/output error")
+        synced(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(CheckpointError, match="step 4 was not saved"):
+        save(store, 4)
+
+    assert (steps_of(root), leftovers(root)) == ([3], [])
+
+
+def test_what_to_load(start_store, root, tmp_path):
+    save(start_store(), 3)
+    other, warm = root.parent / "g-1", str(tmp_path / "warm")
+    save(start_store(path=warm), 9)
+
+    assert start_store(path=other, load="owner", load_paths=[str(root.parent)]).latest().step == 3
+    assert start_store(path=other, load="file:///w", load_paths=[warm]).latest().step == 9
+    one = str(Path(warm) / "step-000000000009")
+    store = start_store(path=other, load="file:///w", load_paths=[one])
+    assert store.latest().step == 9
+    save(store, 4)
+    # Once there are checkpoints of this training, they count.
+    assert start_store(path=other, load="file:///w", load_paths=[warm]).latest().step == 4
+    assert start_store(path=other, load="never").latest() is None
+    with pytest.raises(CheckpointError, match="load=file:///x: no complete checkpoint in"):
+        start_store(path=other, load="file:///x", load_paths=["/x"])
+
+
+def test_checkpoints_of_others_expire(start_store, root):
+    save(start_store(ttl=60), 3)
+    other = root.parents[1] / "other-0123456789" / "g-0"
+    save(start_store(path=other, ttl=60), 1)
+    foreign = root.parents[1] / "data" / "set"
+    foreign.mkdir(parents=True)
+    os.utime(root / "start.json", (0, 0))
+
+    save(start_store(path=other, ttl=60), 2)
+
+    assert (root.exists(), steps_of(other), foreign.exists()) == (False, [1, 2], True)
+
+
+def test_sigterm_saves_and_ends_with_143(start_rank, root):
+    process = start_rank(every_steps=50)
+    wait_for(process, "saved 50")
+    process.send_signal(signal.SIGTERM)
+
+    log = end(process, 143)
+    last = steps_of(root)[-1]
+
+    assert "done" not in log
+    assert f'"checkpoint": {last}' in log.splitlines()[-1]
+    again = start_rank(steps=last + 1)
+    assert f"from {last}\ndone" in end(again, 0)
+
+
+def test_without_due_the_process_ends_before_the_grace_is_over(start_rank):
+    process = start_rank(steps=1, seconds=60, grace=2)
+    wait_for(process, "from 0")
+    process.send_signal(signal.SIGTERM)
+
+    assert "no checkpoint within the grace period" in end(process, 143)
+
+
+# ---- through bootstrap -----------------------------------------------------------------------------------------
+
+
+def stop_itself(how):
+    import os
+    import signal
+
+    from trainer_core import checkpoints
+
+    store = checkpoints()
+    os.kill(os.getpid(), signal.SIGTERM)
+    for step in range(1, 4):
+        if how == "save" and store.due(step):
+            with store.save(step) as folder:
+                (folder / "state.txt").write_text("state")
+    return store.stopping
+
+
+def train_four():
+    from trainer_core import checkpoints, progress
+
+    store = checkpoints()
+    for step in range(1, 5):
+        progress(step=step, total=4)
+        with store.save(step, {"loss": step}) as folder:
+            (folder / "state.txt").write_text("state")
+    return [each.step for each in store.all()]
+
+
+@pytest.fixture
+def node(tmp_path, shipped):
+    return Node(tmp_path, shipped)
+
+
+def test_a_stopped_function_reports_its_checkpoint_and_one_that_returns_its_result(node, root):
+    variables = {env.CHECKPOINT_PATH: str(root), env.CHECKPOINTS: "{}"}
+
+    stopped = node.run(serializer.package(stop_itself, {"how": "save"}), BARE, **variables)
+    assert (stopped.code, stopped.record["error"]["type"]) == (143, "trainjob.Stopped")
+    assert "the checkpoint of step 1 is complete" in stopped.record["error"]["message"]
+
+    node.log.unlink()
+    returned = node.run(serializer.package(stop_itself, {"how": "return"}), BARE, **variables)
+    assert (returned.code, returned.result) == (0, True)
+
+
+@pytest.mark.parametrize(("after", "kept"), [("none", []), ("last", [1, 4]), ("all", [1, 3, 4])])
+def test_what_a_complete_training_leaves(node, root, after, kept):
+    settings = {"after": after, "keep": 2, "keep_best": "loss"}
+    ended = node.run(
+        serializer.package(train_four), BARE, **{env.CHECKPOINT_PATH: str(root), env.CHECKPOINTS: json.dumps(settings)}
+    )
+
+    assert (ended.result, steps_of(root)) == ([1, 3, 4], kept)
+
+
+# ---- several ranks ---------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_has_the_files_of_all_ranks_and_they_stop_at_the_same_step(start_rank, root):
+    # What an earlier start left must not be taken for a part of this one.
+    root.mkdir(parents=True)
+    (root / "start.json").write_text('{"nonce": "old", "tokens": {"1": "old"}, "resume": null}')
+    (root / ".hello-1").write_text('{"nonce": "old", "token": "old"}')
+    ranks = [start_rank(rank, 3, every_steps=20) for rank in range(3)]
+    wait_for(ranks[1], "saved 20")
+    # Only one rank hears the signal.
+    ranks[2].send_signal(signal.SIGTERM)
+    for rank in ranks:
+        end(rank, 143)
+
+    newest = sorted(root.glob("step-*"))[-1]
+    manifest = json.loads((newest / "manifest.json").read_text())
+    assert sorted(manifest["files"]) == ["rank-0.txt", "rank-1.txt", "rank-2.txt"]
+    assert {(newest / f"rank-{n}.txt").read_text() for n in range(3)} == {str(manifest["step"])}
+
+    again = [start_rank(rank, 2, steps=manifest["step"] + 3, every_steps=1) for rank in range(2)]
+    assert all(f"from {manifest['step']}\n" in end(rank, 0) for rank in again)
+
+
+def test_without_the_files_of_one_rank_there_is_no_checkpoint(start_rank, root):
+    ranks = [start_rank(rank, 2, seconds=0.001, every_steps=1) for rank in range(2)]
+    wait_for(ranks[0], "saved 5")
+    ranks[1].kill()
+    ranks[1].wait()
+    ranks[0].kill()
+    ranks[0].wait()
+    complete = steps_of(root)
+    for folder in root.glob("step-*"):
+        assert len(list(folder.glob("rank-*.txt"))) == 2
+    again = start_rank(steps=max(complete) + 5, every_steps=1)
+
+    assert f"from {max(complete)}\n" in end(again, 0)
+    assert leftovers(root) == []
+
+
+# ---- the kit ---------------------------------------------------------------------------------------------------
+
+
+def test_the_programs_travel_without_comments_and_the_kit_is_small():
+    command = argv_payload.render_argv(code_of_nothing(), launch="python")
+    sent, written = argv_payload._kit(), serializer.shipped_files()
+
+    assert sum(map(len, command[4:])) < 27_000
+    for path, text in sent.items():
+        assert dump(text) == dump(written[path]), path
+
+
+def code_of_nothing():
+    from trainer_core.request import Code
+
+    return Code.model_validate(serializer.package(leave))
+
+
+def leave():
+    return None
+
+
+def dump(text):
+    """Return the program as Python reads it, with line numbers, without its docstrings."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if (
+            isinstance(body, list)
+            and body
+            and isinstance(body[0], ast.Expr)
+            and isinstance(body[0].value, ast.Constant)
+        ):
+            body[0] = ast.Pass()
+    return [(type(node).__name__, getattr(node, "lineno", 0)) for node in ast.walk(tree)], ast.dump(tree)

@@ -1,0 +1,110 @@
+"""Where the checkpoints of a request are, and what its nodes are told about them. Pure.
+
+The folder of a training is ``<uri>/<slug>-<digest of the owner>/g-<generation>``: attempts of one generation share it,
+and no other training has it. Without an owner the job's own nonce takes the place of the digest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from urllib.parse import unquote, urlsplit
+
+from trainer_core import naming
+from trainer_core.errors import UnsupportedError
+from trainer_core.node import env
+from trainer_core.request import TrainJobRequest
+
+__all__ = ["MOUNT_PATH", "build_scope", "build_variables", "resolve_uri", "split_uri"]
+
+#: Mount path of the volume with the checkpoints in a container.
+MOUNT_PATH = "/checkpoints"
+_DEFAULT_GENERATION = "0"
+
+
+def resolve_uri(request: TrainJobRequest, default: str | None) -> str | None:
+    """Return the URI of the place of all checkpoints; None for a request without the option.
+
+    Args:
+        request: The request.
+        default: The place of a request that names none.
+
+    Raises:
+        UnsupportedError: Neither the request nor the backend names a place, or the trainer has no checkpoints.
+    """
+    if request.checkpoints is None:
+        return None
+    if request.trainer is None or request.trainer.kind == "builtin":
+        raise UnsupportedError(
+            "Checkpoints needs a function or an image as trainer; a torchtune recipe saves its checkpoints itself "
+            "(checkpointer.output_dir)"
+        )
+    uri = request.checkpoints.uri or default
+    if uri is None:
+        raise UnsupportedError(
+            "Checkpoints: this backend has no place of its own; set uri='pvc://<claim>', or checkpoints_uri in the "
+            "configuration of the backend"
+        )
+    return uri.rstrip("/")
+
+
+def split_uri(uri: str, schemes: tuple[str, ...], field: str = "uri") -> tuple[str, str]:
+    """Return the volume and the path of a place; a ``file://`` place has no volume.
+
+    Args:
+        uri: The place.
+        schemes: Schemes that the backend supports.
+        field: Name of the field, for the message.
+
+    Raises:
+        UnsupportedError: The backend does not support the scheme.
+    """
+    parts = urlsplit(uri)
+    if parts.scheme not in schemes:
+        supported = " or ".join(f"{scheme}://" for scheme in schemes)
+        raise UnsupportedError(
+            f"Checkpoints {field}: {parts.scheme}:// is not supported on this backend; use {supported}"
+        )
+    return ("", unquote(parts.path)) if parts.scheme == "file" else (parts.netloc, parts.path.strip("/"))
+
+
+def build_scope(request: TrainJobRequest) -> str:
+    """Return the folder of a training at the place of all checkpoints: one for an owner and its generation."""
+    if request.owner is not None:
+        owner = naming.build_job_name(request.owner.slug, request.owner.key)
+        return f"{owner}/g-{_to_folder_name(request.owner.generation or _DEFAULT_GENERATION)}"
+    nonce = request.checkpoints.nonce if request.checkpoints else None
+    return f"{request.require_name()}-{nonce or 'new'}/g-{_DEFAULT_GENERATION}"
+
+
+def build_variables(request: TrainJobRequest, uri: str, to_path: Callable[[str, str], str]) -> dict[str, str]:
+    """Return the environment variables that tell the nodes where checkpoints are, and the settings of the option.
+
+    Args:
+        request: A request with the option.
+        uri: The place of all checkpoints.
+        to_path: Returns the path in a node of a URI at the same volume; called with the URI and the name of its field.
+
+    Raises:
+        UnsupportedError: The nodes cannot read what is to be loaded.
+    """
+    option = request.checkpoints
+    if option is None:
+        return {}
+    base, scope = to_path(uri, "uri").rstrip("/"), build_scope(request)
+    settings = option.model_dump(mode="json", exclude={"uri", "nonce"}, exclude_none=True)
+    if option.load == "owner":
+        settings["load_paths"] = [f"{base}/{scope.partition('/')[0]}"]
+    elif "://" in option.load:
+        settings["load_paths"] = [to_path(option.load.rstrip("/"), "load")]
+    return {
+        env.CHECKPOINT_PATH: f"{base}/{scope}",
+        env.CHECKPOINTS: json.dumps(settings, sort_keys=True),
+        # torchrun gives its processes 30 s by default; see PyTorch's elastic agent.
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(max(1, option.grace - 1)),
+    }
+
+
+def _to_folder_name(generation: str) -> str:
+    """Return a generation as the name of a folder: a number as it is, another text by its digest."""
+    return generation if generation.isdecimal() else naming.hash_owner_key(generation)[:10]

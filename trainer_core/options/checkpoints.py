@@ -1,0 +1,77 @@
+"""Checkpoints: the option that keeps checkpoints where the next attempt of the job finds them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainer_core import validation
+from trainer_core.options.base import BaseOption, section
+from trainer_core.request import KEPT_CHECKPOINTS
+
+if TYPE_CHECKING:
+    from trainer_core.options.base import AnyTrainer
+
+__all__ = ["Checkpoints"]
+
+
+@dataclass
+class Checkpoints(BaseOption):
+    """Keep the checkpoints of the job, so that a retry, a preemption or a suspension does not lose its work.
+
+    The training function saves and loads them with `checkpoints`. A program in an image finds the folder in the
+    variable ``TRAINJOB_CHECKPOINT_PATH``. A retry resumes from the newest complete checkpoint; a task that a person
+    clears starts from the beginning.
+
+    Args:
+        uri: Where they are kept: ``pvc://<claim>/<path>`` on a cluster, ``pvc://<volume>/<path>`` of a container
+            engine, ``file:///<folder>`` on this machine. Every job has its own folder in it. The default is
+            ``checkpoints_uri`` of the backend's configuration, otherwise the backend's own place; a cluster has none.
+            Airflow renders it.
+        keep: Number of the newest checkpoints to keep while the job runs. Default 3.
+        keep_best: Also keep the best one by a metric of `save`: ``"loss"`` for the smallest, ``"-accuracy"`` for the
+            greatest value.
+        every_steps: `due` is true at multiples of this number. The default is by time only.
+        every_seconds: `due` is true after this many seconds. Default 600; 0 for by steps only.
+        load: What to start from without checkpoints of its own: ``"fresh"`` (the default) for nothing, ``"owner"`` for
+            the newest of earlier runs of the same task, or a URI of the same volume. ``"never"`` also ignores its own
+            checkpoints. Airflow renders it.
+        grace: Seconds from SIGTERM to SIGKILL, for the checkpoint of a job that is told to stop. Default 30, the
+            default of Kubernetes (``terminationGracePeriodSeconds``).
+        after: What a complete job leaves: ``"last"`` (the default; and the best one), ``"none"`` or ``"all"``. A failed
+            job leaves all, for its retry.
+        ttl: Seconds after its last checkpoint when another job at the same place may delete them. Default 7 days; 0
+            for never.
+
+    Raises:
+        ValueError: An invalid value, or the backend does not accept the option.
+
+    Example:
+        ```python
+        client.train(trainer=trainer, options=[Checkpoints(every_steps=1000, keep_best="loss")])
+        ```
+    """
+
+    uri: str | None = None
+    keep: int = 3
+    keep_best: str | None = None
+    every_steps: int | None = None
+    every_seconds: float = 600
+    load: str = "fresh"
+    grace: int = 30
+    after: str = "last"
+    ttl: int = 7 * 24 * 3600
+
+    def __post_init__(self) -> None:
+        if self.uri is not None and not validation.is_placeholder(self.uri):
+            validation.check_checkpoints_uri("Checkpoints uri", self.uri)
+        if not validation.is_placeholder(self.load):
+            validation.check_load(self.load)
+        for name, minimum in (("keep", 1), ("every_steps", 1), ("grace", 3), ("ttl", 0)):
+            validation.check_count(f"Checkpoints {name}", getattr(self, name), minimum)
+        if not validation.is_placeholder(self.after):
+            validation.check_one_of("Checkpoints after", self.after, KEPT_CHECKPOINTS)
+
+    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
+        settings = {name: value for name, value in asdict(self).items() if value is not None}
+        section(job_spec, "spec")["checkpoints"] = settings
