@@ -6,7 +6,8 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainer_core import naming
@@ -14,7 +15,14 @@ from trainer_core.backends import BACKENDS, backend_class
 from trainer_core.backends.base import Backend
 from trainer_core.backends.follower import Follower
 from trainer_core.config import BackendConfig, LocalProcessBackendConfig, config_from_dict
-from trainer_core.errors import JobEndedError, JobFailedError, JobNotFoundError, TrainerError, WaitTimeoutError
+from trainer_core.errors import (
+    BackendUnavailableError,
+    JobEndedError,
+    JobFailedError,
+    JobNotFoundError,
+    TrainerError,
+    WaitTimeoutError,
+)
 from trainer_core.jobs import (
     COMPLETE,
     FAILED,
@@ -35,8 +43,10 @@ if TYPE_CHECKING:
     from trainer_core.initializers import Initializer
     from trainer_core.request_builder import Option, Trainer
     from trainer_core.runtimes import Runtime
+    from trainer_core.tracking.reporter import RunReporter
+    from trainer_core.tracking.server import MlflowServer
 
-__all__ = ["TrainerClient", "backend_for"]
+__all__ = ["TrackedRun", "TrainerClient", "backend_for"]
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +62,19 @@ def backend_for(name: str) -> type[Backend]:
         BackendUnavailableError: The backend is not part of this release.
     """
     return backend_class(name)
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """The MLflow run of a TrainJob.
+
+    Attributes:
+        id: Id of the run.
+        url: Address of the run in MLflow's UI.
+    """
+
+    id: str
+    url: str
 
 
 class TrainerClient:
@@ -70,16 +93,19 @@ class TrainerClient:
         backend_config: Which backend to use and how to reach it: one of the configurations in `trainer_core.config`,
             such as ``KubernetesBackendConfig(namespace="team-a")``. None (the default) uses the backend named by the
             environment variable ``TRAINJOB_BACKEND``, or ``local`` (processes on this machine) if it is not set.
+        tracking: The MLflow server on which TrainJobs are tracked. None (the default) uses the one that
+            ``MLFLOW_TRACKING_URI`` names; without it only a TrainJob with the option `Tracking` is tracked.
 
     Attributes:
         config: The configuration that is used.
+        tracking: The argument of this name.
 
     Raises:
         ValueError: The argument is not a backend configuration.
         BackendUnavailableError: The backend needs an extra that is not installed, or cannot be reached.
     """
 
-    def __init__(self, backend_config: BackendConfig | None = None) -> None:
+    def __init__(self, backend_config: BackendConfig | None = None, tracking: MlflowServer | None = None) -> None:
         if backend_config is None:
             backend_config = config_from_dict(os.environ.get("TRAINJOB_BACKEND") or "local", {})
         if not isinstance(backend_config, BackendConfig):
@@ -88,6 +114,8 @@ class TrainerClient:
                 f"(backends: {', '.join(sorted(BACKENDS))}), got {backend_config!r}"
             )
         self.config = backend_config
+        self.tracking = tracking
+        self._tracks_by_option = False
         # Every backend class is constructed from its own configuration.
         self.backend: Backend = backend_class(backend_config.backend)(backend_config)  # type: ignore[call-arg]
 
@@ -246,7 +274,86 @@ class TrainerClient:
         Raises:
             TrainerError: The request was refused. Nothing was created.
         """
-        return self.backend.submit(request, before_create=before_create)
+        self._tracks_by_option = self._tracks_by_option or request.tracking is not None
+        if not self._is_tracking:
+            return self.backend.submit(request, before_create=before_create)
+        from trainer_core.tracking.submission import prepare_submission  # Only where a tracking URI is configured.
+
+        submission = prepare_submission(request, self.tracking, self.backend)
+        if submission is None:
+            return self.backend.submit(request, before_create=before_create)
+        try:
+            ref = self.backend.submit(submission.request, before_create=before_create, prepare=submission.create_run)
+        except BackendUnavailableError:
+            raise  # The job may exist. If it does not, the next submit takes the run.
+        except Exception:
+            submission.discard()
+            raise
+        submission.bind(ref)
+        return ref
+
+    @property
+    def _is_tracking(self) -> bool:
+        return self.tracking is not None or self._tracks_by_option or "MLFLOW_TRACKING_URI" in os.environ
+
+    def get_run(self, job: str | TrainJobRef) -> TrackedRun | None:
+        """Return the MLflow run of a TrainJob; None if it is not tracked, or if its run could not be created yet.
+
+        Args:
+            job: Its name or ref.
+
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+        """
+        tracking = self.get_job_request(job).tracking
+        if tracking is None or not (tracking.run_id and tracking.experiment_id and tracking.uri):
+            return None
+        from trainer_core.tracking.submission import choose_server  # Only for tracked jobs.
+
+        server = choose_server(tracking.uri, self.tracking)
+        if server is None:
+            return None
+        return TrackedRun(tracking.run_id, server.get_run_url(tracking.experiment_id, tracking.run_id))
+
+    def track_outcome(self, outcome: Outcome) -> None:
+        """Report how a TrainJob ended to its MLflow run, with all metrics that have not been sent yet.
+
+        `wait` does so itself. An orchestrator that waits by other means calls it with the outcome. Repeating it changes
+        nothing. Never fails, and takes at most 10 seconds: what the server did not take, the next call sends.
+
+        Args:
+            outcome: The outcome.
+        """
+        reporter = self._create_reporter(outcome.job)
+        if reporter is not None:
+            reporter.finish(outcome)
+
+    def _create_reporter(self, ref: TrainJobRef) -> RunReporter | None:
+        if not self._is_tracking:
+            return None
+        from trainer_core.tracking.reporter import RunReporter  # Only where a tracking URI is configured.
+
+        return RunReporter(self.backend, ref, self.tracking)
+
+    @contextmanager
+    def _report_progress(self, ref: TrainJobRef) -> Iterator[Callable[[str, Outcome | None], None]]:
+        """Report to the run of a TrainJob during the block; yields what takes each observed status and the outcome."""
+        reporter = self._create_reporter(ref)
+
+        def report(status: str, outcome: Outcome | None) -> None:
+            if reporter is None:
+                return
+            reporter.status = status
+            if outcome is None:
+                reporter.start()
+            else:
+                reporter.finish(outcome)
+
+        try:
+            yield report
+        finally:
+            if reporter is not None:
+                reporter.stop()
 
     def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
         """Return the existing TrainJobs that have the name of a request or belong to its owner.
@@ -374,10 +481,11 @@ class TrainerClient:
         _check_wait_arguments(status, timeout, polling_interval)
         end = time.monotonic() + timeout
         ref = self.get_job_ref(name)
-        with self.follow(ref) as follower:
+        with self.follow(ref) as follower, self._report_progress(ref) as report:
             while True:
                 observation = follower.next_observation(min(polling_interval, max(0.0, end - time.monotonic())))
                 job = follower.get_job()
+                report(observation.status, observation.outcome)
                 for callback in callbacks or ():
                     callback(job)
                 if job.status in status:
@@ -462,7 +570,7 @@ class TrainerClient:
         """
         ref = self.get_job_ref(job)
         state = wait_state.start(ref, time.monotonic(), timeout, fail_fast)
-        with self.follow(ref, progress=on_observation is not None) as follower:
+        with self.follow(ref, progress=on_observation is not None) as follower, self._report_progress(ref) as report:
             while state.outcome is None:
                 try:
                     pause = state.timeout(time.monotonic(), follower.supports_watch)
@@ -473,7 +581,10 @@ class TrainerClient:
                     if on_observation is not None:
                         on_observation(observation)
                     state = state.on_observation(observation, time.monotonic())
-        return self.finish_wait(state)
+                    report(observation.status, None)
+            outcome = self.finish_wait(state)
+            report(outcome.status, outcome)
+        return outcome
 
     def finish_wait(self, state: wait_state.WaitState) -> Outcome:
         """Return the outcome of a finished wait. Cancels the TrainJob if the wait decided so (`should_cancel`).

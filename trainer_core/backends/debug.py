@@ -51,7 +51,7 @@ from trainer_core.logs import find_last_progress
 from trainer_core.node import bootstrap, env
 from trainer_core.node.progress import flush
 from trainer_core.node.termination import parse_record, report_error, report_result
-from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequest
+from trainer_core.request import TRACKING_SECRETS, InitializerSource, TrainerRequest, TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
 __all__ = ["DebugBackend"]
@@ -95,7 +95,7 @@ class DebugBackend(Backend):
     """
 
     name: ClassVar[str] = "debug"
-    accepts: ClassVar[frozenset[str]] = frozenset({"Name", "Labels", "Annotations"})
+    accepts: ClassVar[frozenset[str]] = frozenset({"Name", "Labels", "Annotations", "Tracking"})
 
     def __init__(self, config: DebugBackendConfig | None = None) -> None:
         del config
@@ -394,12 +394,20 @@ def _job_environment(job: _DebugJob, trainer: TrainerRequest, termination: Path)
         **{name: str(job.folder / path) for name, path in paths.items()},
     }
     before = dict(os.environ)
-    os.environ.update({**launcher, **trainer.literal_env, **job_variables})
+    os.environ.update({**launcher, **_tracking_env(job.request), **trainer.literal_env, **job_variables})
     try:
         yield
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+def _tracking_env(request: TrainJobRequest) -> dict[str, str]:
+    secrets = {
+        name.partition(".")[2]: request.literal_secrets[name]
+        for name in TRACKING_SECRETS & set(request.literal_secrets)
+    }
+    return {**request.tracking_env, **{name: value.get_secret_value() for name, value in secrets.items()}}
 
 
 class _Tee(io.TextIOBase):

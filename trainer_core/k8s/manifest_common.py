@@ -158,7 +158,8 @@ def build_trainer_env(request: TrainJobRequest) -> dict[str, str | SecretRef]:
     trainer, own = request.trainer, {node_env.NAME: request.require_name()}
     if trainer is not None and trainer.result_uri:
         own[node_env.RESULT_URI] = trainer.result_uri
-    return {**(trainer.env if trainer else {}), **own, **_reference_literal_secrets("trainer", request)}
+    env = {**request.tracking_env, **(trainer.env if trainer else {})}
+    return {**env, **own, **_reference_literal_secrets("trainer", request)}
 
 
 def build_initializer_env(role: str, source: InitializerSource, request: TrainJobRequest) -> list[dict[str, Any]]:

@@ -70,7 +70,7 @@ class ContainerBackend(Backend):
     name: ClassVar[str] = "container"
     accepts: ClassVar[frozenset[str]] = frozenset(
         {
-            *("Name", "Labels", "Annotations", "ActiveDeadlineSeconds", "Suspend", "DeleteAfter"),
+            *("Name", "Labels", "Annotations", "Tracking", "ActiveDeadlineSeconds", "Suspend", "DeleteAfter"),
             *("TrainerCommand", "TrainerArgs", "RuntimePatch"),
         }
     )

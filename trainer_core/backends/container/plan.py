@@ -188,7 +188,12 @@ def _render_nodes(
     settings.update(pod_template.get_limits(requested, container))
     num_nodes = trainer.num_nodes or runtimes.get_num_nodes(runtime)
     num_processes = _get_num_processes(trainer, policy, settings, runtime)
-    variables = {**settings.pop("env"), **trainer.literal_env, **_job_variables(request, trainer)}
+    variables = {
+        **settings.pop("env"),
+        **request.tracking_env,
+        **trainer.literal_env,
+        **_job_variables(request, trainer),
+    }
     mounts = _deduplicate_mounts([*settings.pop("mounts"), *_render_data_mounts(request)])
     step = {
         "kind": NODE,
