@@ -122,12 +122,14 @@ class Relay:
     Attributes:
         seen: Method, path and headers of each request.
         respond: Called with the path; returns None to forward, or status, headers and body.
+        cut: Called with the path; returns "before" or "after" (the server got the request) to break the connection.
     """
 
     def __init__(self, target: str) -> None:
         self.target = urlsplit(target)
         self.seen: list[tuple[str, str, dict[str, str]]] = []
         self.respond = lambda path: None
+        self.cut = lambda path: None
         self.uri = ""
 
 
@@ -145,7 +147,14 @@ def relay(mlflow_uri):
         def handle_request(self):
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             passing.seen.append((self.command, self.path, dict(self.headers)))
+            cut = passing.cut(self.path)
+            if cut == "before":
+                self.close_connection = True
+                return
             status, headers, text = passing.respond(self.path) or self.forward(body)
+            if cut == "after":
+                self.close_connection = True
+                return
             self.send_response(status)
             for name, value in {**headers, "Content-Length": str(len(text))}.items():
                 self.send_header(name, value)

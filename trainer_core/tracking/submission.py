@@ -6,6 +6,7 @@ The run's id is part of the job's stored request, so a submitter that attaches r
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import logging
@@ -42,13 +43,15 @@ _unreachable_until: dict[str, float] = {}
 
 @cache
 def get_api(server: MlflowServer, timeout: float) -> MlflowApi:
-    """Return the API of a server, with one connection for each timeout.
+    """Return the API of a server, with one connection for each timeout, which is closed when the process ends.
 
     Args:
         server: The server.
         timeout: Seconds to wait for an answer.
     """
-    return MlflowApi(server, timeout)
+    api = MlflowApi(server, timeout)
+    atexit.register(api.close)
+    return api
 
 
 def choose_server(uri: str | None, configured: MlflowServer | None) -> MlflowServer | None:
