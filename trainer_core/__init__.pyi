@@ -1,6 +1,7 @@
 """The public names of `trainer_core`, by the module that defines each. `__init__.py` loads them on first use."""
 
 from .client import (
+    TrackedRun as TrackedRun,
     TrainerClient as TrainerClient,
 )
 from .config import (
@@ -116,6 +117,15 @@ from .secrets import (
 )
 from .template import (
     TrainJobTemplate as TrainJobTemplate,
+)
+from .tracking.registry import (
+    ModelRegistry as ModelRegistry,
+    ModelVersion as ModelVersion,
+    Promotion as Promotion,
+    open_registry as open_registry,
+)
+from .tracking.server import (
+    MlflowServer as MlflowServer,
 )
 from .trainers import (
     BuiltinTrainer as BuiltinTrainer,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from trainer_core import naming
 from trainer_core.backends import BACKENDS, backend_class
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from trainer_core.initializers import Initializer
     from trainer_core.request_builder import Option, Trainer
     from trainer_core.runtimes import Runtime
+    from trainer_core.tracking.registry import Promotion
     from trainer_core.tracking.reporter import RunReporter
     from trainer_core.tracking.server import MlflowServer
 
@@ -297,7 +298,9 @@ class TrainerClient:
         return self.tracking is not None or self._tracks_by_option or "MLFLOW_TRACKING_URI" in os.environ
 
     def get_run(self, job: str | TrainJobRef) -> TrackedRun | None:
-        """Return the MLflow run of a TrainJob; None if it is not tracked, or if its run could not be created yet.
+        """Return the MLflow run of a TrainJob; None if it is not tracked, or has no run yet.
+
+        None also in a process without a tracking URI.
 
         Args:
             job: Its name or ref.
@@ -305,7 +308,7 @@ class TrainerClient:
         Raises:
             JobNotFoundError: The TrainJob does not exist.
         """
-        tracking = self.get_job_request(job).tracking
+        tracking = self.get_job_request(job).tracking if self._is_tracking else None
         if tracking is None or not (tracking.run_id and tracking.experiment_id and tracking.uri):
             return None
         from trainer_core.tracking.submission import choose_server  # Only for tracked jobs.
@@ -327,6 +330,62 @@ class TrainerClient:
         reporter = self._create_reporter(outcome.job)
         if reporter is not None:
             reporter.finish(outcome)
+
+    def promote(
+        self,
+        job: str | TrainJobRef,
+        *,
+        model: str,
+        metric: str,
+        mode: Literal["max", "min"] = "max",
+        min_delta: float = 0.0,
+        alias: str = "champion",
+        artifact: str = "model",
+        registry: str | None = None,
+    ) -> Promotion:
+        """Register the model of a TrainJob, and move the alias to it if it is better than the model that has the alias.
+
+        Repeating it changes nothing and returns the same. See `ModelRegistry.promote`.
+
+        Example:
+            ```python
+            client.promote(name, model="digits", metric="accuracy")
+            ```
+
+        Args:
+            job: Name or ref of a TrainJob that is Complete.
+            model: Name of the model in the registry.
+            metric: Name of the metric by which models are compared.
+            mode: ``max`` (default): the largest value is best; ``min``: the smallest.
+            min_delta: By how much the metric must be better. Default 0: any difference counts.
+            alias: The alias. Default ``champion``.
+            artifact: Name of the job's artifact that is the model. Default ``model``.
+            registry: URI of an MLflow server, or a folder. None (the default): the server on which this client tracks,
+                or the folder ``registry`` in ``TRAINJOB_HOME``.
+
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+            WaitTimeoutError: The TrainJob has not ended.
+            InvalidRequestError: The TrainJob failed, or lacks the metric or artifact; or an argument is invalid.
+            TrackingError: The registry cannot be reached, or refuses.
+        """
+        from trainer_core.tracking.registry import open_registry  # Only for promotion.
+
+        ref = self.get_job_ref(job)
+        outcome = self.get_job_outcome(ref)
+        tracking = self.get_job_request(ref).tracking
+        with open_registry(registry, self.tracking) as target:
+            is_same_server = bool(tracking and tracking.uri and target.has_origin_of(tracking.uri))
+            return target.promote(
+                outcome,
+                model=model,
+                metric=metric,
+                mode=mode,
+                min_delta=min_delta,
+                alias=alias,
+                artifact=artifact,
+                run_id=tracking.run_id if tracking and is_same_server else None,
+            )
 
     def _create_reporter(self, ref: TrainJobRef) -> RunReporter | None:
         if not self._is_tracking:

@@ -58,11 +58,6 @@ def build(client, func, experiment, owner=None, func_args=None, **tracking):
     )
 
 
-@pytest.fixture(autouse=True)
-def no_server_is_taken_for_away(monkeypatch):
-    monkeypatch.setattr(submission, "_unreachable_until", {})
-
-
 def test_a_job_has_one_run_with_params_tags_curves_and_its_end(client, tracked, experiment, read_runs):
     arguments = {"epochs": 3, "nested": {"depth": 2}}
     ref = client.submit(build(client, fit, experiment, func_args=arguments, tags={"team": "vision"}))

@@ -80,8 +80,22 @@ class MlflowApi:
     def get_experiment_id(self, name: str) -> str:
         """Return the id of an experiment, created if it does not exist."""
         if name not in self._experiments:
-            self._experiments[name] = self._find_experiment(name) or self._create_experiment(name)
+            self._experiments[name] = self.find_experiment_id(name) or self._create_experiment(name)
         return self._experiments[name]
+
+    def find_experiment_id(self, name: str) -> str | None:
+        """Return the id of an experiment; None if it does not exist."""
+        try:
+            found = self.get("experiments/get-by-name", experiment_name=name)["experiment"]
+        except TrackingError as error:
+            if error.code == "RESOURCE_DOES_NOT_EXIST":
+                return None
+            raise
+        if found.get("lifecycle_stage") == "deleted":
+            raise TrackingError(
+                f"{self.server.uri}: experiment {name!r} is deleted; restore it, or use another experiment"
+            )
+        return str(found["experiment_id"])
 
     def search_runs(self, experiment_ids: Sequence[str], filter_string: str) -> list[dict[str, Any]]:
         """Return the active runs that match a filter, oldest first."""
@@ -147,24 +161,11 @@ class MlflowApi:
             size = file.stat().st_size
             self._call("PUT", f"/api/2.0/mlflow-artifacts/artifacts/{quote(path)}", _read_blocks(content), size)
 
-    def _find_experiment(self, name: str) -> str | None:
-        try:
-            found = self.get("experiments/get-by-name", experiment_name=name)["experiment"]
-        except TrackingError as error:
-            if error.code == "RESOURCE_DOES_NOT_EXIST":
-                return None
-            raise
-        if found.get("lifecycle_stage") == "deleted":
-            raise TrackingError(
-                f"{self.server.uri}: experiment {name!r} is deleted; restore it, or use another experiment"
-            )
-        return str(found["experiment_id"])
-
     def _create_experiment(self, name: str) -> str:
         try:
             return str(self.post("experiments/create", name=name)["experiment_id"])
         except TrackingError as error:
-            found = self._find_experiment(name) if error.code == "RESOURCE_ALREADY_EXISTS" else None
+            found = self.find_experiment_id(name) if error.code == "RESOURCE_ALREADY_EXISTS" else None
             if found is None:
                 raise
             return found

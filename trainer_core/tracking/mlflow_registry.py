@@ -80,14 +80,8 @@ class MlflowRegistry(ModelRegistry):
     def __init__(self, server: MlflowServer) -> None:
         self._api = MlflowApi(server, _TIMEOUT)
 
-    def __enter__(self) -> MlflowRegistry:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Close the connection."""
+        """See `ModelRegistry.close`."""
         self._api.close()
 
     def _promote(self, candidate: Candidate, model: str, mode: Mode, min_delta: float, alias: str) -> Promotion:
@@ -132,13 +126,12 @@ class MlflowRegistry(ModelRegistry):
         self._respect_person(model, alias, versions, target, None)
         self._api.post("model-versions/delete-tag", "DELETE", name=model, version=version, key=_DEMOTED + alias)
 
-    def repair(self, model: str, alias: str = CHAMPION) -> None:
-        """Move the alias to the best version, after a promoter was killed and its task will not be repeated.
+    def has_origin_of(self, uri: str) -> bool:
+        """See `ModelRegistry.has_origin_of`."""
+        return self._api.server.has_origin_of(uri)
 
-        Args:
-            model: Name of the model.
-            alias: The alias. Default ``champion``.
-        """
+    def repair(self, model: str, alias: str = CHAMPION) -> None:
+        """See `ModelRegistry.repair`."""
         for key in self._get_model(model)[1]:
             if key.startswith(_MOVING):
                 self._api.post("registered-models/delete-tag", "DELETE", name=model, key=key)

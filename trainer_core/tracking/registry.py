@@ -19,12 +19,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from trainer_core.errors import InvalidRequestError
 from trainer_core.jobs import Outcome
 from trainer_core.tracking.server import MlflowServer
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = [
     "CHAMPION",
@@ -149,7 +152,16 @@ class Candidate:
 
 
 class ModelRegistry(ABC):
-    """Versions of models, and aliases that name the best ones."""
+    """Versions of models, and aliases that name the best ones. A context manager; `close` closes its connection."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:  # noqa: B027 -- a folder has no connection
+        """Close the connection. The next call opens another one."""
 
     def promote(
         self,
@@ -169,8 +181,10 @@ class ModelRegistry(ABC):
         be killed at any moment: once each call was repeated, the alias names the best model.
 
         Example:
-            registry = open_registry("https://mlflow.example")
-            registry.promote(outcome, model="digits", metric="accuracy")
+            ```python
+            with open_registry("https://mlflow.example") as registry:
+                registry.promote(outcome, model="digits", metric="accuracy")
+            ```
 
         Args:
             outcome: Outcome of the TrainJob.
@@ -240,6 +254,22 @@ class ModelRegistry(ABC):
         Raises:
             InvalidRequestError: The model has no such version.
         """
+
+    def repair(self, model: str, alias: str = CHAMPION) -> None:  # noqa: B027 -- a folder is changed under a lock
+        """Move the alias to the best version, after a promoter was killed and its task will not be repeated.
+
+        Args:
+            model: Name of the model.
+            alias: The alias. Default ``champion``.
+        """
+
+    def has_origin_of(self, uri: str) -> bool:
+        """Return whether runs of a tracking URI are on the server of this registry.
+
+        Args:
+            uri: The tracking URI.
+        """
+        return False
 
     def get_champion(self, model: str, alias: str = CHAMPION) -> ModelVersion | None:
         """Return the version that the alias names; None if there is none.
@@ -360,20 +390,26 @@ class FolderRegistry(ModelRegistry):
         return self._folder / _check_name("model", model) if model else self._folder
 
 
-def open_registry(uri: str | None = None) -> ModelRegistry:
+def open_registry(uri: str | None = None, server: MlflowServer | None = None) -> ModelRegistry:
     """Return a model registry.
 
     Example:
-        open_registry().promote(outcome, model="digits", metric="accuracy")
+        ```python
+        with open_registry() as registry:
+            registry.promote(outcome, model="digits", metric="accuracy")
+        ```
 
     Args:
         uri: ``http://…`` or ``https://…`` of an MLflow server, or path or ``file://`` URI of a folder. None (the
-            default): the server that ``MLFLOW_TRACKING_URI`` names, or the folder ``registry`` in ``TRAINJOB_HOME``.
+            default): `server`, the server that ``MLFLOW_TRACKING_URI`` names, or the folder ``registry`` in
+            ``TRAINJOB_HOME``.
+        server: A server with credentials, which are used if the URI is that of this server. Default None.
 
     Raises:
         ValueError: The URI is neither.
     """
-    server = MlflowServer.from_environment(uri=uri) if uri is None or "://" in uri else None
+    if server is None or (uri is not None and not server.has_origin_of(uri)):
+        server = MlflowServer.from_environment(uri=uri) if uri is None or "://" in uri else None
     if server is not None:
         from trainer_core.tracking.mlflow_registry import MlflowRegistry  # Only with a server.
 

@@ -32,6 +32,8 @@ _FIRST_SECONDS = 1.0
 _INTERVAL_SECONDS = 5.0
 _MAX_PAUSE_SECONDS = 60.0
 _TIMEOUT = 5.0
+#: Seconds after which the end of a job is no longer delayed by its run.
+_FINISH_SECONDS = 10.0
 #: Prefix of metrics that the training logs itself under the same name.
 _PREFIX = "progress/"
 
@@ -69,18 +71,17 @@ class RunReporter:
         """Stop reporting. The run stays as it is: the job may still be running."""
         self._stop.set()
 
-    def finish(self, outcome: Outcome, timeout: float = 10.0) -> None:
+    def finish(self, outcome: Outcome) -> None:
         """Report everything that is left, and how the job ended. Logs a warning if the server does not answer in time.
 
         Args:
             outcome: Outcome of the job.
-            timeout: Seconds after which to return in any case. Default 10.
         """
         self._stop.set()
-        end = time.monotonic() + timeout
+        end = time.monotonic() + _FINISH_SECONDS
         thread = threading.Thread(target=self._finish, args=(outcome, end), daemon=True)
         thread.start()
-        thread.join(timeout)
+        thread.join(_FINISH_SECONDS)
         if thread.is_alive():
             self._warn("did not answer in time")
 
