@@ -100,6 +100,7 @@ class TrainerClient:
     Attributes:
         config: The configuration that is used.
         tracking: The argument of this name.
+        redact: Masks secrets in a diagnosis before it is sent to a run. Default: the text unchanged.
 
     Raises:
         ValueError: The argument is not a backend configuration.
@@ -116,6 +117,7 @@ class TrainerClient:
             )
         self.config = backend_config
         self.tracking = tracking
+        self.redact: Callable[[str], str] = str
         self._tracks_by_option = False
         # Every backend class is constructed from its own configuration.
         self.backend: Backend = backend_class(backend_config.backend)(backend_config)  # type: ignore[call-arg]
@@ -276,7 +278,7 @@ class TrainerClient:
             TrainerError: The request was refused. Nothing was created.
         """
         self._tracks_by_option = self._tracks_by_option or request.tracking is not None
-        if not self._is_tracking:
+        if not self.is_tracking:
             return self.backend.submit(request, before_create=before_create)
         from trainer_core.tracking.submission import prepare_submission  # Only where a tracking URI is configured.
 
@@ -294,13 +296,12 @@ class TrainerClient:
         return ref
 
     @property
-    def _is_tracking(self) -> bool:
+    def is_tracking(self) -> bool:
+        """Whether this client tracks TrainJobs: on its server, that of ``MLFLOW_TRACKING_URI``, or by an option."""
         return self.tracking is not None or self._tracks_by_option or "MLFLOW_TRACKING_URI" in os.environ
 
     def get_run(self, job: str | TrainJobRef) -> TrackedRun | None:
         """Return the MLflow run of a TrainJob; None if it is not tracked, or has no run yet.
-
-        None also in a process without a tracking URI.
 
         Args:
             job: Its name or ref.
@@ -308,7 +309,7 @@ class TrainerClient:
         Raises:
             JobNotFoundError: The TrainJob does not exist.
         """
-        tracking = self.get_job_request(job).tracking if self._is_tracking else None
+        tracking = self.get_job_request(job).tracking
         if tracking is None or not (tracking.run_id and tracking.experiment_id and tracking.uri):
             return None
         from trainer_core.tracking.submission import choose_server  # Only for tracked jobs.
@@ -327,9 +328,9 @@ class TrainerClient:
         Args:
             outcome: The outcome.
         """
-        reporter = self._create_reporter(outcome.job)
-        if reporter is not None:
-            reporter.finish(outcome)
+        from trainer_core.tracking.reporter import RunReporter  # Only where TrainJobs are tracked.
+
+        RunReporter(self.backend, outcome.job, self.tracking, self.redact).finish(outcome)
 
     def promote(
         self,
@@ -388,11 +389,11 @@ class TrainerClient:
             )
 
     def _create_reporter(self, ref: TrainJobRef) -> RunReporter | None:
-        if not self._is_tracking:
+        if not self.is_tracking:
             return None
         from trainer_core.tracking.reporter import RunReporter  # Only where a tracking URI is configured.
 
-        return RunReporter(self.backend, ref, self.tracking)
+        return RunReporter(self.backend, ref, self.tracking, self.redact)
 
     @contextmanager
     def _report_progress(self, ref: TrainJobRef) -> Iterator[Callable[[str, Outcome | None], None]]:

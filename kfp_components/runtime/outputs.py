@@ -37,7 +37,13 @@ def write_outcome(task: Task, client: TrainerClient, outcome: Outcome, history: 
     ref = outcome.job
     job = _get_job(client, ref)
     task.write("status", outcome.status)
-    facts = {"job": ref.name, "backend": ref.backend, "runtime": job.runtime.name if job else None}
+    run = client.get_run(ref) if job and client.is_tracking else None
+    facts = {
+        "job": ref.name,
+        "backend": ref.backend,
+        "runtime": job.runtime.name if job else None,
+        "run_url": run.url if run else None,
+    }
     for name in ("model", "report"):
         task.artifact(name).metadata.update({key: value for key, value in facts.items() if value})
     _write_report(task, report.render_html(ref, outcome.status, job, outcome, history))

@@ -358,3 +358,25 @@ def test_other_trackers_find_their_run_by_the_environment(client, experiment, mo
 def test_a_uri_that_is_no_server_or_has_credentials_is_refused(uri):
     with pytest.raises(ValueError, match="Tracking uri"):
         Tracking(uri=uri)
+
+
+def test_a_kfp_step_that_has_a_run_is_the_parent_of_the_run_of_its_job(
+    client, tracked, experiment, read_runs, monkeypatch
+):
+    from kfp_components.runtime.request import set_tracking
+
+    client.wait(client.submit(build(client, succeed, experiment)))
+    (step,) = read_runs()
+    monkeypatch.setenv("MLFLOW_RUN_ID", step["id"])
+    request = client.build_request(
+        runtime="python", trainer=CustomTrainer(show_environment), options=[Name("inside-a-step")]
+    )
+    data = request.to_dict()
+    set_tracking(data, "kfp-run")
+
+    result = client.wait(client.submit(type(request).parse(data))).result
+
+    own = next(run for run in read_runs() if run["id"] != step["id"])
+    assert own["tags"]["mlflow.parentRunId"] == step["id"]
+    assert own["tags"]["kfp.run_id"] == "kfp-run"
+    assert result["MLFLOW_RUN_ID"] == own["id"]

@@ -28,6 +28,7 @@ from trainer_core.options import (
     QueueName,
     RuntimePatch,
     Suspend,
+    Tracking,
     TrainerArgs,
     TrainerCommand,
     TrainingRuntimeSpecPatch,
@@ -65,6 +66,7 @@ ALL_OPTIONS: list[Any] = [
     QueueName("night"),
     RunaiMasterSpec(),
     RunaiSpec(),
+    Tracking(),
     Workspace(),
 ]
 

@@ -10,7 +10,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -45,16 +45,24 @@ class RunReporter:
         backend: Backend of the job.
         ref: The job.
         configured: Server of an Airflow connection. None for the environment of this process.
+        redact: Masks secrets in the diagnosis. Default: the text unchanged.
 
     Attributes:
         status: Last observed status of the job. The waiting process sets it.
     """
 
-    def __init__(self, backend: Backend, ref: TrainJobRef, configured: MlflowServer | None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        ref: TrainJobRef,
+        configured: MlflowServer | None,
+        redact: Callable[[str], str] = str,
+    ) -> None:
         self.status: str | None = None
         self._backend = backend
         self._ref = ref
         self._configured = configured
+        self._redact = redact
         self._run: _Run | None = None
         self._cursor: Mapping[str, Any] = {}
         self._last_step = 0
@@ -134,6 +142,9 @@ class RunReporter:
             raise
         except TrainerError as error:
             _log.warning("TrainJob %s: its log cannot be read, so its run may lack points: %s", self._ref.name, error)
+        if outcome.diagnosis is not None:
+            masked = outcome.diagnosis.model_copy(update={"reason": self._redact(outcome.diagnosis.reason)})
+            outcome = outcome.model_copy(update={"diagnosis": masked})
         run.end(outcome, self._last_step)
 
     def _find_run(self) -> _Run | None:

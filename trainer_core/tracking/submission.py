@@ -187,7 +187,7 @@ class Submission:
             raise TrackingError(f"MLflow server {server.uri} did not answer recently", transient=True)
         try:
             api = get_api(server, _SUBMIT_TIMEOUT)
-            experiment = api.get_experiment_id(str(self._tracking.experiment))
+            experiment = self._get_experiment_id(api)
             found = api.search_runs([experiment], f"tags.`{tags.KEY}` = '{tags.build_key(request)}'")
             runs = [_Run.parse(each) for each in found]
             self._earlier = [
@@ -208,6 +208,13 @@ class Submission:
             raise
         self._created[request.require_name()] = run_id
         return {"run_id": run_id, "experiment_id": experiment}
+
+    def _get_experiment_id(self, api: MlflowApi) -> str:
+        """Return the experiment of the parent run, else the one that is named."""
+        parent = self._tracking.parent_run_id
+        if parent is not None:
+            return str(api.get("runs/get", run_id=parent)["run"]["info"]["experiment_id"])
+        return api.get_experiment_id(str(self._tracking.experiment))
 
     def _end_earlier_runs(self, api: MlflowApi, run_id: str | None) -> None:
         """End the runs of earlier attempts whose jobs have ended while no process waited for them."""
