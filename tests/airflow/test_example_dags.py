@@ -38,7 +38,7 @@ def bag(airflow_db, dags):
 
 def test_the_dag_files_have_no_import_errors(bag):
     assert bag.import_errors == {}
-    assert set(bag.dags) >= {"ingest_digits", "retrain_digits", "retrain_digits_one_task"}
+    assert set(bag.dags) >= {"ingest_digits", "retrain_digits", "retrain_digits_one_task", "retrain_tracked"}
 
 
 def test_every_task_of_every_dag_is_retried(bag):
