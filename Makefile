@@ -7,7 +7,7 @@ BIN := .venv/bin
 # Four files at a time, also on two cores: much of the suite waits. `make test SPREAD=` runs one after the other.
 SPREAD := -n 4 --dist loadfile --no-loadscope-reorder
 .DEFAULT_GOAL := help
-.PHONY: help demo airflow-up airflow-e2e install test test-airflow31 lint format lock compile bench features pictures docs clean
+.PHONY: help demo airflow-up airflow-e2e install install-mlflow test test-airflow31 lint format lock compile bench features pictures docs clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -22,6 +22,8 @@ airflow-e2e: .venv/.done/demo ## retrain through a whole Airflow, with a trigger
 	@$(BIN)/python tools/airflow_e2e.py
 
 install: .venv/.done/dev ## install everything a developer needs into .venv
+
+install-mlflow: .venv-mlflow/.done/mlflow ## install the MLflow server that the tests of tracking run against into .venv-mlflow
 
 test: .venv/.done/dev ## run every test
 	$(BIN)/python -m pytest $(SPREAD) $(ARGS)
@@ -65,6 +67,9 @@ clean: ## remove what builds, checks and tests leave (not .venv*)
 # Each file says that this part of the installation stands; it is written last.
 .venv/.done/%: tools/install pyproject.toml constraints.txt
 	@sh tools/install $*
+
+.venv-mlflow/.done/mlflow: tools/install-mlflow
+	@sh tools/install-mlflow
 
 .venv-airflow31/.done/airflow31: tools/install pyproject.toml constraints-airflow31.txt
 	@sh tools/install airflow31

@@ -63,11 +63,12 @@ def get_provider_info() -> dict[str, Any]:
             _modules(
                 "airflow_provider.operators.trainjob",
                 "airflow_provider.operators.manage",
+                "airflow_provider.operators.promote",
                 "airflow_provider.operators.runtimes",
             )
         ],
         "sensors": [_modules("airflow_provider.sensors.trainjob")],
-        "hooks": [_modules("airflow_provider.hooks.trainjob")],
+        "hooks": [_modules("airflow_provider.hooks.trainjob", "airflow_provider.hooks.mlflow")],
         "triggers": [_modules("airflow_provider.triggers.trainjob")],
         "task-decorators": [
             {"name": "trainjob", "class-name": "airflow_provider.decorators.trainjob.trainjob_task"},
@@ -77,6 +78,7 @@ def get_provider_info() -> dict[str, Any]:
             "airflow_provider.links.JobLink",
             "airflow_provider.links.DashboardLink",
             "airflow_provider.links.LogsLink",
+            "airflow_provider.links.MlflowLink",
         ],
         "connection-types": [
             {
@@ -89,7 +91,20 @@ def get_provider_info() -> dict[str, Any]:
                     "placeholders": {"home": "~/.trainjob", "namespace": "default"},
                 },
                 "conn-fields": _CONNECTION_FIELDS,
-            }
+            },
+            {
+                "connection-type": "mlflow",
+                "hook-class-name": "airflow_provider.hooks.mlflow.MlflowHook",
+                "hook-name": "MLflow",
+                "ui-field-behaviour": {
+                    "hidden-fields": ["schema"],
+                    "relabeling": {"login": "Username"},
+                    "placeholders": {
+                        "host": "https://mlflow.example",
+                        "extra": '{"experiment": "digits", "workspace": "team-a"}',
+                    },
+                },
+            },
         ],
     }
 

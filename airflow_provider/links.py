@@ -25,6 +25,7 @@ __all__ = [
     "DashboardLink",
     "JobLink",
     "LogsLink",
+    "MlflowLink",
     "get_base_path",
     "push_links",
     "render_url",
@@ -83,7 +84,18 @@ class LogsLink(_UrlTemplateLink):
     field = "logs_url"
 
 
-LINKS = (JobLink(), DashboardLink(), LogsLink())
+class MlflowLink(BaseOperatorLink):
+    """Link to the job's run in MLflow."""
+
+    name = "MLflow run"
+    xcom_key = "trainjob_mlflow_link"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """Return the URL of the run; empty without a run."""
+        return sanitize_url(getattr(operator, "run_url", ""))
+
+
+LINKS = (JobLink(), DashboardLink(), LogsLink(), MlflowLink())
 
 
 def render_url(template: str, ref: TrainJobRef) -> str:

@@ -4,6 +4,8 @@
 # mypy: disable-error-code="valid-type"
 # ruff: noqa: D417
 
+from typing import Optional
+
 from kfp import dsl
 
 from kfp_components.container_spec import build_container_spec, component
@@ -19,23 +21,33 @@ def promote(
     run_id: str,
     promoted: dsl.OutputPath(bool),
     uri: dsl.OutputPath(str),
+    version: dsl.OutputPath(str),
     higher_is_better: bool = True,
+    model_name: Optional[str] = None,
+    alias: str = "champion",
+    min_delta: float = 0.0,
 ) -> dsl.ContainerSpec:
-    """Copy a model to a registry folder, atomically, if it is better than the model that was promoted last.
+    """Register a model in a folder or an MLflow server, and move the alias to it if it is better than the champion.
 
-    A retry promotes the model of a job once.
+    A retry promotes the model of a job once. Credentials of an MLflow server are read from the environment of the step
+    (`MLFLOW_TRACKING_TOKEN`, or `MLFLOW_TRACKING_USERNAME` and `MLFLOW_TRACKING_PASSWORD`).
 
     Args:
         model: Model of `train` or `wait`.
         metric: Its metric.
-        registry: Absolute path or file:// URI of a folder, on a volume that is mounted on this task.
+        registry: Absolute path or file:// URI of a folder, on a volume that is mounted on this task; or http(s):// of
+            an MLflow server.
         run_id: Id of the run: dsl.PIPELINE_JOB_ID_PLACEHOLDER. It differs in each run, so that KFP never takes this
             task from its cache.
         higher_is_better: Whether a higher metric is better.
+        model_name: Name of the model in the registry. By default the folder itself; an MLflow server needs a name.
+        alias: Alias that names the best model.
+        min_delta: By how much the metric must be better.
 
     Returns:
-        promoted: Whether it is the current model now.
-        uri: The current model.
+        promoted: Whether the alias was moved to it.
+        uri: The model that has the alias: file://, or models:/ of MLflow.
+        version: Its version in the registry.
 
     Example:
         promoted = promote(

@@ -1,6 +1,7 @@
 """The public names of `trainer_core`, by the module that defines each. `__init__.py` loads them on first use."""
 
 from .client import (
+    TrackedRun as TrackedRun,
     TrainerClient as TrainerClient,
 )
 from .config import (
@@ -23,6 +24,7 @@ from .errors import (
     JobFailedError as JobFailedError,
     JobNotFoundError as JobNotFoundError,
     RuntimeNotFoundError as RuntimeNotFoundError,
+    TrackingError as TrackingError,
     TrainerError as TrainerError,
     UnsupportedError as UnsupportedError,
     WaitTimeoutError as WaitTimeoutError,
@@ -89,6 +91,7 @@ from .options import (
     ReplicatedJobPatch as ReplicatedJobPatch,
     RuntimePatch as RuntimePatch,
     Suspend as Suspend,
+    Tracking as Tracking,
     TrainerArgs as TrainerArgs,
     TrainerCommand as TrainerCommand,
     TrainingRuntimeSpecPatch as TrainingRuntimeSpecPatch,
@@ -119,6 +122,15 @@ from .secrets import (
 )
 from .template import (
     TrainJobTemplate as TrainJobTemplate,
+)
+from .tracking.registry import (
+    ModelRegistry as ModelRegistry,
+    ModelVersion as ModelVersion,
+    Promotion as Promotion,
+    open_registry as open_registry,
+)
+from .tracking.server import (
+    MlflowServer as MlflowServer,
 )
 from .trainers import (
     BuiltinTrainer as BuiltinTrainer,

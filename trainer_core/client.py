@@ -6,15 +6,23 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from trainer_core import naming
 from trainer_core.backends import BACKENDS, backend_class
 from trainer_core.backends.base import Backend
 from trainer_core.backends.follower import Follower
 from trainer_core.config import BackendConfig, LocalProcessBackendConfig, config_from_dict
-from trainer_core.errors import JobEndedError, JobFailedError, JobNotFoundError, TrainerError, WaitTimeoutError
+from trainer_core.errors import (
+    BackendUnavailableError,
+    JobEndedError,
+    JobFailedError,
+    JobNotFoundError,
+    TrainerError,
+    WaitTimeoutError,
+)
 from trainer_core.jobs import (
     COMPLETE,
     FAILED,
@@ -35,8 +43,11 @@ if TYPE_CHECKING:
     from trainer_core.initializers import Initializer
     from trainer_core.request_builder import Option, Trainer
     from trainer_core.runtimes import Runtime
+    from trainer_core.tracking.registry import Promotion
+    from trainer_core.tracking.reporter import RunReporter
+    from trainer_core.tracking.server import MlflowServer
 
-__all__ = ["TrainerClient", "backend_for"]
+__all__ = ["TrackedRun", "TrainerClient", "backend_for"]
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +63,19 @@ def backend_for(name: str) -> type[Backend]:
         BackendUnavailableError: The backend is not part of this release.
     """
     return backend_class(name)
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """The MLflow run of a TrainJob.
+
+    Attributes:
+        id: Id of the run.
+        url: Address of the run in MLflow's UI.
+    """
+
+    id: str
+    url: str
 
 
 class TrainerClient:
@@ -70,16 +94,20 @@ class TrainerClient:
         backend_config: Which backend to use and how to reach it: one of the configurations in `trainer_core.config`,
             such as ``KubernetesBackendConfig(namespace="team-a")``. None (the default) uses the backend named by the
             environment variable ``TRAINJOB_BACKEND``, or ``local`` (processes on this machine) if it is not set.
+        tracking: The MLflow server on which TrainJobs are tracked. None (the default) uses the one that
+            ``MLFLOW_TRACKING_URI`` names; without it only a TrainJob with the option `Tracking` is tracked.
 
     Attributes:
         config: The configuration that is used.
+        tracking: The argument of this name.
+        redact: Masks secrets in a diagnosis before it is sent to a run. Default: the text unchanged.
 
     Raises:
         ValueError: The argument is not a backend configuration.
         BackendUnavailableError: The backend needs an extra that is not installed, or cannot be reached.
     """
 
-    def __init__(self, backend_config: BackendConfig | None = None) -> None:
+    def __init__(self, backend_config: BackendConfig | None = None, tracking: MlflowServer | None = None) -> None:
         if backend_config is None:
             backend_config = config_from_dict(os.environ.get("TRAINJOB_BACKEND") or "local", {})
         if not isinstance(backend_config, BackendConfig):
@@ -88,6 +116,9 @@ class TrainerClient:
                 f"(backends: {', '.join(sorted(BACKENDS))}), got {backend_config!r}"
             )
         self.config = backend_config
+        self.tracking = tracking
+        self.redact: Callable[[str], str] = str
+        self._tracks_by_option = False
         # Every backend class is constructed from its own configuration.
         self.backend: Backend = backend_class(backend_config.backend)(backend_config)  # type: ignore[call-arg]
 
@@ -246,7 +277,143 @@ class TrainerClient:
         Raises:
             TrainerError: The request was refused. Nothing was created.
         """
-        return self.backend.submit(request, before_create=before_create)
+        self._tracks_by_option = self._tracks_by_option or request.tracking is not None
+        if not self.is_tracking:
+            return self.backend.submit(request, before_create=before_create)
+        from trainer_core.tracking.submission import prepare_submission  # Only where a tracking URI is configured.
+
+        submission = prepare_submission(request, self.tracking, self.backend)
+        if submission is None:
+            return self.backend.submit(request, before_create=before_create)
+        try:
+            ref = self.backend.submit(submission.request, before_create=before_create, prepare=submission.create_run)
+        except BackendUnavailableError:
+            raise  # The job may exist. If it does not, the next submit takes the run.
+        except Exception:
+            submission.discard()
+            raise
+        submission.bind(ref)
+        return ref
+
+    @property
+    def is_tracking(self) -> bool:
+        """Whether this client tracks TrainJobs: on its server, that of ``MLFLOW_TRACKING_URI``, or by an option."""
+        return self.tracking is not None or self._tracks_by_option or "MLFLOW_TRACKING_URI" in os.environ
+
+    def get_run(self, job: str | TrainJobRef) -> TrackedRun | None:
+        """Return the MLflow run of a TrainJob; None if it is not tracked, or has no run yet.
+
+        Args:
+            job: Its name or ref.
+
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+        """
+        tracking = self.get_job_request(job).tracking
+        if tracking is None or not (tracking.run_id and tracking.experiment_id and tracking.uri):
+            return None
+        from trainer_core.tracking.submission import choose_server  # Only for tracked jobs.
+
+        server = choose_server(tracking.uri, self.tracking)
+        if server is None:
+            return None
+        return TrackedRun(tracking.run_id, server.get_run_url(tracking.experiment_id, tracking.run_id))
+
+    def track_outcome(self, outcome: Outcome) -> None:
+        """Report how a TrainJob ended to its MLflow run, with all metrics that have not been sent yet.
+
+        `wait` does so itself. An orchestrator that waits by other means calls it with the outcome. Repeating it changes
+        nothing. Never fails, and takes at most 10 seconds: what the server did not take, the next call sends.
+
+        Args:
+            outcome: The outcome.
+        """
+        from trainer_core.tracking.reporter import RunReporter  # Only where TrainJobs are tracked.
+
+        RunReporter(self.backend, outcome.job, self.tracking, self.redact).finish(outcome)
+
+    def promote(
+        self,
+        job: str | TrainJobRef,
+        *,
+        model: str,
+        metric: str,
+        mode: Literal["max", "min"] = "max",
+        min_delta: float = 0.0,
+        alias: str = "champion",
+        artifact: str = "model",
+        registry: str | None = None,
+    ) -> Promotion:
+        """Register the model of a TrainJob, and move the alias to it if it is better than the model that has the alias.
+
+        Repeating it changes nothing and returns the same. See `ModelRegistry.promote`.
+
+        Example:
+            ```python
+            client.promote(name, model="digits", metric="accuracy")
+            ```
+
+        Args:
+            job: Name or ref of a TrainJob that is Complete.
+            model: Name of the model in the registry.
+            metric: Name of the metric by which models are compared.
+            mode: ``max`` (default): the largest value is best; ``min``: the smallest.
+            min_delta: By how much the metric must be better. Default 0: any difference counts.
+            alias: The alias. Default ``champion``.
+            artifact: Name of the job's artifact that is the model. Default ``model``.
+            registry: URI of an MLflow server, or a folder. None (the default): the server on which this client tracks,
+                or the folder ``registry`` in ``TRAINJOB_HOME``.
+
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+            WaitTimeoutError: The TrainJob has not ended.
+            InvalidRequestError: The TrainJob failed, or lacks the metric or artifact; or an argument is invalid.
+            TrackingError: The registry cannot be reached, or refuses.
+        """
+        from trainer_core.tracking.registry import open_registry  # Only for promotion.
+
+        ref = self.get_job_ref(job)
+        outcome = self.get_job_outcome(ref)
+        tracking = self.get_job_request(ref).tracking
+        with open_registry(registry, self.tracking) as target:
+            is_same_server = bool(tracking and tracking.uri and target.has_origin_of(tracking.uri))
+            return target.promote(
+                outcome,
+                model=model,
+                metric=metric,
+                mode=mode,
+                min_delta=min_delta,
+                alias=alias,
+                artifact=artifact,
+                run_id=tracking.run_id if tracking and is_same_server else None,
+            )
+
+    def _create_reporter(self, ref: TrainJobRef) -> RunReporter | None:
+        if not self.is_tracking:
+            return None
+        from trainer_core.tracking.reporter import RunReporter  # Only where a tracking URI is configured.
+
+        return RunReporter(self.backend, ref, self.tracking, self.redact)
+
+    @contextmanager
+    def _report_progress(self, ref: TrainJobRef) -> Iterator[Callable[[str, Outcome | None], None]]:
+        """Report to the run of a TrainJob during the block; yields what takes each observed status and the outcome."""
+        reporter = self._create_reporter(ref)
+
+        def report(status: str, outcome: Outcome | None) -> None:
+            if reporter is None:
+                return
+            reporter.status = status
+            if outcome is None:
+                reporter.start()
+            else:
+                reporter.finish(outcome)
+
+        try:
+            yield report
+        finally:
+            if reporter is not None:
+                reporter.stop()
 
     def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
         """Return the existing TrainJobs that have the name of a request or belong to its owner.
@@ -374,10 +541,11 @@ class TrainerClient:
         _check_wait_arguments(status, timeout, polling_interval)
         end = time.monotonic() + timeout
         ref = self.get_job_ref(name)
-        with self.follow(ref) as follower:
+        with self.follow(ref) as follower, self._report_progress(ref) as report:
             while True:
                 observation = follower.next_observation(min(polling_interval, max(0.0, end - time.monotonic())))
                 job = follower.get_job()
+                report(observation.status, observation.outcome)
                 for callback in callbacks or ():
                     callback(job)
                 if job.status in status:
@@ -462,7 +630,7 @@ class TrainerClient:
         """
         ref = self.get_job_ref(job)
         state = wait_state.start(ref, time.monotonic(), timeout, fail_fast)
-        with self.follow(ref, progress=on_observation is not None) as follower:
+        with self.follow(ref, progress=on_observation is not None) as follower, self._report_progress(ref) as report:
             while state.outcome is None:
                 try:
                     pause = state.timeout(time.monotonic(), follower.supports_watch)
@@ -473,7 +641,10 @@ class TrainerClient:
                     if on_observation is not None:
                         on_observation(observation)
                     state = state.on_observation(observation, time.monotonic())
-        return self.finish_wait(state)
+                    report(observation.status, None)
+            outcome = self.finish_wait(state)
+            report(outcome.status, outcome)
+        return outcome
 
     def finish_wait(self, state: wait_state.WaitState) -> Outcome:
         """Return the outcome of a finished wait. Cancels the TrainJob if the wait decided so (`should_cancel`).

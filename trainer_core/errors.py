@@ -9,6 +9,7 @@
      ├── JobFailedError           (RuntimeError)   the TrainJob failed; carries its Outcome
      ├── JobEndedError            (RuntimeError)   the TrainJob is Complete and cannot reach the status waited for
      ├── WaitTimeoutError         (TimeoutError)   a wait timed out; the TrainJob is not stopped
+     ├── TrackingError            (RuntimeError)   the tracking server or model registry refuses or cannot be reached
      └── BackendUnavailableError  (RuntimeError)   the backend, or a package it needs, is not available
           └── JobElsewhereError                    the TrainJob lives on a host that this process cannot see
 
@@ -32,6 +33,7 @@ __all__ = [
     "JobFailedError",
     "JobNotFoundError",
     "RuntimeNotFoundError",
+    "TrackingError",
     "TrainerError",
     "UnsupportedError",
     "WaitTimeoutError",
@@ -94,6 +96,20 @@ class BackendUnavailableError(TrainerError, RuntimeError):
     """
 
     transient = True
+
+
+class TrackingError(TrainerError, RuntimeError):
+    """The tracking server or the model registry cannot be reached, or refuses a request.
+
+    Attributes:
+        code: MLflow's error code, such as ``RESOURCE_DOES_NOT_EXIST``. Empty without one.
+        transient: True if the same request may succeed later.
+    """
+
+    def __init__(self, message: str, code: str = "", transient: bool = False) -> None:
+        super().__init__(message)
+        self.code = code
+        self.transient = transient
 
 
 class JobElsewhereError(BackendUnavailableError):

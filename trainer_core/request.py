@@ -34,6 +34,7 @@ __all__ = [
     "ACCESS_MODES",
     "CONTROLLERS",
     "KEPT_CHECKPOINTS",
+    "TRACKING_SECRETS",
     "Checkpoints",
     "Code",
     "Distributed",
@@ -42,6 +43,7 @@ __all__ = [
     "Metadata",
     "Owner",
     "RuntimeRef",
+    "TrackingRequest",
     "TrainJobRequest",
     "TrainerRequest",
     "Workspace",
@@ -66,6 +68,10 @@ def _parse_env_value(value: Any) -> Any:
     return parsed
 
 
+#: Literal secrets that `trainer_core.tracking` adds for mlflow inside the training, on the backends that keep them.
+TRACKING_SECRETS = frozenset(
+    {"trainer.MLFLOW_TRACKING_TOKEN", "trainer.MLFLOW_TRACKING_USERNAME", "trainer.MLFLOW_TRACKING_PASSWORD"}
+)
 #: Kubernetes quantities by full resource name, after validation.
 Quantities = Annotated[dict[str, str | int | float], AfterValidator(resources.normalize_resources)]
 EnvValue = Annotated[str | SecretRef, BeforeValidator(_parse_env_value)]
@@ -321,6 +327,46 @@ class Checkpoints(_Part):
         return self
 
 
+class TrackingRequest(_Part):
+    """Where the run of a TrainJob is tracked. Not part of the fingerprint: it does not change the training.
+
+    Attributes:
+        kind: Which tracker: ``mlflow``, or ``wandb`` and ``comet``, for which only environment variables are set.
+        uri: Tracking URI of the MLflow server. None for the one that the submitting process is configured with.
+        experiment: Name of the experiment or project.
+        run_name: Name of the run. None for the name of the TrainJob.
+        tags: Further tags of the run.
+        params: Whether the arguments of the training function become parameters of the run.
+        join: Whether mlflow inside the training logs to the same run.
+        training_uri: Tracking URI for the training, where it differs from `uri`.
+        required: Whether a submit fails if no run can be created.
+        parent_run_id: Run below which the run is nested.
+        run_id: The run. Set when the TrainJob is created; None if the server could not be reached then.
+        experiment_id: The experiment of the run. Set with it.
+        env: Variables for the nodes. Set when the TrainJob is created.
+    """
+
+    kind: Literal["mlflow", "wandb", "comet"] = "mlflow"
+    uri: str | None = None
+    experiment: str | None = Field(default=None, min_length=1, max_length=500)
+    run_name: str | None = None
+    tags: dict[str, str] = Field(default_factory=dict)
+    params: bool = True
+    join: bool = True
+    training_uri: str | None = None
+    required: bool = False
+    parent_run_id: str | None = None
+    run_id: str | None = None
+    experiment_id: str | None = None
+    env: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check_uris(self) -> TrackingRequest:
+        validation.check_tracking_uri("uri", self.uri)
+        validation.check_tracking_uri("training_uri", self.training_uri)
+        return self
+
+
 class TrainJobRequest(_Part):
     """The complete description of a TrainJob.
 
@@ -342,6 +388,7 @@ class TrainJobRequest(_Part):
         distributed: Settings of a `DistributedConfig`.
         pytorch_job: Settings of a `PyTorchJobSpec`.
         runai: Settings of a `RunaiSpec` and a `RunaiMasterSpec`.
+        tracking: Where its run is tracked. None for where the submitting process is configured to.
         literal_secrets: Secrets given as text, by ``dataset.ENV``, ``model.ENV`` or ``trainer.ENV``. They stay in this
             process: neither the JSON, nor the fingerprint, nor any text form contains them.
     """
@@ -363,6 +410,7 @@ class TrainJobRequest(_Part):
     distributed: Distributed | None = None
     pytorch_job: PyTorchJob | None = None
     runai: RunaiFields | None = None
+    tracking: TrackingRequest | None = None
     literal_secrets: dict[str, SecretStr] = Field(default_factory=dict, exclude=True, repr=False)
 
     @classmethod
@@ -405,7 +453,7 @@ class TrainJobRequest(_Part):
         return json.dumps(self.to_dict(), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
     def fingerprint(self) -> str:
-        """Return a hash of the work: of all fields except name, owner and nonce."""
+        """Return a hash of the work: of all fields except name, owner, tracking and nonce."""
         return hashlib.sha256(_canonical(self._work())).hexdigest()
 
     def list_differences(self, other: TrainJobRequest) -> list[str]:
@@ -417,6 +465,11 @@ class TrainJobRequest(_Part):
         mine, theirs = dict(_leaves(self._work())), dict(_leaves(other._work()))
         return sorted(path for path in mine.keys() | theirs.keys() if mine.get(path) != theirs.get(path))
 
+    @property
+    def tracking_env(self) -> dict[str, str]:
+        """The environment variables of the nodes by which the training finds its run."""
+        return dict(self.tracking.env) if self.tracking else {}
+
     def initializer_sources(self) -> list[tuple[str, InitializerSource]]:
         """Return each initializer source with its role; empty for a request without an initializer."""
         return self.initializer.sources() if self.initializer else []
@@ -425,7 +478,11 @@ class TrainJobRequest(_Part):
         """Return the fields, by dotted path, that only a backend on Kubernetes supports."""
         env = self.trainer.env if self.trainer else {}
         found = [f"trainer.env.{name} (a SecretRef)" for name, value in env.items() if isinstance(value, SecretRef)]
-        found += [f"{key} (a secret)" for key in self.literal_secrets if key.startswith("trainer.")]
+        found += [
+            f"{key} (a secret)"
+            for key in self.literal_secrets
+            if key.startswith("trainer.") and key not in TRACKING_SECRETS
+        ]
         asked = ("managed_by", "delete_after_seconds", "workspace", "distributed", "pytorch_job", "runai")
         return found + [name for name in asked if getattr(self, name) is not None]
 
@@ -486,7 +543,7 @@ class TrainJobRequest(_Part):
         return self.name
 
     def _work(self) -> dict[str, Any]:
-        work = {key: value for key, value in self.to_dict().items() if key not in ("name", "owner")}
+        work = {key: value for key, value in self.to_dict().items() if key not in ("name", "owner", "tracking")}
         if "checkpoints" in work:
             # Drawn for each creation: two submits of one request differ in it.
             work["checkpoints"].pop("nonce", None)

@@ -252,6 +252,7 @@ def _read_job_spec(job_spec: dict[str, Any]) -> dict[str, Any]:
         "distributed": spec.pop("distributed", None),
         "pytorch_job": spec.pop("pytorchJob", None),
         "runai": spec.pop("runai", None),
+        "tracking": spec.pop("tracking", None),
     }
     unknown = [f"metadata.{key}" for key in metadata] + [f"spec.{key}" for key in spec]
     if unknown:

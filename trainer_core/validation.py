@@ -39,6 +39,7 @@ __all__ = [
     "check_result_uri",
     "check_string",
     "check_strings",
+    "check_tracking_uri",
     "format_problems",
     "is_placeholder",
     "known_fields",
@@ -56,6 +57,19 @@ _ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 _CHECKPOINTS_URI = re.compile(r"(pvc|s3)://[^/@\s\0?#]+(/[^\s\0?#]*)?|file:///[^\0?#]+")
 _LOADS = ("fresh", "owner", "never")
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+
+def check_tracking_uri(field: str, value: str | None) -> None:
+    """Check the tracking URI of a server: http or https, without credentials."""
+    if value is None or is_placeholder(value):
+        return
+    if not value.startswith(("http://", "https://")) or not value.partition("://")[2]:
+        raise ValueError(f"{field} must be the http(s) URL of an MLflow server, got {redact(value)}")
+    if has_credentials(value):
+        raise ValueError(
+            f"{field} contains a user or password, which would be readable; use an Airflow connection, or "
+            "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+        )
 
 
 def is_placeholder(value: object) -> bool:

@@ -20,10 +20,12 @@ from trainer_core.jobs import TrainJobRef
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-__all__ = ["DeleteTrainJobOperator", "ResumeTrainJobOperator", "SuspendTrainJobOperator"]
+__all__ = ["DeleteTrainJobOperator", "ManageOperator", "ResumeTrainJobOperator", "SuspendTrainJobOperator"]
 
 
-class _ManageOperator(BaseOperator):
+class ManageOperator(BaseOperator):
+    """Base of operators that work on one existing TrainJob."""
+
     template_fields: Sequence[str] = ("job",)
     ui_color = "#e8f0fe"
 
@@ -70,7 +72,7 @@ class _ManageOperator(BaseOperator):
         """Call the client."""
 
 
-class DeleteTrainJobOperator(_ManageOperator):
+class DeleteTrainJobOperator(ManageOperator):
     """Delete a TrainJob: stop its processes and remove its log, files and cluster objects.
 
     Succeeds if the job is already gone.
@@ -105,7 +107,7 @@ class DeleteTrainJobOperator(_ManageOperator):
             client.delete_job(job)
 
 
-class _SuspendResumeOperator(_ManageOperator):
+class _SuspendResumeOperator(ManageOperator):
     """Apply a change to a job and push its ref."""
 
     def _run(self, client: TrainerClient, job: str | TrainJobRef, context: Context) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from airflow_provider import (
     owner,
     spec,
     task_log,
+    tracking,
     xcom,
 )
 from airflow_provider.compat import TaskDeferralError, TaskDeferralTimeout
@@ -33,6 +34,7 @@ from airflow_provider.exceptions import (
     TrainJobUnreachableError,
     build_failure,
 )
+from airflow_provider.hooks.mlflow import MlflowHook
 from airflow_provider.hooks.trainjob import TrainJobHook
 from airflow_provider.lineage import OpenLineageMixin
 from trainer_core.config import BackendConfig
@@ -59,7 +61,8 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
     one, and starts a new attempt after a failed one. Clearing the task cancels a running job and starts a new one.
 
     XComs: ``return_value`` (the result of the training function; the job's ref if `wait_for_completion` is False),
-    ``ref``, ``status``, ``metrics``, ``artifacts``, and ``diagnosis`` if the job failed.
+    ``ref``, ``status``, ``metrics``, ``artifacts``, ``diagnosis`` if the job failed, and ``mlflow_run_id`` if it is
+    tracked.
 
     Upstream fields are those of Kubeflow's
     [TrainJobSpec](https://pkg.go.dev/github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1#TrainJobSpec).
@@ -107,6 +110,10 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             that override those of the connection. Default: None. Not templated.
         trainjob_conn_id: Id of an Airflow connection of type ``trainjob``. Default: ``trainjob_default``; if that
             connection does not exist, jobs run as processes on the worker. None: use no connection. Not templated.
+        mlflow_conn_id: Id of an Airflow connection of type ``mlflow``: the job is tracked as a run of that server, in
+            the experiment of the connection, or of the DAG's id. Default: ``mlflow_default``; if that connection does
+            not exist, ``MLFLOW_TRACKING_URI`` of the worker decides. The option `Tracking` has further settings. Not
+            templated.
         wait_for_completion: True (default): the task ends with the job. False: the task returns the job's ref after
             submission; use `TrainJobSensor` to wait. Not templated.
         deferrable: True: wait in the triggerer and free the worker slot. Default: the Airflow setting
@@ -140,6 +147,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         backend: str | None = None,
         backend_config: BackendConfig | Mapping[str, Any] | None = None,
         trainjob_conn_id: str | None = TrainJobHook.default_conn_name,
+        mlflow_conn_id: str | None = MlflowHook.default_conn_name,
         wait_for_completion: bool = True,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         on_kill: Literal["cancel", "keep"] = "cancel",
@@ -162,6 +170,9 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         self.backend = backend
         self.backend_config = backend_config
         self.trainjob_conn_id = trainjob_conn_id
+        self.mlflow_conn_id = mlflow_conn_id
+        #: Address of the job's run in MLflow, once it is submitted.
+        self.run_url = ""
         assets.check_outlets(self.task_id, self.outlets, waits=wait_for_completion)
         self.wait_for_completion = wait_for_completion
         self.deferrable = deferrable
@@ -192,6 +203,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         ref = self._submit(ti)
         self._save_ref(ti, ref)
         xcom.push_ref(ti, ref)
+        self.run_url = tracking.push_run(ti, self.hook, ref)
         links.push_links(ti, self, self.hook)
         return self._wait_or_defer(ti, ref)
 
@@ -248,7 +260,8 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         try:
             if self.deferrable:
                 self.hook.to_trigger_kwargs()
-            ref = self._ref = self.hook.client.submit(self._build_request(ti))
+            is_tracked = tracking.configure(self.hook, self.mlflow_conn_id, self._has_tracking_option)
+            ref = self._ref = self.hook.client.submit(self._build_request(ti, is_tracked))
         except JobElsewhereError as error:
             raise self._build_elsewhere_error(error) from error
         except (ValueError, RuntimeNotFoundError, ConflictError) as error:
@@ -260,8 +273,15 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             self._raise_interrupted(ref)
         return ref
 
-    def _build_request(self, ti: Any) -> TrainJobRequest:
+    @property
+    def _has_tracking_option(self) -> bool:
+        return bool(self.spec.get("tracking"))
+
+    def _build_request(self, ti: Any, is_tracked: bool) -> TrainJobRequest:
         data = spec.join_code(self.spec, self.code_text, self._get_func_args())
+        if is_tracked:
+            server = self.hook.client.tracking
+            data = tracking.add_task_tags(data, ti, server.experiment if server else None)
         literals = connection_secrets.resolve_secrets(self.secrets, data)
         return TrainJobRequest.parse({**data, "owner": owner.build_owner(ti), "literal_secrets": literals})
 
@@ -365,6 +385,8 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
 
     def _finish(self, ti: Any, outcome: Outcome) -> Any:
         self.outcome = outcome
+        asked = self._has_tracking_option
+        self.run_url = tracking.track_outcome(self.hook, self.mlflow_conn_id, outcome, asked, self.log)
         xcom.push_outcome(ti, outcome)
         xcom.log_outcome(self.log, outcome)
         if outcome.succeeded:

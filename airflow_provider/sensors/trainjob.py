@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.configuration import conf
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from airflow_provider import assets, cancellation, deferral, job_ref, xcom
+from airflow_provider import assets, cancellation, deferral, job_ref, tracking, xcom
 from airflow_provider.compat import AirflowSensorTimeout, AirflowSkipException
 from airflow_provider.exceptions import TrainJobRejectedError, TrainJobUnreachableError, build_failure
+from airflow_provider.hooks.mlflow import MlflowHook
 from airflow_provider.hooks.trainjob import TrainJobHook
 from airflow_provider.lineage import OpenLineageMixin
 from airflow_provider.task_log import LogForwarder
@@ -57,6 +58,9 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
             templated.
         deferrable: True: wait in the triggerer and free the worker slot; `mode` and `poke_interval` are then ignored.
             Default: the Airflow setting ``[operators] default_deferrable`` (False). Not templated.
+        mlflow_conn_id: Id of the Airflow connection of type ``mlflow`` that the job is tracked with. Default:
+            ``mlflow_default``; if that connection does not exist, ``MLFLOW_TRACKING_URI`` of the worker decides. Not
+            templated.
         on_kill: What happens to the job when the sensor is killed or times out: ``keep`` (default) or ``cancel``. Not
             templated.
         fail_fast: True (default): fail and cancel a job that cannot start or recover, such as one with a missing image,
@@ -79,6 +83,7 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
         backend: str | None = None,
         backend_config: BackendConfig | Mapping[str, Any] | None = None,
         trainjob_conn_id: str | None = TrainJobHook.default_conn_name,
+        mlflow_conn_id: str | None = MlflowHook.default_conn_name,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         on_kill: Literal["cancel", "keep"] = "keep",
         fail_fast: bool = True,
@@ -89,6 +94,7 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
         self.backend = backend
         self.backend_config = backend_config
         self.trainjob_conn_id = trainjob_conn_id
+        self.mlflow_conn_id = mlflow_conn_id
         self.deferrable = deferrable
         self.on_kill_policy = cancellation.check_on_kill(on_kill)
         self.fail_fast = fail_fast
@@ -232,6 +238,7 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
 
     def _finish(self, ti: Any, outcome: Outcome) -> Any:
         self.outcome = outcome
+        tracking.track_outcome(self.hook, self.mlflow_conn_id, outcome, False, self.log)
         xcom.push_outcome(ti, outcome)
         xcom.log_outcome(self.log, outcome)
         if outcome.succeeded:

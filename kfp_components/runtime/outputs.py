@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
-import uuid
-from pathlib import Path
 from typing import Any
 
 from kfp_components.runtime import classification, report
 from kfp_components.runtime.executor_input import Artifact, Task, get_local_path
 from kfp_components.runtime.metric_history import MetricHistory
 from trainer_core.client import TrainerClient
-from trainer_core.errors import InvalidRequestError, TrainerError
+from trainer_core.errors import TrainerError
 from trainer_core.jobs import Outcome, TrainJob, TrainJobRef
+from trainer_core.tracking.registry import copy_path
 
-__all__ = ["place_artifact", "replace_path", "write_outcome", "write_ref", "write_result", "write_submission"]
+__all__ = ["place_artifact", "write_outcome", "write_ref", "write_result", "write_submission"]
 
 #: The artifact of an outcome that becomes the model of the pipeline.
 _MODEL = "model"
@@ -39,7 +37,13 @@ def write_outcome(task: Task, client: TrainerClient, outcome: Outcome, history: 
     ref = outcome.job
     job = _get_job(client, ref)
     task.write("status", outcome.status)
-    facts = {"job": ref.name, "backend": ref.backend, "runtime": job.runtime.name if job else None}
+    run = client.get_run(ref) if job and client.is_tracking else None
+    facts = {
+        "job": ref.name,
+        "backend": ref.backend,
+        "runtime": job.runtime.name if job else None,
+        "run_url": run.url if run else None,
+    }
     for name in ("model", "report"):
         task.get_artifact(name).metadata.update({key: value for key, value in facts.items() if value})
     _write_report(task, report.render_html(ref, outcome.status, job, outcome, history))
@@ -70,43 +74,9 @@ def place_artifact(artifact: Artifact, uri: str) -> None:
     artifact.metadata["uri"] = uri
     source = get_local_path(uri) if uri.startswith("file://") else None
     if source is not None and source.exists():
-        replace_path(source, artifact.require_path())
+        copy_path(source, artifact.require_path())
         return
     print(f"artifact {artifact.name!r}: its content stays at {uri}, which is in its metadata as 'uri'", flush=True)
-
-
-def replace_path(source: Path, target: Path) -> None:
-    """Copy a file or folder; the target is whole or absent, and its former content is gone.
-
-    Links are copied as the files and folders that they lead to: KFP's launcher fails at a link to a folder, and at a
-    broken link it stops the upload and lets the task succeed.
-
-    Raises:
-        FileNotFoundError: The source does not exist.
-        InvalidRequestError: A link in the source is broken.
-    """
-    for path in source.rglob("*") if source.is_dir() else ():
-        if path.is_symlink() and not path.exists():
-            raise InvalidRequestError(f"{path} is a broken link; let the training write the file itself, or remove it")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
-    try:
-        if source.is_dir():
-            # Contents only: what lies in an initializer's cache is read-only.
-            shutil.copytree(source, temporary, copy_function=shutil.copyfile)
-        else:
-            shutil.copyfile(source, temporary)
-        _remove_path(target)
-        temporary.replace(target)
-    finally:
-        _remove_path(temporary)
-
-
-def _remove_path(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _get_job(client: TrainerClient, ref: TrainJobRef) -> TrainJob | None:

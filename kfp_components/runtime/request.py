@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import os
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -19,7 +20,7 @@ from trainer_core.jobs import KFP_ON_KILL_LABEL, KFP_RUN_LABEL
 from trainer_core.node.env import OUTPUT_PATH
 from trainer_core.request import TrainJobRequest
 
-__all__ = ["add_run_labels", "build_request", "load_request", "set_output_path", "set_trainer_fields"]
+__all__ = ["add_run_labels", "build_request", "load_request", "set_output_path", "set_tracking", "set_trainer_fields"]
 
 
 def load_request(client: TrainerClient, request: dict[str, Any] | None, file: Artifact | None) -> dict[str, Any]:
@@ -74,6 +75,23 @@ def add_run_labels(data: dict[str, Any], run_id: str | None, on_kill: str | None
         metadata = data.get("metadata") or {}
         labels = {KFP_RUN_LABEL: run_id, **({KFP_ON_KILL_LABEL: on_kill} if on_kill else {})}
         data["metadata"] = {**metadata, "labels": {**(metadata.get("labels") or {}), **labels}}
+
+
+def set_tracking(data: dict[str, Any], run_id: str | None) -> None:
+    """Track the job below the MLflow run of this step, which KFP's plugin passes as ``MLFLOW_RUN_ID``; else by default.
+
+    The variable is removed from the environment: the training has a run of its own.
+
+    Args:
+        data: The request as plain data; changed in place.
+        run_id: Id of the KFP run; None for a job that belongs to none.
+    """
+    parent = os.environ.pop("MLFLOW_RUN_ID", None)
+    if parent is None and not os.environ.get("MLFLOW_TRACKING_URI"):
+        return
+    given = data.get("tracking") or {}
+    tags = {**({"kfp.run_id": run_id} if run_id else {}), **given.get("tags", {})}
+    data["tracking"] = {**({"parent_run_id": parent} if parent else {}), **given, "tags": tags}
 
 
 def set_output_path(data: dict[str, Any], output_path: str, owner: str, mounts: ClaimMounts) -> None:

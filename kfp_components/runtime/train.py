@@ -17,6 +17,7 @@ from kfp_components.runtime.request import (
     build_request,
     load_request,
     set_output_path,
+    set_tracking,
     set_trainer_fields,
 )
 from kfp_components.runtime.sigterm import check_on_kill, submit_job
@@ -105,6 +106,7 @@ def _build_request(
     # A job with a given name may serve several runs.
     run = Run(None) if name else find_run(client, inputs.run_id)
     add_run_labels(data, run.id, on_kill)
+    set_tracking(data, inputs.run_id)
     return build_request(data, inputs.job_name, report.uri, slug=_get_slug(data)), run
 
 

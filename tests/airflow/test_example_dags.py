@@ -38,7 +38,7 @@ def bag(airflow_db, dags):
 
 def test_the_dag_files_have_no_import_errors(bag):
     assert bag.import_errors == {}
-    assert set(bag.dags) >= {"ingest_digits", "retrain_digits", "retrain_digits_one_task"}
+    assert set(bag.dags) >= {"ingest_digits", "retrain_digits", "retrain_digits_one_task", "retrain_tracked"}
 
 
 def test_every_task_of_every_dag_is_retried(bag):
@@ -133,7 +133,8 @@ def test_the_best_of_models_promoted_at_the_same_time_is_current(dags, tmp_path)
         list(pool.map(lambda result: registry.promote(result, f"job-{result['accuracy']}"), results))
 
     assert registry.latest()["metric"] == max(accuracies)
-    assert sorted(path.name for path in registry.registry_folder().iterdir()) == ["current.json", "lock", "versions"]
+    names = sorted(path.name for path in registry.registry_folder().iterdir())
+    assert names == ["current.json", "decisions", "lock", "versions"]
 
 
 @pytest.fixture

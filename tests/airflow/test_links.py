@@ -80,4 +80,4 @@ def test_a_task_with_a_configuration_object_needs_no_connection(submitted, train
 def test_before_submission_only_the_page_is_linked():
     operator = TrainJobOperator(task_id="train", runtime="python", trainer=CustomTrainer(double, {"number": 1}))
     links = [link.get_link(operator, ti_key=StandInTaskInstance()) for link in LINKS]
-    assert [bool(link) for link in links] == [True, False, False]
+    assert [bool(link) for link in links] == [True, False, False, False]

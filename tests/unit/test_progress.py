@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from hypothesis import given, strategies as st
 from node_process import BARE, Node
 
 from trainer_core.node import progress as progress_module
-from trainer_core.node.progress import INTERVAL, PREFIX, Reporter, parse_progress, progress
+from trainer_core.node.progress import INTERVAL, PREFIX, Reporter, parse_progress, parse_report_time, progress
 from trainer_core.packaging import serializer
 
 numbers = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
@@ -45,7 +46,23 @@ def lines(capsys):
 def test_a_line_is_readable_and_parses(reporter, capsys):
     reporter.report(3, 10, {"loss": 0.3})
 
-    assert capsys.readouterr().out == '[trainjob:progress] {"step": 3, "total": 10, "metrics": {"loss": 0.3}}\n'
+    line = capsys.readouterr().out
+    assert line.startswith('[trainjob:progress] {"step": 3, "total": 10, "metrics": {"loss": 0.3}, "t": ')
+    assert line.endswith("}\n")
+
+
+def test_a_line_has_the_time_of_its_report_in_milliseconds(reporter, capsys):
+    before = time.time()
+    reporter.report(3)
+
+    assert before - 0.001 <= parse_report_time(capsys.readouterr().out) / 1000 <= time.time()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"t": "x"}', '{"t": -1}', '{"t": 1e300}', '{"t": null}', "[" * 9999]
+)
+def test_a_line_without_a_time_has_none(text):
+    assert parse_report_time(PREFIX + text) is None
 
 
 @given(

@@ -47,7 +47,13 @@ class Backend(ABC):
     #: Runtime of a request that names none.
     default_runtime: ClassVar[str] = "torch-distributed"
 
-    def submit(self, request: TrainJobRequest, *, before_create: Callable[[], None] | None = None) -> TrainJobRef:
+    def submit(
+        self,
+        request: TrainJobRequest,
+        *,
+        before_create: Callable[[], None] | None = None,
+        prepare: Callable[[TrainJobRequest, int], TrainJobRequest] | None = None,
+    ) -> TrainJobRef:
         """Get or create the TrainJob of a request, and return without waiting for it.
 
         Submitting the same request again, from any process at any time, returns the same TrainJob. If a submitting
@@ -56,6 +62,8 @@ class Backend(ABC):
         Args:
             request: The request, with a name or an owner.
             before_create: Called when no job exists and one is about to be created. If it raises, nothing is created.
+            prepare: Called with the named request and the attempt right before the creation; returns the request to
+                create, which has the same fingerprint. If it raises, nothing is created.
 
         Raises:
             InvalidRequestError: A value of the request is invalid. Nothing was created.
@@ -69,7 +77,7 @@ class Backend(ABC):
         for _ in range(_MAX_ROUNDS):
             decision = adoption.decide(request, self.find_jobs(request))
             try:
-                return self._apply_decision(request, decision, before_create)
+                return self._apply_decision(request, decision, before_create, prepare)
             except (NameTakenError, JobNotFoundError):
                 # Another process created or deleted the TrainJob after `find_jobs`.
                 continue
@@ -87,7 +95,11 @@ class Backend(ABC):
         return request
 
     def _apply_decision(
-        self, request: TrainJobRequest, decision: Decision, before_create: Callable[[], None] | None
+        self,
+        request: TrainJobRequest,
+        decision: Decision,
+        before_create: Callable[[], None] | None,
+        prepare: Callable[[TrainJobRequest, int], TrainJobRequest] | None,
     ) -> TrainJobRef:
         if before_create is not None and decision.action is Action.CREATE:
             before_create()
@@ -95,7 +107,7 @@ class Backend(ABC):
             self.cancel(self.get_ref(name))
         if decision.action is Action.CREATE:
             named = request.with_name(decision.name).with_checkpoints_nonce(secrets.token_hex(5))
-            return self.create(named, decision.attempt)
+            return self.create(prepare(named, decision.attempt) if prepare else named, decision.attempt)
         self._warn_if_different(request, decision)
         ref = self.get_ref(decision.name)
         self.create_missing_parts(ref, request)

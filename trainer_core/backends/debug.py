@@ -55,7 +55,7 @@ from trainer_core.node import bootstrap, env
 from trainer_core.node.checkpoints import finish
 from trainer_core.node.progress import flush, reset
 from trainer_core.node.termination import parse_record, report_error, report_result
-from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequest
+from trainer_core.request import TRACKING_SECRETS, InitializerSource, TrainerRequest, TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
 __all__ = ["DebugBackend"]
@@ -99,7 +99,7 @@ class DebugBackend(Backend):
     """
 
     name: ClassVar[str] = "debug"
-    accepts: ClassVar[frozenset[str]] = frozenset({"Name", "Labels", "Annotations", "Checkpoints"})
+    accepts: ClassVar[frozenset[str]] = frozenset({"Name", "Labels", "Annotations", "Checkpoints", "Tracking"})
 
     def __init__(self, config: DebugBackendConfig | None = None) -> None:
         del config
@@ -418,7 +418,7 @@ def _job_environment(
         **checkpoint_env,
     }
     before, handler = dict(os.environ), signal.getsignal(signal.SIGTERM)
-    os.environ.update({**launcher, **trainer.literal_env, **job_variables})
+    os.environ.update({**launcher, **_tracking_env(job.request), **trainer.literal_env, **job_variables})
     try:
         yield
     finally:
@@ -426,6 +426,14 @@ def _job_environment(
         os.environ.update(before)
         if signal.getsignal(signal.SIGTERM) is not handler:
             signal.signal(signal.SIGTERM, handler)
+
+
+def _tracking_env(request: TrainJobRequest) -> dict[str, str]:
+    secrets = {
+        name.partition(".")[2]: request.literal_secrets[name]
+        for name in TRACKING_SECRETS & set(request.literal_secrets)
+    }
+    return {**request.tracking_env, **{name: value.get_secret_value() for name, value in secrets.items()}}
 
 
 class _Tee(io.TextIOBase):

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trainer_core.cli import create_runtime, doctor, exit_codes, jobs, lint, migrate, runtimes, submit
+from trainer_core.cli import create_runtime, doctor, exit_codes, jobs, lint, migrate, runtimes, submit, tracking
 from trainer_core.cli.options import GlobalOptions
 from trainer_core.errors import TrainerError
 
@@ -30,6 +30,7 @@ app.add_typer(runtimes.group, name="runtimes")
 doctor.register(app)
 lint.register(app)
 migrate.register(app)
+tracking.register(app)
 
 #: Base class of usage errors; in click or in typer, depending on the version of typer.
 _UsageError: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")

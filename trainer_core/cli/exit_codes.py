@@ -9,6 +9,7 @@ from trainer_core.errors import (
     JobFailedError,
     JobNotFoundError,
     RuntimeNotFoundError,
+    TrackingError,
     WaitTimeoutError,
 )
 
@@ -42,6 +43,7 @@ _CODES: dict[type[Exception], int] = {
     ConflictError: CONFLICT,
     WaitTimeoutError: TIMED_OUT,
     BackendUnavailableError: UNAVAILABLE,
+    TrackingError: UNAVAILABLE,
 }
 
 HELP = (

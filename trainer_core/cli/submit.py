@@ -177,6 +177,9 @@ def _submit_and_print(
             "--timeout needs --wait; to limit the runtime of the job, set active_deadline_seconds in a definition"
         )
     ref = client.submit(request)
+    run = client.get_run(ref) if client.is_tracking else None
+    if run is not None:
+        print(f"trainjob: run {run.url}", file=sys.stderr)
     if wait:
         return wait_and_print(client, ref, timeout, output)
     if output is OutputFormat.JSON:

@@ -162,7 +162,8 @@ def build_trainer_env(request: TrainJobRequest) -> dict[str, str | SecretRef]:
     if trainer is not None and trainer.result_uri:
         own[node_env.RESULT_URI] = trainer.result_uri
     own |= checkpoint_place.build_variables(request, _get_checkpoints_uri(request) or "", _to_mounted_path(request))
-    return {**(trainer.env if trainer else {}), **own, **_reference_literal_secrets("trainer", request)}
+    env = {**request.tracking_env, **(trainer.env if trainer else {})}
+    return {**env, **own, **_reference_literal_secrets("trainer", request)}
 
 
 def build_checkpoints_patch(request: TrainJobRequest) -> dict[str, Any]:

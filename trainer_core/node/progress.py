@@ -17,12 +17,25 @@ from typing import Any
 
 from . import env
 
-__all__ = ["INTERVAL", "PREFIX", "Reporter", "flush", "note", "parse_progress", "progress", "reset", "to_number"]
+__all__ = [
+    "INTERVAL",
+    "PREFIX",
+    "Reporter",
+    "flush",
+    "note",
+    "parse_progress",
+    "parse_report_time",
+    "progress",
+    "reset",
+    "to_number",
+]
 
 PREFIX = "[trainjob:progress] "
 _NUMBERS = ("step", "total", "checkpoint", "resumed_from")
 #: Seconds between two lines: frequent enough for a progress bar, and cheap.
 INTERVAL = 0.5
+#: In milliseconds; the year 2286.
+_MAX_TIME = 10**13
 
 
 def progress(step: float | None = None, total: float | None = None, metrics: Mapping[str, Any] | None = None) -> None:
@@ -83,6 +96,20 @@ def parse_progress(line: str) -> dict[str, Any] | None:
         return None
 
 
+def parse_report_time(line: str) -> int | None:
+    """Return when a progress line was printed, in milliseconds since 1970; None if it does not say so.
+
+    Args:
+        line: A log line, with or without a prefix of a launcher.
+    """
+    _, _, text = line.partition(PREFIX)
+    try:
+        time_of_report = json.loads(text)["t"]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return None
+    return time_of_report if isinstance(time_of_report, int) and 0 < time_of_report < _MAX_TIME else None
+
+
 def _known(data: dict[str, Any]) -> dict[str, Any]:
     numbers = {key: data[key] for key in _NUMBERS if _is_number(data.get(key))}
     metrics = data.get("metrics")
@@ -130,6 +157,9 @@ class Reporter:
         pending, self._pending = self._pending, {}
         if env.rank() != 0 or not (pending or self.notes != self.shown_notes) or sys.stdout is None:
             return
+        if pending:
+            # The time of the report: trackers send it, so that a point that is read twice is stored once.
+            pending["t"] = int(time.time() * 1000)
         self.shown = {**self.shown, **pending}
         self.shown_notes = dict(self.notes)
         # One write, so that lines of other threads cannot interleave.

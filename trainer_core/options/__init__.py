@@ -22,6 +22,7 @@ from trainer_core.options.patches import (
 from trainer_core.options.pytorch import PyTorchJobSpec
 from trainer_core.options.runtime import RuntimePatch
 from trainer_core.options.scheduling import GangScheduling, ManagedBy, PriorityClass, QueueName
+from trainer_core.options.tracking import Tracking
 from trainer_core.options.workspace import Workspace
 from trainer_core.trainers import CustomTrainerContainer
 
@@ -51,6 +52,7 @@ __all__ = [
     "ReplicatedJobPatch",
     "RuntimePatch",
     "Suspend",
+    "Tracking",
     "TrainerArgs",
     "TrainerCommand",
     "TrainingRuntimeSpecPatch",

@@ -29,6 +29,7 @@ from trainer_core.options import (
     QueueName,
     RuntimePatch,
     Suspend,
+    Tracking,
     TrainerArgs,
     TrainerCommand,
     TrainingRuntimeSpecPatch,
@@ -67,6 +68,7 @@ ALL_OPTIONS: list[Any] = [
     QueueName("night"),
     RunaiMasterSpec(),
     RunaiSpec(),
+    Tracking(),
     Workspace(),
 ]
 

@@ -73,7 +73,7 @@ class ContainerBackend(Backend):
     name: ClassVar[str] = "container"
     accepts: ClassVar[frozenset[str]] = frozenset(
         {
-            *("Name", "Labels", "Annotations", "ActiveDeadlineSeconds", "Suspend", "DeleteAfter"),
+            *("Name", "Labels", "Annotations", "Tracking", "ActiveDeadlineSeconds", "Suspend", "DeleteAfter"),
             *("TrainerCommand", "TrainerArgs", "RuntimePatch", "Checkpoints"),
         }
     )

@@ -191,7 +191,13 @@ def _render_nodes(
     num_nodes = trainer.num_nodes or runtimes.get_num_nodes(runtime)
     num_processes = _get_num_processes(trainer, policy, settings, runtime)
     checkpoint_env, checkpoint_mounts = _render_checkpoints(request, config)
-    variables = {**settings.pop("env"), **trainer.literal_env, **_job_variables(request, trainer), **checkpoint_env}
+    variables = {
+        **settings.pop("env"),
+        **request.tracking_env,
+        **trainer.literal_env,
+        **_job_variables(request, trainer),
+        **checkpoint_env,
+    }
     mounts = _deduplicate_mounts([*settings.pop("mounts"), *_render_data_mounts(request), *checkpoint_mounts])
     step = {
         "kind": NODE,

@@ -77,7 +77,7 @@ class LocalProcessBackend(Backend):
 
     name: ClassVar[str] = "local"
     accepts: ClassVar[frozenset[str]] = frozenset(
-        {"Name", "Labels", "Annotations", "ActiveDeadlineSeconds", "Suspend", "Checkpoints"}
+        {"Name", "Labels", "Annotations", "ActiveDeadlineSeconds", "Suspend", "Checkpoints", "Tracking"}
     )
 
     def __init__(self, config: LocalProcessBackendConfig | None = None) -> None:
@@ -115,14 +115,18 @@ class LocalProcessBackend(Backend):
         )
 
     def _apply_decision(
-        self, request: TrainJobRequest, decision: Decision, before_create: Callable[[], None] | None
+        self,
+        request: TrainJobRequest,
+        decision: Decision,
+        before_create: Callable[[], None] | None,
+        prepare: Callable[[TrainJobRequest, int], TrainJobRequest] | None,
     ) -> TrainJobRef:
         if decision.action is Action.CREATE and decision.ended_attempts:
             # Usually they have no processes. They have some if the supervisor and its guard were killed.
             from trainer_core.backends.local import processes  # psutil costs 30 ms and is needed only here
 
             processes.kill_job_processes([self.get_ref(name).uid for name in decision.ended_attempts])
-        return super()._apply_decision(request, decision, before_create)
+        return super()._apply_decision(request, decision, before_create, prepare)
 
     def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
         plan = self.render(request)

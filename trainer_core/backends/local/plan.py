@@ -46,7 +46,9 @@ def render_plan(
     folder = state.job_folder(request.require_name())
     checkpoint_env = _render_checkpoint_env(request, state, checkpoints_uri)
     steps = [_render_initializer(role, source, folder, state) for role, source in request.initializer_sources()]
-    steps += _render_nodes(request.trainer, runtime, folder, checkpoint_env) if request.trainer else []
+    if request.trainer:
+        runtime_env = {**runtime.env, **request.tracking_env}
+        steps += _render_nodes(request.trainer, runtime_env, checkpoint_env, runtime, folder)
     return {
         "version": 1,
         "runtime": runtime.name if request.trainer else None,
@@ -97,7 +99,11 @@ def _render_checkpoint_env(request: TrainJobRequest, state: StateFolder, checkpo
 
 
 def _render_nodes(
-    trainer: TrainerRequest, runtime: LocalRuntime, folder: JobFolder, checkpoint_env: dict[str, str]
+    trainer: TrainerRequest,
+    runtime_env: dict[str, str],
+    checkpoint_env: dict[str, str],
+    runtime: LocalRuntime,
+    folder: JobFolder,
 ) -> list[dict[str, Any]]:
     num_nodes = trainer.num_nodes or runtime.num_nodes
     if runtime.framework != "torch" and (trainer.num_proc_per_node or 1) > 1:
@@ -106,16 +112,25 @@ def _render_nodes(
             f"{trainer.num_proc_per_node}; use torch-distributed, or more nodes"
         )
     num_processes = trainer.num_proc_per_node or _default_num_processes(trainer)
-    nodes = [_render_node(rank, num_nodes, num_processes, trainer, runtime, folder) for rank in range(num_nodes)]
+    nodes = [
+        _render_node(rank, num_nodes, num_processes, trainer, runtime.framework, runtime_env, folder)
+        for rank in range(num_nodes)
+    ]
     return [{**node, "env": {**node["env"], **checkpoint_env}} for node in nodes]
 
 
 def _render_node(
-    rank: int, num_nodes: int, num_processes: int, trainer: TrainerRequest, runtime: LocalRuntime, folder: JobFolder
+    rank: int,
+    num_nodes: int,
+    num_processes: int,
+    trainer: TrainerRequest,
+    framework: str,
+    runtime_env: dict[str, str],
+    folder: JobFolder,
 ) -> dict[str, Any]:
     name = f"node-{rank}"
     step_env = {
-        **runtime.env,
+        **runtime_env,
         **trainer.env,
         env.PAYLOAD: str(folder.payload),
         env.TERMINATION_LOG: str(folder.termination_path(name)),
@@ -126,7 +141,7 @@ def _render_node(
     if trainer.result_uri:
         step_env[env.RESULT_URI] = trainer.result_uri
     bootstrap = str(folder.code / BOOTSTRAP)
-    if runtime.framework != "torch":
+    if framework != "torch":
         step_env.update(RANK=str(rank), WORLD_SIZE=str(num_nodes))
         return {"name": name, "kind": "node", "command": [_PYTHON, bootstrap], "env": step_env}
     step_env.update(PET_NNODES=str(num_nodes), PET_NPROC_PER_NODE=str(num_processes), PET_NODE_RANK=str(rank))

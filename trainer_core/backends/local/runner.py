@@ -77,7 +77,7 @@ class LocalJobRunner:
     Args:
         state: The state folder.
         folder: The folder of the job. Only this object changes its record.
-        secrets: Literal secrets of the initializers, by ``role.ENV``.
+        secrets: Literal secrets of the initializers and of the nodes, by ``role.ENV``.
     """
 
     def __init__(self, state: StateFolder, folder: JobFolder, secrets: Mapping[str, str]) -> None:
@@ -186,7 +186,7 @@ class LocalJobRunner:
             await self._build_environment(nodes[0]["name"])
             with ExitStack() as stack:
                 port = stack.enter_context(reserve_port(self._state.ports))
-                await self._run_steps(nodes, {"PET_MASTER_PORT": str(port)})
+                await self._run_steps(nodes, {"PET_MASTER_PORT": str(port), **self._get_secrets("trainer.")})
 
     def _list_nodes(self) -> list[dict[str, Any]]:
         return [step for step in self._plan["steps"] if step["kind"] == "node"]
@@ -194,9 +194,10 @@ class LocalJobRunner:
     def _get_initializer_secrets(self, step: dict[str, Any]) -> dict[str, str]:
         """Return the secrets of one initializer. They are only in the environment of its process."""
         role = f"{step['env'][ENV_PREFIX + 'ROLE']}."
-        return {
-            ENV_PREFIX + key.removeprefix(role): value for key, value in self._secrets.items() if key.startswith(role)
-        }
+        return {ENV_PREFIX + key: value for key, value in self._get_secrets(role).items()}
+
+    def _get_secrets(self, prefix: str) -> dict[str, str]:
+        return {key.removeprefix(prefix): value for key, value in self._secrets.items() if key.startswith(prefix)}
 
     async def _build_environment(self, step: str) -> None:
         """Build the job's environment. The installer writes to the log of the first node."""

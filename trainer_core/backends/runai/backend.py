@@ -42,7 +42,7 @@ class RunaiBackend(BaseKubernetesBackend):
     name: ClassVar[str] = "runai"
     accepts: ClassVar[frozenset[str]] = frozenset(
         {
-            *("Name", "Labels", "Annotations", "TrainerCommand", "TrainerArgs"),
+            *("Name", "Labels", "Annotations", "Tracking", "TrainerCommand", "TrainerArgs"),
             *("Suspend", "DeleteAfter", "RunaiSpec", "RunaiMasterSpec", "Checkpoints"),
         }
     )

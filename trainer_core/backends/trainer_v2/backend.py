@@ -42,7 +42,7 @@ class KubernetesBackend(BaseKubernetesBackend):
     name: ClassVar[str] = "kubernetes"
     accepts: ClassVar[frozenset[str]] = frozenset(
         {
-            *("Name", "Labels", "Annotations", "TrainerCommand", "TrainerArgs", "RuntimePatch"),
+            *("Name", "Labels", "Annotations", "Tracking", "TrainerCommand", "TrainerArgs", "RuntimePatch"),
             *("ActiveDeadlineSeconds", "Suspend", "ManagedBy", "DeleteAfter", "Workspace"),
             *("QueueName", "PriorityClass", "GangScheduling", "DistributedConfig", "Checkpoints"),
         }

@@ -35,7 +35,7 @@ class TrainingOperatorBackend(BaseKubernetesBackend):
     name: ClassVar[str] = "training-operator"
     accepts: ClassVar[frozenset[str]] = frozenset(
         {
-            *("Name", "Labels", "Annotations", "TrainerCommand", "TrainerArgs", "RuntimePatch"),
+            *("Name", "Labels", "Annotations", "Tracking", "TrainerCommand", "TrainerArgs", "RuntimePatch"),
             *("ActiveDeadlineSeconds", "Suspend", "ManagedBy", "DeleteAfter", "Workspace"),
             *("QueueName", "PriorityClass", "GangScheduling", "DistributedConfig", "PyTorchJobSpec", "Checkpoints"),
         }

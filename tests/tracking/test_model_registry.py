@@ -1,0 +1,239 @@
+"""One contract for both registries: a folder, and a real MLflow server read with the real mlflow client."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from trainer_core.errors import InvalidRequestError, TrackingError
+from trainer_core.jobs import Outcome, TrainJobRef
+from trainer_core.tracking.mlflow_registry import MlflowRegistry
+from trainer_core.tracking.registry import Candidate, FolderRegistry, open_registry
+from trainer_core.tracking.server import MlflowServer
+
+
+@pytest.fixture(params=["folder", "mlflow"])
+def registry(request, tmp_path):
+    if request.param == "folder":
+        yield FolderRegistry(tmp_path / "registry")
+        return
+    with MlflowRegistry(MlflowServer(request.getfixturevalue("mlflow_uri"))) as server:
+        yield server
+
+
+@pytest.fixture
+def model(request):
+    """A model for one test."""
+    return "".join(letter if letter.isalnum() else "-" for letter in request.node.name)[-60:].strip("-")
+
+
+@pytest.fixture
+def promote(registry, model, tmp_path):
+    """Promote a model file whose content is the name of its job."""
+
+    def _promote(job, value, **options):
+        return registry.promote_candidate(build_candidate(tmp_path, job, value), model=model, **options)
+
+    return _promote
+
+
+def build_candidate(folder, job, value):
+    file = folder / f"{job}.bin"
+    file.write_text(job)
+    return Candidate(job, file.as_uri(), "accuracy", value)
+
+
+def build_outcome(**fields):
+    ref = TrainJobRef("local", "/home", "nightly", "uid-1").to_dict()
+    return Outcome(**{"ref": ref, "status": "Complete", "metrics": {"accuracy": 0.5}, **fields})
+
+
+def find_champion(registry, model):
+    champion = registry.get_champion(model)
+    return champion.metric if champion else None
+
+
+def test_a_better_model_is_promoted_and_a_worse_or_equal_one_is_not(registry, promote, model):
+    answers = [promote(job, value) for job, value in (("one", 0.5), ("two", 0.6), ("three", 0.6), ("four", 0.4))]
+
+    assert [each.promoted for each in answers] == [True, True, False, False]
+    assert [each.before for each in answers] == [None, 0.5, 0.6, 0.6]
+    assert find_champion(registry, model) == 0.6
+
+
+def test_lower_can_be_better_by_at_least_a_difference(registry, promote, model):
+    answers = [
+        promote(job, value, mode="min", min_delta=0.1) for job, value in (("one", 1.0), ("two", 0.95), ("three", 0.8))
+    ]
+
+    assert [each.promoted for each in answers] == [True, False, True]
+    assert find_champion(registry, model) == 0.8
+
+
+def test_promoting_again_changes_nothing_and_gives_the_same_answer(registry, promote, model):
+    first, second, third = promote("one", 0.5), promote("two", 0.6), promote("three", 0.55)
+
+    again = [promote("one", 0.5), promote("two", 0.6), promote("three", 0.55)]
+
+    assert [each.promoted for each in again] == [first.promoted, second.promoted, third.promoted] == [True, True, False]
+    assert [each.before for each in again] == [None, 0.5, 0.6]
+    assert find_champion(registry, model) == 0.6
+
+
+def test_a_rollback_by_command_is_respected(registry, promote, model):
+    first = promote("one", 0.5)
+    promote("two", 0.7)
+
+    registry.rollback(model, first.version)
+    repeated, worse_than_before = promote("two", 0.7), promote("three", 0.6)
+
+    assert repeated.promoted
+    assert (worse_than_before.promoted, worse_than_before.before) == (True, 0.5)
+    assert find_champion(registry, model) == 0.6
+
+
+def test_a_rollback_to_an_unknown_version_names_the_known_ones(registry, promote, model):
+    first = promote("one", 0.5)
+
+    with pytest.raises(InvalidRequestError, match=f"its versions are {first.version}"):
+        registry.rollback(model, "99")
+
+
+def test_another_alias_has_a_champion_of_its_own(registry, promote, model):
+    promote("one", 0.5)
+    promote("two", 0.4, alias="staging")
+
+    assert find_champion(registry, model) == 0.5
+    assert registry.get_champion(model, "staging") is not None
+    assert model in registry.list_models()
+
+
+def test_promoters_at_the_same_time_leave_the_alias_at_the_best(registry, promote, model):
+    values = [round(0.5 + number / 100, 2) for number in range(8)]
+    random.Random(7).shuffle(values)  # noqa: S311 -- no secret
+    threads = [threading.Thread(target=promote, args=(f"job-{value}", value)) for value in values]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+
+    assert find_champion(registry, model) == max(values)
+
+
+def test_24_promoters_killed_at_random_instants_leave_the_alias_at_the_best(relay, model, tmp_path, ask):
+    numbers = random.Random(24)  # noqa: S311 -- no secret
+    chances = {"before": 0.06, "after": 0.14}
+    lock = threading.Lock()
+
+    def cut(path):
+        with lock:
+            drawn = numbers.random()
+        return next((when for when, chance in chances.items() if drawn < chance), None)
+
+    relay.cut = cut
+    candidates = [build_candidate(tmp_path, f"job-{number}", number / 100) for number in range(24)]
+    numbers.shuffle(candidates)
+    answers, kills = [], []
+
+    def run(candidate):
+        for _ in range(60):
+            with MlflowRegistry(MlflowServer(relay.uri)) as each:
+                try:
+                    answers.append(each.promote_candidate(candidate, model=model))
+                except TrackingError:
+                    kills.append(candidate.job)
+                else:
+                    return
+
+    threads = [threading.Thread(target=run, args=(each,)) for each in candidates]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+
+    assert len(answers) == 24
+    assert kills
+    assert ask("alias", model=model, alias="champion")["tags"]["trainjob.metric"] == "0.23"
+    assert len(ask("versions", model=model)) == 24
+    assert all(each.before is None or each.metric > each.before for each in answers if each.promoted)
+
+
+def test_an_alias_that_a_person_moved_is_respected(mlflow_uri, model, tmp_path, ask):
+    with MlflowRegistry(MlflowServer(mlflow_uri)) as registry:
+        first = registry.promote_candidate(build_candidate(tmp_path, "one", 0.5), model=model)
+        registry.promote_candidate(build_candidate(tmp_path, "two", 0.7), model=model)
+        ask("set_alias", model=model, alias="champion", version=first.version)
+
+        worse = registry.promote_candidate(build_candidate(tmp_path, "three", 0.4), model=model)
+        kept = registry.get_champion(model).version
+        better = registry.promote_candidate(build_candidate(tmp_path, "four", 0.6), model=model)
+
+        assert (worse.promoted, worse.before, kept) == (False, 0.5, first.version)
+        assert (better.promoted, better.before, registry.get_champion(model).version) == (True, 0.5, better.version)
+
+
+def test_local_files_can_be_downloaded_by_alias_with_the_real_client(mlflow_uri, model, tmp_path, ask):
+    folder = tmp_path / "digits"
+    (folder / "weights").mkdir(parents=True)
+    (folder / "weights" / "model.bin").write_bytes(b"weights")
+    with MlflowRegistry(MlflowServer(mlflow_uri)) as registry:
+        registry.promote_candidate(Candidate("job", folder.as_uri(), "accuracy", 0.5), model=model)
+
+    downloaded = Path(ask("download", uri=f"models:/{model}@champion", folder=str(tmp_path / "downloaded")))
+
+    assert [path.read_bytes() for path in downloaded.rglob("model.bin")] == [b"weights"]
+
+
+def test_a_model_elsewhere_stays_there(mlflow_uri, model, ask):
+    outcome = build_outcome(artifacts={"model": "s3://models/digits"})
+    with MlflowRegistry(MlflowServer(mlflow_uri)) as registry:
+        promotion = registry.promote(outcome, model=model, metric="accuracy")
+
+    assert promotion.uri == f"models:/{model}@champion"
+    assert ask("alias", model=model, alias="champion")["source"] == "s3://models/digits"
+
+
+def test_a_folder_of_an_earlier_release_is_taken_over(tmp_path):
+    folder = tmp_path / "registry"
+    (folder / "versions" / "old").mkdir(parents=True)
+    (folder / "versions" / "old" / "digits.pt").write_text("old")
+    entry = {"version": "old", "metric": 0.5, "path": "versions/old/digits.pt"}
+    (folder / "current.json").write_text(json.dumps(entry))
+    registry = FolderRegistry(folder)
+
+    worse = registry.promote_candidate(build_candidate(tmp_path, "new", 0.4), model="")
+    (known,) = registry.list_versions("")
+    better = registry.promote_candidate(build_candidate(tmp_path, "newer", 0.6), model="")
+
+    assert (worse.promoted, worse.before, known.version, known.metric) == (False, 0.5, "old", 0.5)
+    assert Path(unquote(urlsplit(worse.uri).path)).read_text() == "old"
+    assert (better.promoted, better.before) == (True, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "has no artifact 'model', only none"),
+        ({"metrics": {}}, "reported no metric 'accuracy'; it reported none"),
+        ({"status": "Failed"}, "is Failed and has no model"),
+    ],
+)
+def test_an_outcome_without_a_model_is_refused(tmp_path, fields, message):
+    with pytest.raises(InvalidRequestError, match=message):
+        FolderRegistry(tmp_path).promote(build_outcome(**fields), model="digits", metric="accuracy")
+
+
+@pytest.mark.parametrize("name", ["../other", "a/b", ".hidden"])
+def test_a_model_name_never_leads_out_of_the_folder(tmp_path, name):
+    with pytest.raises(InvalidRequestError, match="model must be letters"):
+        FolderRegistry(tmp_path / "registry").promote_candidate(build_candidate(tmp_path, "job", 1), model=name)
+
+
+def test_a_registry_that_is_neither_a_folder_nor_a_server_is_refused():
+    with pytest.raises(InvalidRequestError, match="absolute path or file:// URI, or http"):
+        open_registry("s3://bucket/registry")

@@ -1,0 +1,382 @@
+"""Each TrainJob is one run of a real MLflow server, read with the real mlflow client."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from trainer_core import CustomTrainer, Name, Tracking, TrackingError, TrainerClient
+from trainer_core.request import Owner
+from trainer_core.tracking import submission
+from trainer_core.tracking.server import MlflowServer
+
+BUSY = (503, {}, b'{"error_code": "TEMPORARILY_UNAVAILABLE", "message": "busy"}')
+
+
+def fit(epochs: int = 3, nested: dict | None = None):
+    import time
+
+    from trainer_core import progress
+
+    for epoch in range(epochs):
+        progress(step=epoch + 1, total=epochs, metrics={"loss": 1 / (epoch + 1)})
+        time.sleep(0.55)  # Reports are half a second apart.
+    return {"accuracy": 0.9, "artifacts": {"model": "s3://models/digits"}}
+
+
+def succeed():
+    return {"accuracy": 0.5}
+
+
+def fail():
+    raise ValueError("no such feature: colour")
+
+
+def log_with_mlflow(python: str):
+    import subprocess
+
+    # The client ends its run itself, as `with mlflow.start_run()` does.
+    code = "import mlflow\nwith mlflow.start_run():\n    mlflow.log_metrics({'own': 7, 'loss': 0.25})"
+    subprocess.run([python, "-c", code], check=True)
+    return {"accuracy": 0.75}
+
+
+def show_environment():
+    import os
+
+    return {name: value for name, value in os.environ.items() if name.startswith(("MLFLOW_", "WANDB_", "COMET_"))}
+
+
+def build(client, func, experiment, owner=None, func_args=None, **tracking):
+    return client.build_request(
+        runtime="python",
+        trainer=CustomTrainer(func, func_args=func_args),
+        options=[Tracking(experiment=experiment, **tracking)],
+        owner=owner,
+    )
+
+
+def test_a_job_has_one_run_with_params_tags_curves_and_its_end(client, tracked, experiment, read_runs):
+    arguments = {"epochs": 3, "nested": {"depth": 2}}
+    ref = client.submit(build(client, fit, experiment, func_args=arguments, tags={"team": "vision"}))
+    outcome = client.wait(ref)
+
+    (run,) = read_runs()
+
+    assert (run["name"], run["status"]) == (ref.name, "FINISHED")
+    assert run["params"] == {"epochs": "3", "nested.depth": "2", "trainjob.runtime": "python"}
+    assert run["tags"]["team"] == "vision"
+    assert run["tags"]["trainjob.uid"] == ref.uid
+    assert run["tags"]["trainjob.artifact.model"] == "s3://models/digits"
+    assert run["metrics"]["accuracy"] == 0.9
+    assert [(step, round(value, 3)) for step, value, _ in run["history"]["loss"]] == [(1, 1), (2, 0.5), (3, 0.333)]
+    times = [timestamp for *_, timestamp in run["history"]["loss"]]
+    assert times == sorted(times)
+    assert times[-1] <= run["end"]
+    assert outcome.succeeded
+    assert client.get_run(ref).url.endswith(f"/runs/{run['id']}")
+
+
+def test_several_waiters_and_later_looks_store_each_point_once(client, tracked, experiment, read_runs, tmp_path):
+    ref = client.submit(build(client, fit, experiment))
+    others = [TrainerClient(client.config) for _ in range(3)]
+    waiters = [threading.Thread(target=each.wait, args=(ref,)) for each in others]
+    for each in waiters:
+        each.start()
+    for each in waiters:
+        each.join()
+    client.get_job_outcome(ref)
+
+    (run,) = read_runs()
+
+    assert [step for step, *_ in run["history"]["loss"]] == [1, 2, 3]
+    assert len(run["history"]["accuracy"]) == 1
+
+
+def test_mlflow_inside_the_training_logs_to_the_same_run(client, tracked, experiment, read_runs, mlflow_python):
+    ref = client.submit(build(client, log_with_mlflow, experiment, func_args={"python": mlflow_python}))
+    assert client.wait(ref).succeeded
+
+    (run,) = read_runs()
+
+    assert run["status"] == "FINISHED"
+    assert run["metrics"] == {"own": 7, "loss": 0.25, "accuracy": 0.75}
+
+
+@pytest.mark.parametrize(("cancel", "status"), [(False, "FAILED"), (True, "KILLED")])
+def test_a_job_that_did_not_succeed_ends_its_run_with_its_diagnosis(
+    client, tracked, experiment, read_runs, cancel, status
+):
+    ref = client.submit(
+        build(client, fit if cancel else fail, experiment, func_args={"epochs": 100} if cancel else None)
+    )
+    if cancel:
+        client.cancel(ref)
+    client.wait(ref)
+
+    (run,) = read_runs()
+
+    assert run["status"] == status
+    assert ("cancelled" if cancel else "no such feature: colour") in run["tags"]["trainjob.diagnosis"]
+
+
+def test_a_retry_that_attaches_keeps_the_run_and_the_next_attempt_is_nested(client, tracked, experiment, read_runs):
+    owner = Owner(key="dag/run/train/-1", generation="1")
+    first = client.submit(build(client, fail, experiment, owner))
+    again = client.submit(build(client, fail, experiment, owner))
+    client.wait(first)
+    second = client.submit(build(client, fail, experiment, owner))
+    client.wait(second)
+
+    runs = read_runs()
+
+    assert again == first
+    assert [run["tags"]["trainjob.uid"] for run in runs] == [first.uid, second.uid]
+    assert "mlflow.parentRunId" not in runs[0]["tags"]
+    assert runs[1]["tags"]["mlflow.parentRunId"] == runs[0]["id"]
+
+
+def test_a_cleared_task_has_a_new_run_and_the_old_one_is_killed(client, tracked, experiment, read_runs):
+    old = client.submit(build(client, fit, experiment, Owner(key="task", generation="1"), {"epochs": 100}))
+    new = client.submit(build(client, fit, experiment, Owner(key="task", generation="2"), {"epochs": 1}))
+    client.wait(new)
+
+    runs = read_runs()
+
+    assert [(run["tags"]["trainjob.uid"], run["status"]) for run in runs] == [
+        (old.uid, "KILLED"),
+        (new.uid, "FINISHED"),
+    ]
+
+
+class Killed(BaseException):
+    """The submitter ends here."""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_submitter_killed_at_any_request_leaves_no_second_run(client, relay, experiment, read_runs, when):
+    owner = Owner(key="task", generation="1")
+    request = build(client, succeed, experiment, owner, uri=relay.uri)
+    for kill_point in range(20):
+        if not _submit_until_killed(client, request, kill_point, when):
+            break
+    client.wait(client.submit(request))
+
+    assert kill_point >= 3
+    assert [run["status"] for run in read_runs()] == ["FINISHED"]
+
+
+def _submit_until_killed(client, request, kill_point, when):
+    """Submit in a forked process that is killed before or after its n-th request to the server."""
+    from trainer_core.tracking import mlflow_api
+
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    submission.get_api.cache_clear()
+    exchange, sent = mlflow_api.MlflowApi._exchange, [0]
+
+    def kill(*arguments):
+        sent[0] += 1
+        if sent[0] > kill_point and when == "before":
+            os._exit(9)
+        answer = exchange(*arguments)
+        if sent[0] > kill_point:
+            os._exit(9)
+        return answer
+
+    mlflow_api.MlflowApi._exchange = kill
+    client.submit(request)
+    os._exit(0)
+
+
+def test_submitters_at_the_same_time_leave_one_run(client, tracked, experiment, read_runs):
+    request = build(client, succeed, experiment, Owner(key="task", generation="1"))
+    barrier = threading.Barrier(4)
+    refs = []
+
+    def submit():
+        other = TrainerClient(client.config)
+        barrier.wait()
+        refs.append(other.submit(request))
+
+    threads = [threading.Thread(target=submit) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    client.wait(refs[0])
+
+    assert len({ref.uid for ref in refs}) == 1
+    assert [run["status"] for run in read_runs()] == ["FINISHED"]
+
+
+def test_a_server_that_is_away_at_submit_is_made_up_for_later(client, relay, experiment, read_runs):
+    relay.respond = lambda path: BUSY
+    ref = client.submit(build(client, fit, experiment, func_args={"epochs": 3}, uri=relay.uri))
+    relay.respond = lambda path: None
+    client.wait(ref)
+
+    (run,) = read_runs()
+
+    assert run["status"] == "FINISHED"
+    assert [step for step, *_ in run["history"]["loss"]] == [1, 2, 3]
+    assert run["params"]["epochs"] == "3"
+
+
+def test_a_server_that_fails_now_and_then_loses_nothing(client, relay, experiment, read_runs):
+    count = iter(range(10_000))
+    relay.respond = lambda path: BUSY if "log-batch" in path and next(count) % 2 else None
+    client.wait(client.submit(build(client, fit, experiment, uri=relay.uri)))
+
+    (run,) = read_runs()
+
+    assert (run["status"], [step for step, *_ in run["history"]["loss"]]) == ("FINISHED", [1, 2, 3])
+
+
+def test_a_server_that_is_gone_fails_no_job_and_the_next_look_ends_the_run(
+    client, relay, experiment, read_runs, caplog
+):
+    ref = client.submit(build(client, succeed, experiment, uri=relay.uri))
+    relay.respond = lambda path: (400, {}, b"{}")
+
+    outcome = client.wait(ref)
+    unfinished = read_runs()
+    relay.respond = lambda path: None
+    client.get_job_outcome(ref)
+
+    assert outcome.succeeded
+    assert "its run is not complete" in caplog.text
+    assert [run["status"] for run in unfinished] == ["RUNNING"]
+    assert [run["status"] for run in read_runs()] == ["FINISHED"]
+
+
+def test_required_tracking_refuses_the_submit_while_the_server_is_away(client, relay, experiment):
+    relay.respond = lambda path: BUSY
+    request = build(client, succeed, experiment, uri=relay.uri, required=True)
+
+    with pytest.raises(TrackingError, match="busy"):
+        client.submit(request)
+
+    assert client.list_jobs() == []
+
+
+def test_required_tracking_without_a_server_is_refused(client, monkeypatch, experiment):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+    with pytest.raises(ValueError, match="no tracking URI is configured"):
+        client.submit(build(client, succeed, experiment, required=True))
+
+
+def test_a_run_that_a_person_deleted_is_left_alone(client, tracked, experiment, read_runs, ask, caplog):
+    ref = client.submit(build(client, succeed, experiment))
+    ask("delete", run=read_runs()[0]["id"])
+
+    assert client.wait(ref).succeeded
+    assert read_runs() == []
+    assert "left alone" in caplog.text
+
+
+def test_a_metric_that_the_training_logs_itself_keeps_its_curve(client, tracked, experiment, read_runs, ask):
+    ref = client.submit(build(client, fit, experiment, func_args={"epochs": 2}))
+    ask("log_metric", run=read_runs()[0]["id"], name="loss", value=42.0)
+    client.wait(ref)
+
+    (run,) = read_runs()
+
+    assert [value for _, value, _ in run["history"]["loss"]] == [42]
+    assert [step for step, *_ in run["history"]["progress/loss"]] == [1, 2]
+
+
+def test_a_job_that_was_submitted_again_with_other_tracking_is_the_same_job(client, tracked, experiment):
+    options = [[Name("same"), Tracking(experiment=experiment, tags={"try": number})] for number in ("1", "2")]
+    trainer = CustomTrainer(succeed)
+    refs = [client.submit(client.build_request(runtime="python", trainer=trainer, options=each)) for each in options]
+
+    assert refs[0] == refs[1]
+
+
+def test_credentials_reach_the_server_and_the_training_but_no_file(client, relay, experiment, tmp_path):
+    server = MlflowServer(relay.uri, username="ada", password="s3cr3t-word", experiment=experiment)
+    client.tracking = server
+
+    ref = client.submit(client.build_request(runtime="python", trainer=CustomTrainer(show_environment)))
+    result = client.wait(ref).result
+
+    assert result["MLFLOW_TRACKING_PASSWORD"] == "s3cr3t-word"
+    assert all(headers["Authorization"].startswith("Basic ") for *_, headers in relay.seen)
+    records = [path for path in (tmp_path / "home").rglob("*") if path.is_file() and path.name != "node-0.json"]
+    leaking = [path.name for path in records if b"s3cr3t-word" in path.read_bytes()]
+    assert leaking == [] or set(leaking) <= {"status.json", "lock"}
+    assert "s3cr3t-word" not in repr(server)
+
+
+def test_a_redirect_to_another_host_gets_no_credentials(client, relay, experiment, caplog):
+    relay.respond = lambda path: (307, {"Location": "http://elsewhere.invalid/api"}, b"")
+    client.tracking = MlflowServer(relay.uri, token="t0ken", experiment=experiment)
+
+    ref = client.submit(client.build_request(runtime="python", trainer=CustomTrainer(succeed)))
+
+    assert "redirects to http://elsewhere.invalid, and credentials are sent to no other server" in caplog.text
+    assert client.wait(ref).succeeded
+
+
+def test_a_service_account_token_that_is_renewed_is_sent(relay, tmp_path, monkeypatch):
+    from trainer_core.tracking import mlflow_api, server
+
+    monkeypatch.setattr(server, "_SERVICE_ACCOUNT", tmp_path)
+    api = mlflow_api.MlflowApi(MlflowServer(relay.uri, auth="kubernetes"))
+    for token in ("first", "second"):
+        (tmp_path / "token").write_text(token)
+        api.post("experiments/search", max_results=1)
+    api.close()
+
+    assert [headers["Authorization"] for *_, headers in relay.seen] == ["Bearer first", "Bearer second"]
+
+
+def test_environment_credentials_go_to_their_own_server_only():
+    environ = {"MLFLOW_TRACKING_URI": "https://mlflow.example", "MLFLOW_TRACKING_TOKEN": "t0ken"}
+
+    assert MlflowServer.from_environment(environ).token == "t0ken"
+    assert MlflowServer.from_environment(environ, uri="https://other.example").token is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("wandb", {"WANDB_RUN_ID", "WANDB_RESUME", "WANDB_PROJECT"}), ("comet", {"COMET_EXPERIMENT_KEY"})],
+)
+def test_other_trackers_find_their_run_by_the_environment(client, experiment, monkeypatch, kind, expected):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    ref = client.submit(build(client, show_environment, experiment, kind=kind))
+
+    assert expected <= client.wait(ref).result.keys()
+
+
+@pytest.mark.parametrize("uri", ["sqlite:///runs.db", "https://ada:pw@mlflow.example"])
+def test_a_uri_that_is_no_server_or_has_credentials_is_refused(uri):
+    with pytest.raises(ValueError, match="Tracking uri"):
+        Tracking(uri=uri)
+
+
+def test_a_kfp_step_that_has_a_run_is_the_parent_of_the_run_of_its_job(
+    client, tracked, experiment, read_runs, monkeypatch
+):
+    from kfp_components.runtime.request import set_tracking
+
+    client.wait(client.submit(build(client, succeed, experiment)))
+    (step,) = read_runs()
+    monkeypatch.setenv("MLFLOW_RUN_ID", step["id"])
+    request = client.build_request(
+        runtime="python", trainer=CustomTrainer(show_environment), options=[Name("inside-a-step")]
+    )
+    data = request.to_dict()
+    set_tracking(data, "kfp-run")
+
+    result = client.wait(client.submit(type(request).parse(data))).result
+
+    own = next(run for run in read_runs() if run["id"] != step["id"])
+    assert own["tags"]["mlflow.parentRunId"] == step["id"]
+    assert own["tags"]["kfp.run_id"] == "kfp-run"
+    assert result["MLFLOW_RUN_ID"] == own["id"]

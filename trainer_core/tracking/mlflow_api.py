@@ -1,0 +1,282 @@
+"""MLflow's REST API over one kept connection, with the standard library: no mlflow package is needed.
+
+Redirects are followed to the same scheme, host and port only, so that credentials reach no other server.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode, urljoin, urlsplit
+
+from trainer_core.errors import TrackingError
+from trainer_core.tracking.server import MlflowServer
+
+__all__ = ["MAX_BATCH", "MlflowApi"]
+
+#: Limits of `runs/log-batch`.
+MAX_BATCH = 1000
+_MAX_PARAMS = 100
+_MAX_PARAM_VALUE = 6000
+_MAX_TAG_VALUE = 5000
+_MAX_KEY = 250
+_MAX_REDIRECTS = 3
+_PAGE_SIZE = 1000
+_MAX_BODY = 500
+_BLOCK = 1 << 20
+
+
+class MlflowApi:
+    """Calls the REST API of one MLflow server. Threads may share it; their requests are sent one after the other.
+
+    Args:
+        server: Address and credentials.
+        timeout: Seconds to wait for the server to connect or to send the next bytes. Default 5.
+    """
+
+    def __init__(self, server: MlflowServer, timeout: float = 5.0) -> None:
+        self.server = server
+        self.timeout = timeout
+        self._lock = threading.Lock()
+        self._connection: http.client.HTTPConnection | None = None
+        self._experiments: dict[str, str] = {}
+
+    def close(self) -> None:
+        """Close the connection. The next request opens another one."""
+        with self._lock:
+            self._drop_connection()
+
+    def get(self, path: str, **parameters: str) -> dict[str, Any]:
+        """Send a GET request below ``/api/2.0/mlflow/``.
+
+        Args:
+            path: Path, such as ``runs/get``.
+            **parameters: Query parameters.
+
+        Raises:
+            TrackingError: The server refuses or cannot be reached.
+        """
+        return self._call_json("GET", f"/api/2.0/mlflow/{path}?{urlencode(parameters)}", None)
+
+    def post(self, path: str, method: str = "POST", **body: Any) -> dict[str, Any]:
+        """Send a POST request below ``/api/2.0/mlflow/``.
+
+        Args:
+            path: Path, such as ``runs/create``.
+            method: ``POST`` (default), ``PATCH`` or ``DELETE``.
+            **body: Fields of the JSON body; None is left out.
+
+        Raises:
+            TrackingError: The server refuses or cannot be reached.
+        """
+        data = json.dumps({key: value for key, value in body.items() if value is not None}, allow_nan=False)
+        return self._call_json(method, f"/api/2.0/mlflow/{path}", data.encode())
+
+    def get_experiment_id(self, name: str) -> str:
+        """Return the id of an experiment, created if it does not exist."""
+        if name not in self._experiments:
+            self._experiments[name] = self.find_experiment_id(name) or self._create_experiment(name)
+        return self._experiments[name]
+
+    def find_experiment_id(self, name: str) -> str | None:
+        """Return the id of an experiment; None if it does not exist."""
+        try:
+            found = self.get("experiments/get-by-name", experiment_name=name)["experiment"]
+        except TrackingError as error:
+            if error.code == "RESOURCE_DOES_NOT_EXIST":
+                return None
+            raise
+        if found.get("lifecycle_stage") == "deleted":
+            raise TrackingError(
+                f"{self.server.uri}: experiment {name!r} is deleted; restore it, or use another experiment"
+            )
+        return str(found["experiment_id"])
+
+    def search_runs(self, experiment_ids: Sequence[str], filter_string: str) -> list[dict[str, Any]]:
+        """Return the active runs that match a filter, oldest first."""
+        runs: list[dict[str, Any]] = []
+        token = None
+        while True:
+            page = self.post(
+                "runs/search",
+                experiment_ids=list(experiment_ids),
+                filter=filter_string,
+                max_results=_PAGE_SIZE,
+                order_by=["attributes.start_time ASC"],
+                page_token=token,
+            )
+            runs += page.get("runs", [])
+            token = page.get("next_page_token")
+            if not token:
+                return runs
+
+    def list_experiment_ids(self) -> list[str]:
+        """Return the ids of all active experiments."""
+        page = self.post("experiments/search", max_results=_PAGE_SIZE)
+        return [each["experiment_id"] for each in page.get("experiments", [])]
+
+    def create_run(self, experiment_id: str, name: str, tags: Mapping[str, str], start_time: int) -> str:
+        """Create a run and return its id."""
+        created = self.post(
+            "runs/create",
+            experiment_id=experiment_id,
+            run_name=name,
+            start_time=start_time,
+            tags=_to_list(tags, _MAX_TAG_VALUE),
+        )
+        return str(created["run"]["info"]["run_id"])
+
+    def log_batch(
+        self,
+        run_id: str,
+        metrics: Sequence[Mapping[str, Any]] = (),
+        params: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> None:
+        """Send metrics, parameters and tags, in as many requests as the limits of the server need."""
+        entries = _to_list(params or {}, _MAX_PARAM_VALUE)
+        batches = max(1, -(-len(metrics) // MAX_BATCH), -(-len(entries) // _MAX_PARAMS))
+        for number in range(batches):
+            self.post(
+                "runs/log-batch",
+                run_id=run_id,
+                metrics=list(metrics[number * MAX_BATCH : (number + 1) * MAX_BATCH]),
+                params=entries[number * _MAX_PARAMS : (number + 1) * _MAX_PARAMS],
+                tags=_to_list(tags or {}, _MAX_TAG_VALUE) if number == 0 else [],
+            )
+
+    def upload(self, path: str, file: Path) -> None:
+        """Upload a file below the server's artifact root, through the server.
+
+        Args:
+            path: Path below the artifact root, such as ``<experiment id>/<run id>/artifacts/model/model.bin``.
+            file: The file.
+        """
+        with file.open("rb") as content:
+            size = file.stat().st_size
+            self._call("PUT", f"/api/2.0/mlflow-artifacts/artifacts/{quote(path)}", _read_blocks(content), size)
+
+    def _create_experiment(self, name: str) -> str:
+        try:
+            return str(self.post("experiments/create", name=name)["experiment_id"])
+        except TrackingError as error:
+            found = self.find_experiment_id(name) if error.code == "RESOURCE_ALREADY_EXISTS" else None
+            if found is None:
+                raise
+            return found
+
+    def _call_json(self, method: str, target: str, body: bytes | None) -> dict[str, Any]:
+        text = self._call(method, target, body)
+        try:
+            data = json.loads(text or b"{}")
+        except ValueError:
+            data = None
+        if not isinstance(data, dict):
+            raise TrackingError(f"{self.server.uri} does not answer like an MLflow server: {_quote(text)}")
+        return data
+
+    def _call(self, method: str, target: str, body: Any, size: int | None = None) -> bytes:
+        url = self.server.uri.rstrip("/") + target
+        for _ in range(_MAX_REDIRECTS):
+            status, location, text = self._send(method, url, body, size)
+            if status not in (301, 302, 303, 307, 308):
+                break
+            url = self._check_redirect(urljoin(url, location))
+        if status >= 300:
+            raise self._build_error(status, text)
+        return text
+
+    def _check_redirect(self, url: str) -> str:
+        if not self.server.has_origin_of(url):
+            raise TrackingError(
+                f"{self.server.uri} redirects to {_describe_origin(url)}, and credentials are sent to no other server; "
+                "set that address as the tracking URI"
+            )
+        return url
+
+    def _send(self, method: str, url: str, body: Any, size: int | None) -> tuple[int, str, bytes]:
+        parts = urlsplit(url)
+        path = parts.path + (f"?{parts.query}" if parts.query else "")
+        with self._lock:
+            reused = self._connection is not None
+            try:
+                return self._exchange(method, path, body, size)
+            except (OSError, http.client.HTTPException) as error:
+                self._drop_connection()
+                # A server closes an idle connection without notice. What creates something is not repeated.
+                creates = size is not None or path.endswith(("runs/create", "model-versions/create"))
+                if not reused or creates or isinstance(error, TimeoutError):
+                    raise self._build_connection_error(error) from error
+            try:
+                return self._exchange(method, path, body, size)
+            except (OSError, http.client.HTTPException) as error:
+                self._drop_connection()
+                raise self._build_connection_error(error) from error
+
+    def _exchange(self, method: str, path: str, body: Any, size: int | None) -> tuple[int, str, bytes]:
+        headers = {"Accept": "application/json", **self.server.get_headers()}
+        if size is not None:
+            headers.update({"Content-Length": str(size), "Content-Type": "application/octet-stream"})
+        elif body is not None:
+            headers["Content-Type"] = "application/json"
+        if self._connection is None:
+            self._connection = self._connect()
+        self._connection.request(method, path, body=body, headers=headers)
+        response = self._connection.getresponse()
+        text = response.read()
+        if response.will_close:
+            self._drop_connection()
+        return response.status, response.headers.get("Location", ""), text
+
+    def _connect(self) -> http.client.HTTPConnection:
+        parts = urlsplit(self.server.uri)
+        if parts.scheme == "http":
+            return http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=self.timeout)
+        context = ssl.create_default_context(cafile=self.server.ca_file)
+        if self.server.insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return http.client.HTTPSConnection(str(parts.hostname), parts.port, timeout=self.timeout, context=context)
+
+    def _drop_connection(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+    def _build_connection_error(self, error: Exception) -> TrackingError:
+        reason = str(error) or type(error).__name__
+        return TrackingError(f"MLflow server {self.server.uri} cannot be reached: {reason}", transient=True)
+
+    def _build_error(self, status: int, text: bytes) -> TrackingError:
+        try:
+            data = json.loads(text)
+            code, message = str(data["error_code"]), str(data.get("message", ""))
+        except (ValueError, KeyError, TypeError):
+            code, message = "", _quote(text)
+        hint = "; check the credentials" if status in (401, 403) else ""
+        transient = status in (408, 429) or status >= 500
+        line = " ".join(f"{code} {message}".split())[:_MAX_BODY]
+        return TrackingError(f"MLflow server {self.server.uri} answers {status}: {line}{hint}", code, transient)
+
+
+def _to_list(values: Mapping[str, str], limit: int) -> list[dict[str, str]]:
+    return [{"key": key[:_MAX_KEY], "value": str(value)[:limit]} for key, value in values.items()]
+
+
+def _read_blocks(content: Any) -> Iterator[bytes]:
+    while block := content.read(_BLOCK):
+        yield block
+
+
+def _quote(text: bytes) -> str:
+    return " ".join(text.decode(errors="replace").split())[:_MAX_BODY]
+
+
+def _describe_origin(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}"

@@ -1,0 +1,327 @@
+"""The model registry of an MLflow server.
+
+MLflow moves an alias without a condition, so the alias is derived from what is registered: each promoter registers its
+version, computes the best of all versions, sets the alias, and reads again until the alias names the best. The last
+one to write has read everything. While a promoter moves the alias, a tag of the registered model says so; an alias that
+differs from the best version without such a tag was moved by a person, and is respected.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from trainer_core.errors import InvalidRequestError, TrackingError
+from trainer_core.tracking.mlflow_api import MlflowApi
+from trainer_core.tracking.registry import (
+    CHAMPION,
+    Candidate,
+    Mode,
+    ModelRegistry,
+    ModelVersion,
+    Promotion,
+    get_local_path,
+    is_better,
+)
+from trainer_core.tracking.server import MlflowServer
+
+__all__ = ["MlflowRegistry"]
+
+_JOB = "trainjob.version"
+_METRIC = "trainjob.metric"
+_MODE = "trainjob.mode"
+_MIN_DELTA = "trainjob.min_delta"
+_VERDICT = "trainjob.verdict"
+_BEFORE = "trainjob.before"
+#: Prefixes; the alias follows. What differs between aliases is kept for each alias.
+_PROMOTED = "trainjob.promoted."
+_DEMOTED = "trainjob.demoted."
+_MOVING = "trainjob.moving."
+#: Experiment of the runs that hold the files of models without a run.
+_EXPERIMENT = "trainjob-models"
+_MAX_ROUNDS = 50
+_TIMEOUT = 30.0
+_CREATE_TRIES = 3
+
+
+@dataclass(frozen=True)
+class _Version:
+    number: int
+    source: str
+    tags: Mapping[str, str]
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> _Version:
+        tags = {each["key"]: each.get("value", "") for each in raw.get("tags", ())}
+        return cls(int(raw["version"]), str(raw.get("source", "")), tags)
+
+    @property
+    def metric(self) -> float | None:
+        try:
+            return float(self.tags[_METRIC])
+        except (KeyError, ValueError):
+            return None
+
+
+class MlflowRegistry(ModelRegistry):
+    """The model registry of an MLflow server, by its REST API.
+
+    Files of ``file://`` models are uploaded through the server. Other URIs stay where they are.
+
+    Args:
+        server: Address and credentials.
+    """
+
+    def __init__(self, server: MlflowServer) -> None:
+        self._api = MlflowApi(server, _TIMEOUT)
+
+    def close(self) -> None:
+        """See `ModelRegistry.close`."""
+        self._api.close()
+
+    def _promote(self, candidate: Candidate, model: str, mode: Mode, min_delta: float, alias: str) -> Promotion:
+        self._create_model(model)
+        own = self._register(candidate, model, mode, min_delta)
+        verdict = self._decide(model, own, alias)
+        self._move_alias(model, alias, own.number)
+        uri = f"models:/{model}@{alias}"
+        return Promotion(verdict["promoted"], str(own.number), uri, candidate.value, verdict["before"])
+
+    def list_models(self) -> list[str]:
+        """See `ModelRegistry.list_models`."""
+        return sorted(each["name"] for each in self._list("registered-models/search", "registered_models"))
+
+    def list_versions(self, model: str) -> list[ModelVersion]:
+        """See `ModelRegistry.list_versions`."""
+        try:
+            aliases, _ = self._get_model(model)
+        except TrackingError as error:
+            if error.code == "RESOURCE_DOES_NOT_EXIST":
+                return []
+            raise
+        return [
+            ModelVersion(
+                str(each.number),
+                each.source,
+                each.metric,
+                tuple(sorted(alias for alias, number in aliases.items() if number == each.number)),
+                any(key.startswith(_DEMOTED) for key in each.tags),
+            )
+            for each in self._list_versions(model)
+        ]
+
+    def rollback(self, model: str, version: str, alias: str = CHAMPION) -> None:
+        """See `ModelRegistry.rollback`."""
+        versions = self._list_versions(model)
+        target = next((each for each in versions if str(each.number) == version), None)
+        if target is None:
+            known = ", ".join(str(each.number) for each in versions) or "none"
+            raise InvalidRequestError(f"model {model!r} has no version {version!r}; its versions are {known}")
+        self._set_alias(model, alias, target.number)
+        self._respect_person(model, alias, versions, target, None)
+        self._api.post("model-versions/delete-tag", "DELETE", name=model, version=version, key=_DEMOTED + alias)
+
+    def has_origin_of(self, uri: str) -> bool:
+        """See `ModelRegistry.has_origin_of`."""
+        return self._api.server.has_origin_of(uri)
+
+    def repair(self, model: str, alias: str = CHAMPION) -> None:
+        """See `ModelRegistry.repair`."""
+        for key in self._get_model(model)[1]:
+            if key.startswith(_MOVING):
+                self._api.post("registered-models/delete-tag", "DELETE", name=model, key=key)
+        self._move_alias(model, alias, 0)
+
+    def _create_model(self, model: str) -> None:
+        try:
+            self._api.post("registered-models/create", name=model)
+        except TrackingError as error:
+            if error.code != "RESOURCE_ALREADY_EXISTS":
+                raise
+
+    def _register(self, candidate: Candidate, model: str, mode: Mode, min_delta: float) -> _Version:
+        """Return the version of a model, created once: of a race, the lowest number stays."""
+        found = self._find_versions(model, candidate)
+        if not found:
+            run_id, source = self._store_files(candidate)
+            tags = {
+                _JOB: candidate.identity,
+                "trainjob.name": candidate.job,
+                "trainjob.metric_name": candidate.metric,
+                _METRIC: repr(candidate.value),
+                _MODE: mode,
+                _MIN_DELTA: repr(min_delta),
+            }
+            self._create_version(model, source, run_id, [{"key": key, "value": value} for key, value in tags.items()])
+            found = self._find_versions(model, candidate)
+        if not found:
+            raise TrackingError(f"the version of {candidate.job!r} was deleted by another client; promote it again")
+        for double in found[1:]:
+            self._delete_version(model, double.number)
+        return found[0]
+
+    def _delete_version(self, model: str, number: int) -> None:
+        try:
+            self._api.post("model-versions/delete", "DELETE", name=model, version=str(number))
+        except TrackingError as error:
+            if error.code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+
+    def _create_version(self, model: str, source: str, run_id: str | None, tags: list[dict[str, str]]) -> None:
+        # Two promoters can compute the same next number; the database refuses one of them.
+        for attempt in range(_CREATE_TRIES):
+            try:
+                self._api.post("model-versions/create", name=model, source=source, run_id=run_id, tags=tags)
+                return
+            except TrackingError as error:
+                if not error.transient or attempt == _CREATE_TRIES - 1:
+                    raise
+                time.sleep(random.uniform(0.05, 0.3))  # noqa: S311 -- no secret
+
+    def _find_versions(self, model: str, candidate: Candidate) -> list[_Version]:
+        return [each for each in self._list_versions(model) if each.tags.get(_JOB) == candidate.identity]
+
+    def _store_files(self, candidate: Candidate) -> tuple[str | None, str]:
+        """Return run and source of a version; files of this machine are uploaded below the run."""
+        path = get_local_path(candidate.uri)
+        if path is None:
+            if candidate.uri.startswith("pvc://"):
+                raise InvalidRequestError(
+                    f"{candidate.uri} is in a volume claim, which readers of the registry cannot mount; let the "
+                    "training write the model to s3://, gs:// or hf://"
+                )
+            return candidate.run_id, candidate.uri
+        if not path.exists():
+            raise InvalidRequestError(f"there is no model at {path}; promote where the files of the job are")
+        run_id = candidate.run_id or self._create_file_run(candidate)
+        artifact_uri = str(self._api.get("runs/get", run_id=run_id)["run"]["info"]["artifact_uri"])
+        if not artifact_uri.startswith("mlflow-artifacts:"):
+            raise InvalidRequestError(
+                f"the MLflow server stores artifacts at {artifact_uri} and takes no uploads; let the training write "
+                "the model to a URI such as s3://bucket/model"
+            )
+        root = artifact_uri.partition(":")[2].lstrip("/")
+        files = [each for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path]
+        for file in files:
+            self._api.upload(f"{root}/model/{file.relative_to(path if path.is_dir() else path.parent)}", file)
+        return run_id, f"{artifact_uri}/model"
+
+    def _create_file_run(self, candidate: Candidate) -> str:
+        experiment = self._api.get_experiment_id(_EXPERIMENT)
+        found = self._api.search_runs([experiment], f"tags.`{_JOB}` = '{candidate.identity}'")
+        if found:
+            return str(found[0]["info"]["run_id"])
+        run_id = self._api.create_run(experiment, candidate.job, {_JOB: candidate.identity}, int(time.time() * 1000))
+        self._api.post("runs/update", run_id=run_id, status="FINISHED")
+        return run_id
+
+    def _decide(self, model: str, own: _Version, alias: str) -> dict[str, Any]:
+        """Return whether the version is better than all others, as decided when it was compared first."""
+        stored = own.tags.get(_VERDICT + "." + alias)
+        if stored:
+            return dict(json.loads(stored))
+        versions = self._list_versions(model)
+        self._detect_person(model, alias, versions, own.number)
+        versions = self._list_versions(model)
+        others = _find_best([each for each in versions if each.number != own.number], alias)
+        best = _find_best(versions, alias)
+        verdict = {
+            "promoted": best is not None and best.number == own.number,
+            "before": others.metric if others is not None else None,
+        }
+        self._set_tag(model, own.number, _VERDICT + "." + alias, json.dumps(verdict))
+        return verdict
+
+    def _move_alias(self, model: str, alias: str, own: int) -> None:
+        """Set the alias until it names the best of all versions that were read after it was set."""
+        moving = f"{_MOVING}{alias}.{own}"
+        is_marked = moving in self._get_model(model)[1]
+        for _ in range(_MAX_ROUNDS):
+            best = _find_best(self._list_versions(model), alias)
+            current = self._get_model(model)[0].get(alias)
+            if best is None or current == best.number or (current is not None and self._is_foreign(model, current)):
+                break
+            if not is_marked:
+                self._api.post("registered-models/set-tag", name=model, key=moving, value=str(best.number))
+                is_marked = True
+            self._set_alias(model, alias, best.number)
+        else:
+            raise TrackingError(f"alias {alias!r} of model {model!r} is moved by others repeatedly; promote it again")
+        if best is not None and current == best.number and _PROMOTED + alias not in best.tags:
+            self._set_tag(model, best.number, _PROMOTED + alias, "true")
+        if is_marked:
+            self._api.post("registered-models/delete-tag", "DELETE", name=model, key=moving)
+
+    def _is_foreign(self, model: str, number: int) -> bool:
+        """Return whether a version was registered without a metric, by a person: then no promotion moves the alias."""
+        version = next((each for each in self._list_versions(model) if each.number == number), None)
+        return version is not None and version.metric is None
+
+    def _detect_person(self, model: str, alias: str, versions: list[_Version], own: int) -> None:
+        """Demote the versions from which a person has moved the alias back."""
+        best = _find_best([each for each in versions if each.number != own], alias)
+        if best is None or _PROMOTED + alias not in best.tags:
+            return
+        # Read after the versions, and twice: a promoter that has just finished is no person.
+        seen = [self._get_model(model) for _ in range(2)]
+        targets = {aliases.get(alias) for aliases, _ in seen}
+        is_moving = any(key.startswith(_MOVING + alias) for _, tags in seen for key in tags)
+        target = next((each for each in versions if targets == {each.number}), None)
+        if target is not None and target.number != best.number and not is_moving:
+            self._respect_person(model, alias, versions, target, own)
+
+    def _respect_person(
+        self, model: str, alias: str, versions: list[_Version], target: _Version, own: int | None
+    ) -> None:
+        for each in versions:
+            is_kept = each.number in (target.number, own) or each.metric is None or target.metric is None
+            if not is_kept and is_better(each.metric or 0.0, target.metric, _get_mode(each)):
+                self._set_tag(model, each.number, _DEMOTED + alias, "true")
+
+    def _set_alias(self, model: str, alias: str, number: int) -> None:
+        self._api.post("registered-models/alias", name=model, alias=alias, version=str(number))
+
+    def _set_tag(self, model: str, number: int, key: str, value: str) -> None:
+        self._api.post("model-versions/set-tag", name=model, version=str(number), key=key, value=value)
+
+    def _get_model(self, model: str) -> tuple[dict[str, int], dict[str, str]]:
+        """Return the aliases and the tags of a registered model."""
+        found = self._api.get("registered-models/get", name=model)["registered_model"]
+        aliases = {each["alias"]: int(each["version"]) for each in found.get("aliases", ())}
+        return aliases, {each["key"]: each.get("value", "") for each in found.get("tags", ())}
+
+    def _list_versions(self, model: str) -> list[_Version]:
+        quoted = model.replace("'", "''")
+        raws = self._list("model-versions/search", "model_versions", filter=f"name='{quoted}'")
+        return sorted((_Version.parse(each) for each in raws), key=lambda each: each.number)
+
+    def _list(self, path: str, key: str, **parameters: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        token = ""
+        while True:
+            page = self._api.get(path, max_results="1000", page_token=token, **parameters)
+            found += page.get(key, [])
+            token = page.get("next_page_token") or ""
+            if not token:
+                return found
+
+
+def _find_best(versions: list[_Version], alias: str) -> _Version | None:
+    """Return the best version: each must be better than those before it by its own `min_delta`."""
+    known = [each for each in versions if each.metric is not None and _DEMOTED + alias not in each.tags]
+
+    def choose(best: _Version | None, each: _Version) -> _Version:
+        value, champion = each.metric or 0.0, best.metric if best else None
+        is_next = best is None or is_better(value, champion, _get_mode(each), float(each.tags.get(_MIN_DELTA, 0)))
+        return each if best is None or is_next else best
+
+    return reduce(choose, known, None)
+
+
+def _get_mode(version: _Version) -> Mode:
+    return "min" if version.tags.get(_MODE) == "min" else "max"

@@ -1,0 +1,324 @@
+"""The run of a TrainJob at its submission: created before the job, bound to it afterwards.
+
+The run's id is part of the job's stored request, so a submitter that attaches reads it there. A run without the tag
+``trainjob.uid`` belongs to no job yet: the submitter that created it was killed, and the next one takes it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from pydantic import SecretStr
+
+from trainer_core.backends.base import Backend
+from trainer_core.errors import InvalidRequestError, TrackingError
+from trainer_core.jobs import TrainJobRef
+from trainer_core.request import TrackingRequest, TrainJobRequest
+from trainer_core.tracking import tags
+from trainer_core.tracking.mlflow_api import MlflowApi
+from trainer_core.tracking.server import MlflowServer
+
+__all__ = ["Submission", "choose_server", "create_late_run", "get_api", "prepare_submission"]
+
+_log = logging.getLogger(__name__)
+
+_DEFAULT_EXPERIMENT = "trainjob"
+#: Backends whose nodes run on the machine of the submitter, so that a loopback address reaches the same server.
+_ON_THIS_MACHINE = frozenset({"local", "debug"})
+#: Its nodes get no secrets.
+_WITHOUT_SECRETS = frozenset({"container"})
+#: A submit waits this long for each answer of the server, and for no server that did not answer recently.
+_SUBMIT_TIMEOUT = 2.0
+_PAUSE_SECONDS = 30.0
+_unreachable_until: dict[str, float] = {}
+
+
+@cache
+def get_api(server: MlflowServer, timeout: float) -> MlflowApi:
+    """Return the API of a server, with one connection for each timeout, which is closed when the process ends.
+
+    Args:
+        server: The server.
+        timeout: Seconds to wait for an answer.
+    """
+    api = MlflowApi(server, timeout)
+    atexit.register(api.close)
+    return api
+
+
+def choose_server(uri: str | None, configured: MlflowServer | None) -> MlflowServer | None:
+    """Return the server for a tracking URI, with the credentials that belong to it; None if none is configured.
+
+    Args:
+        uri: Tracking URI of the job. None for the configured one.
+        configured: Server of an Airflow connection. None for the environment of this process.
+    """
+    if configured is not None and (uri is None or configured.has_origin_of(uri)):
+        return replace(configured, uri=uri or configured.uri)
+    return MlflowServer.from_environment(uri=uri)
+
+
+def prepare_submission(
+    request: TrainJobRequest, configured: MlflowServer | None, backend: Backend
+) -> Submission | None:
+    """Return the tracking of a submit; None if the request is not tracked.
+
+    Args:
+        request: The request.
+        configured: Server of an Airflow connection. None for the environment of this process.
+        backend: Backend of the job.
+
+    Raises:
+        InvalidRequestError: Tracking is required, and no server is configured.
+    """
+    tracking = request.tracking or TrackingRequest()
+    if request.trainer is None and request.initializer is not None:
+        return None
+    server = choose_server(tracking.uri, configured) if tracking.kind == "mlflow" else None
+    if server is None and tracking.kind == "mlflow":
+        if tracking.required:
+            raise InvalidRequestError(
+                "Tracking is required, but no tracking URI is configured; set Tracking(uri=…), MLFLOW_TRACKING_URI, or "
+                "an Airflow connection of type mlflow"
+            )
+        return None
+    return Submission(request, tracking, server, backend)
+
+
+class Submission:
+    """Tracks one submit.
+
+    Args:
+        request: The request.
+        tracking: Its tracking.
+        server: Server to track on; None for W&B and Comet.
+        backend: Backend of the job.
+
+    Attributes:
+        request: The request to submit, with the server's address and credentials.
+    """
+
+    def __init__(
+        self, request: TrainJobRequest, tracking: TrackingRequest, server: MlflowServer | None, backend: Backend
+    ) -> None:
+        self._server = server
+        self._backend = backend
+        self._created: dict[str, str] = {}
+        self._earlier: list[dict[str, Any]] = []
+        experiment = tracking.experiment or (server.experiment if server else None) or _DEFAULT_EXPERIMENT
+        uri = server.uri if server else None
+        self._tracking = tracking.model_copy(update={"uri": uri, "experiment": experiment})
+        secrets = {
+            f"trainer.{name}": SecretStr(value)
+            for name, value in (
+                server.get_training_secrets() if server and self._reaches_training(request) else {}
+            ).items()
+        }
+        self.request = request.model_copy(
+            update={"tracking": self._tracking, "literal_secrets": {**secrets, **request.literal_secrets}}
+        )
+
+    def create_run(self, request: TrainJobRequest, attempt: int) -> TrainJobRequest:
+        """Create the run of a job that is about to be created, and return the request with the run in it.
+
+        Args:
+            request: The request, with its name.
+            attempt: Attempt of its owner, 0 for the first.
+
+        Raises:
+            TrackingError: Tracking is required, and the run could not be created.
+        """
+        if self._server is None:
+            env = _build_client_env(self._tracking, request, attempt)
+            return request.model_copy(update={"tracking": self._tracking.model_copy(update={"env": env})})
+        run: dict[str, Any] = {}
+        try:
+            run = self._find_or_create_run(self._server, request, attempt)
+        except TrackingError as error:
+            if self._tracking.required:
+                raise
+            _log.warning("TrainJob %s is created without a run, which follows later: %s", request.name, error)
+        env = self._build_training_env(self._server, request, run) if self._reaches_training(request) else {}
+        return request.model_copy(update={"tracking": self._tracking.model_copy(update={**run, "env": env})})
+
+    def bind(self, ref: TrainJobRef) -> None:
+        """Complete the run of the submitted job; delete a run that was created for another outcome of this submit.
+
+        Args:
+            ref: The submitted job, created or attached to.
+        """
+        if self._server is None:
+            return
+        try:
+            stored = self._backend.get_request(ref)
+            run_id = stored.tracking.run_id if stored.tracking else None
+            api = get_api(self._server, _SUBMIT_TIMEOUT)
+            for name, created in self._created.items():
+                if created != run_id:
+                    _log.debug("Deleting run %s, for TrainJob %s has another", created, name)
+                    api.post("runs/delete", run_id=created)
+            if run_id is not None and run_id in self._created.values():
+                api.log_batch(run_id, params=tags.build_params(stored), tags=tags.build_job_tags(ref))
+            self._end_earlier_runs(api, run_id)
+        except TrackingError as error:
+            _log.warning("The run of TrainJob %s is completed later: %s", ref.name, error)
+        else:
+            if run_id is not None and stored.tracking and stored.tracking.experiment_id:
+                url = self._server.get_run_url(stored.tracking.experiment_id, run_id)
+                _log.info("TrainJob %s is tracked at %s", ref.name, url)
+
+    def discard(self) -> None:
+        """Delete the runs of a submit that was refused."""
+        with contextlib.suppress(TrackingError):
+            for run_id in self._created.values():
+                if self._server is not None:
+                    get_api(self._server, _SUBMIT_TIMEOUT).post("runs/delete", run_id=run_id)
+
+    def _find_or_create_run(self, server: MlflowServer, request: TrainJobRequest, attempt: int) -> dict[str, Any]:
+        if time.monotonic() < _unreachable_until.get(server.uri, 0.0):
+            raise TrackingError(f"MLflow server {server.uri} did not answer recently", transient=True)
+        try:
+            api = get_api(server, _SUBMIT_TIMEOUT)
+            experiment = self._get_experiment_id(api)
+            found = api.search_runs([experiment], f"tags.`{tags.KEY}` = '{tags.build_key(request)}'")
+            runs = [_Run.parse(each) for each in found]
+            self._earlier = [
+                raw for raw, run in zip(found, runs, strict=True) if run.is_active and run.tags.get(tags.UID)
+            ]
+            identity = tags.build_identity(request, attempt)
+            orphans = [run for run in runs if run.is_active and run.is_unbound_with(identity)]
+            if orphans:
+                run_id = orphans[0].id
+            else:
+                first = next((run.id for run in runs if run.tags.get(tags.ATTEMPT) == "0"), None)
+                parent = self._tracking.parent_run_id or (first if attempt else None)
+                run_tags = tags.build_run_tags(request, self._backend.name, identity, parent)
+                run_id = api.create_run(experiment, str(run_tags[tags.RUN_NAME]), run_tags, _now())
+        except TrackingError as error:
+            if error.transient:
+                _unreachable_until[server.uri] = time.monotonic() + _PAUSE_SECONDS
+            raise
+        self._created[request.require_name()] = run_id
+        return {"run_id": run_id, "experiment_id": experiment}
+
+    def _get_experiment_id(self, api: MlflowApi) -> str:
+        """Return the experiment of the parent run, else the one that is named."""
+        parent = self._tracking.parent_run_id
+        if parent is not None:
+            return str(api.get("runs/get", run_id=parent)["run"]["info"]["experiment_id"])
+        return api.get_experiment_id(str(self._tracking.experiment))
+
+    def _end_earlier_runs(self, api: MlflowApi, run_id: str | None) -> None:
+        """End the runs of earlier attempts whose jobs have ended while no process waited for them."""
+        from trainer_core.tracking.reporter import end_abandoned_run
+
+        for raw in self._earlier:
+            run = _Run.parse(raw)
+            if run.id != run_id and run.tags.get(tags.BACKEND) == self._backend.name:
+                end_abandoned_run(self._backend, api, run.id, run.tags)
+
+    def _reaches_training(self, request: TrainJobRequest) -> bool:
+        """Return whether mlflow inside the training can use the server."""
+        server, trainer = self._server, request.trainer
+        if server is None or trainer is None or any(name.startswith("MLFLOW_") for name in trainer.env):
+            return False  # The user's own settings count, and would not fit ours.
+        if server.get_training_secrets() and self._backend.name in _WITHOUT_SECRETS:
+            return False
+        return bool(self._tracking.training_uri) or not server.is_loopback or self._backend.name in _ON_THIS_MACHINE
+
+    def _build_training_env(
+        self, server: MlflowServer, request: TrainJobRequest, run: Mapping[str, Any]
+    ) -> dict[str, str]:
+        values = {
+            "MLFLOW_TRACKING_URI": self._tracking.training_uri or server.uri,
+            "MLFLOW_EXPERIMENT_ID": run.get("experiment_id"),
+            "MLFLOW_EXPERIMENT_NAME": None if run else self._tracking.experiment,
+            "MLFLOW_RUN_ID": run.get("run_id") if self._tracking.join else None,
+            "MLFLOW_WORKSPACE": server.workspace,
+            "MLFLOW_TRACKING_AUTH": server.auth,
+            "MLFLOW_TRACKING_INSECURE_TLS": "true" if server.insecure else None,
+        }
+        return {name: value for name, value in values.items() if value}
+
+
+def create_late_run(api: MlflowApi, request: TrainJobRequest, ref: TrainJobRef) -> tuple[str, str]:
+    """Return experiment id and run id of a job that was created while the server was away; create them if necessary.
+
+    Several processes may do so at the same time: each takes the run with the smallest id, and deletes its own.
+
+    Args:
+        api: API of the server.
+        request: Stored request of the job.
+        ref: The job.
+    """
+    tracking = request.tracking or TrackingRequest()
+    experiment = api.get_experiment_id(tracking.experiment or _DEFAULT_EXPERIMENT)
+    identity = tags.build_identity(request, None)
+    condition = f"tags.`{tags.KEY}` = '{identity[tags.KEY]}'"
+
+    def list_runs() -> list[_Run]:
+        runs = (_Run.parse(each) for each in api.search_runs([experiment], condition))
+        found = [run for run in runs if run.tags.get(tags.UID) == ref.uid or run.is_unbound_with(identity)]
+        return sorted(found, key=lambda run: (tags.UID not in run.tags, run.id))
+
+    found = list_runs()
+    if not found:
+        run_tags = tags.build_run_tags(request, ref.backend, identity, tracking.parent_run_id)
+        own = api.create_run(experiment, str(run_tags[tags.RUN_NAME]), {**run_tags, **tags.build_job_tags(ref)}, _now())
+        found = list_runs()
+        if found[0].id != own:
+            api.post("runs/delete", run_id=own)
+    api.log_batch(found[0].id, params=tags.build_params(request), tags=tags.build_job_tags(ref))
+    return experiment, found[0].id
+
+
+@dataclass(frozen=True)
+class _Run:
+    id: str
+    is_active: bool
+    tags: Mapping[str, str]
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> _Run:
+        info = raw["info"]
+        found = {each["key"]: each["value"] for each in raw.get("data", {}).get("tags", ())}
+        return cls(info["run_id"], info.get("status") in ("RUNNING", "SCHEDULED"), found)
+
+    def is_unbound_with(self, identity: Mapping[str, str]) -> bool:
+        return tags.UID not in self.tags and all(self.tags.get(key) == value for key, value in identity.items())
+
+
+def _build_client_env(tracking: TrackingRequest, request: TrainJobRequest, attempt: int) -> dict[str, str]:
+    """Return the variables by which W&B's and Comet's clients find the run of this attempt again."""
+    import hashlib
+
+    name = request.require_name()
+    if tracking.kind == "wandb":
+        group = request.owner.key if request.owner else name
+        values = {
+            "WANDB_RUN_ID": name,
+            "WANDB_RESUME": "allow",
+            "WANDB_NAME": tracking.run_name or name,
+            "WANDB_RUN_GROUP": group[:128],
+            "WANDB_PROJECT": tracking.experiment or _DEFAULT_EXPERIMENT,
+        }
+    else:
+        identity = json.dumps([name, tags.build_key(request), request.fingerprint(), attempt])
+        values = {
+            "COMET_EXPERIMENT_KEY": hashlib.sha256(identity.encode()).hexdigest()[:32],
+            "COMET_PROJECT_NAME": tracking.experiment or _DEFAULT_EXPERIMENT,
+        }
+    trainer_env = request.trainer.env if request.trainer else {}
+    return {key: value for key, value in values.items() if key not in trainer_env} if tracking.join else {}
+
+
+def _now() -> int:
+    return int(time.time() * 1000)

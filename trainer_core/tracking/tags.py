@@ -1,0 +1,133 @@
+"""Tags and parameters of the run of a TrainJob. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainer_core import naming
+from trainer_core.jobs import Category, Outcome, TrainJobRef
+from trainer_core.request import TrainJobRequest
+
+__all__ = [
+    "ATTEMPT",
+    "BACKEND",
+    "CURVES",
+    "KEY",
+    "NAME",
+    "NAMESPACE",
+    "REPORTED",
+    "RUN_NAME",
+    "UID",
+    "build_identity",
+    "build_job_tags",
+    "build_key",
+    "build_outcome_tags",
+    "build_params",
+    "build_run_tags",
+    "get_run_status",
+]
+
+RUN_NAME = "mlflow.runName"
+#: What attempts of the same work have in common: hash of the owner, or of the job's name.
+KEY = "trainjob.key"
+NAME = "trainjob.name"
+NAMESPACE = "trainjob.namespace"
+BACKEND = "trainjob.backend"
+#: Set once the job exists.
+UID = "trainjob.uid"
+ATTEMPT = "trainjob.attempt"
+GENERATION = "trainjob.generation"
+#: Metrics that were sent from progress lines. Other metrics were logged by the training itself.
+CURVES = "trainjob.curves"
+#: Set with the final status: everything that the job left has been sent.
+REPORTED = "trainjob.reported"
+
+_SCALARS = (str, int, float, bool)
+
+
+def build_key(request: TrainJobRequest) -> str:
+    """Return what the attempts of the same work have in common: 40 hex digits."""
+    return naming.hash_owner_key(request.owner.key if request.owner else f"name/{request.name}")
+
+
+def build_identity(request: TrainJobRequest, attempt: int | None) -> dict[str, str]:
+    """Return the tags that tell one attempt of one generation from all others."""
+    generation = request.owner.generation if request.owner else None
+    identity = {KEY: build_key(request), "trainjob.fingerprint": request.fingerprint()}
+    if attempt is not None:
+        identity[ATTEMPT] = str(attempt)
+    return {**identity, **({GENERATION: generation} if generation is not None else {})}
+
+
+def build_run_tags(
+    request: TrainJobRequest, backend: str, identity: Mapping[str, str], parent: str | None
+) -> dict[str, str]:
+    """Return the tags with which a run is created."""
+    tracking = request.tracking
+    name = request.require_name()
+    code = request.trainer.code if request.trainer else None
+    own = {
+        RUN_NAME: (tracking.run_name if tracking else None) or name,
+        "mlflow.source.type": "JOB",
+        "mlflow.source.name": code.entry if code else (request.trainer.image if request.trainer else None) or name,
+        "mlflow.user": "trainjob",
+        "mlflow.parentRunId": parent,
+        NAME: name,
+        BACKEND: backend,
+        **({"trainjob.owner": request.owner.key} if request.owner else {}),
+        **identity,
+    }
+    given = tracking.tags if tracking else {}
+    return {**given, **{key: value for key, value in own.items() if value}}
+
+
+def build_job_tags(ref: TrainJobRef) -> dict[str, str]:
+    """Return the tags that bind a run to its job."""
+    return {UID: ref.uid, NAME: ref.name, NAMESPACE: ref.namespace, BACKEND: ref.backend}
+
+
+def build_params(request: TrainJobRequest) -> dict[str, str]:
+    """Return the parameters: the arguments of the training function, nested ones with dots, and what it runs on."""
+    tracking, trainer = request.tracking, request.trainer
+    if trainer is None or (tracking is not None and not tracking.params):
+        return {}
+    fixed = {
+        "trainjob.num_nodes": trainer.num_nodes,
+        "trainjob.num_proc_per_node": trainer.num_proc_per_node,
+        "trainjob.image": trainer.image,
+        "trainjob.runtime": request.runtime.name if request.runtime else None,
+    }
+    args = trainer.code.args if trainer.code else trainer.config or {}
+    values = {**dict(_flatten(args)), **fixed}
+    return {key: _format(value) for key, value in values.items() if value is not None and key}
+
+
+def build_outcome_tags(outcome: Outcome) -> dict[str, str]:
+    """Return the tags of an ended job: its status, its diagnosis in one line, and where its artifacts are."""
+    tags = {"trainjob.status": outcome.status, REPORTED: outcome.job.uid}
+    if outcome.diagnosis is not None:
+        tags["trainjob.diagnosis"] = f"{outcome.diagnosis.category.value}: {outcome.diagnosis.reason}"
+    return {**tags, **{f"trainjob.artifact.{name}": uri for name, uri in outcome.artifacts.items()}}
+
+
+def get_run_status(outcome: Outcome) -> str:
+    """Return MLflow's status for an outcome: KILLED for a job that was cancelled, deleted or reached its deadline."""
+    if outcome.succeeded:
+        return "FINISHED"
+    killed = outcome.diagnosis is not None and outcome.diagnosis.category in (Category.DELETED, Category.DEADLINE)
+    return "KILLED" if killed else "FAILED"
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, value in values.items():
+        path = f"{prefix}{key}"
+        found += _flatten(value, f"{path}.") if isinstance(value, Mapping) and value else [(path, value)]
+    return found
+
+
+def _format(value: Any) -> str:
+    import json
+
+    return str(value) if isinstance(value, _SCALARS) else json.dumps(value, default=str)
