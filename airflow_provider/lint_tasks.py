@@ -12,8 +12,12 @@ from airflow.sdk.definitions._internal.mixins import ResolveMixin
 
 from airflow_provider import spec
 from airflow_provider.compat import AirflowNotFoundException
+from airflow_provider.hooks.trainjob import TrainJobHook
 from airflow_provider.operators.trainjob import TrainJobOperator
-from trainer_core.client import TrainerClient
+from trainer_core import request_builder
+from trainer_core.client import TrainerClient, backend_for
+from trainer_core.config import BackendConfig
+from trainer_core.errors import TrainerError
 from trainer_core.lint import Definition
 
 __all__ = ["find_task_jobs"]
@@ -21,31 +25,41 @@ __all__ = ["find_task_jobs"]
 _Path = tuple[str, ...]
 
 
-def find_task_jobs(file: str, dag: Any, task: Any) -> Iterator[Definition]:
+def find_task_jobs(file: str, dag: Any, task: Any, connections: Sequence[str] = ()) -> Iterator[Definition]:
     """Yield the TrainJobs of a task: one, or for a mapped task one for each entry that the DAG file lists.
+
+    A task that names no backend has one for each connection.
 
     Args:
         file: Path of the DAG file.
         dag: The DAG.
         task: A task of the DAG; one of another operator class has no TrainJobs.
+        connections: Ids of connections. The default is none: what depends on the backend is not checked.
     """
     location = {"dag": dag.dag_id, "task": task.task_id}
     if isinstance(task, TrainJobOperator):
-        yield _build_job(file, location, dag, task)
+        yield from _build_jobs(file, location, dag, task, connections)
     elif issubclass(getattr(task, "operator_class", object), TrainJobOperator):
         for index, arguments in enumerate(_list_mapped_arguments(task)):
-            yield _build_mapped_job(file, {**location, "entry": str(index)}, dag, task, arguments)
+            entry = {**location, "entry": str(index)}
+            yield from _build_mapped_jobs(file, entry, dag, task, arguments, connections)
 
 
-def _build_mapped_job(
-    file: str, location: Mapping[str, str], dag: Any, task: Any, arguments: Mapping[str, Any]
-) -> Definition:
+def _build_mapped_jobs(
+    file: str,
+    location: Mapping[str, str],
+    dag: Any,
+    task: Any,
+    arguments: Mapping[str, Any],
+    connections: Sequence[str],
+) -> Iterator[Definition]:
     try:
         # Airflow itself creates the operator of an entry only at run time.
         operator = task.unmap({"op_kwargs": arguments} if _is_decorated(task) else arguments)
     except (ValueError, TypeError) as error:
-        return Definition(file, location, error=str(error))
-    return _build_job(file, location, dag, operator)
+        yield Definition(file, location, error=str(error))
+        return
+    yield from _build_jobs(file, location, dag, operator, connections)
 
 
 def _is_decorated(task: Any) -> bool:
@@ -71,17 +85,36 @@ def _list_values(values: Any, decorated: bool) -> list[Any]:
     return list(values.items()) if isinstance(values, Mapping) else list(values)
 
 
-def _build_job(file: str, location: Mapping[str, str], dag: Any, task: TrainJobOperator) -> Definition:
+def _build_jobs(
+    file: str, location: Mapping[str, str], dag: Any, task: TrainJobOperator, connections: Sequence[str]
+) -> Iterator[Definition]:
+    if task.backend is not None or isinstance(task.backend_config, BackendConfig) or not connections:
+        yield _build_job(file, location, dag, task, task.hook, None)
+        return
+    for connection in connections:
+        where = {**location, "connection": connection}
+        hook = TrainJobHook(connection, backend_config=task.backend_config)
+        try:
+            backend = backend_for(hook.config.backend)
+        except (AirflowNotFoundException, TrainerError, ValueError) as error:
+            yield Definition(file, where, error=str(error))
+            continue
+        yield _build_job(file, where, dag, task, hook, backend)
+
+
+def _build_job(
+    file: str, location: Mapping[str, str], dag: Any, task: TrainJobOperator, hook: TrainJobHook, backend: Any
+) -> Definition:
     try:
-        request, unknown = _Renderer(dag, task).request()
-    except _TemplateError as error:
+        request, unknown = _Renderer(dag, task).request(backend)
+    except (_TemplateError, ValueError) as error:
         return Definition(file, location, error=str(error))
-    return Definition(file, location, request=request, unknown=unknown, client=lambda: _get_client(task))
+    return Definition(file, location, request=request, unknown=unknown, client=lambda: _get_client(hook))
 
 
-def _get_client(task: TrainJobOperator) -> TrainerClient:
+def _get_client(hook: TrainJobHook) -> TrainerClient:
     try:
-        return task.hook.client
+        return hook.client
     except AirflowNotFoundException as error:
         raise ValueError(str(error)) from error
 
@@ -101,9 +134,15 @@ class _Renderer:
         self._context = _build_context(dag, task)
         self._unknown: list[_Path] = []
 
-    def request(self) -> tuple[dict[str, Any], tuple[_Path, ...]]:
-        """Return the request, and the paths of its values that are unknown before the run."""
+    def request(self, backend: Any) -> tuple[dict[str, Any], tuple[_Path, ...]]:
+        """Return the request for a backend, and the paths of its values that are unknown before the run.
+
+        Raises:
+            ValueError: The backend does not accept an option.
+        """
         data = spec.join_code(self._task.spec, self._task.code_text, self._task._get_func_args())
+        if backend is not None:
+            data = request_builder.select_backend(data, backend)
         code = data.get("trainer", {}).get("code", {})
         args, text = code.pop("args", {}), code.pop("text", "")
         rendered = self._render(data, ())

@@ -35,6 +35,7 @@ from airflow_provider.exceptions import (
 )
 from airflow_provider.hooks.trainjob import TrainJobHook
 from airflow_provider.lineage import OpenLineageMixin
+from trainer_core import request_builder
 from trainer_core.config import BackendConfig
 from trainer_core.errors import ConflictError, JobElsewhereError, RuntimeNotFoundError, TrainerError, WaitTimeoutError
 from trainer_core.initializers import Initializer
@@ -92,8 +93,9 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             ``{"dataset": "hf://owner/name"}``. Becomes ``spec.initializer.dataset`` and ``spec.initializer.model``.
             Default: None. Templated.
         options: Changes to the job before it is submitted, such as ``[Labels({"team": "vision"})]``: option objects,
-            plain data (``[{"QueueName": "nightly"}]``), or that list as YAML. The backend must accept each option.
-            Each option documents the upstream field that it sets. Default: None. Templated.
+            plain data (``[{"QueueName": "nightly"}]``), or that list as YAML. The backend must accept each option;
+            `OnBackend` has those that are for one backend only. Each option documents the upstream field that it sets.
+            Default: None. Templated.
         secrets: Ids of Airflow connections that hold credentials. Keys ``dataset`` and ``model`` name the connections
             that the initializers use: for ``hf://`` the password is the token, for ``s3://`` login and password are
             access key and secret key. Key ``env`` maps environment variables of the trainer to connections:
@@ -101,8 +103,8 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             ``"hf_default:login"`` to its login. The values are masked in logs and stored in no XCom, template field
             or manifest. Default: None. Not templated.
         backend: Name of the backend: ``local``, ``debug``, ``container``, ``kubernetes``, ``runai`` or
-            ``training-operator``. Default: None, the backend of the connection; the DAG is then checked for ``local``
-            when it is parsed, and for the backend of the connection before anything is created. Not templated.
+            ``training-operator``. Default: None, the backend of the connection: options are then checked against it
+            when the task runs, before anything is created. Not templated.
         backend_config: A configuration of `trainer_core.config`, used instead of the connection, or a dict of settings
             that override those of the connection. Default: None. Not templated.
         trainjob_conn_id: Id of an Airflow connection of type ``trainjob``. Default: ``trainjob_default``; if that
@@ -261,7 +263,8 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         return ref
 
     def _build_request(self, ti: Any) -> TrainJobRequest:
-        data = spec.join_code(self.spec, self.code_text, self._get_func_args())
+        joined = spec.join_code(self.spec, self.code_text, self._get_func_args())
+        data = request_builder.select_backend(joined, self.hook.client.backend)
         literals = connection_secrets.resolve_secrets(self.secrets, data)
         return TrainJobRequest.parse({**data, "owner": owner.build_owner(ti), "literal_secrets": literals})
 

@@ -184,6 +184,34 @@ def test_a_missing_connection_is_a_problem_of_the_server_check(lint):
     assert "absent" in found["problem"]
 
 
+QUEUED = operator("trainer=CustomTrainer(train, {'lr': 1}), options=[{'QueueName': 'nightly'}]")
+
+
+def test_a_task_that_names_no_backend_is_checked_for_each_connection(lint, monkeypatch):
+    for name in ("laptop", "cluster"):
+        extra = {"backend": "local" if name == "laptop" else "kubernetes"}
+        described = json.dumps({"conn_type": "trainjob", "extra": extra})
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", described)
+    assert lint(QUEUED) == (0, [])
+    assert lint(QUEUED, "--connections", "cluster") == (0, [])
+    code, (found, missing) = lint(QUEUED, "--connections", "laptop,cluster,absent")
+    assert code == 2
+    assert (found["task"], found["connection"]) == ("train", "laptop")
+    assert "QueueName option is not compatible with LocalProcessBackend" in found["problem"]
+    assert missing["connection"] == "absent"
+    named = operator("trainer=CustomTrainer(train, {'lr': 1}), backend='kubernetes', options=[{'QueueName': 'n'}]")
+    assert lint(named, "--connections", "laptop") == (0, [])
+
+
+def test_what_on_backend_sets_is_checked_without_a_connection(lint):
+    part = "{'OnBackend': {'backend': 'local', 'resources_per_node': {'cpu': '{{ params.nodes - 3 }}'}}}"
+    code, (found,) = lint(operator(f"trainer=CustomTrainer(train, {{'lr': 1}}), options=[{part}]"))
+    assert code == 2
+    assert "trainer.resources_per_node" in found["problem"]
+    unknown = part.replace("params.nodes - 3", "ti.x")
+    assert lint(operator(f"trainer=CustomTrainer(train, {{'lr': 1}}), options=[{unknown}]")) == (0, [])
+
+
 def test_a_missing_path_is_bad_input(capsys):
     assert main(["lint", "/absent"]) == 2
     assert "/absent does not exist" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -70,6 +71,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: Arguments without the name of the program; None for those of the process.
     """
+    logging.basicConfig(format="trainjob: %(message)s")
+    # They name each OnBackend that is skipped.
+    logging.getLogger("trainer_core.options").setLevel(logging.INFO)
     try:
         code = app(args=list(arguments) if arguments is not None else None, prog_name="trainjob", standalone_mode=False)
     except typer.Exit as end:
