@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
+import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
 import jinja2
+import jinja2.meta
 from airflow.sdk.definitions._internal.mixins import ResolveMixin
+from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
+from airflow.sdk.execution_time.context import MacrosAccessor
 
 from airflow_provider import spec
 from airflow_provider.compat import AirflowNotFoundException
@@ -23,6 +27,12 @@ from trainer_core.lint import Definition
 __all__ = ["find_task_jobs"]
 
 _Path = tuple[str, ...]
+
+#: Names that templates do not have in a run without a logical date.
+_NEED_LOGICAL_DATE = frozenset(
+    ("logical_date", "data_interval_start", "data_interval_end", "ds", "ds_nodash")
+    + ("ts", "ts_nodash", "ts_nodash_with_tz")
+)
 
 
 def find_task_jobs(file: str, dag: Any, task: Any, connections: Sequence[str] = ()) -> Iterator[Definition]:
@@ -105,11 +115,20 @@ def _build_jobs(
 def _build_job(
     file: str, location: Mapping[str, str], dag: Any, task: TrainJobOperator, hook: TrainJobHook, backend: Any
 ) -> Definition:
+    renderer = _Renderer(dag, task)
     try:
-        request, unknown = _Renderer(dag, task).request(backend)
-    except (_TemplateError, ValueError) as error:
+        request = renderer.request(backend)
+    except ValueError as error:
         return Definition(file, location, error=str(error))
-    return Definition(file, location, request=request, unknown=unknown, client=lambda: _get_client(hook))
+    return Definition(
+        file,
+        location,
+        error="; ".join(renderer.errors) or None,
+        request=request,
+        unknown=tuple(renderer.unknown),
+        warnings=tuple(renderer.warnings),
+        client=lambda: _get_client(hook),
+    )
 
 
 def _get_client(hook: TrainJobHook) -> TrainerClient:
@@ -119,12 +138,14 @@ def _get_client(hook: TrainJobHook) -> TrainerClient:
         raise ValueError(str(error)) from error
 
 
-class _TemplateError(Exception):
-    """A template has a syntax error."""
-
-
 class _Renderer:
-    """Renders the templates of a task as far as the DAG file determines them."""
+    """Renders the templates of a task as far as the DAG file determines them.
+
+    Attributes:
+        unknown: Paths of the values that are unknown before the run.
+        errors: Templates that cannot be rendered in any run.
+        warnings: Templates that cannot be rendered in some runs.
+    """
 
     def __init__(self, dag: Any, task: TrainJobOperator) -> None:
         self._task = task
@@ -132,10 +153,12 @@ class _Renderer:
         # Overrides the DAG's setting: a name that is undefined before the run must raise an exception.
         self._jinja.undefined = jinja2.StrictUndefined
         self._context = _build_context(dag, task)
-        self._unknown: list[_Path] = []
+        self.unknown: list[_Path] = []
+        self.errors: list[str] = []
+        self.warnings: list[str] = []
 
-    def request(self, backend: Any) -> tuple[dict[str, Any], tuple[_Path, ...]]:
-        """Return the request for a backend, and the paths of its values that are unknown before the run.
+    def request(self, backend: Any) -> dict[str, Any]:
+        """Return the request for a backend; None for a backend that is not known.
 
         Raises:
             ValueError: The backend does not accept an option.
@@ -148,15 +171,15 @@ class _Renderer:
         rendered = self._render(data, ())
         if code:
             rendered["trainer"]["code"].update(text=text, args=self._render_func_args(args))
-        return rendered, tuple(self._unknown)
+        return rendered
 
     def _render_func_args(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """Return the known arguments; unknown ones cannot be converted to the types that the function declares."""
         known = {}
         for name, value in args.items():
-            before = len(self._unknown)
+            before = len(self.unknown)
             rendered = self._render(value, ("trainer", "code", "args", name))
-            if len(self._unknown) == before:
+            if len(self.unknown) == before:
                 known[name] = rendered
         return known
 
@@ -166,20 +189,45 @@ class _Renderer:
         if isinstance(value, (list, tuple)):
             return [self._render(item, (*path, str(index))) for index, item in enumerate(value)]
         if isinstance(value, ResolveMixin):
-            self._unknown.append(path)
+            self.unknown.append(path)
             return str(value)
         return self._render_string(value, path) if isinstance(value, str) and "{" in value else value
 
     def _render_string(self, text: str, path: _Path) -> Any:
         try:
+            names = jinja2.meta.find_undeclared_variables(self._jinja.parse(text))
             template = self._jinja.from_string(text)
         except jinja2.TemplateSyntaxError as error:
-            raise _TemplateError(f"{'.'.join(path)}: the template has a syntax error: {error.message}") from error
+            self.errors.append(f"{'.'.join(path)}: the template has a syntax error: {error.message}")
+            return text
+        self._check_names(template, names, path)
         try:
             return template.render(self._context)
         except Exception:  # noqa: BLE001 -- a template can raise anything if a value is missing
-            self._unknown.append(path)
+            self.unknown.append(path)
             return text
+
+    def _check_names(self, template: jinja2.Template, names: set[str], path: _Path) -> None:
+        """Find names that no run has, and those that a run without a logical date does not have."""
+        known = {*KNOWN_CONTEXT_KEYS, *self._jinja.globals}
+        for name in sorted(names - known):
+            similar = difflib.get_close_matches(name, sorted(known), 1)
+            hint = f"did you mean {similar[0]}?" if similar else "Airflow has no such name in templates"
+            self.errors.append(f"{'.'.join(path)}: {name} is undefined; {hint}")
+        if names & _NEED_LOGICAL_DATE:
+            context = {name: jinja2.ChainableUndefined(name=name) for name in names - _NEED_LOGICAL_DATE}
+            context |= {name: value for name, value in self._context.items() if name not in _NEED_LOGICAL_DATE}
+            try:
+                template.render(context)
+            except jinja2.UndefinedError as error:
+                missing = next((name for name in sorted(names & _NEED_LOGICAL_DATE) if f"'{name}'" in str(error)), None)
+                if missing is not None:
+                    self.warnings.append(
+                        f"{'.'.join(path)}: {missing} is undefined in a run without a logical date, such as one that "
+                        "an Asset or a person starts; dag_run.run_after is the date of every run"
+                    )
+            except Exception:  # noqa: BLE001, S110 -- another value is missing
+                pass
 
 
 def _build_context(dag: Any, task: TrainJobOperator) -> dict[str, Any]:
@@ -198,6 +246,8 @@ def _build_context(dag: Any, task: TrainJobOperator) -> dict[str, Any]:
         "ds_nodash": day.replace("-", ""),
         "ts": moment,
         "ts_nodash": now.strftime("%Y%m%dT%H%M%S"),
+        "ts_nodash_with_tz": now.strftime("%Y%m%dT%H%M%S%z"),
+        "macros": MacrosAccessor(),
     }
 
 

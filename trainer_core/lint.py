@@ -34,6 +34,7 @@ class Definition:
         error: Why it could not be read. None if there is a request.
         request: The request, as far as it is known without running the DAG.
         unknown: Paths of the values in it that are known only at run time.
+        warnings: What is wrong with it in some runs only.
         client: Creates the client of its backend. May raise what `TrainerClient` and the orchestrator raise.
     """
 
@@ -42,6 +43,7 @@ class Definition:
     error: str | None = None
     request: Mapping[str, Any] | None = None
     unknown: tuple[tuple[str, ...], ...] = ()
+    warnings: tuple[str, ...] = ()
     client: Callable[[], TrainerClient] | None = None
 
 

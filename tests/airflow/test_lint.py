@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -182,6 +183,33 @@ def test_a_missing_connection_is_a_problem_of_the_server_check(lint):
     code, (found,) = lint(tasks, "--server")
     assert code == 2
     assert "absent" in found["problem"]
+
+
+def test_a_name_that_no_run_has_is_a_problem(lint):
+    arguments = "{'lr': '{{ parms.e }}', 'day': '{{ parms.day }} {% set x = 1 %}{{ x }} {{ range(2) }} {{ var.value.a }}'}"
+    code, (found,) = lint(operator(f"trainer=CustomTrainer(train, {arguments})"))
+    assert code == 2
+    assert found["problem"].count("parms is undefined; did you mean params?") == 2
+
+
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        ("{{ ds }}", "ds"),
+        ("{{ macros.ds_add(logical_date | ds, -1) }}", "logical_date"),
+        ("{{ ti.task_id }} {{ ts }}", "ts"),
+        ("{{ ds | default('') }}", None),
+        ("{% if ds is defined %}{{ ds }}{% endif %}", None),
+        ("{{ dag_run.run_after | ds }}", None),
+    ],
+)
+def test_a_name_that_some_runs_do_not_have_is_a_warning(lint, monkeypatch, template, name):
+    errors = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", errors)
+    assert lint(operator(f"trainer=CustomTrainer(train, {{'lr': 1, 'day': {template!r}}})")) == (0, [])
+    warnings = [line for line in errors.getvalue().splitlines() if "warning" in line]
+    assert len(warnings) == (name is not None)
+    assert all(f"trainer.code.args.day: {name} is undefined in a run without a logical date" in each for each in warnings)
 
 
 QUEUED = operator("trainer=CustomTrainer(train, {'lr': 1}), options=[{'QueueName': 'nightly'}]")

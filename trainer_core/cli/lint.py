@@ -39,7 +39,8 @@ def lint(
 ) -> int:
     """Check the TrainJobs of DAGs without running them.
 
-    Prints one line for each problem. Exit code 2 if there are problems.
+    Prints one line for each problem. Exit code 2 if there are problems. What is wrong in some runs only is a warning on
+    standard error.
     """
     if not Path(path).exists():
         raise InvalidRequestError(f"{path} does not exist; pass a folder of DAGs or a file")
@@ -52,6 +53,10 @@ def lint(
         print_json([problem.to_dict() for problem in problems])
     else:
         print("".join(f"{problem}\n" for problem in problems), end="")
+    for definition in definitions:
+        for warning in definition.warnings:
+            message = Problem(definition.file, definition.location, warning)
+            print(f"trainjob: warning: {message}", file=sys.stderr)
     jobs = [definition for definition in definitions if definition.request]
     print(f"trainjob: {len(jobs)} TrainJobs, problems: {len(problems)}", file=sys.stderr)
     for job in jobs if server else ():
