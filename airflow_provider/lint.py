@@ -38,7 +38,7 @@ def find_jobs(path: str, connections: Sequence[str] = ()) -> Iterator[Definition
         dags, errors = _parse_dags(Path(path).absolute())
         jobs = [job for dag in dags for job in _find_dag_jobs(dag, connections)]
     for file, trace in sorted(errors.items()):
-        yield Definition(_format_location(file, trace), error=_get_last_line(trace))
+        yield Definition(_format_location(file, trace), error=_get_message(trace))
     yield from jobs
 
 
@@ -94,8 +94,12 @@ def _format_location(file: str, trace: str) -> str:
     return f"{_to_relative_path(file)}:{lines[-1]}" if lines else _to_relative_path(file)
 
 
-def _get_last_line(trace: str) -> str:
-    return next((line for line in reversed(trace.splitlines()) if line.strip()), "the file cannot be imported")
+def _get_message(trace: str) -> str:
+    """Return the exception of a traceback in one line. Airflow writes wrong arguments into a second line of it."""
+    lines = trace.splitlines()
+    frames = [number for number, line in enumerate(lines) if line.startswith(" ")]
+    message = " ".join(" ".join(lines[frames[-1] + 1 if frames else 0 :]).split())
+    return message or "the file cannot be imported"
 
 
 def _to_relative_path(file: str) -> str:

@@ -30,8 +30,16 @@ _Path = tuple[str, ...]
 
 #: Names that templates do not have in a run without a logical date.
 _NEED_LOGICAL_DATE = frozenset(
-    ("logical_date", "data_interval_start", "data_interval_end", "ds", "ds_nodash")
-    + ("ts", "ts_nodash", "ts_nodash_with_tz")
+    [
+        "logical_date",
+        "data_interval_start",
+        "data_interval_end",
+        "ds",
+        "ds_nodash",
+        "ts",
+        "ts_nodash",
+        "ts_nodash_with_tz",
+    ]
 )
 
 

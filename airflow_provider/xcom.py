@@ -25,12 +25,20 @@ def push_outcome(ti: Any, outcome: Outcome) -> None:
         ti.xcom_push(key="diagnosis", value={**diagnosis, "reason": _mask(diagnosis["reason"])})
 
 
-def log_outcome(log: Any, outcome: Outcome) -> None:
-    """Log how the job ended: its status, or the traceback or last log lines of a failed job."""
+def log_outcome(log: Any, outcome: Outcome, log_is_written: bool) -> None:
+    """Log how the job ended: its status, or the traceback or last log lines of a failed job.
+
+    Args:
+        log: Logger of the task.
+        outcome: Outcome of the job.
+        log_is_written: Whether the task's log has the whole log of the job, with the traceback in it.
+    """
     diagnosis = outcome.diagnosis
     if diagnosis is None:
         log.info("TrainJob %s is %s", outcome.job.name, outcome.status)
         _warn_about_missing_result(log, outcome)
+        return
+    if log_is_written:
         return
     if diagnosis.traceback:
         log.error("The training function failed:\n%s", diagnosis.traceback)

@@ -478,12 +478,14 @@ class Observation:
         progress: The last progress report. None without one.
         outcome: What the TrainJob left. Set if and only if the status is Complete or Failed.
         pending_failure: Why it will fail unless its situation changes. None if nothing is wrong, or if it has ended.
+        outcome_is_stored: Whether `outcome` was read from the TrainJob itself, so that it need not be stored again.
     """
 
     status: str
     progress: Progress | None = None
     outcome: Outcome | None = None
     pending_failure: PendingFailure | None = None
+    outcome_is_stored: bool = False
 
 
 def build_complete_outcome(

@@ -190,6 +190,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         """
         ti = context["ti"]
         self._task_store = context.get("task_state_store")
+        links.select_links(self, ti)
         self._check_earlier_try(ti)
         ref = self._submit(ti)
         self._save_ref(ti, ref)
@@ -211,13 +212,14 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         connection_secrets.mask_connection_fields(connection_secrets.list_connection_fields(self.secrets, self.spec))
         ref = deferral.parse_event_ref(event)
         self._ref = self._pull_ref(ti) or ref
+        links.select_links(self, ti)
         if ref != self._ref:
             # Airflow can deliver the event of a trigger that belongs to an earlier, cleared try.
             self.log.info("TrainJob %s belongs to an earlier try; waiting for %s", ref.name, self._ref.name)
             return self._wait_or_defer(ti, self._ref)
         if "outcome" in event:
-            deferral.write_remaining_log(self.hook, event, self.log, self._task_store)
-            return self._finish(ti, Outcome.from_dict(event["outcome"]))
+            log_is_written = deferral.write_remaining_log(self.hook, event, self.log, self._task_store)
+            return self._finish(ti, Outcome.from_dict(event["outcome"]), log_is_written)
         if "timeout" in event:
             raise TrainJobTimeoutError(event["timeout"])
         if "elsewhere" in event:
@@ -228,6 +230,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume after the deferral. If Airflow itself ended the deferral, cancel the job."""
+        links.select_links(self, context["ti"])
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout as error:
@@ -280,17 +283,17 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         if outcome is None and self.deferrable:
             self._defer(ti, ref)
         if outcome is None:
-            outcome = self._wait(ti, ref)
-        else:
-            task_log.create_log_forwarder(self.hook.client, ref, self.log, self._task_store).poll(ended=True)
-        return self._finish(ti, outcome)
+            return self._wait_and_finish(ti, ref)
+        forwarder = task_log.create_log_forwarder(self.hook.client, ref, self.log, self._task_store)
+        forwarder.poll(ended=True)
+        return self._finish(ti, outcome, forwarder.position.complete)
 
     def _wait_without_deferring(self, ti: Any, ref: TrainJobRef) -> Any:
         try:
             outcome = self._observe_once(ref)[1]
         except JobElsewhereError as error:
             raise self._build_elsewhere_error(error) from error
-        return self._finish(ti, outcome or self._wait(ti, ref))
+        return self._wait_and_finish(ti, ref) if outcome is None else self._finish(ti, outcome)
 
     def _build_elsewhere_error(self, error: JobElsewhereError) -> TrainJobUnreachableError:
         # A retry knows of the job only by the storage that all tries share.
@@ -349,9 +352,10 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             masked=connection_secrets.list_connection_fields(self.secrets, self.spec),
         )
         timeout = deferral.compute_defer_timeout(deadline)
+        task_log.push_log_position(ti, ref, self._task_store)
         self.defer(trigger=trigger, method_name="execute_complete", timeout=timeout)
 
-    def _wait(self, ti: Any, ref: TrainJobRef) -> Outcome:
+    def _wait_and_finish(self, ti: Any, ref: TrainJobRef) -> Any:
         client = self.hook.client
         forwarder = task_log.create_log_forwarder(client, ref, self.log, self._task_store)
 
@@ -361,15 +365,16 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             forwarder.poll(ended=observation.outcome is not None)
 
         try:
-            return client.wait(ref, on_observation=handle_observation, fail_fast=self.fail_fast)
+            outcome = client.wait(ref, on_observation=handle_observation, fail_fast=self.fail_fast)
         except TrainerError as error:
             self._cancel_unless_retried(ti)
             raise _unreachable(ref, error) from error
+        return self._finish(ti, outcome, forwarder.position.complete)
 
-    def _finish(self, ti: Any, outcome: Outcome) -> Any:
+    def _finish(self, ti: Any, outcome: Outcome, log_is_written: bool = False) -> Any:
         self.outcome = outcome
         xcom.push_outcome(ti, outcome)
-        xcom.log_outcome(self.log, outcome)
+        xcom.log_outcome(self.log, outcome, log_is_written)
         if outcome.succeeded:
             assets.update_asset_events(self.outlets, outcome)
             return outcome.result

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.configuration import conf
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from airflow_provider import assets, cancellation, deferral, job_ref, xcom
+from airflow_provider import assets, cancellation, deferral, job_ref, task_log, xcom
 from airflow_provider.compat import AirflowSensorTimeout, AirflowSkipException
 from airflow_provider.exceptions import TrainJobRejectedError, TrainJobUnreachableError, build_failure
 from airflow_provider.hooks.trainjob import TrainJobHook
@@ -151,7 +151,8 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
             self._save_pending_failure()
             return PokeReturnValue(is_done=False)
         outcome = self.hook.client.finish_wait(self._state)
-        return PokeReturnValue(is_done=True, xcom_value=self._finish(context["ti"], outcome))
+        log_is_written = not self.reschedule and self._log_forwarder.position.complete
+        return PokeReturnValue(is_done=True, xcom_value=self._finish(context["ti"], outcome, log_is_written))
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Finish the task with the event of the trigger; if it carries an outcome, the backend is not read again."""
@@ -161,8 +162,8 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
             self.log.info("TrainJob %s belongs to an earlier try; waiting for %s", ref.name, self.ref.name)
             return self._defer_unless_ended(context)
         if "outcome" in event:
-            deferral.write_remaining_log(self.hook, event, self.log)
-            return self._finish(context["ti"], Outcome.from_dict(event["outcome"]))
+            log_is_written = deferral.write_remaining_log(self.hook, event, self.log)
+            return self._finish(context["ti"], Outcome.from_dict(event["outcome"]), log_is_written)
         if "timeout" in event:
             raise AirflowSensorTimeout(event["timeout"])
         if "elsewhere" in event:
@@ -228,12 +229,13 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
             self.hook, self.ref, deadline=deadline, on_kill=self.on_kill_policy, fail_fast=self.fail_fast
         )
         timeout = deferral.compute_defer_timeout(deadline)
+        task_log.push_log_position(context["ti"], self.ref)
         return self.defer(trigger=trigger, method_name="execute_complete", timeout=timeout)
 
-    def _finish(self, ti: Any, outcome: Outcome) -> Any:
+    def _finish(self, ti: Any, outcome: Outcome, log_is_written: bool) -> Any:
         self.outcome = outcome
         xcom.push_outcome(ti, outcome)
-        xcom.log_outcome(self.log, outcome)
+        xcom.log_outcome(self.log, outcome, log_is_written)
         if outcome.succeeded:
             assets.update_asset_events(self.outlets, outcome)
             return outcome.result

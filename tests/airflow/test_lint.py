@@ -143,6 +143,13 @@ def test_an_import_error_is_a_problem_with_its_line(lint):
     }
 
 
+def test_a_mistyped_argument_is_named_with_its_operator(lint):
+    code, (found,) = lint(operator("trainer={'image': 'a'}, runtme='python'"))
+    assert code == 2
+    assert found["problem"].startswith("TypeError: Invalid arguments were passed to TrainJobOperator (task_id: train)")
+    assert "runtme" in found["problem"]
+
+
 def test_output_of_dag_files_is_not_mixed_with_the_problems(lint):
     assert lint("print('noise')") == (0, [])
 
@@ -186,7 +193,9 @@ def test_a_missing_connection_is_a_problem_of_the_server_check(lint):
 
 
 def test_a_name_that_no_run_has_is_a_problem(lint):
-    arguments = "{'lr': '{{ parms.e }}', 'day': '{{ parms.day }} {% set x = 1 %}{{ x }} {{ range(2) }} {{ var.value.a }}'}"
+    arguments = (
+        "{'lr': '{{ parms.e }}', 'day': '{{ parms.day }} {% set x = 1 %}{{ x }} {{ range(2) }} {{ var.value.a }}'}"
+    )
     code, (found,) = lint(operator(f"trainer=CustomTrainer(train, {arguments})"))
     assert code == 2
     assert found["problem"].count("parms is undefined; did you mean params?") == 2
@@ -209,7 +218,9 @@ def test_a_name_that_some_runs_do_not_have_is_a_warning(lint, monkeypatch, templ
     assert lint(operator(f"trainer=CustomTrainer(train, {{'lr': 1, 'day': {template!r}}})")) == (0, [])
     warnings = [line for line in errors.getvalue().splitlines() if "warning" in line]
     assert len(warnings) == (name is not None)
-    assert all(f"trainer.code.args.day: {name} is undefined in a run without a logical date" in each for each in warnings)
+    assert all(
+        f"trainer.code.args.day: {name} is undefined in a run without a logical date" in each for each in warnings
+    )
 
 
 QUEUED = operator("trainer=CustomTrainer(train, {'lr': 1}), options=[{'QueueName': 'nightly'}]")

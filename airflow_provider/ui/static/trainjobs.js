@@ -349,6 +349,9 @@
     show($("#facts"), texts, () => facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
   }
 
+  /** Whether the same definition can succeed in another run. A deleted TrainJob says nothing about that. */
+  const advice = ({ category, retryable }) => category === "Deleted" ? "Airflow does not retry a deleted TrainJob." : retryable ? "A retry can help." : "A retry would fail in the same way.";
+
   function notices(job) {
     const items = [];
     const { diagnosis } = job;
@@ -356,7 +359,7 @@
       const where = [diagnosis.step && `in ${diagnosis.step}`, diagnosis.node && `on ${diagnosis.node}`, diagnosis.exit_code !== undefined && `exit code ${diagnosis.exit_code}`].filter(Boolean).join(", ");
       const detail = diagnosis.traceback || (diagnosis.log_tail || []).join("\n");
       items.push(el("div", { class: "notice bad" }, el("h2", {}, `${job.status === "Failed" ? "" : "Problem: "}${categories[diagnosis.category] ?? diagnosis.category}`),
-        el("p", {}, diagnosis.reason), el("p", { class: "quiet" }, [where, diagnosis.retryable ? "A retry can help." : "A retry would fail in the same way."].filter(Boolean).join(". ")),
+        el("p", {}, diagnosis.reason), el("p", { class: "quiet" }, [where, advice(diagnosis)].filter(Boolean).join(". ")),
         detail && el("pre", { tabindex: 0, "aria-label": "Last log lines" }, detail)));
     }
     if (job.deleted) items.push(el("p", { class: "notice" }, `Deleted by ${job.deleted.by} on ${new Date(job.deleted.at).toLocaleString()}. This page shows the XComs of its task.`));
