@@ -92,7 +92,7 @@ class LogPosition:
             return ""
         self._percent = percent if percent is not None else last
         self._next_progress = now + _PROGRESS_SECONDS
-        return f"[{step}] {_format_progress(self.progress)}"
+        return f"[{step}] progress {self.progress}".rstrip()
 
 
 class LogForwarder:
@@ -214,10 +214,3 @@ def _save_position(store: Any, position: LogPosition) -> None:
     with suppress(Exception):
         if store is not None:
             store.set(LOG_KEY, position.to_dict())
-
-
-def _format_progress(progress: Progress) -> str:
-    steps = [f"{number:g}" for number in (progress.step, progress.total) if number is not None]
-    percent = progress.percentage
-    where = f"{percent}% ({'/'.join(steps)})" if percent is not None else "/".join(steps)
-    return " ".join(part for part in ("progress", where, *(f"{k}={v:g}" for k, v in progress.metrics.items())) if part)

@@ -40,6 +40,7 @@ from trainer_core.config import BackendConfig
 from trainer_core.errors import ConflictError, JobElsewhereError, RuntimeNotFoundError, TrainerError, WaitTimeoutError
 from trainer_core.initializers import Initializer
 from trainer_core.jobs import CREATED, Observation, Outcome, TrainJobRef
+from trainer_core.lifecycle.pending_failure_log import PendingFailureLog
 from trainer_core.request import TrainJobRequest
 from trainer_core.request_builder import Option, Trainer
 from trainer_core.runtimes import Runtime
@@ -359,9 +360,12 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         client = self.hook.client
         forwarder = task_log.create_log_forwarder(client, ref, self.log, self._task_store)
 
+        pending = PendingFailureLog(ref.name, lambda line: self.log.warning("%s", line))
+
         def handle_observation(observation: Observation) -> None:
             if self._interrupted:
                 self._raise_interrupted(ref)
+            pending.report(observation)
             forwarder.poll(ended=observation.outcome is not None)
 
         try:

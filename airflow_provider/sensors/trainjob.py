@@ -21,6 +21,7 @@ from trainer_core.config import BackendConfig
 from trainer_core.errors import TrainerError
 from trainer_core.jobs import Outcome, TrainJobRef
 from trainer_core.lifecycle import wait_state
+from trainer_core.lifecycle.pending_failure_log import PendingFailureLog
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -145,6 +146,7 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
         except ValueError as error:
             raise TrainJobRejectedError(str(error)) from error
         else:
+            self._pending_failures.report(observation)
             self._state = self._state.on_observation(observation, self._now())
             self._write_log(observation.status)
         if self._state.outcome is None:
@@ -203,6 +205,10 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
     @cached_property
     def _log_forwarder(self) -> LogForwarder:
         return LogForwarder(self.hook.client, self.ref, lambda line: self.log.info("%s", line))
+
+    @cached_property
+    def _pending_failures(self) -> PendingFailureLog:
+        return PendingFailureLog(self.ref.name, lambda line: self.log.warning("%s", line))
 
     def _record_error(self, error: TrainerError) -> wait_state.WaitState:
         try:

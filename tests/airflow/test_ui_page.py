@@ -233,8 +233,15 @@ def test_the_manifest_opens(job_page):
     expect(job_page.locator("#manifest pre")).to_contain_text("runtime: python")
 
 
+def confirm_suspend(page):
+    page.get_by_role("button", name="Suspend", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("what they have not saved is lost")
+    dialog.get_by_role("button", name="Suspend").click()
+
+
 def test_a_job_is_suspended_and_resumed(own_page):
-    own_page.get_by_role("button", name="Suspend").click()
+    confirm_suspend(own_page)
     expect(own_page.get_by_role("status")).to_have_text("Suspended")
     keep(own_page, "job-suspended")
     own_page.get_by_role("button", name="Resume").click()
@@ -245,7 +252,7 @@ def test_a_job_is_suspended_and_resumed(own_page):
 def test_a_refused_action_is_shown_until_the_next_action(job_page):
     refusal = "It is being looked after by somebody else."
     job_page.route("**/suspend?*", lambda route: route.fulfill(status=409, json={"detail": refusal}))
-    job_page.get_by_role("button", name="Suspend").click()
+    confirm_suspend(job_page)
     expect(job_page.get_by_role("alert")).to_have_text(refusal)
     for _ in range(2):
         job_page.wait_for_event("response", lambda answer: "/job?" in answer.url)

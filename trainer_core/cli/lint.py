@@ -55,8 +55,7 @@ def lint(
         print("".join(f"{problem}\n" for problem in problems), end="")
     for definition in definitions:
         for warning in definition.warnings:
-            message = Problem(definition.file, definition.location, warning)
-            print(f"trainjob: warning: {message}", file=sys.stderr)
+            print(f"trainjob: warning: {Problem(definition.file, definition.location, warning)}", file=sys.stderr)
     jobs = [definition for definition in definitions if definition.request]
     print(f"trainjob: {len(jobs)} TrainJobs, problems: {len(problems)}", file=sys.stderr)
     for job in jobs if server else ():

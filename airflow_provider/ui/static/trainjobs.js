@@ -294,7 +294,8 @@
   const questions = {
     delete: (job) => ["Delete this TrainJob?", ended(job)
       ? "Its log and files are removed. The XComs of its task stay."
-      : "The training is stopped, and its log and files are removed. The task that waits for it fails, or is retried if it has retries left.", "Delete", "Keep"],
+      : "The training is stopped, and its log and files are removed. The task that waits for it fails, without a retry.", "Delete", "Keep"],
+    suspend: () => ["Suspend this TrainJob?", "Its processes end, and what they have not saved is lost. Resume starts the training again.", "Suspend", "Keep running"],
     end: () => ["Stop this TrainJob?", "Airflow marks its task as failed. The TrainJob is then cancelled, unless the task has on_kill='keep'.", "Stop", "Keep running"],
     rerun: () => ["Run this task again?", "Airflow clears the task, which submits a new TrainJob. The XComs of this TrainJob are removed.", "Run again", "Cancel"],
   };
@@ -317,7 +318,7 @@
 
   function button(action, job, act) {
     if (!questions[action]) return el("button", { type: "button", onclick: () => act(action) }, labels[action]);
-    return el("button", { type: "button", class: action === "rerun" ? undefined : "danger", onclick: () => {
+    return el("button", { type: "button", class: action === "rerun" || action === "suspend" ? undefined : "danger", onclick: () => {
       const dialog = $("#confirm");
       const [title, consequence, yes, no] = questions[action](job);
       $("#confirm-title").textContent = title;
