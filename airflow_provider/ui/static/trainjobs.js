@@ -332,7 +332,7 @@
   }
 
   function drawFacts(job) {
-    const ran = since(job.started, job.finished);
+    const ran = since(ended(job) ? job.started : runStart(job), job.finished);
     const link = (href, words) => el("a", { href, target: "_blank", rel: "noopener noreferrer" }, words);
     const facts = [
       ["Task", taskLink(job.task, `${job.task.dag_id} › ${taskName(job.task)}`)],
@@ -370,11 +370,14 @@
     return items;
   }
 
+  /** When the steps that run now were started: later than the TrainJob itself if it was suspended and resumed. */
+  const runStart = (job) => (job.steps || []).filter((step) => step.status === "Running" && step.started).map((step) => step.started).sort()[0] || job.started;
+
   /** Estimated time until the last step, at the average speed so far. */
   function remaining(job) {
     const { step, total } = job.progress || {};
     if (!step || !total || job.status !== "Running" || !job.started) return undefined;
-    const milliseconds = (since(job.started) / step) * (total - step);
+    const milliseconds = (since(runStart(job)) / step) * (total - step);
     return milliseconds > 0 ? rough(milliseconds) : undefined;
   }
 
@@ -396,7 +399,7 @@
     const begin = new Date(job.created);
     const all = Math.max(1, since(job.created, job.finished));
     const timeline = (step) => {
-      if (!step.started) return undefined;
+      if (!step.started || step.status === "Pending") return undefined;
       const part = el("i", { "data-status": step.status });
       part.style.left = `${Math.min(99, (100 * (new Date(step.started) - begin)) / all)}%`;
       part.style.width = `${Math.max(0, Math.min(100, (100 * since(step.started, step.finished)) / all))}%`;
@@ -406,7 +409,7 @@
       ["Step", (step) => step.name, "name"],
       ["Status", (step) => step.status && status(step.status)],
       ["Timeline", timeline],
-      ["Duration", (step) => step.started && span(since(step.started, step.finished)), "number"],
+      ["Duration", (step) => step.started && step.status !== "Pending" && span(since(step.started, step.finished)), "number"],
       ["Node", (step) => step.machine],
       ["Device", (step) => step.device],
       ["Pod or process", (step) => step.runs_as],
