@@ -21,7 +21,7 @@ def check_unknown_fields(runtime: Mapping[str, Any]) -> Diagnostics:
     if not isinstance(template, Mapping):
         return
     try:
-        from kubeflow_trainer_api import models  # Takes a second.
+        from kubeflow_trainer_api import models  # type: ignore[import-untyped]  # Takes a second.
     except ImportError:
         return
     try:
