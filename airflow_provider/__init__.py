@@ -31,6 +31,11 @@ _CONNECTION_FIELDS: dict[str, Any] = {
     "namespace": _text_field("Namespace", "kubernetes, runai, training-operator: namespace of the jobs."),
     "context": _text_field("Context", "kubernetes, runai, training-operator: context of the kubeconfig."),
     "config_file": _text_field("Kubeconfig", "kubernetes, runai, training-operator: path of the kubeconfig."),
+    "kube_config": {
+        "label": "Kubeconfig content",
+        "description": "kubernetes, runai, training-operator: a kubeconfig in JSON, with a token or certificate data.",
+        "schema": {"type": ["string", "null"], "format": "password"},
+    },
     "in_cluster": {
         "label": "In cluster",
         "description": "kubernetes, runai, training-operator: use the service account of the pod Airflow runs in.",

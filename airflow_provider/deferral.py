@@ -66,6 +66,10 @@ def parse_event_ref(event: Mapping[str, Any]) -> TrainJobRef:
         raise TrainJobUnreachableError(f"the event of the trigger has no valid TrainJob ref: {error}") from error
 
 
-def write_remaining_log(hook: TrainJobHook, event: Mapping[str, Any], log: Any, store: Any = None) -> None:
-    """Write the lines of the job's log that the trigger did not write to the task's log."""
-    task_log.forward_remaining_log(lambda: hook.client, parse_event_ref(event), log, store, event.get("log"))
+def write_remaining_log(hook: TrainJobHook, event: Mapping[str, Any], log: Any, store: Any = None) -> bool:
+    """Write the lines of the job's log that the trigger did not write to the task's log.
+
+    Returns:
+        Whether the task's log has the whole log of the job now.
+    """
+    return task_log.forward_remaining_log(lambda: hook.client, parse_event_ref(event), log, store, event.get("log"))

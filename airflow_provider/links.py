@@ -30,6 +30,7 @@ __all__ = [
     "push_links",
     "render_url",
     "sanitize_url",
+    "select_links",
 ]
 
 #: URL path of the TrainJobs page on the API server.
@@ -118,10 +119,17 @@ def sanitize_url(url: Any) -> str:
 def push_links(ti: Any, operator: Any, hook: TrainJobHook) -> None:
     """Push the links and the connection id. Call it right after submission."""
     ti.xcom_push(key=CONN_ID_KEY, value=hook.trainjob_conn_id)
-    for link in LINKS:
-        url = link.get_link(operator, ti_key=ti)
-        if url:
-            ti.xcom_push(key=link.xcom_key, value=url)
+    select_links(operator, ti)
+    for link in operator.operator_extra_links:
+        ti.xcom_push(key=link.xcom_key, value=link.get_link(operator, ti_key=ti))
+
+
+def select_links(operator: Any, ti: Any) -> None:
+    """Keep only the links of an operator that have a URL. Airflow pushes an XCom for each link, even an empty one.
+
+    Call it when a worker begins with the task, and again once the job is known.
+    """
+    operator.operator_extra_links = tuple(link for link in LINKS if link.get_link(operator, ti_key=ti))
 
 
 def get_base_path() -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
 from pathlib import Path
@@ -23,8 +23,12 @@ if TYPE_CHECKING:
 __all__ = ["find_jobs"]
 
 
-def find_jobs(path: str) -> Iterator[Definition]:
+def find_jobs(path: str, connections: Sequence[str] = ()) -> Iterator[Definition]:
     """Yield the TrainJobs of the DAGs in a file or folder, and the import errors of DAG files.
+
+    Args:
+        path: Path of the file or folder.
+        connections: Ids of connections. A task that names no backend is yielded for each of them.
 
     Raises:
         BackendUnavailableError: Airflow is not installed.
@@ -32,9 +36,9 @@ def find_jobs(path: str) -> Iterator[Definition]:
     # Output of Airflow and of the DAG files must not mix with that of the command.
     with redirect_stdout(sys.stderr), _override_airflow_settings():
         dags, errors = _parse_dags(Path(path).absolute())
-        jobs = [job for dag in dags for job in _find_dag_jobs(dag)]
+        jobs = [job for dag in dags for job in _find_dag_jobs(dag, connections)]
     for file, trace in sorted(errors.items()):
-        yield Definition(_format_location(file, trace), error=_get_last_line(trace))
+        yield Definition(_format_location(file, trace), error=_get_message(trace))
     yield from jobs
 
 
@@ -77,11 +81,11 @@ def _import_dag_bag() -> Any:
         return import_module("airflow.models.dagbag").DagBag  # before 3.2
 
 
-def _find_dag_jobs(dag: DAG) -> Iterator[Definition]:
+def _find_dag_jobs(dag: DAG, connections: Sequence[str]) -> Iterator[Definition]:
     from airflow_provider.lint_tasks import find_task_jobs
 
     for task in dag.tasks:
-        yield from find_task_jobs(_to_relative_path(dag.fileloc), dag, task)
+        yield from find_task_jobs(_to_relative_path(dag.fileloc), dag, task, connections)
 
 
 def _format_location(file: str, trace: str) -> str:
@@ -90,8 +94,12 @@ def _format_location(file: str, trace: str) -> str:
     return f"{_to_relative_path(file)}:{lines[-1]}" if lines else _to_relative_path(file)
 
 
-def _get_last_line(trace: str) -> str:
-    return next((line for line in reversed(trace.splitlines()) if line.strip()), "the file cannot be imported")
+def _get_message(trace: str) -> str:
+    """Return the exception of a traceback in one line. Airflow writes wrong arguments into a second line of it."""
+    lines = trace.splitlines()
+    frames = [number for number, line in enumerate(lines) if line.startswith(" ")]
+    message = " ".join(" ".join(lines[frames[-1] + 1 if frames else 0 :]).split())
+    return message or "the file cannot be imported"
 
 
 def _to_relative_path(file: str) -> str:

@@ -3,49 +3,81 @@
 from __future__ import annotations
 
 import copy
+import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
 import jinja2
+import jinja2.meta
 from airflow.sdk.definitions._internal.mixins import ResolveMixin
+from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
+from airflow.sdk.execution_time.context import MacrosAccessor
 
 from airflow_provider import spec
 from airflow_provider.compat import AirflowNotFoundException
+from airflow_provider.hooks.trainjob import TrainJobHook
 from airflow_provider.operators.trainjob import TrainJobOperator
-from trainer_core.client import TrainerClient
+from trainer_core import request_builder
+from trainer_core.client import TrainerClient, backend_for
+from trainer_core.config import BackendConfig
+from trainer_core.errors import TrainerError
 from trainer_core.lint import Definition
 
 __all__ = ["find_task_jobs"]
 
 _Path = tuple[str, ...]
 
+#: Names that templates do not have in a run without a logical date.
+_NEED_LOGICAL_DATE = frozenset(
+    [
+        "logical_date",
+        "data_interval_start",
+        "data_interval_end",
+        "ds",
+        "ds_nodash",
+        "ts",
+        "ts_nodash",
+        "ts_nodash_with_tz",
+    ]
+)
 
-def find_task_jobs(file: str, dag: Any, task: Any) -> Iterator[Definition]:
+
+def find_task_jobs(file: str, dag: Any, task: Any, connections: Sequence[str] = ()) -> Iterator[Definition]:
     """Yield the TrainJobs of a task: one, or for a mapped task one for each entry that the DAG file lists.
+
+    A task that names no backend has one for each connection.
 
     Args:
         file: Path of the DAG file.
         dag: The DAG.
         task: A task of the DAG; one of another operator class has no TrainJobs.
+        connections: Ids of connections. The default is none: what depends on the backend is not checked.
     """
     location = {"dag": dag.dag_id, "task": task.task_id}
     if isinstance(task, TrainJobOperator):
-        yield _build_job(file, location, dag, task)
+        yield from _build_jobs(file, location, dag, task, connections)
     elif issubclass(getattr(task, "operator_class", object), TrainJobOperator):
         for index, arguments in enumerate(_list_mapped_arguments(task)):
-            yield _build_mapped_job(file, {**location, "entry": str(index)}, dag, task, arguments)
+            entry = {**location, "entry": str(index)}
+            yield from _build_mapped_jobs(file, entry, dag, task, arguments, connections)
 
 
-def _build_mapped_job(
-    file: str, location: Mapping[str, str], dag: Any, task: Any, arguments: Mapping[str, Any]
-) -> Definition:
+def _build_mapped_jobs(
+    file: str,
+    location: Mapping[str, str],
+    dag: Any,
+    task: Any,
+    arguments: Mapping[str, Any],
+    connections: Sequence[str],
+) -> Iterator[Definition]:
     try:
         # Airflow itself creates the operator of an entry only at run time.
         operator = task.unmap({"op_kwargs": arguments} if _is_decorated(task) else arguments)
     except (ValueError, TypeError) as error:
-        return Definition(file, location, error=str(error))
-    return _build_job(file, location, dag, operator)
+        yield Definition(file, location, error=str(error))
+        return
+    yield from _build_jobs(file, location, dag, operator, connections)
 
 
 def _is_decorated(task: Any) -> bool:
@@ -71,27 +103,57 @@ def _list_values(values: Any, decorated: bool) -> list[Any]:
     return list(values.items()) if isinstance(values, Mapping) else list(values)
 
 
-def _build_job(file: str, location: Mapping[str, str], dag: Any, task: TrainJobOperator) -> Definition:
+def _build_jobs(
+    file: str, location: Mapping[str, str], dag: Any, task: TrainJobOperator, connections: Sequence[str]
+) -> Iterator[Definition]:
+    if task.backend is not None or isinstance(task.backend_config, BackendConfig) or not connections:
+        yield _build_job(file, location, dag, task, task.hook, None)
+        return
+    for connection in connections:
+        where = {**location, "connection": connection}
+        hook = TrainJobHook(connection, backend_config=task.backend_config)
+        try:
+            backend = backend_for(hook.config.backend)
+        except (AirflowNotFoundException, TrainerError, ValueError) as error:
+            yield Definition(file, where, error=str(error))
+            continue
+        yield _build_job(file, where, dag, task, hook, backend)
+
+
+def _build_job(
+    file: str, location: Mapping[str, str], dag: Any, task: TrainJobOperator, hook: TrainJobHook, backend: Any
+) -> Definition:
+    renderer = _Renderer(dag, task)
     try:
-        request, unknown = _Renderer(dag, task).request()
-    except _TemplateError as error:
+        request = renderer.request(backend)
+    except ValueError as error:
         return Definition(file, location, error=str(error))
-    return Definition(file, location, request=request, unknown=unknown, client=lambda: _get_client(task))
+    return Definition(
+        file,
+        location,
+        error="; ".join(renderer.errors) or None,
+        request=request,
+        unknown=tuple(renderer.unknown),
+        warnings=tuple(renderer.warnings),
+        client=lambda: _get_client(hook),
+    )
 
 
-def _get_client(task: TrainJobOperator) -> TrainerClient:
+def _get_client(hook: TrainJobHook) -> TrainerClient:
     try:
-        return task.hook.client
+        return hook.client
     except AirflowNotFoundException as error:
         raise ValueError(str(error)) from error
 
 
-class _TemplateError(Exception):
-    """A template has a syntax error."""
-
-
 class _Renderer:
-    """Renders the templates of a task as far as the DAG file determines them."""
+    """Renders the templates of a task as far as the DAG file determines them.
+
+    Attributes:
+        unknown: Paths of the values that are unknown before the run.
+        errors: Templates that cannot be rendered in any run.
+        warnings: Templates that cannot be rendered in some runs.
+    """
 
     def __init__(self, dag: Any, task: TrainJobOperator) -> None:
         self._task = task
@@ -99,25 +161,33 @@ class _Renderer:
         # Overrides the DAG's setting: a name that is undefined before the run must raise an exception.
         self._jinja.undefined = jinja2.StrictUndefined
         self._context = _build_context(dag, task)
-        self._unknown: list[_Path] = []
+        self.unknown: list[_Path] = []
+        self.errors: list[str] = []
+        self.warnings: list[str] = []
 
-    def request(self) -> tuple[dict[str, Any], tuple[_Path, ...]]:
-        """Return the request, and the paths of its values that are unknown before the run."""
+    def request(self, backend: Any) -> dict[str, Any]:
+        """Return the request for a backend; None for a backend that is not known.
+
+        Raises:
+            ValueError: The backend does not accept an option.
+        """
         data = spec.join_code(self._task.spec, self._task.code_text, self._task._get_func_args())
+        if backend is not None:
+            data = request_builder.select_backend(data, backend)
         code = data.get("trainer", {}).get("code", {})
         args, text = code.pop("args", {}), code.pop("text", "")
         rendered = self._render(data, ())
         if code:
             rendered["trainer"]["code"].update(text=text, args=self._render_func_args(args))
-        return rendered, tuple(self._unknown)
+        return rendered
 
     def _render_func_args(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """Return the known arguments; unknown ones cannot be converted to the types that the function declares."""
         known = {}
         for name, value in args.items():
-            before = len(self._unknown)
+            before = len(self.unknown)
             rendered = self._render(value, ("trainer", "code", "args", name))
-            if len(self._unknown) == before:
+            if len(self.unknown) == before:
                 known[name] = rendered
         return known
 
@@ -127,20 +197,45 @@ class _Renderer:
         if isinstance(value, (list, tuple)):
             return [self._render(item, (*path, str(index))) for index, item in enumerate(value)]
         if isinstance(value, ResolveMixin):
-            self._unknown.append(path)
+            self.unknown.append(path)
             return str(value)
         return self._render_string(value, path) if isinstance(value, str) and "{" in value else value
 
     def _render_string(self, text: str, path: _Path) -> Any:
         try:
+            names = jinja2.meta.find_undeclared_variables(self._jinja.parse(text))
             template = self._jinja.from_string(text)
         except jinja2.TemplateSyntaxError as error:
-            raise _TemplateError(f"{'.'.join(path)}: the template has a syntax error: {error.message}") from error
+            self.errors.append(f"{'.'.join(path)}: the template has a syntax error: {error.message}")
+            return text
+        self._check_names(template, names, path)
         try:
             return template.render(self._context)
         except Exception:  # noqa: BLE001 -- a template can raise anything if a value is missing
-            self._unknown.append(path)
+            self.unknown.append(path)
             return text
+
+    def _check_names(self, template: jinja2.Template, names: set[str], path: _Path) -> None:
+        """Find names that no run has, and those that a run without a logical date does not have."""
+        known = {*KNOWN_CONTEXT_KEYS, *self._jinja.globals}
+        for name in sorted(names - known):
+            similar = difflib.get_close_matches(name, sorted(known), 1)
+            hint = f"did you mean {similar[0]}?" if similar else "Airflow has no such name in templates"
+            self.errors.append(f"{'.'.join(path)}: {name} is undefined; {hint}")
+        if names & _NEED_LOGICAL_DATE:
+            context = {name: jinja2.ChainableUndefined(name=name) for name in names - _NEED_LOGICAL_DATE}
+            context |= {name: value for name, value in self._context.items() if name not in _NEED_LOGICAL_DATE}
+            try:
+                template.render(context)
+            except jinja2.UndefinedError as error:
+                missing = next((name for name in sorted(names & _NEED_LOGICAL_DATE) if f"'{name}'" in str(error)), None)
+                if missing is not None:
+                    self.warnings.append(
+                        f"{'.'.join(path)}: {missing} is undefined in a run without a logical date, such as one that "
+                        "an Asset or a person starts; dag_run.run_after is the date of every run"
+                    )
+            except Exception:  # noqa: BLE001, S110 -- another value is missing
+                pass
 
 
 def _build_context(dag: Any, task: TrainJobOperator) -> dict[str, Any]:
@@ -159,6 +254,8 @@ def _build_context(dag: Any, task: TrainJobOperator) -> dict[str, Any]:
         "ds_nodash": day.replace("-", ""),
         "ts": moment,
         "ts_nodash": now.strftime("%Y%m%dT%H%M%S"),
+        "ts_nodash_with_tz": now.strftime("%Y%m%dT%H%M%S%z"),
+        "macros": MacrosAccessor(),
     }
 
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["build_spec", "join_code", "split_code"]
 
-_DEFAULT_BACKEND = "local"
 #: Placeholder of an upstream result; values with a brace are checked when the task runs.
 _PLACEHOLDER = "{from upstream}"
 
@@ -38,10 +37,11 @@ def build_spec(
     initializer: Initializer | Mapping[str, Any] | None = None,
     options: Sequence[request_builder.Option] | str | None = None,
 ) -> dict[str, Any]:
-    """Build the request as plain data, checked against the class of the backend.
+    """Build the request as plain data, checked against the class of the backend where the DAG names it.
 
     Args:
-        backend: Name of the backend; None for that of `backend_config`, else ``local``.
+        backend: Name of the backend; None for that of `backend_config`, else that of the connection. That is known
+            when the task runs: `trainer_core.request_builder.select_backend` then completes the data.
         backend_config: Configuration of the backend, or settings of it.
         runtime: The runtime, or its name.
         trainer: What to run: an object, a dict of its fields, or that dict as YAML.
@@ -52,14 +52,14 @@ def build_spec(
     Raises:
         ValueError: An argument is invalid; the message is one line.
     """
-    name = backend or getattr(backend_config, "backend", None) or _DEFAULT_BACKEND
+    name = backend or getattr(backend_config, "backend", None)
     definition: Any = trainer
     if isinstance(trainer, str):
         definition = _parse_yaml("trainer", trainer, "func: package.module:function")
     trainer_args = _get_func_args(definition)
     all_args = {**trainer_args, **_check_func_args(func_args)} if func_args else trainer_args
     data = request_builder.build_request_data(
-        backend=backend_for(name),
+        backend=backend_for(name) if name else None,
         runtime=runtime,
         trainer=_set_func_args(definition, _replace_upstream_results(all_args)) if all_args else definition,
         initializer=initializer_from_dict(initializer) if isinstance(initializer, Mapping) else initializer,

@@ -13,7 +13,15 @@ from trainer_core.jobs import Progress, TrainJobRef
 from trainer_core.logs import LogChunk, build_progress
 from trainer_core.node.progress import parse_progress
 
-__all__ = ["POLL_SECONDS", "LogForwarder", "LogPosition", "create_log_forwarder", "forward_remaining_log"]
+__all__ = [
+    "LOG_KEY",
+    "POLL_SECONDS",
+    "LogForwarder",
+    "LogPosition",
+    "create_log_forwarder",
+    "forward_remaining_log",
+    "push_log_position",
+]
 
 #: Seconds between two reads of a log.
 POLL_SECONDS = 2.0
@@ -21,7 +29,8 @@ POLL_SECONDS = 2.0
 _MAX_READ_SHARE = 0.05
 #: Seconds between two saves of the log position.
 _SAVE_SECONDS = 10.0
-_STORE_KEY = "trainjob_log"
+#: Key of the log position in the XComs and in the storage that all tries of a task share.
+LOG_KEY = "trainjob_log"
 #: Progress is written when it has changed by this many percent, or after this many seconds.
 _PROGRESS_PERCENT = 10
 _PROGRESS_SECONDS = 30.0
@@ -83,7 +92,7 @@ class LogPosition:
             return ""
         self._percent = percent if percent is not None else last
         self._next_progress = now + _PROGRESS_SECONDS
-        return f"[{step}] {_format_progress(self.progress)}"
+        return f"[{step}] progress {self.progress}".rstrip()
 
 
 class LogForwarder:
@@ -162,7 +171,7 @@ def create_log_forwarder(client: TrainerClient, ref: TrainJobRef, log: Any, stor
 
 def forward_remaining_log(
     client: Callable[[], TrainerClient], ref: TrainJobRef, log: Any, store: Any, saved: Any
-) -> None:
+) -> bool:
     """Write the lines that the trigger has not written, of a job that has ended.
 
     Args:
@@ -171,16 +180,31 @@ def forward_remaining_log(
         log: Logger of the task.
         store: Airflow's storage that all tries of a task share (3.3 and later); None without one.
         saved: Log position in the trigger's event; None if the trigger did not read the log.
+
+    Returns:
+        Whether the task's log has the whole log of the job now.
     """
     position = LogPosition(ref, saved)
     if saved is not None and not position.complete:
         LogForwarder(client(), ref, lambda line: log.info("%s", line), position).poll(ended=True)
     _save_position(store, position)
+    return position.complete
+
+
+def push_log_position(ti: Any, ref: TrainJobRef, store: Any = None) -> None:
+    """Push the position at which the trigger starts: it reads this XCom, and Airflow logs an error if there is none.
+
+    Args:
+        ti: Task instance that is about to be deferred.
+        ref: The job.
+        store: Airflow's storage that all tries of a task share (3.3 and later); None without one.
+    """
+    ti.xcom_push(key=LOG_KEY, value=LogPosition(ref, _load_position(store)).to_dict())
 
 
 def _load_position(store: Any) -> Any:
     try:
-        return store.get(_STORE_KEY) if store is not None else None
+        return store.get(LOG_KEY) if store is not None else None
     except Exception:  # noqa: BLE001 -- the log must not fail the task; it starts from the beginning
         return None
 
@@ -189,11 +213,4 @@ def _save_position(store: Any, position: LogPosition) -> None:
     # The log must not fail the task; the next try writes some lines again.
     with suppress(Exception):
         if store is not None:
-            store.set(_STORE_KEY, position.to_dict())
-
-
-def _format_progress(progress: Progress) -> str:
-    steps = [f"{number:g}" for number in (progress.step, progress.total) if number is not None]
-    percent = progress.percentage
-    where = f"{percent}% ({'/'.join(steps)})" if percent is not None else "/".join(steps)
-    return " ".join(part for part in ("progress", where, *(f"{k}={v:g}" for k, v in progress.metrics.items())) if part)
+            store.set(LOG_KEY, position.to_dict())

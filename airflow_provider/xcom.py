@@ -25,12 +25,21 @@ def push_outcome(ti: Any, outcome: Outcome) -> None:
         ti.xcom_push(key="diagnosis", value={**diagnosis, "reason": _mask(diagnosis["reason"])})
 
 
-def log_outcome(log: Any, outcome: Outcome) -> None:
-    """Log how the job ended: its status, or the traceback or last log lines of a failed job."""
+def log_outcome(log: Any, outcome: Outcome, log_is_written: bool) -> None:
+    """Log how the job ended: its status, or the traceback or last log lines of a failed job.
+
+    Args:
+        log: Logger of the task.
+        outcome: Outcome of the job.
+        log_is_written: Whether the task's log has the whole log of the job, with the traceback in it.
+    """
     diagnosis = outcome.diagnosis
     if diagnosis is None:
         log.info("TrainJob %s is %s", outcome.job.name, outcome.status)
-        _warn_about_missing_result(log, outcome)
+        if outcome.missing_result:
+            log.warning("TrainJob %s: %s", outcome.job.name, outcome.missing_result)
+        return
+    if log_is_written:
         return
     if diagnosis.traceback:
         log.error("The training function failed:\n%s", diagnosis.traceback)
@@ -43,11 +52,3 @@ def _mask(text: str) -> str:
     from airflow.sdk._shared.secrets_masker import redact  # only workers need it, and they have imported it already
 
     return str(redact(text))
-
-
-def _warn_about_missing_result(log: Any, outcome: Outcome) -> None:
-    name = outcome.job.name
-    if outcome.result_truncated:
-        log.warning("TrainJob %s: the result is too large to return; set result_uri to write it to a file", name)
-    elif outcome.result_note:
-        log.warning("TrainJob %s: no result: %s", name, outcome.result_note)

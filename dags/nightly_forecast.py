@@ -25,11 +25,12 @@ from airflow_provider.operators.trainjob import TrainJobOperator
     tags=["trainjob", "example"],
 )
 def nightly_forecast() -> None:
-    """Train the forecast on the day before the logical date."""
+    """Train the forecast on the day before the logical date, or before the start of a run without one."""
     TrainJobOperator(
         task_id="train",
         runtime="python",
-        trainer=forecast_trainer(day="{{ macros.ds_add(logical_date | ds, -1) }}"),
+        # A run that a person or an Asset starts can have no logical date.
+        trainer=forecast_trainer(day="{{ macros.ds_add((dag_run.logical_date or dag_run.run_after) | ds, -1) }}"),
         outlets=[CANDIDATE],
         deferrable=True,
         execution_timeout=timedelta(hours=2),

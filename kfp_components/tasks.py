@@ -64,8 +64,9 @@ def train_task(
         trainer: What to run, as an object or as a dict of its fields; None to run the runtime as it is.
         runtime: Name of a runtime, or the runtime itself; None for the backend's default.
         initializer: What the job fetches first.
-        options: Such as ``[Labels({...})]``.
-        backend: Name of the backend, or a pipeline parameter with it; then without options, which depend on it.
+        options: Such as ``[Labels({...})]``. `OnBackend` has those that are for one backend.
+        backend: Name of the backend, or a pipeline parameter with it; the options are then checked when the task runs,
+            before anything is created.
         wait: Whether the task follows the job to its end, and has its result, metrics and model as outputs. False for a
             task that ends at once, with `wait_task` after it.
         metrics: With ``wait=True``, metrics that become outputs of the task: ``task.outputs["accuracy"]``.
@@ -82,7 +83,8 @@ def train_task(
     func_args = split_func_args(inputs.pop("func_args", None))
     trainer, placeholders = _merge_func_args(trainer, func_args)
     request = request_builder.build_request_data(
-        backend=backend_for(_get_backend_name(backend, options)),
+        # A pipeline parameter is known when the task runs, and checked there.
+        backend=backend_for(backend) if isinstance(backend, str) else None,
         runtime=runtime,
         trainer=trainer,
         initializer=initializer,
@@ -199,14 +201,6 @@ def _list_required_names(func: Any) -> set[str]:
         return set()
     parameters = inspect.signature(func).parameters.values()
     return {p.name for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-
-
-def _get_backend_name(backend: Any, options: Sequence[Option] | None) -> str:
-    if isinstance(backend, str):
-        return backend
-    if options:
-        raise ValueError("options depend on the backend: give its name as text, not as a pipeline parameter")
-    return "local"
 
 
 def _pass_request(spec: ComponentSpec, inputs: dict[str, Any], request: dict[str, Any]) -> None:

@@ -83,6 +83,7 @@ from .options import (
     Labels as Labels,
     ManagedBy as ManagedBy,
     Name as Name,
+    OnBackend as OnBackend,
     PodSpecPatch as PodSpecPatch,
     PodTemplatePatch as PodTemplatePatch,
     PriorityClass as PriorityClass,

@@ -659,6 +659,8 @@ class TrainerClient:
         if state.outcome is None:
             raise ValueError(f"the wait for TrainJob {state.ref.name!r} is not finished")
         if not state.should_cancel:
+            if state.outcome_is_stored:
+                return state.outcome
             with suppress(TrainerError):  # The caller has the outcome; storing it only helps later readers.
                 self.backend.store_outcome(state.outcome)
             return state.outcome

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from trainer_core import naming, validation
 
@@ -42,6 +52,31 @@ def _check_namespace(value: Any) -> Any:
     return value
 
 
+def _check_kube_config(value: Any) -> Any:
+    """Check a kubeconfig that is given as text. It may come from a person who may not run programs on this machine."""
+    if value is None:
+        return None
+    import yaml  # Only for a kubeconfig that is given as text.
+
+    text = value.get_secret_value() if isinstance(value, SecretStr) else value
+    try:
+        data = yaml.safe_load(text) if isinstance(text, str) else text
+    except yaml.YAMLError:
+        data = None  # The error would quote the credentials.
+    if not isinstance(data, Mapping) or not all(isinstance(data.get(key), list) for key in _KUBE_CONFIG_LISTS):
+        raise ValueError("must be a kubeconfig in YAML or JSON, with clusters, contexts and users")
+    entries = [(key[:-1], each) for key in ("clusters", "users") for each in data[key]]
+    for section, entry in entries:
+        settings = entry.get(section) if isinstance(entry, Mapping) else None
+        refused = sorted(_KUBE_CONFIG_REFUSED & settings.keys()) if isinstance(settings, Mapping) else []
+        if refused:
+            raise ValueError(
+                f"{section} {entry.get('name')!r} has {', '.join(refused)}, which runs a program or reads a file; put "
+                "certificates into the …-data fields and use a token, or name the file with config_file"
+            )
+    return SecretStr(json.dumps(data))
+
+
 def _check_client_configuration(value: Any) -> Any:
     if value is not None and not hasattr(value, "host"):
         raise ValueError("must be a kubernetes.client.Configuration")
@@ -58,6 +93,12 @@ _CheckpointsUri = Annotated[str, BeforeValidator(_check_checkpoints_uri)]
 _Namespace = Annotated[str, BeforeValidator(_check_namespace)]
 _Text = Annotated[str, Field(min_length=1)]
 _Seconds = Annotated[int, BeforeValidator(_reject_bool), Field(ge=1)]
+
+
+_KUBE_CONFIG_LISTS = ("clusters", "contexts", "users")
+_KUBE_CONFIG_REFUSED = frozenset(
+    ("exec", "auth-provider", "tokenFile", "client-certificate", "client-key", "certificate-authority")
+)
 
 
 class _Settings(BaseModel):
@@ -104,15 +145,29 @@ class ClusterConfig(BackendConfig):
     client_configuration: Annotated[Any, BeforeValidator(_check_client_configuration)] = Field(
         default=None, exclude=True, repr=False
     )
+    kube_config: Annotated[SecretStr | None, BeforeValidator(_check_kube_config)] = Field(
+        default=None, exclude=True, repr=False
+    )
     in_cluster: bool = False
     checkpoints_uri: _CheckpointsUri | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _hide_kube_config(cls, data: Any) -> Any:
+        """Wrap the text before it is validated: a message quotes text that is invalid."""
+        if isinstance(data, Mapping) and isinstance(data.get("kube_config"), str):
+            return {**data, "kube_config": SecretStr(data["kube_config"])}
+        return data
+
     @model_validator(mode="after")
     def _check_connection(self) -> ClusterConfig:
-        names = ("config_file", "context", "client_configuration")
+        names = ("config_file", "context", "client_configuration", "kube_config")
         conflicts = [name for name in names if getattr(self, name) is not None]
         if self.in_cluster and conflicts:
             raise ValueError(f"in_cluster conflicts with {', '.join(conflicts)}; leave one of them out")
+        others = [name for name in conflicts if name in ("config_file", "client_configuration")]
+        if self.kube_config is not None and others:
+            raise ValueError(f"kube_config conflicts with {', '.join(others)}; leave one of them out")
         return self
 
 
@@ -132,6 +187,8 @@ class KubernetesBackendConfig(FetchingClusterConfig):
         config_file: Path of the kubeconfig. None (the default) for ``KUBECONFIG`` or ``~/.kube/config``.
         context: Context of the kubeconfig. None (the default) for its current context.
         client_configuration: A ``kubernetes.client.Configuration`` to use instead of a kubeconfig.
+        kube_config: Content of a kubeconfig, in YAML or JSON, to use instead of a file. It may not run programs or
+            refer to files. It is a secret: no JSON and no text form of this configuration contains it.
         in_cluster: Use the service account of the pod that this runs in, even if there is a kubeconfig. Default False:
             use it only without a kubeconfig.
         checkpoints_uri: Where the option `Checkpoints` keeps checkpoints if it has no ``uri``, such as
@@ -278,6 +335,8 @@ class RunaiBackendConfig(ClusterConfig):
         config_file: Path of the kubeconfig. None (the default) for ``KUBECONFIG`` or ``~/.kube/config``.
         context: Context of the kubeconfig. None (the default) for its current context.
         client_configuration: A ``kubernetes.client.Configuration`` to use instead of a kubeconfig.
+        kube_config: Content of a kubeconfig, in YAML or JSON, to use instead of a file. It may not run programs or
+            refer to files. It is a secret: no JSON and no text form of this configuration contains it.
         in_cluster: Use the service account of the pod that this runs in, even if there is a kubeconfig. Default False.
         checkpoints_uri: Where the option `Checkpoints` keeps checkpoints if it has no ``uri``, such as
             ``pvc://checkpoints``. None (the default): the option must have one.
@@ -315,6 +374,8 @@ class TrainingOperatorBackendConfig(FetchingClusterConfig):
         config_file: Path of the kubeconfig. None (the default) for ``KUBECONFIG`` or ``~/.kube/config``.
         context: Context of the kubeconfig. None (the default) for its current context.
         client_configuration: A ``kubernetes.client.Configuration`` to use instead of a kubeconfig.
+        kube_config: Content of a kubeconfig, in YAML or JSON, to use instead of a file. It may not run programs or
+            refer to files. It is a secret: no JSON and no text form of this configuration contains it.
         in_cluster: Use the service account of the pod that this runs in, even if there is a kubeconfig. Default False.
         checkpoints_uri: Where the option `Checkpoints` keeps checkpoints if it has no ``uri``, such as
             ``pvc://checkpoints``. None (the default): the option must have one.

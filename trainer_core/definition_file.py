@@ -20,7 +20,7 @@ from trainer_core.errors import InvalidRequestError
 from trainer_core.initializers import initializer_from_dict
 from trainer_core.options import ActiveDeadlineSeconds, Annotations, Labels, Name, Suspend
 from trainer_core.request import TrainJobRequest
-from trainer_core.request_builder import parse_options
+from trainer_core.request_builder import parse_options, select_backend
 
 if TYPE_CHECKING:
     from trainer_core.client import TrainerClient
@@ -64,7 +64,7 @@ def build_definition_request(client: TrainerClient, data: Mapping[str, Any]) -> 
         ValueError: A key is unknown, or a value is invalid.
     """
     if "version" in data:
-        return TrainJobRequest.parse(data)
+        return TrainJobRequest.parse(select_backend(data, client.backend))
     unknown = sorted(str(key) for key in data if key not in _KNOWN)
     if unknown:
         raise InvalidRequestError(f"definition has the unknown key {', '.join(unknown)}; known are {', '.join(_KNOWN)}")

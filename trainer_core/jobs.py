@@ -189,6 +189,15 @@ class Progress:
             return None
         return max(0, min(100, int(100 * self.step / self.total)))
 
+    def __str__(self) -> str:
+        """Return the report as text, such as ``50% (5/10) loss=0.1``."""
+        steps = [f"{number:g}" for number in (self.step, self.total) if number is not None]
+        percent = self.percentage
+        where = f"{percent}% ({'/'.join(steps)})" if percent is not None else "/".join(steps)
+        return " ".join(
+            part for part in (where, *(f"{name}={value:g}" for name, value in self.metrics.items())) if part
+        )
+
 
 _R = TypeVar("_R", bound="_Record")
 
@@ -428,6 +437,13 @@ class Outcome(_Model):
         return self.status == COMPLETE
 
     @property
+    def missing_result(self) -> str | None:
+        """Why there is no result although the function returned one, in one line. None if nothing is missing."""
+        if self.result_truncated:
+            return "the result is too large to return; set result_uri to write it to a file"
+        return f"no result: {self.result_note}" if self.result_note else None
+
+    @property
     def job(self) -> TrainJobRef:
         """The TrainJob as a ref."""
         return TrainJobRef.from_dict(self.ref)
@@ -487,12 +503,14 @@ class Observation:
         progress: The last progress report. None without one.
         outcome: What the TrainJob left. Set if and only if the status is Complete or Failed.
         pending_failure: Why it will fail unless its situation changes. None if nothing is wrong, or if it has ended.
+        outcome_is_stored: Whether `outcome` was read from the TrainJob itself, so that it need not be stored again.
     """
 
     status: str
     progress: Progress | None = None
     outcome: Outcome | None = None
     pending_failure: PendingFailure | None = None
+    outcome_is_stored: bool = False
 
 
 def build_complete_outcome(

@@ -1,19 +1,20 @@
 """Checks the TrainJobs that files define, such as Airflow DAGs, without running anything.
 
-A package that can read definitions registers an entry point of the group `GROUP`: a function that takes a path and
-yields a `Definition` for each TrainJob it finds there. The checks are here.
+A package that can read definitions registers an entry point of the group `GROUP`: a function that takes a path and a
+list of connections, and yields a `Definition` for each TrainJob it finds there, or one for each connection if the
+TrainJob names no backend. The checks are here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
 from pydantic import ValidationError
 
-from trainer_core import validation
+from trainer_core import request_builder, validation
 from trainer_core.client import TrainerClient
 from trainer_core.errors import TrainerError
 from trainer_core.request import TrainJobRequest
@@ -33,6 +34,7 @@ class Definition:
         error: Why it could not be read. None if there is a request.
         request: The request, as far as it is known without running the DAG.
         unknown: Paths of the values in it that are known only at run time.
+        warnings: What is wrong with it in some runs only.
         client: Creates the client of its backend. May raise what `TrainerClient` and the orchestrator raise.
     """
 
@@ -41,6 +43,7 @@ class Definition:
     error: str | None = None
     request: Mapping[str, Any] | None = None
     unknown: tuple[tuple[str, ...], ...] = ()
+    warnings: tuple[str, ...] = ()
     client: Callable[[], TrainerClient] | None = None
 
 
@@ -67,17 +70,19 @@ class Problem:
         return {"file": self.file, **self.location, "problem": self.message}
 
 
-def find_definitions(path: str) -> Iterator[Definition]:
+def find_definitions(path: str, connections: Sequence[str] = ()) -> Iterator[Definition]:
     """Yield the TrainJobs that the registered readers find below a path.
 
     Args:
         path: Path of a file or folder.
+        connections: Ids of the orchestrator's connections. A TrainJob that names no backend is checked for the backend
+            of each. The default is none: what depends on the backend is not checked.
 
     Raises:
         TrainerError: A reader needs a package that is not installed.
     """
     for entry_point in metadata.entry_points(group=GROUP):
-        yield from entry_point.load()(path)
+        yield from entry_point.load()(path, connections)
 
 
 def find_problems(definitions: Iterable[Definition], *, server: bool = False) -> Iterator[Problem]:
@@ -97,12 +102,17 @@ def find_problems(definitions: Iterable[Definition], *, server: bool = False) ->
 
 
 def _validate(definition: Definition) -> Iterator[str]:
-    try:
-        TrainJobRequest.model_validate(definition.request)
-    except ValidationError as error:
-        for path, message in validation.list_problems(error):
-            if not any(_overlap(path, unknown) for unknown in definition.unknown):
-                yield message
+    messages: dict[str, None] = {}
+    for backend, request in request_builder.list_variants(definition.request or {}).items():
+        prefix = ("on_backend", backend)
+        unknown_paths = [path[2:] if path[:2] == prefix else path for path in definition.unknown]
+        try:
+            TrainJobRequest.model_validate(request)
+        except ValidationError as error:
+            for path, message in validation.list_problems(error):
+                if not any(_overlap(path, unknown) for unknown in unknown_paths):
+                    messages[message] = None
+    yield from messages
 
 
 def _overlap(path: tuple[str, ...], unknown: tuple[str, ...]) -> bool:
@@ -115,6 +125,7 @@ def _dry_run(definition: Definition) -> Iterator[str]:
     try:
         client = definition.client() if definition.client else None
         if client is not None:
-            client.dry_run(TrainJobRequest.parse(definition.request or {}))
+            request = request_builder.select_backend(definition.request or {}, client.backend)
+            client.dry_run(TrainJobRequest.parse(request))
     except (TrainerError, ValueError) as error:
         yield str(error)

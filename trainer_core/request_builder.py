@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, get_args, get_type_hints
 
 import trainer_core
 from trainer_core import secrets, validation
+from trainer_core.backends import backend_class
+from trainer_core.errors import InvalidRequestError
 from trainer_core.initializers import DataCacheInitializer, FileDatasetInitializer, FileModelInitializer, Initializer
-from trainer_core.options.base import BaseOption
+from trainer_core.options.base import BaseOption, check_accepted, get_backend_class
+from trainer_core.options.on_backend import OnBackend, check_backend_name, log_skipped
 from trainer_core.packaging import serializer
 from trainer_core.request import Owner, TrainJobRequest
 from trainer_core.runtimes import Runtime
@@ -26,7 +29,15 @@ from trainer_core.trainers import BuiltinTrainer, CustomTrainer, CustomTrainerCo
 if TYPE_CHECKING:
     from trainer_core.backends.base import Backend
 
-__all__ = ["Option", "Trainer", "build_request", "build_request_data", "parse_options"]
+__all__ = [
+    "Option",
+    "Trainer",
+    "build_request",
+    "build_request_data",
+    "list_variants",
+    "parse_options",
+    "select_backend",
+]
 
 Trainer: TypeAlias = CustomTrainer | CustomTrainerContainer | BuiltinTrainer
 #: An option, or its plain data: see `parse_options`.
@@ -41,7 +52,7 @@ _OPTIONS_EXAMPLE = "such as [{'QueueName': 'nightly'}, {'Labels': {'team': 'visi
 
 def build_request_data(
     *,
-    backend: type[Backend] | Backend,
+    backend: type[Backend] | Backend | None,
     runtime: str | Runtime | None = None,
     trainer: Trainer | Mapping[str, Any] | None = None,
     initializer: Initializer | None = None,
@@ -52,13 +63,15 @@ def build_request_data(
     Opens no connection and generates no name. Equal arguments give equal data.
 
     Args:
-        backend: The backend that the request is for, or its class. It determines which options are accepted.
+        backend: The backend that the request is for, or its class. It determines which options are accepted. None if it
+            is not known yet: `select_backend` then completes the data.
         runtime: Runtime or name of a runtime (``spec.runtimeRef``). None for the backend's default.
         trainer: What to run (``spec.trainer``): a trainer, or a dict of its fields (``{"func": "module:function"}``,
             ``{"image": …}`` or ``{"config": {…}}``). None runs the runtime unchanged.
         initializer: What to fetch first (``spec.initializer``). None fetches nothing.
-        options: Options, each called once as ``option(job_spec, trainer, backend)``, or their plain data: see
-            `parse_options`. None for none.
+        options: Options, each called as ``option(job_spec, trainer, backend)``, or their plain data: see
+            `parse_options`. None for none. If the backend is not known, each is called with None: once, and once more
+            for each backend that an `OnBackend` names.
 
     Raises:
         ValueError: A value is invalid, the backend does not accept an option, or a secret is given as text instead of
@@ -105,6 +118,51 @@ def build_request(
     return TrainJobRequest.parse({**data, **owned, "literal_secrets": literals})
 
 
+def select_backend(data: Mapping[str, Any], backend: type[Backend] | Backend) -> dict[str, Any]:
+    """Complete request data that were built for an unknown backend. Other request data are returned unchanged.
+
+    The result equals what `build_request_data` returns for this backend.
+
+    Args:
+        data: The request as plain data. ``options`` in it has the names of the options, ``on_backend`` what each
+            `OnBackend` changes.
+        backend: The backend that is used, or its class.
+
+    Raises:
+        ValueError: The backend does not accept an option.
+        InvalidRequestError: ``options`` or ``on_backend`` is invalid.
+    """
+    names = data.get("options", [])
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names) or isinstance(names, str):
+        raise InvalidRequestError(f"options of a request must be a list of names of options, got {names!r}")
+    for name in names:
+        check_accepted([name], getattr(_get_option_class(name), "home_backend", BaseOption.home_backend), backend)
+    variants = list_variants(data)
+    used = get_backend_class(backend).name
+    for name in variants:
+        if name not in (None, used):
+            log_skipped(str(name), used)
+    return variants.get(used, variants[None])
+
+
+def list_variants(data: Mapping[str, Any]) -> dict[str | None, dict[str, Any]]:
+    """Return request data as they are on each backend that an `OnBackend` names, and with key None on all others.
+
+    Args:
+        data: The request as plain data, as for `select_backend`.
+
+    Raises:
+        InvalidRequestError: ``on_backend`` is invalid.
+    """
+    parts = data.get("on_backend", {})
+    if not isinstance(parts, Mapping) or not all(isinstance(part, Mapping) for part in parts.values()):
+        raise InvalidRequestError("on_backend of a request must be a dict of the fields that change on each backend")
+    for name in parts:
+        check_backend_name("on_backend", name)
+    base = {key: value for key, value in data.items() if key not in ("options", "on_backend")}
+    return {None: base, **{name: _merge_part(base, part) for name, part in parts.items()}}
+
+
 def parse_options(options: Sequence[Any] | None) -> list[Any]:
     """Return options for their plain data, as in a YAML file or a DAG. Options are returned unchanged.
 
@@ -130,16 +188,61 @@ def _flatten(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the request as plain data, and the secrets that were given as text."""
     trainer = trainer_from_dict(trainer) if isinstance(trainer, Mapping) else trainer
-    job_spec = _apply_options(parse_options(options), trainer, backend)
+    options = parse_options(options)
+    fields = _read_job_spec(_apply_options(options, trainer, backend))
     initializer_data, literals = _flatten_initializer(initializer)
     data = {
         "version": 1,
-        "runtime": _flatten_runtime(runtime),
-        "trainer": _flatten_trainer(trainer, job_spec["spec"].pop("trainer", {})),
+        **fields,
+        "runtime": fields["runtime"] or _flatten_runtime(runtime),
+        "trainer": _flatten_trainer(trainer, fields["trainer"]),
         "initializer": initializer_data,
-        **_read_job_spec(job_spec),
     }
-    return {key: value for key, value in data.items() if value not in (None, {}, [])}, literals
+    if backend is None:
+        data["options"] = [_get_option_name(each) for each in options if _depends_on_backend(each)]
+        data["on_backend"] = _build_parts(options, trainer, fields)
+    return _remove_empty(data), literals
+
+
+def _build_parts(options: Sequence[Any], trainer: Trainer | None, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that differ on each backend that an `OnBackend` names."""
+    parts = {}
+    for name in dict.fromkeys(option.backend for option in options if isinstance(option, OnBackend)):
+        # The other options are checked once the backend is known.
+        job_spec: dict[str, Any] = {"metadata": {}, "spec": {}}
+        for option in options:
+            if isinstance(option, OnBackend) and option.backend == name:
+                option(job_spec, trainer, backend_class(name))
+            else:
+                option(job_spec, trainer, None)
+        part = {key: value for key, value in _read_job_spec(job_spec).items() if value != fields[key]}
+        if "trainer" in part:
+            own = fields["trainer"]
+            part["trainer"] = {key: value for key, value in part["trainer"].items() if value != own.get(key)}
+        parts[name] = part
+    return parts
+
+
+def _merge_part(data: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(data)
+    for key, value in part.items():
+        is_section = key in ("trainer", "metadata") and isinstance(value, Mapping)
+        merged[key] = _remove_empty({**(merged.get(key) or {}), **value}) if is_section else value
+    return _remove_empty(merged)
+
+
+def _remove_empty(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in data.items() if value not in (None, {}, [])}
+
+
+def _depends_on_backend(option: Any) -> bool:
+    return isinstance(option, BaseOption) and not isinstance(option, OnBackend)
+
+
+def _get_option_name(option: BaseOption) -> str:
+    """Return the name by which a backend accepts an option: for a subclass of a public option, the name of that one."""
+    kinds = (kind.__name__ for kind in type(option).__mro__ if _get_option_class(kind.__name__) is kind)
+    return next(kinds, type(option).__name__)
 
 
 def _flatten_runtime(runtime: Any) -> dict[str, Any] | None:
@@ -177,7 +280,7 @@ def _flatten_trainer(trainer: Trainer | None, overrides: dict[str, Any]) -> dict
             "trainer must be CustomTrainer, CustomTrainerContainer, BuiltinTrainer or a dict of their fields, "
             f"got {type(trainer).__name__}"
         )
-    return {key: value for key, value in {**data, **overrides}.items() if value not in (None, {}, [])}
+    return _remove_empty({**data, **overrides})
 
 
 def _flatten_nodes(trainer: CustomTrainer | CustomTrainerContainer) -> dict[str, Any]:
@@ -241,6 +344,8 @@ def _read_job_spec(job_spec: dict[str, Any]) -> dict[str, Any]:
     metadata, spec = dict(job_spec["metadata"]), dict(job_spec["spec"])
     data = {
         "name": metadata.pop("name", None),
+        "runtime": spec.pop("runtimeRef", None),
+        "trainer": spec.pop("trainer", {}),
         "metadata": {key: metadata.pop(key) for key in ("labels", "annotations") if metadata.get(key)},
         "patches": spec.pop("runtimePatches", []),
         "active_deadline_seconds": spec.pop("activeDeadlineSeconds", None),
@@ -284,6 +389,8 @@ def _parse_option(data: Any) -> Any:
 
 def _create_option(name: str, settings: Any) -> BaseOption:
     kind = _find_option_class(name)
+    if issubclass(kind, OnBackend):
+        return _create_on_backend(settings)
     known = [item.name for item in fields(kind) if item.init]  # type: ignore[arg-type]  # every option is a dataclass
     if settings is None:
         settings = {}
@@ -294,6 +401,13 @@ def _create_option(name: str, settings: Any) -> BaseOption:
         raise ValueError(f"option {name} takes {expected}, got {type(settings).__name__}")
     option: BaseOption = _create_dataclass(kind, settings)
     return option
+
+
+def _create_on_backend(settings: Any) -> OnBackend:
+    if not isinstance(settings, Mapping) or "backend" not in settings:
+        raise ValueError("option OnBackend takes a dict such as {backend: kubernetes, options: [{QueueName: nightly}]}")
+    values = validation.known_fields(OnBackend, settings)
+    return OnBackend(values.pop("backend"), *parse_options(values.pop("options", None)), **values)
 
 
 def _create_dataclass(kind: type[Any], settings: Mapping[str, Any]) -> Any:

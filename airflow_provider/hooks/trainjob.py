@@ -7,6 +7,7 @@ read, and settings in the DAG override those of the connection.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -106,9 +107,19 @@ class TrainJobHook(BaseHook):
         """
         config = self.config
         settings = config.model_dump(mode="json", exclude_unset=True)
-        secrets = sorted(config.model_fields_set - settings.keys())
+        secrets = sorted(
+            name for name in config.model_fields_set - settings.keys() if getattr(config, name) is not None
+        )
         if not secrets:
             return {"trainjob_conn_id": None, "backend": config.backend, "backend_config": settings}
+        overrides = {} if self.backend_config is None else self.backend_config
+        if isinstance(overrides, Mapping) and not overrides.keys() & set(secrets):
+            # The connection has the secrets: the triggerer reads it, too.
+            return {
+                "trainjob_conn_id": self.trainjob_conn_id,
+                "backend": self.backend,
+                "backend_config": dict(overrides) or None,
+            }
         raise ValueError(
             f"{type(config).__name__}.{', '.join(secrets)} is not stored in Airflow's database and cannot reach the "
             "triggerer; set it in the connection, or use deferrable=False"
@@ -154,6 +165,7 @@ class TrainJobHook(BaseHook):
         if connection is None:
             return None, {}
         backend, settings = _parse_connection(connection, self.trainjob_conn_id)
+        _mask_kube_config(settings.get("kube_config"))
         if self.backend in (None, backend):
             return backend, settings
         if self.trainjob_conn_id == self.default_conn_name:
@@ -172,6 +184,22 @@ class TrainJobHook(BaseHook):
             if self.trainjob_conn_id == self.default_conn_name:
                 return None
             raise
+
+
+def _mask_kube_config(content: Any) -> None:
+    """Mask a kubeconfig and its credentials in logs."""
+    if not content:
+        return
+    import yaml
+    from airflow.sdk.log import mask_secret  # slow to import, and parsing a DAG file does not need it
+
+    mask_secret(content if isinstance(content, str) else dict(content))
+    with suppress(yaml.YAMLError, AttributeError, TypeError):
+        data = yaml.safe_load(content) if isinstance(content, str) else content
+        for entry in data["users"]:
+            for value in (entry.get("user") or {}).values():
+                if isinstance(value, str) and value:
+                    mask_secret(value)
 
 
 def _get_form() -> dict[str, Any]:

@@ -37,10 +37,12 @@ from airflow_provider.exceptions import (
 from airflow_provider.hooks.mlflow import MlflowHook
 from airflow_provider.hooks.trainjob import TrainJobHook
 from airflow_provider.lineage import OpenLineageMixin
+from trainer_core import request_builder
 from trainer_core.config import BackendConfig
 from trainer_core.errors import ConflictError, JobElsewhereError, RuntimeNotFoundError, TrainerError, WaitTimeoutError
 from trainer_core.initializers import Initializer
 from trainer_core.jobs import CREATED, Observation, Outcome, TrainJobRef
+from trainer_core.lifecycle.pending_failure_log import PendingFailureLog
 from trainer_core.request import TrainJobRequest
 from trainer_core.request_builder import Option, Trainer
 from trainer_core.runtimes import Runtime
@@ -95,8 +97,9 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             ``{"dataset": "hf://owner/name"}``. Becomes ``spec.initializer.dataset`` and ``spec.initializer.model``.
             Default: None. Templated.
         options: Changes to the job before it is submitted, such as ``[Labels({"team": "vision"})]``: option objects,
-            plain data (``[{"QueueName": "nightly"}]``), or that list as YAML. The backend must accept each option.
-            Each option documents the upstream field that it sets. Default: None. Templated.
+            plain data (``[{"QueueName": "nightly"}]``), or that list as YAML. The backend must accept each option;
+            `OnBackend` has those that are for one backend only. Each option documents the upstream field that it sets.
+            Default: None. Templated.
         secrets: Ids of Airflow connections that hold credentials. Keys ``dataset`` and ``model`` name the connections
             that the initializers use: for ``hf://`` the password is the token, for ``s3://`` login and password are
             access key and secret key. Key ``env`` maps environment variables of the trainer to connections:
@@ -104,8 +107,8 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             ``"hf_default:login"`` to its login. The values are masked in logs and stored in no XCom, template field
             or manifest. Default: None. Not templated.
         backend: Name of the backend: ``local``, ``debug``, ``container``, ``kubernetes``, ``runai`` or
-            ``training-operator``. Default: None, the backend of the connection; the DAG is then checked for ``local``
-            when it is parsed, and for the backend of the connection before anything is created. Not templated.
+            ``training-operator``. Default: None, the backend of the connection: options are then checked against it
+            when the task runs, before anything is created. Not templated.
         backend_config: A configuration of `trainer_core.config`, used instead of the connection, or a dict of settings
             that override those of the connection. Default: None. Not templated.
         trainjob_conn_id: Id of an Airflow connection of type ``trainjob``. Default: ``trainjob_default``; if that
@@ -199,6 +202,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         """
         ti = context["ti"]
         self._task_store = context.get("task_state_store")
+        links.select_links(self, ti)
         self._check_earlier_try(ti)
         ref = self._submit(ti)
         self._save_ref(ti, ref)
@@ -221,13 +225,14 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         connection_secrets.mask_connection_fields(connection_secrets.list_connection_fields(self.secrets, self.spec))
         ref = deferral.parse_event_ref(event)
         self._ref = self._pull_ref(ti) or ref
+        links.select_links(self, ti)
         if ref != self._ref:
             # Airflow can deliver the event of a trigger that belongs to an earlier, cleared try.
             self.log.info("TrainJob %s belongs to an earlier try; waiting for %s", ref.name, self._ref.name)
             return self._wait_or_defer(ti, self._ref)
         if "outcome" in event:
-            deferral.write_remaining_log(self.hook, event, self.log, self._task_store)
-            return self._finish(ti, Outcome.from_dict(event["outcome"]))
+            log_is_written = deferral.write_remaining_log(self.hook, event, self.log, self._task_store)
+            return self._finish(ti, Outcome.from_dict(event["outcome"]), log_is_written)
         if "timeout" in event:
             raise TrainJobTimeoutError(event["timeout"])
         if "elsewhere" in event:
@@ -238,6 +243,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume after the deferral. If Airflow itself ended the deferral, cancel the job."""
+        links.select_links(self, context["ti"])
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout as error:
@@ -278,7 +284,8 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         return bool(self.spec.get("tracking"))
 
     def _build_request(self, ti: Any, is_tracked: bool) -> TrainJobRequest:
-        data = spec.join_code(self.spec, self.code_text, self._get_func_args())
+        joined = spec.join_code(self.spec, self.code_text, self._get_func_args())
+        data = request_builder.select_backend(joined, self.hook.client.backend)
         if is_tracked:
             server = self.hook.client.tracking
             data = tracking.add_task_tags(data, ti, server.experiment if server else None)
@@ -297,17 +304,17 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         if outcome is None and self.deferrable:
             self._defer(ti, ref)
         if outcome is None:
-            outcome = self._wait(ti, ref)
-        else:
-            task_log.create_log_forwarder(self.hook.client, ref, self.log, self._task_store).poll(ended=True)
-        return self._finish(ti, outcome)
+            return self._wait_and_finish(ti, ref)
+        forwarder = task_log.create_log_forwarder(self.hook.client, ref, self.log, self._task_store)
+        forwarder.poll(ended=True)
+        return self._finish(ti, outcome, forwarder.position.complete)
 
     def _wait_without_deferring(self, ti: Any, ref: TrainJobRef) -> Any:
         try:
             outcome = self._observe_once(ref)[1]
         except JobElsewhereError as error:
             raise self._build_elsewhere_error(error) from error
-        return self._finish(ti, outcome or self._wait(ti, ref))
+        return self._wait_and_finish(ti, ref) if outcome is None else self._finish(ti, outcome)
 
     def _build_elsewhere_error(self, error: JobElsewhereError) -> TrainJobUnreachableError:
         # A retry knows of the job only by the storage that all tries share.
@@ -366,29 +373,34 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             masked=connection_secrets.list_connection_fields(self.secrets, self.spec),
         )
         timeout = deferral.compute_defer_timeout(deadline)
+        task_log.push_log_position(ti, ref, self._task_store)
         self.defer(trigger=trigger, method_name="execute_complete", timeout=timeout)
 
-    def _wait(self, ti: Any, ref: TrainJobRef) -> Outcome:
+    def _wait_and_finish(self, ti: Any, ref: TrainJobRef) -> Any:
         client = self.hook.client
         forwarder = task_log.create_log_forwarder(client, ref, self.log, self._task_store)
+
+        pending = PendingFailureLog(ref.name, lambda line: self.log.warning("%s", line))
 
         def handle_observation(observation: Observation) -> None:
             if self._interrupted:
                 self._raise_interrupted(ref)
+            pending.report(observation)
             forwarder.poll(ended=observation.outcome is not None)
 
         try:
-            return client.wait(ref, on_observation=handle_observation, fail_fast=self.fail_fast)
+            outcome = client.wait(ref, on_observation=handle_observation, fail_fast=self.fail_fast)
         except TrainerError as error:
             self._cancel_unless_retried(ti)
             raise _unreachable(ref, error) from error
+        return self._finish(ti, outcome, forwarder.position.complete)
 
-    def _finish(self, ti: Any, outcome: Outcome) -> Any:
+    def _finish(self, ti: Any, outcome: Outcome, log_is_written: bool = False) -> Any:
         self.outcome = outcome
         asked = self._has_tracking_option
         self.run_url = tracking.track_outcome(self.hook, self.mlflow_conn_id, outcome, asked, self.log)
         xcom.push_outcome(ti, outcome)
-        xcom.log_outcome(self.log, outcome)
+        xcom.log_outcome(self.log, outcome, log_is_written)
         if outcome.succeeded:
             assets.update_asset_events(self.outlets, outcome)
             return outcome.result

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.configuration import conf
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from airflow_provider import assets, cancellation, deferral, job_ref, tracking, xcom
+from airflow_provider import assets, cancellation, deferral, job_ref, task_log, tracking, xcom
 from airflow_provider.compat import AirflowSensorTimeout, AirflowSkipException
 from airflow_provider.exceptions import TrainJobRejectedError, TrainJobUnreachableError, build_failure
 from airflow_provider.hooks.mlflow import MlflowHook
@@ -22,6 +22,7 @@ from trainer_core.config import BackendConfig
 from trainer_core.errors import TrainerError
 from trainer_core.jobs import Outcome, TrainJobRef
 from trainer_core.lifecycle import wait_state
+from trainer_core.lifecycle.pending_failure_log import PendingFailureLog
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -151,13 +152,15 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
         except ValueError as error:
             raise TrainJobRejectedError(str(error)) from error
         else:
+            self._pending_failures.report(observation)
             self._state = self._state.on_observation(observation, self._now())
             self._write_log(observation.status)
         if self._state.outcome is None:
             self._save_pending_failure()
             return PokeReturnValue(is_done=False)
         outcome = self.hook.client.finish_wait(self._state)
-        return PokeReturnValue(is_done=True, xcom_value=self._finish(context["ti"], outcome))
+        log_is_written = not self.reschedule and self._log_forwarder.position.complete
+        return PokeReturnValue(is_done=True, xcom_value=self._finish(context["ti"], outcome, log_is_written))
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Finish the task with the event of the trigger; if it carries an outcome, the backend is not read again."""
@@ -167,8 +170,8 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
             self.log.info("TrainJob %s belongs to an earlier try; waiting for %s", ref.name, self.ref.name)
             return self._defer_unless_ended(context)
         if "outcome" in event:
-            deferral.write_remaining_log(self.hook, event, self.log)
-            return self._finish(context["ti"], Outcome.from_dict(event["outcome"]))
+            log_is_written = deferral.write_remaining_log(self.hook, event, self.log)
+            return self._finish(context["ti"], Outcome.from_dict(event["outcome"]), log_is_written)
         if "timeout" in event:
             raise AirflowSensorTimeout(event["timeout"])
         if "elsewhere" in event:
@@ -209,6 +212,10 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
     def _log_forwarder(self) -> LogForwarder:
         return LogForwarder(self.hook.client, self.ref, lambda line: self.log.info("%s", line))
 
+    @cached_property
+    def _pending_failures(self) -> PendingFailureLog:
+        return PendingFailureLog(self.ref.name, lambda line: self.log.warning("%s", line))
+
     def _record_error(self, error: TrainerError) -> wait_state.WaitState:
         try:
             return self._state.on_error(error, self._now())
@@ -234,13 +241,14 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
             self.hook, self.ref, deadline=deadline, on_kill=self.on_kill_policy, fail_fast=self.fail_fast
         )
         timeout = deferral.compute_defer_timeout(deadline)
+        task_log.push_log_position(context["ti"], self.ref)
         return self.defer(trigger=trigger, method_name="execute_complete", timeout=timeout)
 
-    def _finish(self, ti: Any, outcome: Outcome) -> Any:
+    def _finish(self, ti: Any, outcome: Outcome, log_is_written: bool) -> Any:
         self.outcome = outcome
         tracking.track_outcome(self.hook, self.mlflow_conn_id, outcome, False, self.log)
         xcom.push_outcome(ti, outcome)
-        xcom.log_outcome(self.log, outcome)
+        xcom.log_outcome(self.log, outcome, log_is_written)
         if outcome.succeeded:
             assets.update_asset_events(self.outlets, outcome)
             return outcome.result

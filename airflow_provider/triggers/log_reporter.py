@@ -17,18 +17,17 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.client_cache import run_in_thread
-from airflow_provider.task_log import POLL_SECONDS, LogPosition
+from airflow_provider.task_log import LOG_KEY, POLL_SECONDS, LogPosition
 
 if TYPE_CHECKING:
     from trainer_core.backends.follower import Follower
     from trainer_core.jobs import TrainJobRef
     from trainer_core.logs import LogChunk
 
-__all__ = ["LOG_KEY", "PROGRESS_KEY", "LogReporter"]
+__all__ = ["PROGRESS_KEY", "LogReporter"]
 
-#: XComs of the deferred task: the job's progress, and the log position.
+#: XCom of the deferred task: the job's progress. The log position has the key `LOG_KEY`.
 PROGRESS_KEY = "progress"
-LOG_KEY = "trainjob_log"
 #: Limits for all triggers of a process together.
 _READS_PER_SECOND = 20.0
 _WRITES_PER_SECOND = 2.0

@@ -21,6 +21,7 @@ from airflow_provider.triggers.log_reporter import LogReporter
 from trainer_core.errors import BackendUnavailableError, JobElsewhereError, TrainerError, WaitTimeoutError
 from trainer_core.jobs import RUNNING, TrainJobRef
 from trainer_core.lifecycle import wait_state
+from trainer_core.lifecycle.pending_failure_log import PendingFailureLog
 
 if TYPE_CHECKING:
     from trainer_core.backends.follower import Follower
@@ -150,6 +151,7 @@ class TrainJobTrigger(BaseTrigger):
         timeout = None if self.deadline is None else self.deadline - time.time()
         state = wait_state.start(ref, time.monotonic(), timeout, self.fail_fast)
         follower = client.follow(ref)
+        pending = PendingFailureLog(ref.name, lambda line: self.log.warning("%s", line))
         try:
             while state.outcome is None:
                 try:
@@ -158,6 +160,7 @@ class TrainJobTrigger(BaseTrigger):
                     state = state.on_error(error, time.monotonic())
                     client, follower = await self._refresh_client(client, follower)
                 else:
+                    pending.report(observation)
                     state = state.on_observation(observation, time.monotonic())
                     if state.outcome is None:
                         await reporter.report(follower, observation.status == RUNNING)

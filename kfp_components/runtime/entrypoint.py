@@ -10,6 +10,7 @@ Exit codes: 0 the task is done; 1 it failed, with the reason in one line; 2 wron
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -49,6 +50,9 @@ def main(arguments: Sequence[str]) -> int:
         known = " ".join(f"[{option}=…]" for option in _OPTIONS)
         print(f"usage: python3 -m {_MODULE} {{{'|'.join(TARGETS)}}} '{{{{$}}}}' {known}", file=sys.stderr)
         return 2
+    logging.basicConfig(format="%(message)s")
+    # They name each OnBackend that is skipped.
+    logging.getLogger("trainer_core.options").setLevel(logging.INFO)
     name, executor_input, *_ = arguments
     try:
         with handle_sigterm():

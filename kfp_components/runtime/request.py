@@ -36,11 +36,11 @@ def load_request(client: TrainerClient, request: dict[str, Any] | None, file: Ar
     """
     if (request is None) == (file is None):
         raise InvalidRequestError("give either request or request_file: the TrainJob as a dict, or as a file")
-    from trainer_core import definition_file  # Only for those who write definitions by hand.
+    from trainer_core import definition_file, request_builder  # They load the code that packages functions.
 
     data = copy.deepcopy(request) if file is None else definition_file.read_definition(str(file.require_path()))
     if data is None or "version" in data:
-        return data or {}
+        return request_builder.select_backend(data or {}, client.backend)
     # A random name would be another one at each try.
     built = definition_file.build_definition_request(client, data).to_dict()
     return built if data.get("name") else {key: value for key, value in built.items() if key != "name"}

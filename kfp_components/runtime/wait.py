@@ -18,6 +18,7 @@ from trainer_core.client import TrainerClient
 from trainer_core.errors import InvalidRequestError, TrainerError
 from trainer_core.jobs import Outcome, TrainJobRef
 from trainer_core.lifecycle import wait_state
+from trainer_core.lifecycle.pending_failure_log import PendingFailureLog
 
 __all__ = ["finish_job", "wait", "wait_for_job"]
 
@@ -81,7 +82,8 @@ def wait_for_job(client: TrainerClient, ref: TrainJobRef, timeout: int) -> tuple
     """
     history = MetricHistory()
     printers = _start_printers(client, ref, history)
-    outcome = client.wait(ref, timeout=timeout or None)
+    pending = PendingFailureLog(ref.name, lambda line: print(line, file=sys.stderr, flush=True))
+    outcome = client.wait(ref, timeout=timeout or None, on_observation=pending.report)
     for printer in printers:
         printer.finish()
     return outcome, history

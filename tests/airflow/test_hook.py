@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+import yaml
+from airflow.sdk._shared.secrets_masker import redact
+from fake_cluster import Cluster
 
 from airflow_provider.compat import AirflowNotFoundException
 from airflow_provider.hooks.trainjob import TrainJobHook
@@ -103,3 +106,40 @@ def test_testing_a_connection_reports_failed_checks(connection):
 
 def test_creating_a_hook_does_not_read_the_connection():
     assert TrainJobHook("does_not_exist").trainjob_conn_id == "does_not_exist"
+
+
+def test_a_kubeconfig_in_the_connection_is_used_masked_and_read_again_by_the_triggerer(connection, tmp_path):
+    with Cluster(namespaces=["team"], controllers=False) as cluster:
+        text = cluster.kubeconfig(tmp_path / "config", "team").read_text()
+        connection("inline", backend="kubernetes", kube_config=text)
+        hook = TrainJobHook("inline", backend_config={"namespace": "team"})
+        assert hook.client.list_jobs() == []
+        kwargs = json.loads(json.dumps(hook.to_trigger_kwargs()))
+        assert kwargs == {"trainjob_conn_id": "inline", "backend": None, "backend_config": {"namespace": "team"}}
+        assert TrainJobHook(**kwargs).client.list_jobs() == []
+    for user in yaml.safe_load(text)["users"]:
+        for value in user["user"].values():
+            assert value not in repr(hook.config)
+            assert value not in str(redact(f"the value is {value}"))
+
+
+@pytest.mark.parametrize(
+    ("section", "settings"),
+    [
+        ("users", {"user": {"exec": {"command": "sh"}}}),
+        ("users", {"user": {"tokenFile": "/etc/passwd"}}),
+        ("clusters", {"cluster": {"server": "https://a", "certificate-authority": "/etc/passwd"}}),
+    ],
+)
+def test_a_kubeconfig_in_a_connection_cannot_run_programs_or_read_files(connection, section, settings):
+    content = {"clusters": [], "contexts": [], "users": [], section: [{"name": "one", **settings}]}
+    connection("inline", backend="kubernetes", kube_config=json.dumps(content))
+    with pytest.raises(ValueError, match="which runs a program or reads a file"):
+        _ = TrainJobHook("inline").config
+
+
+def test_an_invalid_kubeconfig_is_refused_without_its_content(connection):
+    connection("inline", backend="kubernetes", kube_config="token: [hush")
+    with pytest.raises(ValueError, match=r"kube_config: .*must be a kubeconfig in YAML or JSON") as refused:
+        _ = TrainJobHook("inline").config
+    assert "hush" not in str(refused.value)

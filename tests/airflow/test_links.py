@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import urllib.parse
+from datetime import datetime, timezone
 
 import pytest
+from airflow.sdk import DAG
 from airflow_fakes import double
 
 from airflow_provider.links import LINKS, render_url
@@ -81,3 +83,36 @@ def test_before_submission_only_the_page_is_linked():
     operator = TrainJobOperator(task_id="train", runtime="python", trainer=CustomTrainer(double, {"number": 1}))
     links = [link.get_link(operator, ti_key=StandInTaskInstance()) for link in LINKS]
     assert [bool(link) for link in links] == [True, False, False, False]
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_airflow_stores_no_xcom_for_a_link_without_a_url(run_trainjob_dag, deferrable, monkeypatch):
+    extra = {"logs_url": "https://l.example/${name}"}
+    monkeypatch.setenv("AIRFLOW_CONN_TRAINJOB_DEFAULT", json.dumps({"conn_type": "trainjob", "extra": extra}))
+    with DAG("links", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=timezone.utc)) as dag:
+        TrainJobOperator(
+            task_id="train", runtime="python", trainer=CustomTrainer(double, {"number": 1}), deferrable=deferrable
+        )
+    run = run_trainjob_dag(dag)
+    assert run.state == "success"
+    assert run.xcom("train", "trainjob_link")
+    assert run.xcom("train", "trainjob_logs_link") == f"https://l.example/{run.xcom('train', 'ref')['name']}"
+    assert run.xcom("train", "trainjob_dashboard_link") is None
+
+
+def test_a_rejected_task_has_only_the_link_to_the_page(run_trainjob_task, monkeypatch):
+    extra = {"logs_url": "https://l.example/${name}"}
+    monkeypatch.setenv("AIRFLOW_CONN_TRAINJOB_DEFAULT", json.dumps({"conn_type": "trainjob", "extra": extra}))
+    operator = TrainJobOperator(task_id="train", runtime="absent", trainer=CustomTrainer(double, {"number": 1}))
+    executed = []
+    monkeypatch.setattr(TrainJobOperator, "execute", _record(executed, TrainJobOperator.execute))
+    assert run_trainjob_task(operator).error is not None
+    assert [link.name for link in executed[0].operator_extra_links] == ["TrainJob"]
+
+
+def _record(executed, execute):
+    def recorded(self, context):
+        executed.append(self)
+        return execute(self, context)
+
+    return recorded

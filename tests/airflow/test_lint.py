@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -142,6 +143,13 @@ def test_an_import_error_is_a_problem_with_its_line(lint):
     }
 
 
+def test_a_mistyped_argument_is_named_with_its_operator(lint):
+    code, (found,) = lint(operator("trainer={'image': 'a'}, runtme='python'"))
+    assert code == 2
+    assert found["problem"].startswith("TypeError: Invalid arguments were passed to TrainJobOperator (task_id: train)")
+    assert "runtme" in found["problem"]
+
+
 def test_output_of_dag_files_is_not_mixed_with_the_problems(lint):
     assert lint("print('noise')") == (0, [])
 
@@ -182,6 +190,65 @@ def test_a_missing_connection_is_a_problem_of_the_server_check(lint):
     code, (found,) = lint(tasks, "--server")
     assert code == 2
     assert "absent" in found["problem"]
+
+
+def test_a_name_that_no_run_has_is_a_problem(lint):
+    arguments = (
+        "{'lr': '{{ parms.e }}', 'day': '{{ parms.day }} {% set x = 1 %}{{ x }} {{ range(2) }} {{ var.value.a }}'}"
+    )
+    code, (found,) = lint(operator(f"trainer=CustomTrainer(train, {arguments})"))
+    assert code == 2
+    assert found["problem"].count("parms is undefined; did you mean params?") == 2
+
+
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        ("{{ ds }}", "ds"),
+        ("{{ macros.ds_add(logical_date | ds, -1) }}", "logical_date"),
+        ("{{ ti.task_id }} {{ ts }}", "ts"),
+        ("{{ ds | default('') }}", None),
+        ("{% if ds is defined %}{{ ds }}{% endif %}", None),
+        ("{{ dag_run.run_after | ds }}", None),
+    ],
+)
+def test_a_name_that_some_runs_do_not_have_is_a_warning(lint, monkeypatch, template, name):
+    errors = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", errors)
+    assert lint(operator(f"trainer=CustomTrainer(train, {{'lr': 1, 'day': {template!r}}})")) == (0, [])
+    warnings = [line for line in errors.getvalue().splitlines() if "warning" in line]
+    assert len(warnings) == (name is not None)
+    assert all(
+        f"trainer.code.args.day: {name} is undefined in a run without a logical date" in each for each in warnings
+    )
+
+
+QUEUED = operator("trainer=CustomTrainer(train, {'lr': 1}), options=[{'QueueName': 'nightly'}]")
+
+
+def test_a_task_that_names_no_backend_is_checked_for_each_connection(lint, monkeypatch):
+    for name in ("laptop", "cluster"):
+        extra = {"backend": "local" if name == "laptop" else "kubernetes"}
+        described = json.dumps({"conn_type": "trainjob", "extra": extra})
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", described)
+    assert lint(QUEUED) == (0, [])
+    assert lint(QUEUED, "--connections", "cluster") == (0, [])
+    code, (found, missing) = lint(QUEUED, "--connections", "laptop,cluster,absent")
+    assert code == 2
+    assert (found["task"], found["connection"]) == ("train", "laptop")
+    assert "QueueName option is not compatible with LocalProcessBackend" in found["problem"]
+    assert missing["connection"] == "absent"
+    named = operator("trainer=CustomTrainer(train, {'lr': 1}), backend='kubernetes', options=[{'QueueName': 'n'}]")
+    assert lint(named, "--connections", "laptop") == (0, [])
+
+
+def test_what_on_backend_sets_is_checked_without_a_connection(lint):
+    part = "{'OnBackend': {'backend': 'local', 'resources_per_node': {'cpu': '{{ params.nodes - 3 }}'}}}"
+    code, (found,) = lint(operator(f"trainer=CustomTrainer(train, {{'lr': 1}}), options=[{part}]"))
+    assert code == 2
+    assert "trainer.resources_per_node" in found["problem"]
+    unknown = part.replace("params.nodes - 3", "ti.x")
+    assert lint(operator(f"trainer=CustomTrainer(train, {{'lr': 1}}), options=[{unknown}]")) == (0, [])
 
 
 def test_a_missing_path_is_bad_input(capsys):

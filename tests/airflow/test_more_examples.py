@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -54,6 +54,18 @@ def test_each_night_has_its_own_job_for_the_day_before(dags, run_trainjob_dag, t
 
     assert [run.xcom("train")["day"] for run in runs] == ["2026-03-01", "2026-03-02"]
     assert len({run.xcom("train", "ref")["name"] for run in runs}) == len(trainjob_client.list_jobs()) == 2
+
+
+def test_a_nightly_training_that_a_person_starts_has_no_logical_date(dags, run_trainjob_dag, trainjob_recorder):
+    run = run_trainjob_dag(dags["nightly_forecast"], logical_date=None)
+    assert (run.state, run.dag_run.logical_date) == ("success", None)
+    (submitted,) = trainjob_recorder.requests
+    assert submitted.trainer.code.args["day"] == str((run.dag_run.run_after - timedelta(days=1)).date())
+
+
+def test_the_templates_of_the_examples_render_in_every_run(dags, capsys):
+    main(["lint", str(DAGS)])
+    assert "warning" not in capsys.readouterr().err
 
 
 def test_the_nightly_training_updates_the_candidate_and_has_a_deadline(dags, run_trainjob_dag):

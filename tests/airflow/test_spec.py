@@ -76,7 +76,7 @@ def closure():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"options": [RuntimePatch()]}, "RuntimePatch"),
+        ({"options": [RuntimePatch()], "backend": "local"}, "RuntimePatch"),
         ({"trainer": {"image": "a", "num_nodes": -1}}, "num_nodes must be a whole number of at least 1, got -1"),
         ({"trainer": {"func": "a:b", "nodes": 1}}, "unknown field nodes of CustomTrainer"),
         ({"trainer": "- a\n- b"}, "must be YAML of a mapping"),

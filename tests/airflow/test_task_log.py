@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from airflow_fakes import fail
 
-from airflow_provider import task_log
+from airflow_provider import task_log as task_log_module
+from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.task_log import LogForwarder, LogPosition
-from trainer_core import JobNotFoundError, TrainJobRef
+from trainer_core import CustomTrainer, JobNotFoundError, TrainJobRef
 from trainer_core.logs import LogChunk
 
 REF = TrainJobRef("local", "/home", "a-job", "uid")
@@ -145,29 +147,29 @@ def test_only_lines_that_the_trigger_did_not_write_are_written(log):
     log.poll("one")
     task = TaskLog()
     log.lines.append(("node-0", "two"))
-    task_log.forward_remaining_log(lambda: log, REF, task, None, log.forwarder.position.to_dict())
+    task_log_module.forward_remaining_log(lambda: log, REF, task, None, log.forwarder.position.to_dict())
     assert task.lines == ["[node-0] two"]
 
 
 @pytest.mark.parametrize("saved", [None, {"uid": "uid", "complete": True}])
 def test_without_remaining_lines_no_client_is_created(saved):
-    task_log.forward_remaining_log(pytest.fail, REF, None, None, saved)
+    task_log_module.forward_remaining_log(pytest.fail, REF, None, None, saved)
 
 
 def test_the_next_try_continues_where_the_previous_one_stopped(log):
     store, task = Store(), TaskLog()
     log.lines.append(("node-0", "one"))
-    task_log.create_log_forwarder(log, REF, TaskLog(), store).poll()
+    task_log_module.create_log_forwarder(log, REF, TaskLog(), store).poll()
     log.lines.append(("node-0", "two"))
-    task_log.create_log_forwarder(log, REF, task, store).poll(ended=True)
+    task_log_module.create_log_forwarder(log, REF, task, store).poll(ended=True)
     assert task.lines == ["[node-0] two"]
 
 
 def test_the_next_try_writes_the_whole_log_of_another_job(log):
     store, task = Store(), TaskLog()
     log.lines.append(("node-0", "one"))
-    task_log.create_log_forwarder(log, REF, TaskLog(), store).poll(ended=True)
-    task_log.create_log_forwarder(log, TrainJobRef("local", "/home", "a-job-1", "another"), task, store).poll(
+    task_log_module.create_log_forwarder(log, REF, TaskLog(), store).poll(ended=True)
+    task_log_module.create_log_forwarder(log, TrainJobRef("local", "/home", "a-job-1", "another"), task, store).poll(
         ended=True
     )
     assert task.lines == ["[node-0] one"]
@@ -178,5 +180,22 @@ def test_without_a_store_the_next_try_writes_the_whole_log(log, store):
     log.lines.append(("node-0", "one"))
     for _ in range(2):
         task = TaskLog()
-        task_log.create_log_forwarder(log, REF, task, store).poll(ended=True)
+        task_log_module.create_log_forwarder(log, REF, task, store).poll(ended=True)
         assert task.lines == ["[node-0] one"]
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_the_traceback_of_a_failed_training_is_written_once(run_trainjob_task, task_log, deferrable):
+    trainer = CustomTrainer(fail, {"message": "no luck"})
+    done = run_trainjob_task(TrainJobOperator(task_id="t", runtime="python", trainer=trainer, deferrable=deferrable))
+    assert done.error is not None
+    assert task_log().count("Traceback (most recent call last)") == 1
+
+
+def test_a_deferred_task_has_a_log_position_before_its_trigger_reads_it(run_trainjob_task, monkeypatch):
+    positions = []
+    monkeypatch.setattr(TrainJobOperator, "defer", lambda self, **arguments: positions.append(arguments))
+    trainer = CustomTrainer(fail, {"message": "no luck"})
+    done = run_trainjob_task(TrainJobOperator(task_id="t", runtime="python", trainer=trainer, deferrable=True))
+    assert len(positions) == 1
+    assert done.xcoms["trainjob_log"]["uid"] == done.xcoms["ref"]["uid"]

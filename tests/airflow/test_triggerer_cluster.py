@@ -16,6 +16,7 @@ from fake_cluster import Cluster
 
 from airflow_provider import client_cache
 from airflow_provider.operators.trainjob import TrainJobOperator
+from airflow_provider.task_log import LOG_KEY
 from airflow_provider.testing.tasks import StandInTaskInstance
 from airflow_provider.triggers import log_reporter, trainjob
 from airflow_provider.triggers.trainjob import TrainJobTrigger
@@ -275,7 +276,7 @@ async def test_a_restarted_triggerer_cancels_no_job_and_repeats_no_line(
     ref = submit()
     async with waiting(wait_for(ref)):
         runs(cluster)
-        await until(lambda: log_reporter.LOG_KEY in supervisor.xcoms)
+        await until(lambda: LOG_KEY in supervisor.xcoms)
     assert client.observe(ref).outcome is None
     async with waiting(wait_for(ref)) as (task,):
         (event,) = await ends(cluster, task)

@@ -10,6 +10,7 @@ import pathlib
 import re
 import shutil
 import urllib.parse
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from standalone import a_running_airflow, until
@@ -233,8 +234,15 @@ def test_the_manifest_opens(job_page):
     expect(job_page.locator("#manifest pre")).to_contain_text("runtime: python")
 
 
+def confirm_suspend(page):
+    page.get_by_role("button", name="Suspend", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("what they have not saved is lost")
+    dialog.get_by_role("button", name="Suspend").click()
+
+
 def test_a_job_is_suspended_and_resumed(own_page):
-    own_page.get_by_role("button", name="Suspend").click()
+    confirm_suspend(own_page)
     expect(own_page.get_by_role("status")).to_have_text("Suspended")
     keep(own_page, "job-suspended")
     own_page.get_by_role("button", name="Resume").click()
@@ -242,10 +250,29 @@ def test_a_job_is_suspended_and_resumed(own_page):
     expect(own_page.get_by_role("button", name="Suspend")).to_be_visible()
 
 
+def test_times_after_a_resume_count_from_the_resume(job_page):
+    now = datetime.now(timezone.utc)
+
+    def resume(route):
+        answer = route.fetch()
+        job = answer.json()
+        job |= {"started": str(now - timedelta(hours=5)), "progress": {"step": 1, "total": 2, "percentage": 50}}
+        job["steps"] = [
+            {"name": "node-0", "status": "Running", "started": str(now - timedelta(minutes=30))},
+            {"name": "node-1", "status": "Pending", "started": str(now - timedelta(hours=5)), "finished": str(now)},
+        ]
+        route.fulfill(response=answer, json=job)
+
+    job_page.route("**/api/**/job?*", resume)
+    expect(job_page.locator("#progress")).to_contain_text(re.compile("about 3[0-9] min"))
+    expect(job_page.locator("#facts")).to_contain_text(re.compile("Running for3[0-9] min"))
+    expect(job_page.get_by_role("row").filter(has_text="node-1")).not_to_contain_text("h")
+
+
 def test_a_refused_action_is_shown_until_the_next_action(job_page):
     refusal = "It is being looked after by somebody else."
     job_page.route("**/suspend?*", lambda route: route.fulfill(status=409, json={"detail": refusal}))
-    job_page.get_by_role("button", name="Suspend").click()
+    confirm_suspend(job_page)
     expect(job_page.get_by_role("alert")).to_have_text(refusal)
     for _ in range(2):
         job_page.wait_for_event("response", lambda answer: "/job?" in answer.url)

@@ -53,17 +53,17 @@ class Task(TrainJobOperator):
         die_at("after-submit", self.stop)
         return ref
 
-    def _wait(self, ti, ref):
+    def _wait_and_finish(self, ti, ref):
         die_at("before-waiting", self.stop)
-        return super()._wait(ti, ref)
+        return super()._wait_and_finish(ti, ref)
 
     def _defer(self, ti, ref):
         die_at("before-deferring", self.stop)
         super()._defer(ti, ref)
 
-    def _finish(self, ti, outcome):
+    def _finish(self, ti, outcome, log_is_written=False):
         die_at("before-finishing", self.stop)
-        result = super()._finish(ti, outcome)
+        result = super()._finish(ti, outcome, log_is_written)
         die_at("before-returning", self.stop)
         return result
 

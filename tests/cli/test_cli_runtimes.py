@@ -108,12 +108,17 @@ def test_a_local_runtime_has_no_manifest(run):
     assert run("get", "python", "-o", "yaml")[0] == 2
 
 
+def without_nodes(name):
+    runtime = torch(name)
+    runtime["spec"]["mlPolicy"]["numNodes"] = 0
+    return runtime
+
+
 def test_validate_prints_errors_without_a_cluster(run, write_yaml):
-    broken = {**torch("broken"), "metadata": {"name": "broken"}}
-    code, out, _ = run("validate", write_yaml(torch(), broken))
+    code, out, _ = run("validate", write_yaml(torch(), without_nodes("broken")))
 
     assert code == 2
-    assert [line[:40] for line in out.splitlines()] == ["mine: ok", "broken: error V14 metadata.labels: the l"]
+    assert [line[:40] for line in out.splitlines()] == ["mine: ok", "broken: error V3 spec.mlPolicy.numNodes:"]
 
 
 def test_validate_exits_with_0_for_warnings(run, write_yaml):
@@ -217,10 +222,10 @@ def test_several_documents_are_applied_in_order(run, cluster, write_yaml):
 
 
 def test_an_invalid_document_prevents_all_changes(run, cluster, write_yaml):
-    code, out, err = run("apply", write_yaml(torch("a"), {**torch("b"), "metadata": {"name": "b"}}))
+    code, out, err = run("apply", write_yaml(torch("a"), without_nodes("b")))
 
     assert (code, out) == (2, "")
-    assert "b: error V14" in err
+    assert "b: error V3" in err
     assert [found["name"] for found in json.loads(run("-o", "json")[1])] == DEFAULT_RUNTIMES
 
 

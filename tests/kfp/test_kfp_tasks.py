@@ -10,6 +10,7 @@ from kfp import dsl
 from kfp_driver import REPOSITORY, compiled
 
 from kfp_components.container_spec import add_interface_digest
+from kfp_components.runtime.request import load_request
 from kfp_components.runtime.request_encoding import decode_request
 from kfp_components.tasks import train_task, wait_task
 from trainer_core import (
@@ -19,9 +20,14 @@ from trainer_core import (
     HuggingFaceDatasetInitializer,
     Initializer,
     Labels,
+    LocalProcessBackendConfig,
     Name,
+    OnBackend,
+    QueueName,
     RuntimePatch,
     SecretRef,
+    Suspend,
+    TrainerClient,
     VolumeModelInitializer,
 )
 
@@ -161,14 +167,19 @@ def test_an_option_that_the_backend_does_not_take_is_refused():
         train_task(trainer=TRAINER, options=[RuntimePatch()], backend="local")
 
 
-def test_options_need_a_backend_that_is_known_now(tmp_path):
+def test_options_for_a_backend_that_is_a_pipeline_parameter_are_checked_when_the_task_runs(tmp_path):
     @dsl.pipeline
     def pipeline(backend: str):
-        with pytest.raises(ValueError, match="options depend on the backend"):
-            train_task(trainer=TRAINER, options=[Labels({"a": "b"})], backend=backend)
-        train_task(trainer=TRAINER)
+        train_task(trainer=TRAINER, options=[QueueName("nightly"), OnBackend("local", Suspend())], backend=backend)
 
-    train_of(pipeline, tmp_path)
+    request = train_of(pipeline, tmp_path)["inputs"]["parameters"]["request"]["runtimeValue"]["constant"]
+    assert request["options"] == ["QueueName"]
+    local = TrainerClient(LocalProcessBackendConfig(home=str(tmp_path / "home")))
+    with pytest.raises(ValueError, match="QueueName option is not compatible with LocalProcessBackend"):
+        load_request(local, request, None)
+    accepted = load_request(local, {**request, "options": []}, None)
+    assert accepted["suspend"] is True
+    assert not accepted.keys() & {"options", "on_backend"}
 
 
 def encoded_request(pipeline, folder):

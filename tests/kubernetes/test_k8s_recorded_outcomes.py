@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
@@ -67,3 +68,20 @@ def test_without_permission_to_record_it_the_outcome_is_still_returned(cluster, 
     cluster.forbid("patch", "trainjobs")
 
     assert submit_and_wait(connect(), return_value, {"value": 3}).result == 3
+
+
+def count_patches(cluster):
+    return sum(request.method == "PATCH" for request in cluster.requests)
+
+
+def test_an_outcome_is_written_once_however_often_it_is_read(cluster, connect):
+    client = connect()
+    client.train(runtime="python", trainer=CustomTrainer(func=return_value), options=[Name("job")])
+    with ThreadPoolExecutor(10) as pool:
+        outcomes = list(pool.map(lambda _: client.wait("job", timeout=60), range(10)))
+    assert len({outcome.to_json() for outcome in outcomes}) == 1
+    assert count_patches(cluster) == 1
+    for reader in (client, connect()):
+        assert reader.get_job_outcome("job") == outcomes[0]
+        assert reader.wait("job", timeout=60) == outcomes[0]
+    assert count_patches(cluster) == 1

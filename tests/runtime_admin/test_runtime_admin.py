@@ -166,8 +166,10 @@ def test_creating_an_existing_runtime_is_a_conflict(admin):
 
 
 def test_an_invalid_runtime_is_not_sent_to_the_server(admin, cluster):
-    with pytest.raises(InvalidRequestError, match=r"rule V14 at metadata\.labels"):
-        admin.create({**torch(), "metadata": {"name": "mine"}})
+    runtime = torch()
+    runtime["spec"]["mlPolicy"]["numNodes"] = 0
+    with pytest.raises(InvalidRequestError, match=r"rule V3 at spec\.mlPolicy\.numNodes"):
+        admin.create(runtime)
 
     assert cluster.requests == []
 

@@ -21,6 +21,7 @@ from trainer_core.runtime_admin.runtime_builder import (
 from trainer_core.runtime_admin.validate import validate_runtime
 
 TEMPLATE = "spec.template.spec"
+CONTAINER = f"{TEMPLATE}.replicatedJobs.0.template.spec.template.spec.containers.0"
 STEPS = {"dataset": InitializerParameters(), "model": InitializerParameters()}
 
 
@@ -428,10 +429,17 @@ INVALID = [
     ),
     (
         "V14",
-        ERROR,
+        WARNING,
         changed(torch(), "metadata>labels", None),
         "metadata.labels",
         "SDK ignores the runtime",
+    ),
+    (
+        "V16",
+        ERROR,
+        changed(torch(), f"{CONTAINER.replace('.', '>')}>imge", "torch:1"),
+        f"{TEMPLATE}.replicatedJobs[node].template.spec.template.spec.containers[node].imge",
+        "is unknown; use image",
     ),
     (
         "V15",
@@ -458,7 +466,7 @@ def test_a_violated_rule_is_reported_once_with_its_path(rule, severity, runtime,
 
 
 def test_every_rule_has_a_test_case():
-    assert {rule for rule, *_ in INVALID} == {"shape", "name", "labels", *(f"V{number}" for number in range(1, 16))}
+    assert {rule for rule, *_ in INVALID} == {"shape", "name", "labels", *(f"V{number}" for number in range(1, 17))}
 
 
 def test_an_empty_runtime_violates_the_required_field_rules():
@@ -482,8 +490,7 @@ def test_an_initializer_of_another_name_is_an_error():
 
 
 def test_errors_come_before_warnings():
-    runtime = changed(with_steps(), f"{LAST}>{POD}>containers>0>volumeMounts", None)
-    runtime = changed(runtime, "metadata>labels", None)
+    runtime = changed(changed(torch(), "metadata>labels", None), "spec>mlPolicy>numNodes", 0)
 
     assert [finding.severity for finding in validate_runtime(runtime)] == [ERROR, WARNING]
 
@@ -521,7 +528,7 @@ def test_the_runtimes_of_trainer_have_only_known_warnings(stock):
 def test_a_diagnostic_is_one_line():
     (problem,) = validate_runtime(changed(torch(), "metadata>labels", None))
 
-    assert re.fullmatch(r"error V14 metadata\.labels: the label .+", str(problem))
+    assert re.fullmatch(r"warning V14 metadata\.labels: the label .+", str(problem))
     assert json.loads(json.dumps(problem.to_dict()))["rule"] == "V14"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from trainer_core.cli import create_runtime, doctor, exit_codes, jobs, lint, migrate, runtimes, submit, tracking
-from trainer_core.cli.options import GlobalOptions
+from trainer_core.cli.options import GlobalOptions, move_global_options
 from trainer_core.errors import TrainerError
 
 __all__ = ["app", "run"]
@@ -56,13 +57,17 @@ def parse_global_options(
         str | None, typer.Option(help="State folder of the local backend. Default: TRAINJOB_HOME, or ~/.trainjob.")
     ] = None,
     namespace: Annotated[str | None, typer.Option(help="Namespace, for cluster backends.")] = None,
+    kube_context: Annotated[
+        str | None,
+        typer.Option("--context", help="Context of the kubeconfig, for cluster backends. Default: its current one."),
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Read the global options."""
     del version
-    context.obj = GlobalOptions(backend, home, namespace)
+    context.obj = GlobalOptions(backend, home, namespace, kube_context)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -71,8 +76,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: Arguments without the name of the program; None for those of the process.
     """
+    logging.basicConfig(format="trainjob: %(message)s")
+    # They name each OnBackend that is skipped.
+    logging.getLogger("trainer_core.options").setLevel(logging.INFO)
     try:
-        code = app(args=list(arguments) if arguments is not None else None, prog_name="trainjob", standalone_mode=False)
+        given = sys.argv[1:] if arguments is None else arguments
+        code = app(args=move_global_options(given), prog_name="trainjob", standalone_mode=False)
     except typer.Exit as end:
         return int(end.exit_code)
     except (KeyboardInterrupt, typer.Abort):

@@ -13,9 +13,10 @@ from trainer_core.cli.submit import wait_and_print
 from trainer_core.client import TrainerClient
 from trainer_core.config import ClusterConfig
 from trainer_core.errors import InvalidRequestError
-from trainer_core.jobs import TrainJobRef
+from trainer_core.jobs import Progress, TrainJobRef
 from trainer_core.k8s import kfp_runs
 from trainer_core.logs import merge_streams
+from trainer_core.node.progress import parse_progress
 
 __all__ = ["register"]
 
@@ -58,7 +59,7 @@ def get(context: typer.Context, name: NameArgument, output: OutputOption = Outpu
     ]
     print_table(("STEP", "STATUS", "EXIT CODE", "STARTED", "FINISHED"), steps)
     if outcome is not None and outcome.succeeded:
-        print(f"\nresult: {outcome.result}")
+        print(f"\nresult: {outcome.missing_result or outcome.result}")
 
 
 def wait(
@@ -95,7 +96,8 @@ def logs(
         if output is OutputFormat.JSON:
             print_json({"step": source, "line": line})
         else:
-            print(f"[{source}] {line}" if all_steps else line, flush=follow)
+            text = _format_line(line)
+            print(f"[{source}] {text}" if all_steps else text, flush=follow)
 
 
 def events(context: typer.Context, name: NameArgument, output: OutputOption = OutputFormat.TABLE) -> None:
@@ -177,6 +179,14 @@ def delete(context: typer.Context, name: NameArgument) -> None:
 def _get_client(context: typer.Context) -> TrainerClient:
     client: TrainerClient = context.obj.client
     return client
+
+
+def _format_line(line: str) -> str:
+    """Return a line of a log; a progress report as text."""
+    report = parse_progress(line)
+    return (
+        line if report is None else f"progress {Progress(report.get('step'), report.get('total'), report['metrics'])}"
+    )
 
 
 def _read_logs(client: TrainerClient, name: str, steps: list[str], follow: bool) -> Iterator[tuple[str, str]]:

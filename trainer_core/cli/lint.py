@@ -28,20 +28,34 @@ def lint(
     server: Annotated[
         bool, typer.Option("--server", help="Also validate each TrainJob by a dry run on its backend.")
     ] = False,
+    connections: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID[,ID]",
+            help="Airflow connections. Each TrainJob whose DAG names no backend is checked for the backend of each.",
+        ),
+    ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> int:
     """Check the TrainJobs of DAGs without running them.
 
-    Prints one line for each problem. Exit code 2 if there are problems.
+    Prints one line for each problem. Exit code 2 if there are problems. What is wrong in some runs only is a warning on
+    standard error.
     """
     if not Path(path).exists():
         raise InvalidRequestError(f"{path} does not exist; pass a folder of DAGs or a file")
-    definitions = list(find_definitions(path))
+    ids = [each.strip() for each in (connections or "").split(",") if each.strip()]
+    if connections is not None and not ids:
+        raise InvalidRequestError("--connections needs the ids of Airflow connections, such as laptop,cluster")
+    definitions = list(find_definitions(path, ids))
     problems = list(find_problems(definitions, server=server))
     if output is OutputFormat.JSON:
         print_json([problem.to_dict() for problem in problems])
     else:
         print("".join(f"{problem}\n" for problem in problems), end="")
+    for definition in definitions:
+        for warning in definition.warnings:
+            print(f"trainjob: warning: {Problem(definition.file, definition.location, warning)}", file=sys.stderr)
     jobs = [definition for definition in definitions if definition.request]
     print(f"trainjob: {len(jobs)} TrainJobs, problems: {len(problems)}", file=sys.stderr)
     for job in jobs if server else ():

@@ -11,27 +11,29 @@ from trainer_core.client import TrainerClient
 from trainer_core.config import BackendConfig, config_from_dict
 from trainer_core.errors import InvalidRequestError
 
-__all__ = ["GlobalOptions", "parse_key_values"]
+__all__ = ["GlobalOptions", "move_global_options", "parse_key_values"]
 
 
 @dataclass
 class GlobalOptions:
-    """Options before the subcommand.
+    """Options for all subcommands.
 
     Attributes:
         backend: Name of the backend; None for ``TRAINJOB_BACKEND``, or ``local`` if it is not set.
         home: State folder of the local backend.
         namespace: Namespace of a cluster backend.
+        context: Context of the kubeconfig, for a cluster backend.
     """
 
     backend: str | None = None
     home: str | None = None
     namespace: str | None = None
+    context: str | None = None
 
     @cached_property
     def config(self) -> BackendConfig:
         """Configuration of the backend."""
-        options = {"home": self.home, "namespace": self.namespace}
+        options = {"home": self.home, "namespace": self.namespace, "context": self.context}
         name = self.backend or os.environ.get("TRAINJOB_BACKEND") or "local"
         return config_from_dict(name, {key: value for key, value in options.items() if value is not None})
 
@@ -39,6 +41,28 @@ class GlobalOptions:
     def client(self) -> TrainerClient:
         """Client of the backend, created on first use."""
         return TrainerClient(self.config)
+
+
+def move_global_options(arguments: Sequence[str]) -> list[str]:
+    """Return arguments with the global options before the subcommand, where they may also have been given after it.
+
+    Args:
+        arguments: Arguments without the name of the program.
+    """
+    # `runtimes create --namespace` is another option.
+    names = {"--backend", "--home", "--context"} | ({"--namespace"} if "create" not in arguments else set())
+    first: list[str] = []
+    rest: list[str] = []
+    remaining = list(arguments)
+    while remaining and remaining[0] != "--":
+        argument = remaining.pop(0)
+        if argument in names and remaining:
+            first += [argument, remaining.pop(0)]
+        elif argument.partition("=")[0] in names:
+            first.append(argument)
+        else:
+            rest.append(argument)
+    return [*first, *rest, *remaining]
 
 
 def parse_key_values(option: str, values: Sequence[str] | None) -> dict[str, str]:

@@ -44,13 +44,20 @@ def print_yaml(data: Mapping[str, Any]) -> None:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print a table with one line for each row; lines are cut off only on a terminal."""
-    console = Console(width=None if sys.stdout.isatty() else _MAX_WIDTH)
+    is_terminal = sys.stdout.isatty()
+    console = Console(width=None if is_terminal else _MAX_WIDTH)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, no_wrap=True)
     for row in rows:
         table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
-    console.print(table)
+    if is_terminal:
+        console.print(table)
+        return
+    with console.capture() as captured:
+        console.print(table)
+    # Without the padding of the last column, whose longest text sets the width of all lines.
+    print("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()), end="")
 
 
 def format_time(time: datetime | None) -> str:

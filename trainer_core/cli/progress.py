@@ -25,13 +25,18 @@ def wait_with_progress(client: TrainerClient, ref: TrainJobRef, timeout: float |
     console = Console(stderr=True)
     if not console.is_terminal:
         return client.wait(ref, timeout, _LinePrinter(console, ref.name).print_if_changed)
-    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[metrics]}")
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[metrics]}"),
+    )
     with Progress(*columns, TimeElapsedColumn(), console=console) as bar:
         task = bar.add_task(ref.name, total=None, metrics="")
 
         def update_bar(observation: Observation) -> None:
             progress = observation.progress
-            bar.update(task, description=f"{ref.name} {observation.status}")
+            bar.update(task, description=f"{ref.name} {_format_status(observation)}")
             if progress is not None:
                 metrics = _format_metrics(observation)
                 bar.update(task, completed=progress.step or 0, total=progress.total, metrics=metrics)
@@ -49,11 +54,18 @@ class _LinePrinter:
 
     def print_if_changed(self, observation: Observation) -> None:
         percentage = observation.progress.percentage if observation.progress else None
-        line = observation.status if percentage is None else f"{observation.status} {percentage // 10 * 10}%"
+        status = _format_status(observation)
+        line = status if percentage is None else f"{status} {percentage // 10 * 10}%"
         if line != self._last:
             self._last = line
             text = f"{self._name} {line} {_format_metrics(observation)}".rstrip()
-            self._console.print(text, soft_wrap=True, highlight=False)
+            self._console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def _format_status(observation: Observation) -> str:
+    """Return the status, with the reason of a failure that is pending."""
+    pending = observation.pending_failure
+    return observation.status if pending is None else f"{observation.status}: {pending.diagnosis}"
 
 
 def _format_metrics(observation: Observation) -> str:

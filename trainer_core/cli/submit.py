@@ -162,6 +162,8 @@ def wait_and_print(client: TrainerClient, ref: TrainJobRef, timeout: float | Non
         print_json(outcome.to_dict())
     elif outcome.succeeded:
         print(f"{ref.name} Complete {outcome.result if outcome.result is not None else ''}".rstrip())
+    if outcome.missing_result:
+        print(f"trainjob: TrainJob {ref.name}: {outcome.missing_result}", file=sys.stderr)
     if not outcome.succeeded:
         if outcome.diagnosis and outcome.diagnosis.traceback:
             print(outcome.diagnosis.traceback, file=sys.stderr)

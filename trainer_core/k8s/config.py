@@ -7,11 +7,14 @@ pipeline has one pod for each step that waits.
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import os
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -151,7 +154,8 @@ def _uses_service_account(config: ClusterConfig, service_account: Path) -> bool:
         raise ClusterConfigError(
             f"in_cluster is set, but this process does not run in a pod: there is no token in {service_account}"
         )
-    others = (config.client_configuration, config.config_file, config.context, os.environ.get("KUBECONFIG"))
+    files = (config.config_file, config.context, os.environ.get("KUBECONFIG"))
+    others = (config.client_configuration, config.kube_config, *files)
     return in_pod and (config.in_cluster or not any(others))
 
 
@@ -160,15 +164,29 @@ def _load_with_library(config: ClusterConfig) -> LoadedClientConfig:
         # A shallow copy: its credentials, and the hook that renews them, are shared with the original.
         given = config.client_configuration
         return LoadedClientConfig(copy.copy(given), None, ("configuration", id(given)), reloadable=False)
+    if config.kube_config is not None:
+        return _load_kubeconfig_content(config.kube_config.get_secret_value(), config.context)
     path = config.config_file or os.environ.get("KUBECONFIG")
     return _load_kubeconfig(path or _DEFAULT_KUBECONFIG, config.context, is_default=path is None)
 
 
 def _load_kubeconfig(paths: str, context: str | None, is_default: bool) -> LoadedClientConfig:
+    merged = _merge_kubeconfigs(paths, is_default)
+    return _build_client_config(merged, context, paths, ("kubeconfig", paths))
+
+
+def _load_kubeconfig_content(text: str, context: str | None) -> LoadedClientConfig:
+    from kubernetes.config.kube_config import ConfigNode
+
+    merged = SimpleNamespace(config=ConfigNode("kube_config", json.loads(text)), save_changes=None)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return _build_client_config(merged, context, "in kube_config", ("kube_config", digest))
+
+
+def _build_client_config(merged: Any, context: str | None, paths: str, origin: tuple[str, str]) -> LoadedClientConfig:
     from kubernetes.client import Configuration
     from kubernetes.config.kube_config import KubeConfigLoader
 
-    merged = _merge_kubeconfigs(paths, is_default)
     contexts = _index_by_name(merged, "contexts", "context")
     name = _check_context(context or merged.config.value.get("current-context") or "", contexts, paths)
     cluster = _index_by_name(merged, "clusters", "cluster").get(str(contexts[name].get("cluster")), {})
@@ -184,7 +202,7 @@ def _load_kubeconfig(paths: str, context: str | None, is_default: bool) -> Loade
     user = _index_by_name(merged, "users", "user").get(str(contexts[name].get("user")), {})
     _check_credential_plugin(user, configuration, paths)
     configuration.proxy = cluster.get("proxy-url")
-    return LoadedClientConfig(configuration, contexts[name].get("namespace"), ("kubeconfig", paths, name))
+    return LoadedClientConfig(configuration, contexts[name].get("namespace"), (*origin, name))
 
 
 def _merge_kubeconfigs(paths: str, is_default: bool) -> Any:
@@ -212,7 +230,8 @@ def _merge_kubeconfigs(paths: str, is_default: bool) -> Any:
 
 
 def _index_by_name(merged: Any, section: str, key: str) -> dict[str, Mapping[str, Any]]:
-    nodes = [node.value for node in merged.config.value[section]]
+    # The entries of merged files are nodes that know their file.
+    nodes = [node if isinstance(node, Mapping) else node.value for node in merged.config.value[section]]
     return {str(node.get("name")): node.get(key) or {} for node in nodes}
 
 

@@ -106,7 +106,8 @@ def build_observation(
     status, progress = get_status(job, pods), progress or job.progress
     recorded = get_recorded_outcome(job)
     if recorded is not None and recorded.status == status:
-        return Observation(status, progress if status == COMPLETE else None, outcome=recorded)
+        progress = progress if status == COMPLETE else None
+        return Observation(status, progress, outcome=recorded, outcome_is_stored=True)
     events = [event for event in events if not (job.replicated_jobs and event.reason == _CREATION_FAILED)]
     if status == COMPLETE:
         return Observation(status, progress, outcome=_build_complete_outcome(job, pods, ref, progress))

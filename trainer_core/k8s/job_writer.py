@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -22,6 +23,8 @@ __all__ = ["JobWriter"]
 _ENDED = frozenset({COMPLETE, FAILED})
 #: Maximum length of a stored outcome: a result has up to 4 KiB, a diagnosis twenty lines of a log.
 _MAX_OUTCOME_LENGTH = 65_536
+#: Outcomes to remember.
+_MAX_STORED = 256
 #: Seconds for a deletion to finish: pods have a grace period of 30 seconds, unless their runtime sets a longer one.
 _MAX_DELETION_SECONDS = 120.0
 
@@ -37,6 +40,9 @@ class JobWriter:
     def __init__(self, api: ApiClient, adapter: WorkloadAdapter) -> None:
         self._api = api
         self._adapter = adapter
+        #: Outcomes that this process has stored or is storing, by uid: a thousand waiters can wait for one job.
+        self._stored: dict[str, str] = {}
+        self._stored_lock = threading.Lock()
 
     def set_suspended(self, raw: RawObject, suspended: bool) -> None:
         """Suspend or resume a job. A job that has ended is not changed.
@@ -81,15 +87,32 @@ class JobWriter:
         self._patch(job, {"metadata": {"annotations": annotations}, **self._adapter.build_suspend_patch(job, True)})
 
     def store_outcome(self, outcome: Outcome) -> None:
-        """Store the outcome as an annotation of its job: the pods that report it may be deleted within an hour."""
+        """Store the outcome as an annotation of its job: the pods that report it may be deleted within an hour.
+
+        An outcome that this process has stored is not written again: each write passes the webhooks of the job.
+        """
         text, ref = outcome.to_json(), outcome.job
-        if len(text) > _MAX_OUTCOME_LENGTH:
+        if len(text) > _MAX_OUTCOME_LENGTH or not self._claim_outcome(ref.uid, text):
             return
         change = {"metadata": {"uid": ref.uid, "annotations": {OUTCOME: text}}}
-        for resource in self._adapter.pod_labels:
-            with suppress(NotFoundError, ApiNotServedError, WriteConflictError):
-                self._api.patch(resource, ref.name, change, namespace=ref.namespace)
-                return
+        try:
+            for resource in self._adapter.pod_labels:
+                with suppress(NotFoundError, ApiNotServedError, WriteConflictError):
+                    self._api.patch(resource, ref.name, change, namespace=ref.namespace)
+                    return
+        except BaseException:
+            self._stored.pop(ref.uid, None)
+            raise
+
+    def _claim_outcome(self, uid: str, text: str) -> bool:
+        """Return whether an outcome is to be stored, and that only once."""
+        with self._stored_lock:
+            if self._stored.get(uid) == text:
+                return False
+            self._stored[uid] = text
+            if len(self._stored) > _MAX_STORED:
+                del self._stored[next(iter(self._stored))]
+            return True
 
     def set_owner(
         self, raw: RawObject, kind: str, owner: OwnerReference | None, labels: Mapping[str, str | None]

@@ -55,6 +55,7 @@ class WaitState:
         pending_failure: The last pending failure that was observed.
         pending_since: When it was first observed, in seconds of the caller's clock.
         outcome: Set once the wait is finished.
+        outcome_is_stored: Whether the TrainJob itself already has this outcome.
         should_cancel: True if the TrainJob is to be cancelled with the diagnosis of `outcome`.
             `TrainerClient.finish_wait` does that.
     """
@@ -68,6 +69,7 @@ class WaitState:
     pending_failure: PendingFailure | None = None
     pending_since: float = 0.0
     outcome: Outcome | None = None
+    outcome_is_stored: bool = False
     should_cancel: bool = False
 
     def on_observation(self, observation: Observation, now: float) -> WaitState:
@@ -82,7 +84,9 @@ class WaitState:
         """
         state = replace(self, errors=0, unavailable_since=None)
         if observation.outcome is not None:
-            return replace(state, outcome=state._explain(observation.outcome))
+            explained = state._explain(observation.outcome)
+            is_stored = observation.outcome_is_stored and explained is observation.outcome
+            return replace(state, outcome=explained, outcome_is_stored=is_stored)
         state = state._with_pending_failure(observation.pending_failure, now)
         if state.pending_failure is not None and state._is_grace_over(now):
             outcome = _build_failed_outcome(self.ref, state.pending_failure.diagnosis)

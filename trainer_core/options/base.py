@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 if TYPE_CHECKING:
@@ -11,13 +12,39 @@ if TYPE_CHECKING:
 
     AnyTrainer: TypeAlias = CustomTrainer | CustomTrainerContainer | BuiltinTrainer | None
 
-__all__ = ["BaseOption", "section"]
+__all__ = ["BaseOption", "check_accepted", "get_backend_class", "section"]
 
 
 def section(data: dict[str, Any], name: str) -> dict[str, Any]:
     """Return one section of a job, created if it is absent."""
     found: dict[str, Any] = data.setdefault(name, {})
     return found
+
+
+def get_backend_class(backend: Any) -> type[Any]:
+    """Return the class of a backend, which may be given itself. For a ``Mock(spec=KubernetesBackend)``, its spec."""
+    kind: type[Any] = backend if isinstance(backend, type) else backend.__class__
+    return kind
+
+
+def check_accepted(names: Sequence[str], home: str, backend: type[Backend] | Backend) -> None:
+    """Check that a backend accepts an option.
+
+    Args:
+        names: Name of the option's class, and those of its base classes: a subclass is accepted where its base is.
+        home: A backend that accepts the option, for the message.
+        backend: The backend, or its class.
+
+    Raises:
+        ValueError: The backend does not accept the option.
+    """
+    kind = get_backend_class(backend)
+    accepted: frozenset[str] = getattr(kind, "accepts", frozenset())
+    if accepted.isdisjoint(names):
+        raise ValueError(
+            f"{names[0]} option is not compatible with {kind.__name__}. Supported backends: {home} and every other "
+            f"that accepts {names[0]}; {kind.__name__} accepts {', '.join(sorted(accepted)) or 'no options'}"
+        )
 
 
 class BaseOption(ABC):
@@ -27,33 +54,23 @@ class BaseOption(ABC):
     """
 
     #: A backend that accepts the option, for the error message.
-    _home: ClassVar[str] = "KubernetesBackend"
+    home_backend: ClassVar[str] = "KubernetesBackend"
 
-    def __call__(self, job_spec: dict[str, Any], trainer: AnyTrainer, backend: type[Backend] | Backend) -> None:
+    def __call__(self, job_spec: dict[str, Any], trainer: AnyTrainer, backend: type[Backend] | Backend | None) -> None:
         """Write this option into a job.
 
         Args:
             job_spec: The job in the shape of a TrainJob, ``{"metadata": …, "spec": …}``; changed in place.
             trainer: What the job runs.
-            backend: The backend for which the job is built, or its class.
+            backend: The backend for which the job is built, or its class. None: not known yet, and not checked.
 
         Raises:
             ValueError: The backend does not accept this option, or the option does not fit the trainer.
         """
-        self._check_backend(backend)
+        if backend is not None:
+            check_accepted([kind.__name__ for kind in type(self).__mro__], self.home_backend, backend)
         self._apply(job_spec, trainer)
 
     @abstractmethod
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
         """Write the option into the job; the backend accepts it."""
-
-    def _check_backend(self, backend: type[Backend] | Backend) -> None:
-        accepted: frozenset[str] = getattr(backend, "accepts", frozenset())
-        # A subclass of an option is accepted where the option is.
-        if accepted.isdisjoint(kind.__name__ for kind in type(self).__mro__):
-            option = type(self).__name__
-            name = (backend if isinstance(backend, type) else type(backend)).__name__
-            raise ValueError(
-                f"{option} option is not compatible with {name}. Supported backends: {self._home} and every other "
-                f"that accepts {option}; {name} accepts {', '.join(sorted(accepted)) or 'no options'}"
-            )

@@ -49,7 +49,7 @@ class PyTorchJobSpec(BaseOption):
         ```
     """
 
-    _home: ClassVar[str] = "TrainingOperatorBackend"
+    home_backend: ClassVar[str] = "TrainingOperatorBackend"
 
     elastic_policy: dict[str, Any] | None = None
     restart_policy: str | None = None

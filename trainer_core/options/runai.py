@@ -46,7 +46,7 @@ class RunaiSpec(BaseOption):
     """
 
     spec: dict[str, Any]
-    _home: ClassVar[str] = "RunaiBackend"
+    home_backend: ClassVar[str] = "RunaiBackend"
     _part: ClassVar[str] = "spec"
 
     def __init__(self, spec: TrainingWorkloadSpec | Mapping[str, Any] | None = None, **fields: Any) -> None:

@@ -65,15 +65,16 @@ class RuntimeAdmin:
         the log.
         """
         summaries: dict[str, RuntimeSummary] = {}
-        denied: builtins.list[ForbiddenError] = []
+        denied: dict[str, ForbiddenError] = {}
         for kind in (CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES):
             try:
                 summaries.update({each.name: each for each in map(summarize_runtime, self._list_kind(kind))})
             except ForbiddenError as error:
-                _log.warning("%s are missing in the list: %s", kind.plural, error)
-                denied.append(error)
+                denied[kind.plural] = error
         if len(denied) > 1:
-            raise denied[0]
+            raise next(iter(denied.values()))
+        for plural, denial in denied.items():
+            _log.warning("%s are missing in the list: %s", plural, denial)
         return sorted(summaries.values(), key=lambda each: each.name)
 
     def get(self, name: str) -> dict[str, Any]:

@@ -135,7 +135,7 @@ def check_framework(runtime: Raw) -> Diagnostics:
     value = get_value(runtime, "metadata", "labels", FRAMEWORK_LABEL)
     if not value:
         message = f"the label {FRAMEWORK_LABEL} is missing, so the Kubeflow SDK ignores the runtime; set it"
-        yield build_error("V14", "metadata.labels", message)
+        yield build_warning("V14", "metadata.labels", message)
     name = get_value(runtime, "metadata", "name") or ""
     if value == "torchtune" and name not in TORCHTUNE_MODELS:
         message = f"Trainer reads the model from the name; use one of {', '.join(TORCHTUNE_MODELS)}; got {name!r}"

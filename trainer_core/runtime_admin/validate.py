@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainer_core.runtime_admin import rules_jobs, rules_runtime
+from trainer_core.runtime_admin import rules_jobs, rules_runtime, unknown_fields
 from trainer_core.runtime_admin.diagnostics import ERROR, Diagnostic, Diagnostics, build_error
 
 __all__ = ["check_types", "validate_runtime"]
 
-_RULES = (*rules_runtime.RULES, *rules_jobs.RULES)
+_RULES = (*rules_runtime.RULES, *rules_jobs.RULES, unknown_fields.check_unknown_fields)
 
 
 def validate_runtime(runtime: Mapping[str, Any]) -> list[Diagnostic]:

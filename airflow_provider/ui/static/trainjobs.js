@@ -294,7 +294,8 @@
   const questions = {
     delete: (job) => ["Delete this TrainJob?", ended(job)
       ? "Its log and files are removed. The XComs of its task stay."
-      : "The training is stopped, and its log and files are removed. The task that waits for it fails, or is retried if it has retries left.", "Delete", "Keep"],
+      : "The training is stopped, and its log and files are removed. The task that waits for it fails, without a retry.", "Delete", "Keep"],
+    suspend: () => ["Suspend this TrainJob?", "Its processes end, and what they have not saved is lost. Resume starts the training again.", "Suspend", "Keep running"],
     end: () => ["Stop this TrainJob?", "Airflow marks its task as failed. The TrainJob is then cancelled, unless the task has on_kill='keep'.", "Stop", "Keep running"],
     rerun: () => ["Run this task again?", "Airflow clears the task, which submits a new TrainJob. The XComs of this TrainJob are removed.", "Run again", "Cancel"],
   };
@@ -317,7 +318,7 @@
 
   function button(action, job, act) {
     if (!questions[action]) return el("button", { type: "button", onclick: () => act(action) }, labels[action]);
-    return el("button", { type: "button", class: action === "rerun" ? undefined : "danger", onclick: () => {
+    return el("button", { type: "button", class: action === "rerun" || action === "suspend" ? undefined : "danger", onclick: () => {
       const dialog = $("#confirm");
       const [title, consequence, yes, no] = questions[action](job);
       $("#confirm-title").textContent = title;
@@ -331,7 +332,7 @@
   }
 
   function drawFacts(job) {
-    const ran = since(job.started, job.finished);
+    const ran = since(ended(job) ? job.started : runStart(job), job.finished);
     const link = (href, words) => el("a", { href, target: "_blank", rel: "noopener noreferrer" }, words);
     const facts = [
       ["Task", taskLink(job.task, `${job.task.dag_id} › ${taskName(job.task)}`)],
@@ -349,6 +350,9 @@
     show($("#facts"), texts, () => facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
   }
 
+  /** Whether the same definition can succeed in another run. A deleted TrainJob says nothing about that. */
+  const advice = ({ category, retryable }) => category === "Deleted" ? "Airflow does not retry a deleted TrainJob." : retryable ? "A retry can help." : "A retry would fail in the same way.";
+
   function notices(job) {
     const items = [];
     const { diagnosis } = job;
@@ -356,7 +360,7 @@
       const where = [diagnosis.step && `in ${diagnosis.step}`, diagnosis.node && `on ${diagnosis.node}`, diagnosis.exit_code !== undefined && `exit code ${diagnosis.exit_code}`].filter(Boolean).join(", ");
       const detail = diagnosis.traceback || (diagnosis.log_tail || []).join("\n");
       items.push(el("div", { class: "notice bad" }, el("h2", {}, `${job.status === "Failed" ? "" : "Problem: "}${categories[diagnosis.category] ?? diagnosis.category}`),
-        el("p", {}, diagnosis.reason), el("p", { class: "quiet" }, [where, diagnosis.retryable ? "A retry can help." : "A retry would fail in the same way."].filter(Boolean).join(". ")),
+        el("p", {}, diagnosis.reason), el("p", { class: "quiet" }, [where, advice(diagnosis)].filter(Boolean).join(". ")),
         detail && el("pre", { tabindex: 0, "aria-label": "Last log lines" }, detail)));
     }
     if (job.deleted) items.push(el("p", { class: "notice" }, `Deleted by ${job.deleted.by} on ${new Date(job.deleted.at).toLocaleString()}. This page shows the XComs of its task.`));
@@ -366,11 +370,14 @@
     return items;
   }
 
+  /** When the steps that run now were started: later than the TrainJob itself if it was suspended and resumed. */
+  const runStart = (job) => (job.steps || []).filter((step) => step.status === "Running" && step.started).map((step) => step.started).sort()[0] || job.started;
+
   /** Estimated time until the last step, at the average speed so far. */
   function remaining(job) {
     const { step, total } = job.progress || {};
     if (!step || !total || job.status !== "Running" || !job.started) return undefined;
-    const milliseconds = (since(job.started) / step) * (total - step);
+    const milliseconds = (since(runStart(job)) / step) * (total - step);
     return milliseconds > 0 ? rough(milliseconds) : undefined;
   }
 
@@ -392,7 +399,7 @@
     const begin = new Date(job.created);
     const all = Math.max(1, since(job.created, job.finished));
     const timeline = (step) => {
-      if (!step.started) return undefined;
+      if (!step.started || step.status === "Pending") return undefined;
       const part = el("i", { "data-status": step.status });
       part.style.left = `${Math.min(99, (100 * (new Date(step.started) - begin)) / all)}%`;
       part.style.width = `${Math.max(0, Math.min(100, (100 * since(step.started, step.finished)) / all))}%`;
@@ -402,7 +409,7 @@
       ["Step", (step) => step.name, "name"],
       ["Status", (step) => step.status && status(step.status)],
       ["Timeline", timeline],
-      ["Duration", (step) => step.started && span(since(step.started, step.finished)), "number"],
+      ["Duration", (step) => step.started && step.status !== "Pending" && span(since(step.started, step.finished)), "number"],
       ["Node", (step) => step.machine],
       ["Device", (step) => step.device],
       ["Pod or process", (step) => step.runs_as],

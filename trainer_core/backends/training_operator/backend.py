@@ -65,9 +65,10 @@ class TrainingOperatorBackend(BaseKubernetesBackend):
             self.delete(ref)
 
     def store_outcome(self, outcome: Outcome) -> None:
-        super().store_outcome(outcome)
+        # First, because an outcome that is stored is not stored again: no other process would do this then.
         if not outcome.succeeded:
             self._delete_running_pods(outcome.job)
+        super().store_outcome(outcome)
 
     def _delete_running_pods(self, ref: TrainJobRef) -> None:
         """Make the operator delete the running pods of a failed job, unless the job has a cleanPodPolicy.

@@ -1,0 +1,107 @@
+"""What the command prints: reasons of a wait, missing results, progress, tables; global options on both sides."""
+
+from __future__ import annotations
+
+import pytest
+from fake_cluster import Cluster
+
+from trainer_core.cli import main, progress
+from trainer_core.cli.options import move_global_options
+from trainer_core.jobs import CREATED, RUNNING, Category, Diagnosis, Observation, PendingFailure, TrainJobRef
+from trainer_core.lifecycle.pending_failure_log import PendingFailureLog
+
+REF = TrainJobRef("local", "/home", "a-job", "uid")
+PENDING = PendingFailure(Diagnosis(category=Category.SCHEDULING, reason="no node has [gpu]"), 300.0)
+OBSERVATIONS = [Observation(CREATED), *[Observation(CREATED, pending_failure=PENDING)] * 3, Observation(RUNNING)]
+
+
+class Waiting:
+    """A client whose wait has these observations."""
+
+    def wait(self, ref, timeout, on_observation):
+        for each in OBSERVATIONS:
+            on_observation(each)
+
+
+def test_a_wait_prints_why_a_job_cannot_start_when_it_is_seen(capsys):
+    progress.wait_with_progress(Waiting(), REF, None)
+    assert capsys.readouterr().err.splitlines() == [
+        "a-job Created",
+        "a-job Created: Scheduling: no node has [gpu]",
+        "a-job Running",
+    ]
+
+
+def test_a_pending_failure_is_written_once_while_it_lasts():
+    lines = []
+    log = PendingFailureLog("a-job", lines.append)
+    for each in [*OBSERVATIONS, OBSERVATIONS[1]]:
+        log.report(each)
+    assert lines == ["TrainJob a-job is Created: Scheduling: no node has [gpu]"] * 2
+
+
+LARGE = "def large():\n    return 'x' * 5000\n"
+
+
+def test_a_result_that_is_too_large_is_named(trainjob):
+    (trainjob.folder / "large.py").write_text(LARGE)
+    done = trainjob("submit", "large:large", "--runtime", "python", "--name", "large", "--wait")
+    assert done.returncode == 0
+    assert "the result is too large to return; set result_uri to write it to a file" in done.stderr
+    assert "result: the result is too large to return" in trainjob("get", "large").stdout
+    assert "the result is too large" in trainjob("wait", "large").stderr
+
+
+def test_logs_print_progress_as_text_and_json_has_the_line(trainjob):
+    trainjob("submit", "train:train", "--arg", "x=1", "--runtime", "python", "--name", "job", "--wait")
+    out = trainjob("logs", "job").stdout
+    assert "progress 100% (4/4) loss=0.25" in out
+    assert "[trainjob:progress]" not in out
+    assert "[trainjob:progress]" in trainjob("logs", "job", "-o", "json").stdout
+
+
+def test_a_table_is_not_padded_to_its_longest_reason(trainjob):
+    trainjob(
+        "submit", "train:train", "--arg", "x=1", "--arg", "fail=true", "--runtime", "python", "--name", "bad", "--wait"
+    )
+    trainjob("submit", "train:train", "--arg", "x=1", "--runtime", "python", "--name", "good", "--wait")
+    assert all(line == line.rstrip() for line in trainjob("list").stdout.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("given", "moved"),
+    [
+        (["list", "--namespace", "x"], ["--namespace", "x", "list"]),
+        (["list", "--context=a", "-o", "json"], ["--context=a", "list", "-o", "json"]),
+        (["--backend", "local", "list"], ["--backend", "local", "list"]),
+        (
+            ["runtimes", "create", "torch", "a", "--namespace", "x"],
+            ["runtimes", "create", "torch", "a", "--namespace", "x"],
+        ),
+        (["logs", "--", "--home"], ["logs", "--", "--home"]),
+    ],
+)
+def test_global_options_may_follow_the_subcommand(given, moved):
+    assert move_global_options(given) == moved
+
+
+def test_the_kubeconfig_context_and_the_namespace_of_a_list(trainjob, tmp_path, monkeypatch):
+    with Cluster(namespaces=["team", "other"], controllers=False) as cluster:
+        monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "config", "team")))
+        assert trainjob("list", "--backend", "kubernetes", "--namespace", "other").returncode == 0
+        assert any("/namespaces/other/trainjobs" in request.path for request in cluster.requests)
+        failed = trainjob("list", "--backend", "kubernetes", "--context", "absent")
+        assert failed.returncode != 0
+        assert "absent" in failed.stderr
+    assert main(["list", "--context"]) == 2
+
+
+def test_runtimes_without_permission_is_one_line(trainjob, tmp_path, monkeypatch, caplog):
+    with Cluster(namespaces=["team"], controllers=False) as cluster:
+        monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "config", "team")))
+        for plural in ("clustertrainingruntimes", "trainingruntimes"):
+            cluster.forbid("list", plural)
+        done = trainjob("runtimes", "--backend", "kubernetes")
+    assert done.returncode != 0
+    assert len(done.stderr.splitlines()) == 1
+    assert [record for record in caplog.records if "are missing" in record.message] == []
