@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 
 from airflow.sdk import dag
 from registry import DATASET
-from retraining import DATA, DEFAULT_ARGS, PARAMS, TRAINER, promote_if_better
+from retraining import DATA, DEFAULT_ARGS, OPTIONS, PARAMS, TRAINER, promote_if_better
 
 from airflow_provider.operators.trainjob import InitializeOperator, TrainJobOperator
 from airflow_provider.sensors.trainjob import TrainJobSensor
@@ -34,7 +34,9 @@ except ImportError:  # before 3.2
 def retrain_digits() -> None:
     """Retrain the digits model and promote it if it is better."""
     initialize = InitializeOperator(task_id="initialize", initializer=DATA)
-    train = TrainJobOperator(task_id="train", trainer=TRAINER, initializer=DATA, wait_for_completion=False)
+    train = TrainJobOperator(
+        task_id="train", trainer=TRAINER, initializer=DATA, options=OPTIONS, wait_for_completion=False
+    )
     wait = TrainJobSensor(task_id="wait", job=train.output, poke_interval=2, timeout=3600)
 
     initialize >> train >> wait

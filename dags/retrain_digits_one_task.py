@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 from airflow.sdk import dag
-from retraining import DATA, DEFAULT_ARGS, PARAMS, TRAINER, promote_if_better
+from retraining import DATA, DEFAULT_ARGS, OPTIONS, PARAMS, TRAINER, promote_if_better
 
 from airflow_provider.operators.trainjob import TrainJobOperator
 
@@ -22,6 +22,7 @@ def retrain_digits_one_task() -> None:
     retrain = TrainJobOperator(
         task_id="retrain",
         trainer=TRAINER,
+        options=OPTIONS,
         initializer=DATA,
         deferrable=True,
         execution_timeout=timedelta(hours=1),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 
 from airflow.sdk import dag
-from retraining import DATA, DEFAULT_ARGS, PARAMS, TRAINER
+from retraining import DATA, DEFAULT_ARGS, OPTIONS, PARAMS, TRAINER
 
 from airflow_provider.assets import ModelAsset
 from airflow_provider.operators.promote import PromoteModelOperator
@@ -25,7 +25,7 @@ from airflow_provider.operators.trainjob import TrainJobOperator
 )
 def retrain_tracked() -> None:
     """Retrain the digits model and promote it in the model registry if it is better."""
-    train = TrainJobOperator(task_id="train", trainer=TRAINER, initializer=DATA)
+    train = TrainJobOperator(task_id="train", trainer=TRAINER, initializer=DATA, options=OPTIONS)
     PromoteModelOperator(
         task_id="promote",
         job=train.output["ref"],

@@ -11,9 +11,9 @@ from digits import digits_trainer
 from registry import MODEL, dataset_folder, latest, promote
 
 from airflow_provider.compat import AirflowSkipException
-from trainer_core import FileDatasetInitializer, Initializer
+from trainer_core import Checkpoints, FileDatasetInitializer, Initializer, OnBackend
 
-__all__ = ["DATA", "DEFAULT_ARGS", "PARAMS", "TRAINER", "promote_if_better"]
+__all__ = ["DATA", "DEFAULT_ARGS", "OPTIONS", "PARAMS", "TRAINER", "promote_if_better"]
 
 PARAMS = {
     "epochs": Param(15, type="integer", minimum=1, description="Passes over the training scans."),
@@ -34,6 +34,9 @@ TRAINER = digits_trainer(
     num_proc_per_node="{{ params.processes_per_node }}",
 )
 
+# A retry of a killed training continues after its last epoch. A cluster needs a volume for that: set `checkpoints_uri`
+# of the connection, and add "kubernetes" here.
+OPTIONS = [OnBackend(backend, Checkpoints(every_steps=1)) for backend in ("local", "container")]
 
 _log = logging.getLogger(__name__)
 
