@@ -182,7 +182,7 @@ def test_one_definition_runs_locally_and_on_a_cluster(dags, run_trainjob_dag, cl
 
 def test_a_missing_connection_is_named(dags, run_trainjob_task, trainjob_recorder):
     train = dags["train_anywhere"].get_task("train")
-    done = run_trainjob_task(train)
+    done = run_trainjob_task(train, params={"image": "python"})
 
     assert "trainjob_cluster" in str(done.error)
     assert not isinstance(done.error, AirflowFailException)
