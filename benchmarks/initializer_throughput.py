@@ -85,7 +85,7 @@ def compare(what: str, prefix: str, endpoint: str, folder: Path, rounds: int) ->
     size = sum(path.stat().st_size for path in (folder / "served" / prefix).rglob("*") if path.is_file())
     seen: dict[str, list[tuple[float, float]]] = {contender: [] for contender in CONTENDERS}
     for number in range(rounds):
-        # Whoever comes first in one round comes last in another.
+        # The contender that runs first in one round runs last in another.
         for contender in (*CONTENDERS[number % 3 :], *CONTENDERS[: number % 3]):
             target = folder / "fetched"
             target.mkdir()

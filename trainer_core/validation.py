@@ -220,7 +220,7 @@ def check_packages(what: str, packages: object) -> None:
         if has_credentials(package):
             raise ValueError(
                 f"{what}[{index}] contains a URL with a user, password or token, which would be readable in the job; "
-                "write the name of the package alone, and use env={'PIP_INDEX_URL': SecretRef(name, key)}"
+                "write the name of the package alone, and the URL into pip's configuration where the job runs"
             )
 
 

@@ -78,7 +78,7 @@ def until_ended(cluster: Cluster, name: str = "job") -> dict[str, Any]:
 
 
 def until_the_next_second(cluster: Cluster) -> None:
-    """Wait until what is created is younger than what is there: a cluster counts whole seconds."""
+    """Wait until a new object is younger than the existing ones: a cluster counts whole seconds."""
     this = int(time.time())
     cluster.until(lambda: int(time.time()) > this)
 

@@ -7,7 +7,16 @@ import threading
 
 import pytest
 
-from trainer_core import CustomTrainer, Name, Tracking, TrackingError, TrainerClient
+from trainer_core import (
+    CustomTrainer,
+    FileDatasetInitializer,
+    Initializer,
+    Name,
+    Tracking,
+    TrackingError,
+    TrainerClient,
+)
+from trainer_core.errors import BackendUnavailableError
 from trainer_core.request import Owner
 from trainer_core.tracking import submission
 from trainer_core.tracking.server import MlflowServer
@@ -77,6 +86,24 @@ def test_a_job_has_one_run_with_params_tags_curves_and_its_end(client, tracked, 
     assert times[-1] <= run["end"]
     assert outcome.succeeded
     assert client.get_run(ref).url.endswith(f"/runs/{run['id']}")
+
+
+def test_the_progress_of_a_fetch_is_no_metric_of_the_run(client, tracked, experiment, read_runs, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.csv").write_text("1,2")
+    initializer = Initializer(dataset=FileDatasetInitializer((tmp_path / "data").as_uri()))
+    name = client.train(
+        runtime="python",
+        trainer=CustomTrainer(fit),
+        initializer=initializer,
+        options=[Tracking(experiment=experiment)],
+    )
+    client.wait(name)
+
+    (run,) = read_runs()
+
+    assert "loss" in run["history"]
+    assert "files" not in run["history"]
 
 
 def test_several_waiters_and_later_looks_store_each_point_once(client, tracked, experiment, read_runs, tmp_path):
@@ -251,6 +278,36 @@ def test_a_server_that_is_gone_fails_no_job_and_the_next_look_ends_the_run(
     assert "its run is not complete" in caplog.text
     assert [run["status"] for run in unfinished] == ["RUNNING"]
     assert [run["status"] for run in read_runs()] == ["FINISHED"]
+
+
+@pytest.mark.parametrize("answer", [b"{}", b"<html>", b"[1]"])
+def test_a_server_that_is_no_mlflow_fails_no_job(client, relay, experiment, answer, caplog):
+    relay.respond = lambda path: (200, {}, answer)
+
+    outcome = client.wait(client.submit(build(client, succeed, experiment, uri=relay.uri)))
+
+    assert outcome.succeeded
+    assert "does not answer like an MLflow server" in caplog.text
+
+
+def test_a_backend_that_cannot_be_read_after_the_submit_fails_no_submit(client, tracked, experiment, monkeypatch):
+    def refuse(ref):
+        raise BackendUnavailableError("the backend cannot be reached")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client.backend, "get_request", refuse)
+        ref = client.submit(build(client, succeed, experiment))
+
+    assert client.wait(ref).succeeded
+
+
+def test_a_token_with_a_line_break_is_repaired_or_refused_and_never_quoted():
+    environ = {"MLFLOW_TRACKING_URI": "http://mlflow.example", "MLFLOW_TRACKING_TOKEN": "hunter2\n"}
+
+    assert MlflowServer.from_environment(environ).token == "hunter2"
+    with pytest.raises(ValueError, match="token of the MLflow server has a character") as refused:
+        MlflowServer("http://mlflow.example", token="hun\nter2")
+    assert "ter2" not in str(refused.value)
 
 
 def test_required_tracking_refuses_the_submit_while_the_server_is_away(client, relay, experiment):

@@ -33,9 +33,9 @@ class Checkpoints(BaseOption):
             greatest value.
         every_steps: `due` is true at multiples of this number. The default is by time only.
         every_seconds: `due` is true after this many seconds. Default 600; 0 for by steps only.
-        load: What to start from without checkpoints of its own: ``"fresh"`` (the default) for nothing, ``"owner"`` for
-            the newest of earlier runs of the same task, or a URI of the same volume. ``"never"`` also ignores its own
-            checkpoints. Airflow renders it.
+        load: What to start from if this training has no checkpoint: ``"fresh"`` (the default) for nothing, ``"owner"``
+            for the newest of earlier runs of the same task, or a URI of the same volume. ``"never"`` also ignores the
+            training's own checkpoints. Airflow renders it.
         grace: Seconds from SIGTERM to SIGKILL, for the checkpoint of a job that is told to stop. Default 30, the
             default of Kubernetes (``terminationGracePeriodSeconds``).
         after: What a complete job leaves: ``"last"`` (the default; and the best one), ``"none"`` or ``"all"``. A failed

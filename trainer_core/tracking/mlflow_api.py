@@ -172,12 +172,13 @@ class MlflowApi:
 
     def _call_json(self, method: str, target: str, body: bytes | None) -> dict[str, Any]:
         text = self._call(method, target, body)
+        unexpected = TrackingError(f"{self.server.uri} does not answer like an MLflow server: {_quote(text)}")
         try:
-            data = json.loads(text or b"{}")
-        except ValueError:
+            data = json.loads(text or b"{}", object_hook=lambda fields: _Answer(fields, unexpected))
+        except (ValueError, RecursionError):
             data = None
         if not isinstance(data, dict):
-            raise TrackingError(f"{self.server.uri} does not answer like an MLflow server: {_quote(text)}")
+            raise unexpected
         return data
 
     def _call(self, method: str, target: str, body: Any, size: int | None = None) -> bytes:
@@ -262,6 +263,17 @@ class MlflowApi:
         transient = status in (408, 429) or status >= 500
         line = " ".join(f"{code} {message}".split())[:_MAX_BODY]
         return TrackingError(f"MLflow server {self.server.uri} answers {status}: {line}{hint}", code, transient)
+
+
+class _Answer(dict[str, Any]):
+    """A JSON object of an answer. A field that is missing means that another program answers than an MLflow server."""
+
+    def __init__(self, fields: dict[str, Any], unexpected: TrackingError) -> None:
+        super().__init__(fields)
+        self._unexpected = unexpected
+
+    def __missing__(self, key: str) -> Any:
+        raise self._unexpected
 
 
 def _to_list(values: Mapping[str, str], limit: int) -> list[dict[str, str]]:

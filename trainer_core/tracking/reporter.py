@@ -116,14 +116,14 @@ class RunReporter:
     def _finish(self, outcome: Outcome, end: float) -> None:
         if self._thread is not None:
             self._thread.join()
-        pause = 0.1
+        pause, reason = 0.1, "did not answer in time"
         while time.monotonic() < end:
             try:
                 self._finish_once(outcome)
                 return
-            except TrackingError as error:
+            except TrainerError as error:
                 reason = str(error)
-                if not error.transient:
+                if isinstance(error, TrackingError) and not error.transient:
                     break
             time.sleep(pause)
             pause *= 2
@@ -171,7 +171,9 @@ class RunReporter:
         """Send the points of the new lines of the log. The cursor advances when the server has stored them."""
         while True:
             chunk = self._backend.tail(self._ref, self._cursor, job_ended)
-            points = [point for _, line in chunk.lines for point in self._build_points(line)]
+            # The progress of a fetch is no metric of the training.
+            lines = [line for step, line in chunk.lines if not step.endswith("-initializer")]
+            points = [point for line in lines for point in self._build_points(line)]
             run.send(points)
             self._cursor = chunk.cursor
             if not chunk.lines or chunk.complete or (self._stop.is_set() and not job_ended):
@@ -231,7 +233,7 @@ class _Run:
         known = len(self._curves)
         self._curves.update(name for name, chosen in names.items() if name == chosen)
         if len(self._curves) > known:
-            # Before the points: whoever continues must not take them for the training's own.
+            # Before the points: the next process that reports must not take them for those of the training.
             self.api.log_batch(self.id, tags={tags.CURVES: json.dumps(sorted(self._curves))})
         self.api.log_batch(
             self.id,

@@ -34,7 +34,7 @@ class MlflowServer:
         experiment: Default experiment (``MLFLOW_EXPERIMENT_NAME``).
 
     Raises:
-        ValueError: The URI is not http or https, or has credentials.
+        ValueError: The URI is not http or https, or has credentials; or the token or the workspace cannot be a header.
     """
 
     uri: str
@@ -52,6 +52,10 @@ class MlflowServer:
         validation.check_tracking_uri("tracking URI", self.uri)
         if self.auth not in (None, "kubernetes", "kubernetes-namespaced"):
             raise ValueError(f"auth must be kubernetes or kubernetes-namespaced, got {self.auth!r}")
+        for name, value in (("token", self.token), ("workspace", self.workspace)):
+            # Checked here, because http.client quotes such a header in its error.
+            if value is not None and not (value.isascii() and value.isprintable()):
+                raise ValueError(f"{name} of the MLflow server has a character that a header cannot have; correct it")
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ, uri: str | None = None) -> MlflowServer | None:
@@ -63,22 +67,24 @@ class MlflowServer:
             environ: Environment variables. Default: those of this process.
             uri: Use this tracking URI instead of ``MLFLOW_TRACKING_URI``. Default None.
         """
-        configured = environ.get("MLFLOW_TRACKING_URI") or None
+        configured = environ.get("MLFLOW_TRACKING_URI", "").strip() or None
         address = uri or configured
         if address is None or not address.startswith(("http://", "https://")):
             return None
         if configured is not None and _origin(configured) != _origin(address):
             return cls(address)
+        # A value that was written with a text editor or `kubectl create secret` may end with a line break.
+        values = {name: value.strip() or None for name, value in environ.items() if name.startswith("MLFLOW_")}
         return cls(
             address,
-            token=environ.get("MLFLOW_TRACKING_TOKEN") or None,
-            username=environ.get("MLFLOW_TRACKING_USERNAME") or None,
-            password=environ.get("MLFLOW_TRACKING_PASSWORD") or None,
-            auth=environ.get("MLFLOW_TRACKING_AUTH") or None,
-            workspace=environ.get("MLFLOW_WORKSPACE") or None,
-            ca_file=environ.get("MLFLOW_TRACKING_SERVER_CERT_PATH") or None,
-            insecure=environ.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() == "true",
-            experiment=environ.get("MLFLOW_EXPERIMENT_NAME") or None,
+            token=values.get("MLFLOW_TRACKING_TOKEN"),
+            username=values.get("MLFLOW_TRACKING_USERNAME"),
+            password=values.get("MLFLOW_TRACKING_PASSWORD"),
+            auth=values.get("MLFLOW_TRACKING_AUTH"),
+            workspace=values.get("MLFLOW_WORKSPACE"),
+            ca_file=values.get("MLFLOW_TRACKING_SERVER_CERT_PATH"),
+            insecure=(values.get("MLFLOW_TRACKING_INSECURE_TLS") or "").lower() == "true",
+            experiment=values.get("MLFLOW_EXPERIMENT_NAME"),
         )
 
     @property

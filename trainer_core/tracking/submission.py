@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from trainer_core.backends.base import Backend
-from trainer_core.errors import InvalidRequestError, TrackingError
+from trainer_core.errors import InvalidRequestError, TrackingError, TrainerError
 from trainer_core.jobs import TrainJobRef
 from trainer_core.request import TrackingRequest, TrainJobRequest
 from trainer_core.tracking import tags
@@ -168,7 +168,7 @@ class Submission:
             if run_id is not None and run_id in self._created.values():
                 api.log_batch(run_id, params=tags.build_params(stored), tags=tags.build_job_tags(ref))
             self._end_earlier_runs(api, run_id)
-        except TrackingError as error:
+        except TrainerError as error:  # The job exists: neither the server nor the backend may fail its submit now.
             _log.warning("The run of TrainJob %s is completed later: %s", ref.name, error)
         else:
             if run_id is not None and stored.tracking and stored.tracking.experiment_id:

@@ -86,7 +86,7 @@ def success(kind: ApiResource, name: str, uid: str) -> dict[str, Any]:
 
 
 def of_code(code: int, retry_after: float | None = None) -> RefusedError:
-    """Return a refusal that says no more than its status; with Retry-After if given."""
+    """Return a refusal without a message, only with its status; with Retry-After if given."""
     if retry_after is None:
         return RefusedError(code)
     details = {"retryAfterSeconds": round(retry_after)}

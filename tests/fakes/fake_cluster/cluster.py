@@ -145,7 +145,7 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End everything that runs."""
-        # Whoever waited here would go on asking for a while: the next cluster, if that gets the same port.
+        # An informer would keep sending requests: to the next cluster, if that gets the same port.
         informer.stop_informers(self.url)
         try:
             asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()

@@ -45,7 +45,7 @@ class Controllers:
                 await self._task
 
     def look(self, kind: ApiResource, namespace: str, name: str) -> None:
-        """Have an object looked at soon."""
+        """Queue an object for reconciliation."""
         self._add((kind, namespace, name))
 
     def _add(self, key: _Key) -> None:

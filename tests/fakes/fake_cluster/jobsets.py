@@ -20,7 +20,7 @@ _CONTROLLER = "jobset-controller"
 
 
 class JobSets:
-    """Looks at JobSets."""
+    """Reconciles JobSets."""
 
     def __init__(self, store: Store, recorder: Recorder) -> None:
         self._store = store

@@ -70,7 +70,7 @@ class Lives:
         """Choose the life of a job, before it is created.
 
         Args:
-            job: Name of the TrainJob, or of a Job of its own; ``*`` for every one.
+            job: Name of the TrainJob, or of a separate Job; ``*`` for every one.
             *lives: For pods: the first pod of each node lives the first, the pod that takes its place the second …,
                 the last one for all further ones. ``process`` for a real process.
 

@@ -164,7 +164,7 @@ class PyTorchJobs:
 
 
 def _set_condition(raw: dict[str, Any], kind: str, status: bool, reason: str, message: str) -> None:
-    """Running and Restarting replace each other; what has ended runs no more."""
+    """Running and Restarting replace each other; a job that has ended no longer runs."""
     known = raw.setdefault("status", {}).setdefault("conditions", [])
     old = condition(raw, kind)
     if old is not None and (old["status"], old["reason"]) == (str(status), reason):

@@ -90,7 +90,7 @@ class Sandbox:
         return self._root / "home"
 
     def prepare(self) -> None:
-        """Make the folders anew: nothing is left of the run before but what lies in volumes."""
+        """Create empty folders: of the previous run only the volumes are kept."""
         shutil.rmtree(self._root, ignore_errors=True)
         for folder in (self.home, self._root / "tmp"):
             folder.mkdir(parents=True, exist_ok=True)

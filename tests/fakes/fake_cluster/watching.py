@@ -125,7 +125,7 @@ class _Stream:
         return True
 
     async def bookmark(self, revision: int) -> None:
-        """Say how far the client knows everything."""
+        """Send a BOOKMARK event with the resourceVersion up to which the client has all events."""
         kind = self._address.kind
         metadata = {"resourceVersion": str(revision), "creationTimestamp": None}
         content = {"kind": kind.kind, "apiVersion": kind.api_version, "metadata": metadata}
