@@ -121,8 +121,9 @@ def wait_until_dead(processes: list[psutil.Process]) -> bool:
 
 
 def _is_alive(process: psutil.Process) -> bool:
+    """Whether any thread of a process runs: the first one can be a zombie while others still hold the files open."""
     try:
-        return process.status() != psutil.STATUS_ZOMBIE
+        return process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1
     except psutil.NoSuchProcess:
         return False
 

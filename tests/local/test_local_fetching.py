@@ -23,6 +23,7 @@ from trainer_core import (
     VolumeModelInitializer,
 )
 from trainer_core.request import TrainJobRequest
+from trainer_core.testing.case import wait_until_suspended
 
 KEYS = {"access_key_id": "AKIAMADEUP", "secret_access_key": "a-secret-key"}
 
@@ -100,6 +101,7 @@ def test_a_resumed_job_still_has_its_secrets(client, ask, initializer, storage):
     ref = client.submit(ask(reads_all, initializer=initializer()))
     assert at.wait(PATIENCE)
     client.suspend(ref.name)
+    wait_until_suspended(client, ref.name)
     until.set()
     client.resume(ref.name)
     assert client.wait(ref, timeout=PATIENCE).succeeded

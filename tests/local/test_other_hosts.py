@@ -94,6 +94,7 @@ def test_a_retry_on_another_host_does_not_start_a_second_job(client, ask, be_on,
     be_on(OTHER_HOST)
     assert client.submit(request()) == ref
     kill(supervisor_of(home, "job"))
+    assert not StateFolder(home).job_folder("job").is_supervised()
     with pytest.raises(JobElsewhereError, match="lives on host 'here'"):
         client.submit(request())
     assert [folder.name for folder in (home / "jobs").iterdir()] == ["job"]

@@ -121,13 +121,13 @@ def _fork_guard(uid: str) -> int:
 
 
 def _run_guard(uid: str, pipe: int) -> NoReturn:
-    from trainer_core.backends.local import processes
-
     # A signal to the session or the process group of the supervisor must not end the guard.
     os.setsid()
     # The guard closes its copy of the lock, so that the lock is released the moment the supervisor dies.
     os.dup2(pipe, 3)
     os.closerange(4, os.sysconf("SC_OPEN_MAX"))
+    from trainer_core.backends.local import processes  # after that, because it takes time
+
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     if not os.read(3, 1):
