@@ -280,7 +280,17 @@ def test_a_server_that_is_gone_fails_no_job_and_the_next_look_ends_the_run(
     assert [run["status"] for run in read_runs()] == ["FINISHED"]
 
 
-@pytest.mark.parametrize("answer", [b"{}", b"<html>", b"[1]"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"{}",
+        b"<html>",
+        b"[1]",
+        b'{"experiment": "1"}',
+        b'{"experiment": {"experiment_id": "1"}, "runs": 5}',
+        b'{"experiment": {"experiment_id": "1"}, "runs": [{"info": {"run_id": [], "experiment_id": "1"}}]}',
+    ],
+)
 def test_a_server_that_is_no_mlflow_fails_no_job(client, relay, experiment, answer, caplog):
     relay.respond = lambda path: (200, {}, answer)
 

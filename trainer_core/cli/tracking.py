@@ -60,31 +60,33 @@ def runs(
     api = MlflowApi(server)
     try:
         found = api.find_experiment_id(name)
-        raws = api.search_runs([found], "tags.`trainjob.name` != ''") if found else []
+        tracked = api.search_runs([found], "tags.`trainjob.name` != ''") if found else []
     finally:
         api.close()
-    listed = [
-        {
-            "job": next((tag["value"] for tag in raw["data"].get("tags", ()) if tag["key"] == "trainjob.name"), ""),
-            "status": raw["info"].get("status"),
-            "started": int(raw["info"].get("start_time", 0)),
-            "metrics": {each["key"]: each["value"] for each in raw["data"].get("metrics", ())},
-            "url": server.get_run_url(raw["info"]["experiment_id"], raw["info"]["run_id"]),
-        }
-        for raw in reversed(raws)
-    ]
+    newest_first = [(run, server.get_run_url(run.info.experiment_id, run.id)) for run in reversed(tracked)]
     if output is OutputFormat.JSON:
-        print_json(listed)
+        print_json(
+            [
+                {
+                    "job": run.tags.get("trainjob.name", ""),
+                    "status": run.info.status,
+                    "started": run.info.start_time,
+                    "metrics": run.metrics,
+                    "url": url,
+                }
+                for run, url in newest_first
+            ]
+        )
         return
     rows = [
         (
-            each["job"],
-            each["status"],
-            format_time(datetime.fromtimestamp(each["started"] / 1000, timezone.utc)),
-            " ".join(f"{key}={value:g}" for key, value in sorted(each["metrics"].items())[:_MAX_METRICS]),
-            each["url"],
+            run.tags.get("trainjob.name", ""),
+            run.info.status,
+            format_time(datetime.fromtimestamp(run.info.start_time / 1000, timezone.utc)),
+            " ".join(f"{key}={value:g}" for key, value in sorted(run.metrics.items())[:_MAX_METRICS]),
+            url,
         )
-        for each in listed
+        for run, url in newest_first
     ]
     print_table(("JOB", "STATUS", "STARTED", "METRICS", "URL"), rows)
 

@@ -11,13 +11,15 @@ import ssl
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode, urljoin, urlsplit
+
+from pydantic import BaseModel, ValidationError
 
 from trainer_core.errors import TrackingError
 from trainer_core.tracking.server import MlflowServer
 
-__all__ = ["MAX_BATCH", "MlflowApi"]
+__all__ = ["MAX_BATCH", "MlflowApi", "MlflowRun", "Tag"]
 
 #: Limits of `runs/log-batch`.
 MAX_BATCH = 1000
@@ -29,6 +31,80 @@ _MAX_REDIRECTS = 3
 _PAGE_SIZE = 1000
 _MAX_BODY = 500
 _BLOCK = 1 << 20
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class Tag(BaseModel):
+    """A tag of a run, a model or a version."""
+
+    key: str
+    value: str = ""
+
+
+class _Metric(BaseModel):
+    key: str
+    value: float
+
+
+class _Experiment(BaseModel):
+    experiment_id: str
+    lifecycle_stage: str = "active"
+
+
+class _ExperimentPage(BaseModel):
+    experiments: list[_Experiment] = []
+
+
+class _RunInfo(BaseModel):
+    run_id: str
+    experiment_id: str
+    status: str = "RUNNING"
+    lifecycle_stage: str = "active"
+    start_time: int = 0
+    artifact_uri: str = ""
+
+
+class _RunData(BaseModel):
+    tags: list[Tag] = []
+    metrics: list[_Metric] = []
+
+
+class MlflowRun(BaseModel):
+    """A run as the server describes it.
+
+    Attributes:
+        info: Ids, status, start time in milliseconds since 1970, and place of the artifacts.
+        data: Tags and the latest point of each metric.
+    """
+
+    info: _RunInfo
+    data: _RunData = _RunData()
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        return self.info.run_id
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """Values of the tags by their keys."""
+        return {each.key: each.value for each in self.data.tags}
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Latest values of the metrics by their keys."""
+        return {each.key: each.value for each in self.data.metrics}
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the run has not ended."""
+        return self.info.status in ("RUNNING", "SCHEDULED")
+
+
+class _RunPage(BaseModel):
+    runs: list[MlflowRun] = []
+    next_page_token: str = ""
 
 
 class MlflowApi:
@@ -86,23 +162,28 @@ class MlflowApi:
     def find_experiment_id(self, name: str) -> str | None:
         """Return the id of an experiment; None if it does not exist."""
         try:
-            found = self.get("experiments/get-by-name", experiment_name=name)["experiment"]
+            answer = self.get("experiments/get-by-name", experiment_name=name)
         except TrackingError as error:
             if error.code == "RESOURCE_DOES_NOT_EXIST":
                 return None
             raise
-        if found.get("lifecycle_stage") == "deleted":
+        found = self.parse(_Experiment, answer["experiment"])
+        if found.lifecycle_stage == "deleted":
             raise TrackingError(
                 f"{self.server.uri}: experiment {name!r} is deleted; restore it, or use another experiment"
             )
-        return str(found["experiment_id"])
+        return found.experiment_id
 
-    def search_runs(self, experiment_ids: Sequence[str], filter_string: str) -> list[dict[str, Any]]:
-        """Return the active runs that match a filter, oldest first."""
-        runs: list[dict[str, Any]] = []
+    def get_run(self, run_id: str) -> MlflowRun:
+        """Return a run, also a deleted one."""
+        return self.parse(MlflowRun, self.get("runs/get", run_id=run_id)["run"])
+
+    def search_runs(self, experiment_ids: Sequence[str], filter_string: str) -> list[MlflowRun]:
+        """Return the runs that match a filter and are not deleted, oldest first."""
+        runs: list[MlflowRun] = []
         token = None
         while True:
-            page = self.post(
+            answer = self.post(
                 "runs/search",
                 experiment_ids=list(experiment_ids),
                 filter=filter_string,
@@ -110,15 +191,16 @@ class MlflowApi:
                 order_by=["attributes.start_time ASC"],
                 page_token=token,
             )
-            runs += page.get("runs", [])
-            token = page.get("next_page_token")
+            page = self.parse(_RunPage, answer)
+            runs += page.runs
+            token = page.next_page_token
             if not token:
                 return runs
 
     def list_experiment_ids(self) -> list[str]:
         """Return the ids of all active experiments."""
-        page = self.post("experiments/search", max_results=_PAGE_SIZE)
-        return [each["experiment_id"] for each in page.get("experiments", [])]
+        page = self.parse(_ExperimentPage, self.post("experiments/search", max_results=_PAGE_SIZE))
+        return [each.experiment_id for each in page.experiments]
 
     def create_run(self, experiment_id: str, name: str, tags: Mapping[str, str], start_time: int) -> str:
         """Create a run and return its id."""
@@ -129,7 +211,7 @@ class MlflowApi:
             start_time=start_time,
             tags=_to_list(tags, _MAX_TAG_VALUE),
         )
-        return str(created["run"]["info"]["run_id"])
+        return self.parse(MlflowRun, created["run"]).id
 
     def log_batch(
         self,
@@ -149,6 +231,17 @@ class MlflowApi:
                 params=entries[number * _MAX_PARAMS : (number + 1) * _MAX_PARAMS],
                 tags=_to_list(tags or {}, _MAX_TAG_VALUE) if number == 0 else [],
             )
+
+    def parse(self, model: type[_Model], data: Any) -> _Model:
+        """Return a part of an answer as an object of a pydantic model.
+
+        Raises:
+            TrackingError: It has other fields or types: another program answers than an MLflow server.
+        """
+        try:
+            return model.model_validate(data)
+        except ValidationError:
+            raise self._build_format_error(json.dumps(data).encode()) from None
 
     def upload(self, path: str, file: Path) -> None:
         """Upload a file below the server's artifact root, through the server.
@@ -172,7 +265,7 @@ class MlflowApi:
 
     def _call_json(self, method: str, target: str, body: bytes | None) -> dict[str, Any]:
         text = self._call(method, target, body)
-        unexpected = TrackingError(f"{self.server.uri} does not answer like an MLflow server: {_quote(text)}")
+        unexpected = self._build_format_error(text)
         try:
             data = json.loads(text or b"{}", object_hook=lambda fields: _Answer(fields, unexpected))
         except (ValueError, RecursionError):
@@ -252,6 +345,9 @@ class MlflowApi:
     def _build_connection_error(self, error: Exception) -> TrackingError:
         reason = str(error) or type(error).__name__
         return TrackingError(f"MLflow server {self.server.uri} cannot be reached: {reason}", transient=True)
+
+    def _build_format_error(self, text: bytes) -> TrackingError:
+        return TrackingError(f"{self.server.uri} does not answer like an MLflow server: {_quote(text)}")
 
     def _build_error(self, status: int, text: bytes) -> TrackingError:
         try:

@@ -14,10 +14,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from trainer_core.errors import InvalidRequestError, TrackingError
-from trainer_core.tracking.mlflow_api import MlflowApi
+from trainer_core.tracking.mlflow_api import MlflowApi, Tag
 from trainer_core.tracking.registry import (
     CHAMPION,
     Candidate,
@@ -48,6 +50,25 @@ _MAX_ROUNDS = 50
 _TIMEOUT = 30.0
 _CREATE_TRIES = 3
 
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class _ModelAlias(BaseModel):
+    alias: str
+    version: int
+
+
+class _RegisteredModel(BaseModel):
+    name: str
+    aliases: list[_ModelAlias] = []
+    tags: list[Tag] = []
+
+
+class _RegisteredVersion(BaseModel):
+    version: int
+    source: str = ""
+    tags: list[Tag] = []
+
 
 @dataclass(frozen=True)
 class _Version:
@@ -56,9 +77,8 @@ class _Version:
     tags: Mapping[str, str]
 
     @classmethod
-    def parse(cls, raw: Mapping[str, Any]) -> _Version:
-        tags = {each["key"]: each.get("value", "") for each in raw.get("tags", ())}
-        return cls(int(raw["version"]), str(raw.get("source", "")), tags)
+    def parse(cls, registered: _RegisteredVersion) -> _Version:
+        return cls(registered.version, registered.source, {each.key: each.value for each in registered.tags})
 
     @property
     def metric(self) -> float | None:
@@ -94,7 +114,9 @@ class MlflowRegistry(ModelRegistry):
 
     def list_models(self) -> list[str]:
         """See `ModelRegistry.list_models`."""
-        return sorted(each["name"] for each in self._list("registered-models/search", "registered_models"))
+        return sorted(
+            each.name for each in self._list("registered-models/search", "registered_models", _RegisteredModel)
+        )
 
     def list_versions(self, model: str) -> list[ModelVersion]:
         """See `ModelRegistry.list_versions`."""
@@ -199,7 +221,7 @@ class MlflowRegistry(ModelRegistry):
         if not path.exists():
             raise InvalidRequestError(f"there is no model at {path}; promote where the files of the job are")
         run_id = candidate.run_id or self._create_file_run(candidate)
-        artifact_uri = str(self._api.get("runs/get", run_id=run_id)["run"]["info"]["artifact_uri"])
+        artifact_uri = self._api.get_run(run_id).info.artifact_uri
         if not artifact_uri.startswith("mlflow-artifacts:"):
             raise InvalidRequestError(
                 f"the MLflow server stores artifacts at {artifact_uri} and takes no uploads; let the training write "
@@ -215,7 +237,7 @@ class MlflowRegistry(ModelRegistry):
         experiment = self._api.get_experiment_id(_EXPERIMENT)
         found = self._api.search_runs([experiment], f"tags.`{_JOB}` = '{candidate.identity}'")
         if found:
-            return str(found[0]["info"]["run_id"])
+            return found[0].id
         run_id = self._api.create_run(experiment, candidate.job, {_JOB: candidate.identity}, int(time.time() * 1000))
         self._api.post("runs/update", run_id=run_id, status="FINISHED")
         return run_id
@@ -291,21 +313,22 @@ class MlflowRegistry(ModelRegistry):
 
     def _get_model(self, model: str) -> tuple[dict[str, int], dict[str, str]]:
         """Return the aliases and the tags of a registered model."""
-        found = self._api.get("registered-models/get", name=model)["registered_model"]
-        aliases = {each["alias"]: int(each["version"]) for each in found.get("aliases", ())}
-        return aliases, {each["key"]: each.get("value", "") for each in found.get("tags", ())}
+        answer = self._api.get("registered-models/get", name=model)
+        found = self._api.parse(_RegisteredModel, answer["registered_model"])
+        aliases = {each.alias: each.version for each in found.aliases}
+        return aliases, {each.key: each.value for each in found.tags}
 
     def _list_versions(self, model: str) -> list[_Version]:
         quoted = model.replace("'", "''")
-        raws = self._list("model-versions/search", "model_versions", filter=f"name='{quoted}'")
-        return sorted((_Version.parse(each) for each in raws), key=lambda each: each.number)
+        found = self._list("model-versions/search", "model_versions", _RegisteredVersion, filter=f"name='{quoted}'")
+        return sorted((_Version.parse(each) for each in found), key=lambda each: each.number)
 
-    def _list(self, path: str, key: str, **parameters: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
+    def _list(self, path: str, key: str, model: type[_Model], **parameters: str) -> list[_Model]:
+        found: list[_Model] = []
         token = ""
         while True:
             page = self._api.get(path, max_results="1000", page_token=token, **parameters)
-            found += page.get(key, [])
+            found += [self._api.parse(model, each) for each in page.get(key) or ()]
             token = page.get("next_page_token") or ""
             if not token:
                 return found

@@ -207,16 +207,13 @@ class _Run:
         self._status = "RUNNING"
 
     def load(self) -> None:
-        run = self.api.get("runs/get", run_id=self.id)["run"]
-        if run["info"].get("lifecycle_stage") == "deleted":
+        run = self.api.get_run(self.id)
+        if run.info.lifecycle_stage == "deleted":
             raise TrackingError(f"run {self.id} was deleted; it is left alone")
-        data = run.get("data", {})
-        self.tags = {each["key"]: each["value"] for each in data.get("tags", ())}
-        self._latest = {each["key"]: each["value"] for each in data.get("metrics", ())}
-        self._status = run["info"].get("status", "RUNNING")
+        self.tags, self._latest, self._status = run.tags, run.metrics, run.info.status
         try:
             self._curves = set(json.loads(self.tags.get(tags.CURVES, "[]")))
-        except ValueError:
+        except (TypeError, ValueError):  # A person changed the tag.
             self._curves = set()
 
     def set_status(self, status: str | None) -> None:

@@ -12,7 +12,7 @@ import json
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -23,7 +23,7 @@ from trainer_core.errors import InvalidRequestError, TrackingError, TrainerError
 from trainer_core.jobs import TrainJobRef
 from trainer_core.request import TrackingRequest, TrainJobRequest
 from trainer_core.tracking import tags
-from trainer_core.tracking.mlflow_api import MlflowApi
+from trainer_core.tracking.mlflow_api import MlflowApi, MlflowRun
 from trainer_core.tracking.server import MlflowServer
 
 __all__ = ["Submission", "choose_server", "create_late_run", "get_api", "prepare_submission"]
@@ -112,7 +112,7 @@ class Submission:
         self._server = server
         self._backend = backend
         self._created: dict[str, str] = {}
-        self._earlier: list[dict[str, Any]] = []
+        self._earlier: list[MlflowRun] = []
         experiment = tracking.experiment or (server.experiment if server else None) or _DEFAULT_EXPERIMENT
         uri = server.uri if server else None
         self._tracking = tracking.model_copy(update={"uri": uri, "experiment": experiment})
@@ -188,13 +188,10 @@ class Submission:
         try:
             api = get_api(server, _SUBMIT_TIMEOUT)
             experiment = self._get_experiment_id(api)
-            found = api.search_runs([experiment], f"tags.`{tags.KEY}` = '{tags.build_key(request)}'")
-            runs = [_Run.parse(each) for each in found]
-            self._earlier = [
-                raw for raw, run in zip(found, runs, strict=True) if run.is_active and run.tags.get(tags.UID)
-            ]
+            runs = api.search_runs([experiment], f"tags.`{tags.KEY}` = '{tags.build_key(request)}'")
+            self._earlier = [run for run in runs if run.is_active and run.tags.get(tags.UID)]
             identity = tags.build_identity(request, attempt)
-            orphans = [run for run in runs if run.is_active and run.is_unbound_with(identity)]
+            orphans = [run for run in runs if run.is_active and _is_unbound(run, identity)]
             if orphans:
                 run_id = orphans[0].id
             else:
@@ -213,15 +210,14 @@ class Submission:
         """Return the experiment of the parent run, else the one that is named."""
         parent = self._tracking.parent_run_id
         if parent is not None:
-            return str(api.get("runs/get", run_id=parent)["run"]["info"]["experiment_id"])
+            return api.get_run(parent).info.experiment_id
         return api.get_experiment_id(str(self._tracking.experiment))
 
     def _end_earlier_runs(self, api: MlflowApi, run_id: str | None) -> None:
         """End the runs of earlier attempts whose jobs have ended while no process waited for them."""
         from trainer_core.tracking.reporter import end_abandoned_run
 
-        for raw in self._earlier:
-            run = _Run.parse(raw)
+        for run in self._earlier:
             if run.id != run_id and run.tags.get(tags.BACKEND) == self._backend.name:
                 end_abandoned_run(self._backend, api, run.id, run.tags)
 
@@ -264,9 +260,9 @@ def create_late_run(api: MlflowApi, request: TrainJobRequest, ref: TrainJobRef) 
     identity = tags.build_identity(request, None)
     condition = f"tags.`{tags.KEY}` = '{identity[tags.KEY]}'"
 
-    def list_runs() -> list[_Run]:
-        runs = (_Run.parse(each) for each in api.search_runs([experiment], condition))
-        found = [run for run in runs if run.tags.get(tags.UID) == ref.uid or run.is_unbound_with(identity)]
+    def list_runs() -> list[MlflowRun]:
+        runs = api.search_runs([experiment], condition)
+        found = [run for run in runs if run.tags.get(tags.UID) == ref.uid or _is_unbound(run, identity)]
         return sorted(found, key=lambda run: (tags.UID not in run.tags, run.id))
 
     found = list_runs()
@@ -280,20 +276,10 @@ def create_late_run(api: MlflowApi, request: TrainJobRequest, ref: TrainJobRef) 
     return experiment, found[0].id
 
 
-@dataclass(frozen=True)
-class _Run:
-    id: str
-    is_active: bool
-    tags: Mapping[str, str]
-
-    @classmethod
-    def parse(cls, raw: Mapping[str, Any]) -> _Run:
-        info = raw["info"]
-        found = {each["key"]: each["value"] for each in raw.get("data", {}).get("tags", ())}
-        return cls(info["run_id"], info.get("status") in ("RUNNING", "SCHEDULED"), found)
-
-    def is_unbound_with(self, identity: Mapping[str, str]) -> bool:
-        return tags.UID not in self.tags and all(self.tags.get(key) == value for key, value in identity.items())
+def _is_unbound(run: MlflowRun, identity: Mapping[str, str]) -> bool:
+    """Return whether a run was created for a submit with this identity and got no job."""
+    run_tags = run.tags
+    return tags.UID not in run_tags and all(run_tags.get(key) == value for key, value in identity.items())
 
 
 def _build_client_env(tracking: TrackingRequest, request: TrainJobRequest, attempt: int) -> dict[str, str]:
