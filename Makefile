@@ -6,6 +6,8 @@
 BIN := .venv/bin
 # Four files at a time, also on two cores: much of the suite waits. `make test SPREAD=` runs one after the other.
 SPREAD := -n 4 --dist loadfile --no-loadscope-reorder
+# Tests start thousands of processes. Each would compile the packages again: a sixth of the processor time.
+unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help demo airflow-up airflow-e2e install install-mlflow test test-airflow31 lint format lock compile bench features pictures docs clean
 

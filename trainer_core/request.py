@@ -465,6 +465,12 @@ class TrainJobRequest(_Part):
         mine, theirs = dict(_leaves(self._work())), dict(_leaves(other._work()))
         return sorted(path for path in mine.keys() | theirs.keys() if mine.get(path) != theirs.get(path))
 
+    def get_parameters(self) -> dict[str, str]:
+        """Return the arguments of the training function or the values of the recipe as text, nested ones with dots."""
+        code = self.trainer.code if self.trainer else None
+        values = code.args if code else (self.trainer.config if self.trainer else None) or {}
+        return {path: _to_text(value) for path, value in _leaves(values) if path and value is not None}
+
     @property
     def tracking_env(self) -> dict[str, str]:
         """The environment variables of the nodes by which the training finds its run."""
@@ -552,6 +558,10 @@ class TrainJobRequest(_Part):
 
 def _canonical(data: Any) -> bytes:
     return json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _to_text(value: Any) -> str:
+    return str(value) if isinstance(value, (str, int, float, bool)) else json.dumps(value, default=str)
 
 
 def _leaves(data: Any, path: str = "") -> list[tuple[str, Any]]:

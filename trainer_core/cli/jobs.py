@@ -1,12 +1,15 @@
-"""Subcommands for existing TrainJobs: list, get, wait, logs, events, suspend, resume, cancel, delete, reap."""
+"""Subcommands for existing TrainJobs: list, compare, get, wait, logs, events, suspend, resume, cancel, delete, reap."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
 from typing import Annotated, Any
 
 import typer
 
+from trainer_core import comparison
 from trainer_core.cli import exit_codes
 from trainer_core.cli.output import OutputFormat, OutputOption, format_time, print_json, print_table
 from trainer_core.cli.submit import wait_and_print
@@ -20,6 +23,9 @@ from trainer_core.node.progress import parse_progress
 
 __all__ = ["register"]
 
+#: Default columns of `trainjob list`.
+_COLUMNS = "name,status,runtime,nodes,created,reason"
+
 NameArgument = Annotated[str, typer.Argument(help="Name of the TrainJob.")]
 
 
@@ -29,17 +35,69 @@ def register(app: typer.Typer) -> None:
         app.command(name, epilog=exit_codes.HELP)(command)
 
 
-def list_jobs(context: typer.Context, output: OutputOption = OutputFormat.TABLE) -> None:
+def list_jobs(
+    context: typer.Context,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            "--columns",
+            "-c",
+            metavar="COLUMN,…",
+            help="Columns: name, status, runtime, nodes, created, started, finished, duration, reason, dataset, model, "
+            "resumed_from, param.NAME (an argument of the training function) and metric.NAME. Default: "
+            f"{_COLUMNS}. The last five cost two requests for each TrainJob.",
+        ),
+    ] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(metavar="[-]COLUMN", help="Sort by a column; with - before it the largest first."),
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="List at most this many TrainJobs.")] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="List TrainJobs created since then: 90m, 24h, 7d, or an ISO 8601 date."),
+    ] = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
     """List the TrainJobs, newest first."""
-    jobs = _get_client(context).list_jobs()
+    names = [comparison.check_column(name.strip()) for name in (columns or _COLUMNS).split(",")]
+    descending, key = (sort or "").startswith("-"), comparison.check_column((sort or "created").removeprefix("-"))
+    first = _parse_time(since) if since else None
+    client = _get_client(context)
+    jobs = [job for job in client.list_jobs() if first is None or job.creation_timestamp >= first]
+    if sort is None:
+        jobs = jobs[:limit]
+    if comparison.needs_details([*names, key]):
+        details = [comparison.read_details(client, job) for job in jobs]
+    else:
+        details = [comparison.JobDetails(job, {}, {}) for job in jobs]
+    if sort is not None:
+        details = comparison.sort_jobs(details, key, descending)[:limit]
+    if output is OutputFormat.TABLE:
+        rows = [[_format_cell(comparison.get_value(name, each)) for name in names] for each in details]
+        print_table([_format_header(name) for name in names], rows)
+    elif columns is None:
+        print_json([each.job.to_dict() for each in details])
+    else:
+        print_json([{name: _to_json(comparison.get_value(name, each)) for name in names} for each in details])
+
+
+def compare(
+    context: typer.Context,
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of two or more TrainJobs.")],
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Also print what is equal.")] = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Print in what TrainJobs differ: parameters, metrics, duration, dataset."""
+    if len(names) < 2:
+        raise InvalidRequestError(f"one TrainJob cannot be compared; name another one beside {names[0]!r}")
+    client = _get_client(context)
+    details = [comparison.read_details(client, client.get_job(name)) for name in names]
+    rows = comparison.compare_jobs(details, everything)
     if output is OutputFormat.JSON:
-        print_json([job.to_dict() for job in jobs])
+        print_json({"names": names, "rows": {column: [_to_json(each) for each in row] for column, row in rows.items()}})
         return
-    rows = [
-        (job.name, job.status, job.runtime.name, job.num_nodes, format_time(job.creation_timestamp), job.reason)
-        for job in jobs
-    ]
-    print_table(("NAME", "STATUS", "RUNTIME", "NODES", "CREATED", "REASON"), rows)
+    print_table(["", *names], [[column, *(_format_cell(each) for each in row)] for column, row in rows.items()])
 
 
 def get(context: typer.Context, name: NameArgument, output: OutputOption = OutputFormat.TABLE) -> None:
@@ -176,6 +234,37 @@ def delete(context: typer.Context, name: NameArgument) -> None:
     _get_client(context).delete_job(name)
 
 
+def _parse_time(text: str) -> datetime:
+    """Return the time that was so long ago (``90m``, ``24h``, ``7d``), or that an ISO 8601 text names."""
+    units = {"m": "minutes", "h": "hours", "d": "days"}
+    try:
+        if match := re.fullmatch(r"([0-9]{1,6})([mhd])", text):
+            return datetime.now(timezone.utc) - timedelta(**{units[match[2]]: int(match[1])})
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        raise InvalidRequestError(
+            f"--since {text[:100]!r} is no time; write a duration such as 90m, 24h or 7d, or a date such as 2026-01-31"
+        ) from None
+
+
+def _format_header(column: str) -> str:
+    """Return the heading of a column; names that a user chose stay as they are."""
+    return column if "." in column else column.upper()
+
+
+def _format_cell(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return format_time(value)
+    return f"{value:g}" if isinstance(value, float) else value
+
+
+def _to_json(value: Any) -> Any:
+    """Return a value for JSON: a time as ISO 8601, a duration in seconds."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
 def _get_client(context: typer.Context) -> TrainerClient:
     client: TrainerClient = context.obj.client
     return client
@@ -199,6 +288,7 @@ def _read_logs(client: TrainerClient, name: str, steps: list[str], follow: bool)
 
 _COMMANDS: dict[str, Callable[..., Any]] = {
     "list": list_jobs,
+    "compare": compare,
     "get": get,
     "wait": wait,
     "logs": logs,

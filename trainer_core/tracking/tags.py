@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from trainer_core import naming
 from trainer_core.jobs import Category, Outcome, TrainJobRef
@@ -42,8 +41,6 @@ GENERATION = "trainjob.generation"
 CURVES = "trainjob.curves"
 #: Set with the final status: everything that the job left has been sent.
 REPORTED = "trainjob.reported"
-
-_SCALARS = (str, int, float, bool)
 
 
 def build_key(request: TrainJobRequest) -> str:
@@ -98,9 +95,7 @@ def build_params(request: TrainJobRequest) -> dict[str, str]:
         "trainjob.image": trainer.image,
         "trainjob.runtime": request.runtime.name if request.runtime else None,
     }
-    args = trainer.code.args if trainer.code else trainer.config or {}
-    values = {**dict(_flatten(args)), **fixed}
-    return {key: _format(value) for key, value in values.items() if value is not None and key}
+    return {**request.get_parameters(), **{key: str(value) for key, value in fixed.items() if value is not None}}
 
 
 def build_outcome_tags(outcome: Outcome) -> dict[str, str]:
@@ -117,17 +112,3 @@ def get_run_status(outcome: Outcome) -> str:
         return "FINISHED"
     killed = outcome.diagnosis is not None and outcome.diagnosis.category in (Category.DELETED, Category.DEADLINE)
     return "KILLED" if killed else "FAILED"
-
-
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    for key, value in values.items():
-        path = f"{prefix}{key}"
-        found += _flatten(value, f"{path}.") if isinstance(value, Mapping) and value else [(path, value)]
-    return found
-
-
-def _format(value: Any) -> str:
-    import json
-
-    return str(value) if isinstance(value, _SCALARS) else json.dumps(value, default=str)

@@ -1,0 +1,69 @@
+"""`trainjob list` with columns, and `trainjob compare`."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def trained(trainjob):
+    """Two complete jobs and a failed one."""
+    for name, rate, fail in (("a", "0.5", "false"), ("b", "0.75", "false"), ("broken", "0.5", "true")):
+        arguments = ["--arg", "x=1", "--arg", f"rate={rate}", "--arg", f"fail={fail}", "--name", name, "--wait"]
+        trainjob("submit", "train:train", "--runtime", "python", *arguments)
+    return trainjob
+
+
+def test_a_list_has_the_columns_that_are_asked_for_sorted_by_one_of_them(trained):
+    listed = trained("list", "--columns", "name,param.rate,metric.accuracy,status", "--sort", "-metric.accuracy")
+    lines = [line.split() for line in listed.stdout.splitlines()]
+    assert lines == [
+        ["NAME", "param.rate", "metric.accuracy", "STATUS"],
+        ["b", "0.75", "0.75", "Complete"],
+        ["a", "0.5", "0.5", "Complete"],
+        ["broken", "0.5", "Failed"],
+    ]
+    assert trained.json("list", "-c", "name,metric.loss", "--sort", "name", "-n", "1") == [
+        {"name": "a", "metric.loss": 0.25}
+    ]
+    assert trained.json("list", "--columns", "duration", "--limit", "1")[0]["duration"] >= 0
+
+
+def test_a_list_is_limited_in_time_and_number(trained):
+    assert trained.json("list", "--since", "1d", "--limit", "2", "--columns", "name") == [
+        {"name": "broken"},
+        {"name": "b"},
+    ]
+    assert trained.json("list", "--since", "2999-01-01") == []
+
+
+def test_a_comparison_shows_what_differs_and_every_metric(trained):
+    assert trained.json("compare", "a", "b")["rows"] | {"duration": None} == {
+        "duration": None,
+        "param.rate": ["0.5", "0.75"],
+        "metric.accuracy": [0.5, 0.75],
+        "metric.loss": [0.25, 0.25],
+        "metric.x": [1.0, 1.0],
+    }
+    every = trained("compare", "a", "broken", "--all").stdout.splitlines()
+    assert every[0].split() == ["a", "broken"]
+    assert [line.split() for line in every if line.startswith(("status", "param.rate"))] == [
+        ["status", "Complete", "Failed"],
+        ["param.rate", "0.5", "0.5"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["list", "--columns", "nme"], 2, "column 'nme' is unknown; known are name, status,"),
+        (["list", "--sort", "-param."], 2, "column 'param.' is unknown"),
+        (["list", "--since", "yesterday"], 2, "--since 'yesterday' is no time; write a duration such as 90m"),
+        (["compare", "a"], 2, "one TrainJob cannot be compared; name another one beside 'a'"),
+        (["compare", "a", "b"], 3, "'a'"),
+    ],
+)
+def test_what_cannot_be_listed_or_compared_is_said_in_one_line(trainjob, arguments, code, message):
+    done = trainjob(*arguments)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1)
+    assert message in done.stderr
