@@ -126,7 +126,7 @@ class Task:
     def is_now(self, state):
         """Wait for a state; fail if the task has ended in another one."""
         found = until(lambda: (now := self.instance()["state"]) in {state, *_ENDED} and now)
-        assert found == state, self.log()
+        assert found == state, f"{found}: {self.log(self.instance()['try_number'])}"
 
     def xcom(self, key):
         return self._airflow.ask("GET", f"{self._path}/xcomEntries/{key}?deserialize=true")["value"]
@@ -152,10 +152,10 @@ class Task:
         until(lambda: "training begins" in self.log())
         return ref
 
-    def log(self):
-        """Return the task's log; empty if it grew during the request, for which Airflow returns an error."""
+    def log(self, attempt=1):
+        """Return the log of one try; empty if it grew during the request, for which Airflow returns an error."""
         try:
-            return json.dumps(self._airflow.ask("GET", f"{self._path}/logs/1?full_content=true"))
+            return json.dumps(self._airflow.ask("GET", f"{self._path}/logs/{attempt}?full_content=true"))
         except (OSError, http.client.HTTPException):
             return ""
 
