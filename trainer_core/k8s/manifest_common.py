@@ -89,7 +89,7 @@ def build_metadata(
         job_labels[labels.DELETE_AFTER] = str(request.delete_after_seconds)
     job_annotations = {
         **request.metadata.annotations,
-        labels.REQUEST: request.to_json(),
+        labels.REQUEST: request.to_record_json(),
         labels.FINGERPRINT: request.fingerprint(),
         labels.ATTEMPT: str(attempt),
         **(annotations or {}),
