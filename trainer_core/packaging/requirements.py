@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 from trainer_core import validation
 
@@ -82,7 +83,7 @@ def _read_lines(path: Path, depth: int) -> Iterator[str]:
             yield from _read_lines(path.parent / included[1], depth + 1)
         else:
             _check_line(line, f"packages_to_install: {path.name}:{number}")
-            yield line
+            yield " ".join(line.split())
 
 
 def _check_line(line: str, where: str) -> None:
@@ -122,36 +123,33 @@ def _read_uv_lock(data: Mapping[str, Any], path: Path) -> list[str]:
     own = [each for each in projects if (each["source"].get("virtual") or each["source"].get("editable")) == "."]
     if len(own) != 1:
         raise ValueError(f"packages_to_install: {path} is not the lock file of its folder; write it by uv lock")
-    needed: dict[int, list[str]] = {}
-    _visit(own[0], "", packages, needed, ())
-    found = []
-    for index, markers in needed.items():
-        requirement = _format_locked(packages[index], path)
-        found.append(requirement if "" in markers else f"{requirement} ; {' or '.join(markers)}")
-    return sorted(found)
+    needed: list[tuple[int, frozenset[str], tuple[str, ...]]] = []
+    _visit(own[0], frozenset(), (), packages, needed)
+    markers: dict[int, set[frozenset[str]]] = {}
+    for index, parts, _ in needed:
+        markers.setdefault(index, set()).add(parts)
+    return sorted(_format_locked(packages[index], path) + _format_markers(parts) for index, parts in markers.items())
 
 
 def _visit(
     package: Mapping[str, Any],
-    marker: str,
-    packages: list[Mapping[str, Any]],
-    needed: dict[int, list[str]],
+    parts: frozenset[str],
     extras: tuple[str, ...],
+    packages: list[Mapping[str, Any]],
+    needed: list[tuple[int, frozenset[str], tuple[str, ...]]],
 ) -> None:
-    """Record under which markers the dependencies of a package are needed."""
+    """Record the dependencies of a package: their index, the markers that must all hold, and their extras."""
     optional = package.get("optional-dependencies", {})
     dependencies = [*package.get("dependencies", []), *(each for extra in extras for each in optional.get(extra, []))]
     for dependency in dependencies:
-        joined = _join(marker, dependency.get("marker", ""))
+        joined = parts | {dependency["marker"]} if dependency.get("marker") else parts
+        wanted = tuple(sorted(dependency.get("extra", ())))
         for index, found in enumerate(packages):
-            if not _is_meant(dependency, found):
-                continue
-            markers = needed.setdefault(index, [])
-            # Recorded already: also the end of a circle.
-            if joined in markers or "" in markers:
-                continue
-            markers.append(joined)
-            _visit(found, joined, packages, needed, tuple(dependency.get("extra", ())))
+            # What is needed under fewer conditions is recorded already; this also ends circles.
+            is_known = any(index == i and known <= joined and set(wanted) <= set(e) for i, known, e in needed)
+            if _is_meant(dependency, found) and not is_known:
+                needed.append((index, joined, wanted))
+                _visit(found, joined, wanted, packages, needed)
 
 
 def _is_meant(dependency: Mapping[str, Any], package: Mapping[str, Any]) -> bool:
@@ -161,9 +159,13 @@ def _is_meant(dependency: Mapping[str, Any], package: Mapping[str, Any]) -> bool
     )
 
 
-def _join(first: str, second: str) -> str:
-    parts = [f"({part})" if " or " in part else part for part in (first, second) if part]
-    return " and ".join(dict.fromkeys(parts))
+def _format_markers(alternatives: set[frozenset[str]]) -> str:
+    """Return the marker of a requirement: each alternative is a set of markers that must all hold."""
+    if frozenset() in alternatives:
+        return ""
+    needed = [parts for parts in alternatives if not any(other < parts for other in alternatives)]
+    joined = [" and ".join(f"({part})" for part in sorted(parts)) for parts in needed]
+    return " ; " + " or ".join(sorted(joined))
 
 
 def _format_locked(package: Mapping[str, Any], path: Path) -> str:
@@ -171,8 +173,10 @@ def _format_locked(package: Mapping[str, Any], path: Path) -> str:
     if "registry" in source and version:
         return f"{name}=={version}"
     if "git" in source:
-        url, _, commit = str(source["git"]).partition("#")
-        return f"{name} @ git+{url.partition('?')[0]}@{commit}"
+        url = urlsplit(str(source["git"]))
+        folder = parse_qs(url.query).get("subdirectory")
+        place = urlunsplit((url.scheme, url.netloc, url.path, "", ""))
+        return f"{name} @ git+{place}@{url.fragment}" + (f"#subdirectory={folder[0]}" if folder else "")
     if "url" in source:
         return f"{name} @ {source['url']}"
     raise ValueError(
