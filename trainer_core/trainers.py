@@ -72,9 +72,9 @@ class CustomTrainer:
             result is then limited to 4 KiB.
         code: Files that travel with the function: the folder of its project, or a list of paths and patterns such as
             ``["src", "configs/*.yaml"]``, relative to the working directory (in a definition file to that file, in
-            Airflow to the DAG file). A function that one of them defines, or ``"module:function"``, is imported from
-            them where it trains. Left out is what ``.gitignore`` and ``.trainjobignore`` name. The default is none:
-            the function stands alone.
+            Airflow to the DAG file); or a commit, ``"git+https://host/repository@<commit id>"``. A function that one of
+            them defines, or ``"module:function"``, is imported from them where it trains. Left out is what
+            ``.gitignore`` and ``.trainjobignore`` name. The default is none: the function stands alone.
 
     Raises:
         ValueError: An invalid value.

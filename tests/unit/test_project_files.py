@@ -134,7 +134,12 @@ def test_a_list_has_folders_files_and_patterns_relative_to_the_working_directory
         (["../x"], r"must be a path below"),
         (["/etc"], r"must be a path below"),
         ("empty", r"no file of .* travels"),
-        ("git+https://example.com/x@1", r"must be a folder of this machine"),
+        ("s3://bucket/code", r"must be a folder of this machine"),
+        ("git+https://example.com/x@main", r"a branch or tag names other files tomorrow"),
+        ("git+ext://example.com/x@" + "0" * 40, r"code must be git\+https"),
+        ("git+https://example.com/x@" + "0" * 40 + "#subdirectory=../y", r"code must be git\+https"),
+        ("git+https://me:token@example.com/x@" + "0" * 40, r"contains a user or password"),
+        (["git+https://example.com/x@" + "0" * 40], r"must be a folder of this machine"),
         ("{{ params.code }}", r"cannot be a template"),
         ([], r"code must be a folder"),
         (3, r"code must be a folder"),
@@ -146,6 +151,51 @@ def test_what_is_no_code_is_refused_in_one_line(tree, code, message):
     with pytest.raises(ValueError, match=message) as refused:
         read_project(code, root)
     assert "\n" not in str(refused.value)
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A repository with two commits; its URL, and their ids."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
+        monkeypatch.setenv(name, os.devnull)
+    folder = tmp_path / "upstream"
+    folder.mkdir()
+
+    def git(*arguments):
+        identity = ("-c", "user.name=x", "-c", "user.email=x@example.com")
+        return subprocess.run(
+            ["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True
+        ).stdout
+
+    git("init", "--quiet")
+    commits = []
+    for text in ("def main():\n    return 1\n", "def main():\n    return 2\n"):
+        (folder / "pkg").mkdir(exist_ok=True)
+        (folder / "pkg/train.py").write_text(text)
+        git("add", "-A")
+        git("commit", "--quiet", "-m", "x")
+        commits.append(git("rev-parse", "HEAD").strip())
+    return folder, commits
+
+
+def test_a_commit_travels_and_is_fetched_once(repository):
+    folder, commits = repository
+    uris = [f"git+{folder.as_uri()}@{commit}" for commit in commits]
+    found = [read_project(uri).files["pkg/train.py"] for uri in uris]
+    assert found == [b"def main():\n    return 1\n", b"def main():\n    return 2\n"]
+    assert paths(f"{uris[0]}#subdirectory=pkg") == ["train.py"]
+    folder.rename(folder.with_name("gone"))
+    assert paths(uris[0]) == ["pkg/train.py"]
+
+
+def test_a_commit_that_cannot_be_fetched_is_refused_and_leaves_nothing(repository, tmp_path):
+    folder, commits = repository
+    with pytest.raises(ValueError, match=r"code: commit 000000000000 of .* cannot be fetched: "):
+        read_project(f"git+{folder.as_uri()}@{'0' * 40}")
+    assert [path for path in (tmp_path / "cache").rglob("*") if not path.is_dir()] == []
+    with pytest.raises(ValueError, match="has no folder missing"):
+        read_project(f"git+{folder.as_uri()}@{commits[0]}#subdirectory=missing")
 
 
 # ---- secrets -----------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from trainer_core.errors import InvalidRequestError
 from trainer_core.initializers import initializer_from_dict
 from trainer_core.jobs import TrainJobRef
 from trainer_core.lifecycle.wait_state import failure_message
+from trainer_core.packaging.git_commit import is_git_uri
 from trainer_core.packaging.project import format_size
 from trainer_core.request import TrainJobRequest
 from trainer_core.trainers import CustomTrainer, CustomTrainerContainer
@@ -254,10 +255,15 @@ def _build_function_trainer(function: str, arg: list[str] | None, flags: dict[st
         num_nodes=flags["nodes"],
         num_proc_per_node=flags["procs_per_node"],
         packages_to_install=flags["requirements"] or flags["package"] or None,
-        code=code[0] if code and len(code) == 1 and Path(code[0]).is_dir() else code or None,
+        code=code[0] if code and len(code) == 1 and _is_project(code[0]) else code or None,
         env=parse_key_values("--env", flags["env"]) or None,
         packaging=flags["packaging"],
     )
+
+
+def _is_project(code: str) -> bool:
+    """Return whether a --code is a project and not a path or pattern relative to the working directory."""
+    return is_git_uri(code) or Path(code).is_dir()
 
 
 def _build_container_trainer(arg: list[str] | None, flags: dict[str, Any]) -> CustomTrainerContainer:

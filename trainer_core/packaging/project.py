@@ -18,6 +18,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from trainer_core.packaging.git_commit import fetch_commit, is_git_uri, parse_git_uri
+from trainer_core.secrets import mask_credentials
+
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
@@ -127,9 +130,15 @@ def check_code(code: object) -> None:
     entries = code if isinstance(code, (list, tuple)) else [code]
     if not entries or not all(isinstance(entry, (str, os.PathLike)) and str(entry).strip() for entry in entries):
         raise ValueError(f"code must be a folder such as 'path/to/project', or a list of paths, got {code!r}")
+    if isinstance(code, str) and is_git_uri(code):
+        parse_git_uri(code)
+        return
     for entry in map(str, entries):
         if "://" in entry:
-            raise ValueError(f"code must be a folder of this machine, got {entry!r}; check the repository out first")
+            raise ValueError(
+                "code must be a folder of this machine, or git+https://…@<commit id> alone, got "
+                f"{mask_credentials(entry)}"
+            )
         if "{" in entry:
             raise ValueError(f"code is packed when it is given and cannot be a template, got {entry!r}; write the path")
 
@@ -138,8 +147,9 @@ def read_project(code: CodePaths, folder: Path | None = None) -> Project:
     """Read the files that a trainer names.
 
     Args:
-        code: A folder, a file, or a list of paths and patterns relative to `folder`. In a list, a file that is written
-            out travels whatever the ignore files say, and although its name is that of a secret.
+        code: A folder, a file, a commit of a git repository, or a list of paths and patterns relative to `folder`. In a
+            list, a file that is written out travels whatever the ignore files say, and although its name is that of a
+            secret.
         folder: Folder of relative paths. None for the working directory.
 
     Raises:
@@ -151,6 +161,8 @@ def read_project(code: CodePaths, folder: Path | None = None) -> Project:
         root, entries = base, [_normalize_entry(str(entry), base) for entry in code]
     else:
         given = Path(os.fspath(code)) if isinstance(code, (str, os.PathLike)) else Path()
+        if isinstance(code, str) and is_git_uri(code):
+            given = fetch_commit(parse_git_uri(code))
         path = (base / given).resolve()
         if not path.exists():
             raise ValueError(f"code: {path} does not exist; give the folder of the project")
