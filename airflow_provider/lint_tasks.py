@@ -171,14 +171,16 @@ class _Renderer:
         Raises:
             ValueError: The backend does not accept an option.
         """
-        data = spec.join_code(self._task.spec, self._task.code_text, self._task._get_func_args())
+        data = spec.join_code(self._task.spec, self._task._code_content, self._task._get_func_args())
         if backend is not None:
             data = request_builder.select_backend(data, backend)
         code = data.get("trainer", {}).get("code", {})
-        args, text = code.pop("args", {}), code.pop("text", "")
+        args, text, project = code.pop("args", {}), code.pop("text", ""), code.pop("project", None)
         rendered = self._render(data, ())
         if code:
             rendered["trainer"]["code"].update(text=text, args=self._render_func_args(args))
+            if project:
+                rendered["trainer"]["code"]["project"] = project
         return rendered
 
     def _render_func_args(self, args: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 # Base class of values that Airflow resolves when a task runs: upstream results, DAG parameters, mapped arguments.
 from airflow.sdk.definitions._internal.mixins import ResolveMixin
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from trainer_core.config import BackendConfig
     from trainer_core.runtimes import Runtime
 
-__all__ = ["build_spec", "join_code", "split_code"]
+__all__ = ["CodeContent", "build_spec", "find_dag_folder", "join_code", "split_code"]
 
 #: Placeholder of an upstream result; values with a brace are checked when the task runs.
 _PLACEHOLDER = "{from upstream}"
@@ -36,6 +37,7 @@ def build_spec(
     func_args: Mapping[str, Any] | None = None,
     initializer: Initializer | Mapping[str, Any] | None = None,
     options: Sequence[request_builder.Option] | str | None = None,
+    folder: Path | None = None,
 ) -> dict[str, Any]:
     """Build the request as plain data, checked against the class of the backend where the DAG names it.
 
@@ -48,6 +50,7 @@ def build_spec(
         func_args: Arguments that `join_code` adds to the trainer's own after rendering; here they are only checked.
         initializer: What to download first: an object, or a dict of URIs or fields.
         options: Such as ``[Labels({"team": "vision"})]``: objects, plain data, or YAML.
+        folder: Folder of relative paths in the trainer's ``code``. None for the working directory.
 
     Raises:
         ValueError: An argument is invalid; the message is one line.
@@ -64,6 +67,7 @@ def build_spec(
         trainer=_set_func_args(definition, _replace_upstream_results(all_args)) if all_args else definition,
         initializer=initializer_from_dict(initializer) if isinstance(initializer, Mapping) else initializer,
         options=_parse_yaml("options", options, "- QueueName: nightly") if isinstance(options, str) else options,
+        folder=folder,
     )
     if all_args:
         code = data["trainer"]["code"]
@@ -72,26 +76,50 @@ def build_spec(
     return data
 
 
-def split_code(data: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Remove the source of the training function from a request; return the rest and the source.
+class CodeContent(NamedTuple):
+    """What `split_code` removes from a request.
 
-    The source must not be in a template field: Jinja would render the braces of its f-strings and dicts. It would also
+    Attributes:
+        text: Source of the training function.
+        archive: Files that travel with it.
+    """
+
+    text: str = ""
+    archive: str = ""
+
+
+def find_dag_folder(operator: Any) -> Path | None:
+    """Return the folder of the DAG file; None for an operator that belongs to no DAG yet."""
+    file = operator.dag.fileloc if operator.has_dag() else None
+    return Path(file).parent if file else None
+
+
+def split_code(data: dict[str, Any]) -> tuple[dict[str, Any], CodeContent]:
+    """Remove the source of the training function and its files from a request; return the rest and what was removed.
+
+    The source must not be in a template field: Jinja would render the braces of its f-strings and dicts. Both would
     take up Airflow's page of rendered templates, which shows 4,096 characters.
     """
     code = data.get("trainer", {}).get("code")
     if code is None:
-        return data, ""
+        return data, CodeContent()
     rest = {key: value for key, value in code.items() if key != "text"}
-    return {**data, "trainer": {**data["trainer"], "code": rest}}, code.get("text", "")
+    archive = ""
+    if "project" in code:
+        rest["project"] = {key: value for key, value in code["project"].items() if key != "archive"}
+        archive = code["project"]["archive"]
+    return {**data, "trainer": {**data["trainer"], "code": rest}}, CodeContent(code.get("text", ""), archive)
 
 
-def join_code(data: dict[str, Any], text: str, func_args: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def join_code(data: dict[str, Any], content: CodeContent, func_args: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Undo `split_code`, and override arguments of the training function, after everything is rendered."""
     code = data.get("trainer", {}).get("code")
     if code is None:
         return data
     args = {name: _to_plain_data(value) for name, value in {**code.get("args", {}), **(func_args or {})}.items()}
-    code = {**code, "args": args, **({"text": text} if text else {})}
+    code = {**code, "args": args, **({"text": content.text} if content.text else {})}
+    if content.archive:
+        code["project"] = {**code["project"], "archive": content.archive}
     return {**data, "trainer": {**data["trainer"], "code": code}}
 
 

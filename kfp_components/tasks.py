@@ -25,6 +25,8 @@ from kfp_components.wait import wait as wait_component
 from trainer_core import request_builder
 from trainer_core.client import backend_for
 from trainer_core.initializers import Initializer
+from trainer_core.packaging.project import read_project
+from trainer_core.packaging.project_functions import find_module, read_signature
 from trainer_core.request_builder import Option, Trainer
 from trainer_core.runtimes import Runtime
 from trainer_core.trainers import CustomTrainer, trainer_from_dict
@@ -189,14 +191,17 @@ def _merge_func_args(trainer: Trainer | Mapping[str, Any] | None, func_args: Fun
         late = set(func_args.parameter)
     elif func_args.parameter is not None:
         # A whole dict as pipeline parameter: it may hold whatever the function still needs.
-        late = _list_required_names(trainer.func) - known.keys()
+        late = _list_required_names(trainer) - known.keys()
     else:
         late = set()
     placeholders = sorted(late)
     return replace(trainer, func_args={**known, **dict.fromkeys(placeholders)}), placeholders
 
 
-def _list_required_names(func: Any) -> set[str]:
+def _list_required_names(trainer: CustomTrainer) -> set[str]:
+    func = trainer.func
+    if isinstance(func, str) and trainer.code is not None:
+        func = read_signature(func, find_module(func, read_project(trainer.code))) or func
     if not callable(func):
         return set()
     parameters = inspect.signature(func).parameters.values()
@@ -217,7 +222,8 @@ def _pass_request(spec: ComponentSpec, inputs: dict[str, Any], request: dict[str
     encoded = encode_request(request)
     if len(encoded) > _MAX_REQUEST_BYTES:
         raise ValueError(
-            f"the request has {len(encoded)} bytes when it is compressed, and KFP can pass {_MAX_REQUEST_BYTES}: ship "
-            "the function as 'module:function' in the runtime's image, or give the component `train` a request_file"
+            f"the request has {len(encoded)} bytes when it is compressed, and KFP can pass {_MAX_REQUEST_BYTES}: name "
+            "what the training does not need in .trainjobignore, ship the code in the runtime's image, or give the "
+            "component `train` a request_file"
         )
     spec.implementation.container.args.append(f"--request={encoded}")

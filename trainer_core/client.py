@@ -40,6 +40,8 @@ from trainer_core.logs import MAX_LOG_LINES, LogChunk
 from trainer_core.request import Owner, TrainJobRequest
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from trainer_core.initializers import Initializer
     from trainer_core.request_builder import Option, Trainer
     from trainer_core.runtimes import Runtime
@@ -221,6 +223,7 @@ class TrainerClient:
         trainer: Trainer | Mapping[str, Any] | None = None,
         options: Sequence[Option] | None = None,
         owner: Owner | None = None,
+        folder: Path | None = None,
     ) -> TrainJobRequest:
         """Build the request that `train` would submit, for this backend. Creates nothing.
 
@@ -231,6 +234,7 @@ class TrainerClient:
             options: As in `train`.
             owner: What the TrainJob belongs to, such as a task of a DAG run. The name is derived from it. None: the
                 name is the one from the option `Name`, otherwise a random one.
+            folder: Folder of relative paths in the trainer's `code`. None: the working directory.
 
         Raises:
             ValueError: An argument is invalid.
@@ -244,6 +248,7 @@ class TrainerClient:
             initializer=initializer,
             options=options,
             owner=owner,
+            folder=folder,
         )
         return request if request.name or request.owner else request.with_name(naming.generate_name())
 

@@ -53,12 +53,15 @@ def read_definition(path: str) -> dict[str, Any]:
     return documents[0]
 
 
-def build_definition_request(client: TrainerClient, data: Mapping[str, Any]) -> TrainJobRequest:
+def build_definition_request(
+    client: TrainerClient, data: Mapping[str, Any], folder: Path | None = None
+) -> TrainJobRequest:
     """Build the request of a definition.
 
     Args:
         client: Client of the backend that the request is for.
         data: The definition.
+        folder: Folder of relative paths in the trainer's ``code``: that of the file. None for the working directory.
 
     Raises:
         ValueError: A key is unknown, or a value is invalid.
@@ -74,6 +77,7 @@ def build_definition_request(client: TrainerClient, data: Mapping[str, Any]) -> 
         trainer=_read_trainer(data["trainer"]) if data.get("trainer") is not None else None,
         initializer=initializer_from_dict(initializer) if initializer else None,
         options=collect_options(data),
+        folder=folder,
     )
 
 
@@ -163,8 +167,9 @@ def _suggest(wanted: str, missing: str) -> str:
 
 
 def _read_trainer(data: Any) -> Any:
-    """Import the function that a definition names, to package its source, unless it asks for a reference."""
+    """Import the function that a definition names, to package its source, unless it is imported where it trains."""
     if not isinstance(data, Mapping):
         raise InvalidRequestError(f"trainer must be a mapping with func:, image: or config:, got {type(data).__name__}")
-    needs_import = isinstance(data.get("func"), str) and data.get("packaging", "source") != "reference"
+    is_reference = data.get("packaging", "source") == "reference" or data.get("code") is not None
+    needs_import = isinstance(data.get("func"), str) and not is_reference
     return {**data, "func": import_function(data["func"])} if needs_import else data

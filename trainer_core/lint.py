@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from trainer_core import request_builder, validation
 from trainer_core.client import TrainerClient
 from trainer_core.errors import TrainerError
+from trainer_core.packaging.project_imports import find_missing_imports
 from trainer_core.request import TrainJobRequest
 
 __all__ = ["GROUP", "Definition", "Problem", "find_definitions", "find_problems"]
@@ -112,7 +113,15 @@ def _validate(definition: Definition) -> Iterator[str]:
             for path, message in validation.list_problems(error):
                 if not any(_overlap(path, unknown) for unknown in unknown_paths):
                     messages[message] = None
+        messages.update(dict.fromkeys(_find_import_problems(request.get("trainer") or {})))
     yield from messages
+
+
+def _find_import_problems(trainer: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the imports of a function that travels with files which will fail where it trains."""
+    code = trainer.get("code") or {}
+    if code.get("project"):
+        yield from find_missing_imports(code, trainer.get("packages", ()), has_image=bool(trainer.get("image")))
 
 
 def _overlap(path: tuple[str, ...], unknown: tuple[str, ...]) -> bool:

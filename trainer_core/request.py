@@ -42,6 +42,7 @@ __all__ = [
     "InitializerSource",
     "Metadata",
     "Owner",
+    "Project",
     "RuntimeRef",
     "TrackingRequest",
     "TrainJobRequest",
@@ -109,6 +110,24 @@ class RuntimeRef(_Part):
     kind: Literal["ClusterTrainingRuntime", "TrainingRuntime"] | None = None
 
 
+class Project(_Part):
+    """Files that travel with a training function, as `trainer_core.packaging.project.Project.pack` returns them.
+
+    Attributes:
+        archive: The compressed files, in base64. Empty in the request that a cluster records with its job.
+        digest: Hash of the names, contents and executable bits.
+        files: Number of files.
+        size: Bytes of all files.
+        roots: Folders below which modules are imported, relative to the files.
+    """
+
+    archive: str = Field(default="", repr=False)
+    digest: str = Field(pattern=r"^[0-9a-f]{64}$")
+    files: PositiveInt
+    size: int = Field(ge=0)
+    roots: tuple[str, ...] = ("",)
+
+
 class Code(_Part):
     """A packaged training function, as `serializer.package` returns it.
 
@@ -119,6 +138,7 @@ class Code(_Part):
         args: Its arguments.
         types: Declared types of the arguments, by name.
         digest: Hash of kind, text and entry.
+        project: Files that travel with the function.
     """
 
     kind: Literal["source", "reference", "cloudpickle"]
@@ -127,6 +147,7 @@ class Code(_Part):
     args: dict[str, Any] = Field(default_factory=dict)
     types: dict[str, str] = Field(default_factory=dict)
     digest: str = ""
+    project: Project | None = None
 
     @model_validator(mode="after")
     def _coerce_arguments(self) -> Code:
@@ -452,6 +473,13 @@ class TrainJobRequest(_Part):
         """Return the request as canonical JSON: one line, keys sorted."""
         return json.dumps(self.to_dict(), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
+    def to_record_json(self) -> str:
+        """Return the request as `to_json` does, without the files of the project, which would not fit an annotation.
+
+        Its fingerprint is the same: that contains the digest of the files.
+        """
+        return json.dumps(_without_archive(self.to_dict()), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
     def fingerprint(self) -> str:
         """Return a hash of the work: of all fields except name, owner, tracking and nonce."""
         return hashlib.sha256(_canonical(self._work())).hexdigest()
@@ -550,10 +578,18 @@ class TrainJobRequest(_Part):
 
     def _work(self) -> dict[str, Any]:
         work = {key: value for key, value in self.to_dict().items() if key not in ("name", "owner", "tracking")}
+        work = _without_archive(work)
         if "checkpoints" in work:
             # Drawn for each creation: two submits of one request differ in it.
             work["checkpoints"].pop("nonce", None)
         return work
+
+
+def _without_archive(data: dict[str, Any]) -> dict[str, Any]:
+    """Remove the files of the project: their digest stands for them, whichever version of zlib compressed them."""
+    code = (data.get("trainer") or {}).get("code") or {}
+    code.get("project", {}).pop("archive", None)
+    return data
 
 
 def _canonical(data: Any) -> bytes:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, asdict, fields, is_dataclass
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args, get_type_hints
 
 import trainer_core
@@ -20,7 +21,8 @@ from trainer_core.errors import InvalidRequestError
 from trainer_core.initializers import DataCacheInitializer, FileDatasetInitializer, FileModelInitializer, Initializer
 from trainer_core.options.base import BaseOption, check_accepted, get_backend_class
 from trainer_core.options.on_backend import OnBackend, check_backend_name, log_skipped
-from trainer_core.packaging import serializer
+from trainer_core.packaging import requirements, serializer
+from trainer_core.packaging.project import read_project
 from trainer_core.request import Owner, TrainJobRequest
 from trainer_core.runtimes import Runtime
 from trainer_core.secrets import SecretRef
@@ -57,6 +59,7 @@ def build_request_data(
     trainer: Trainer | Mapping[str, Any] | None = None,
     initializer: Initializer | None = None,
     options: Sequence[Option] | None = None,
+    folder: Path | None = None,
 ) -> dict[str, Any]:
     """Build a request as plain JSON data, in which templates may still have to be rendered.
 
@@ -72,12 +75,13 @@ def build_request_data(
         options: Options, each called as ``option(job_spec, trainer, backend)``, or their plain data: see
             `parse_options`. None for none. If the backend is not known, each is called with None: once, and once more
             for each backend that an `OnBackend` names.
+        folder: Folder of relative paths in the trainer's ``code``. None for the working directory.
 
     Raises:
         ValueError: A value is invalid, the backend does not accept an option, or a secret is given as text instead of
             a `SecretRef`.
     """
-    data, literals = _flatten(backend, runtime, trainer, initializer, options)
+    data, literals = _flatten(backend, runtime, trainer, initializer, options, folder)
     if any(secrets.has_credentials(url) for url in data.get("trainer", {}).get("pip_index_urls", ())):
         raise ValueError(
             "pip_index_urls contains a URL with a user or password, which would be readable in the UI and the "
@@ -99,6 +103,7 @@ def build_request(
     initializer: Initializer | None = None,
     options: Sequence[Option] | None = None,
     owner: Owner | None = None,
+    folder: Path | None = None,
 ) -> TrainJobRequest:
     """Build a validated request. Secrets given as text stay in this process, outside of its JSON.
 
@@ -109,11 +114,12 @@ def build_request(
         initializer: As in `build_request_data`.
         options: As in `build_request_data`.
         owner: What the TrainJob belongs to. None for a TrainJob that is identified by its name.
+        folder: As in `build_request_data`.
 
     Raises:
         ValueError: A value is invalid.
     """
-    data, literals = _flatten(backend, runtime, trainer, initializer, options)
+    data, literals = _flatten(backend, runtime, trainer, initializer, options, folder)
     owned = {"owner": owner.model_dump()} if owner else {}
     return TrainJobRequest.parse({**data, **owned, "literal_secrets": literals})
 
@@ -184,7 +190,12 @@ def parse_options(options: Sequence[Any] | None) -> list[Any]:
 
 
 def _flatten(
-    backend: Any, runtime: Any, trainer: Any, initializer: Initializer | None, options: Sequence[Option] | None
+    backend: Any,
+    runtime: Any,
+    trainer: Any,
+    initializer: Initializer | None,
+    options: Sequence[Option] | None,
+    folder: Path | None,
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the request as plain data, and the secrets that were given as text."""
     trainer = trainer_from_dict(trainer) if isinstance(trainer, Mapping) else trainer
@@ -195,7 +206,7 @@ def _flatten(
         "version": 1,
         **fields,
         "runtime": fields["runtime"] or _flatten_runtime(runtime),
-        "trainer": _flatten_trainer(trainer, fields["trainer"]),
+        "trainer": _flatten_trainer(trainer, fields["trainer"], folder),
         "initializer": initializer_data,
     }
     if backend is None:
@@ -255,16 +266,20 @@ def _flatten_runtime(runtime: Any) -> dict[str, Any] | None:
     return {"name": runtime}
 
 
-def _flatten_trainer(trainer: Trainer | None, overrides: dict[str, Any]) -> dict[str, Any] | None:
+def _flatten_trainer(trainer: Trainer | None, overrides: dict[str, Any], folder: Path | None) -> dict[str, Any] | None:
     if trainer is None:
         if overrides:
             raise ValueError("TrainerCommand and TrainerArgs need a trainer; give CustomTrainerContainer(image=…)")
         return None
     if isinstance(trainer, CustomTrainer):
+        project = None if trainer.code is None else read_project(trainer.code, folder)
+        packages = trainer.packages_to_install
+        if isinstance(packages, str):
+            packages = requirements.read_requirements(packages, project.root if project else folder or Path.cwd())
         data = {
             "kind": "custom",
-            "code": serializer.package(trainer.func, trainer.func_args, mode=trainer.packaging),
-            "packages": list(trainer.packages_to_install or ()),
+            "code": serializer.package(trainer.func, trainer.func_args, trainer.packaging, project),
+            "packages": list(packages or ()),
             "pip_index_urls": list(trainer.pip_index_urls) if trainer.packages_to_install else [],
             "result_uri": trainer.result_uri,
             **_flatten_nodes(trainer),

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trainer_core import resources, validation
+from trainer_core.packaging.project import CodePaths, check_code
+from trainer_core.packaging.requirements import is_requirements_file
 from trainer_core.secrets import SecretRef, parse_secret
 from trainer_core.torchtune import (
     DataFormat,
@@ -52,7 +54,9 @@ class CustomTrainer:
         func: The function, or its import path ``"package.module:function"``.
         func_args: Keyword arguments of the function: plain JSON values. The default is none.
         image: Container image (``spec.trainer.image``). The default is the runtime's image.
-        packages_to_install: Requirements that pip installs before the function runs, such as ``["scikit-learn>=1.5"]``.
+        packages_to_install: Requirements that pip installs before the function runs, such as ``["scikit-learn>=1.5"]``;
+            or the path of a ``requirements.txt``, ``pyproject.toml`` or ``uv.lock`` that lists them, relative to the
+            folder of `code`.
         pip_index_urls: Package indexes: the first is ``--index-url``, the others ``--extra-index-url``. The default is
             the environment variable ``DEFAULT_PIP_INDEX_URLS`` (comma-separated), else pip's own configuration.
         num_nodes: Number of nodes, at least 1 (``spec.trainer.numNodes``). The default is the runtime's number.
@@ -66,6 +70,11 @@ class CustomTrainer:
             an import path is always a reference.
         result_uri: Path or ``file://`` URI of a JSON file for the result, of any size. The default is no file; the
             result is then limited to 4 KiB.
+        code: Files that travel with the function: the folder of its project, or a list of paths and patterns such as
+            ``["src", "configs/*.yaml"]``, relative to the working directory (in a definition file to that file, in
+            Airflow to the DAG file); or a commit, ``"git+https://host/repository@<commit id>"``. A function that one of
+            them defines, or ``"module:function"``, is imported from them where it trains. Left out is what
+            ``.gitignore`` and ``.trainjobignore`` name. The default is none: the function stands alone.
 
     Raises:
         ValueError: An invalid value.
@@ -81,7 +90,7 @@ class CustomTrainer:
     func: Callable[..., Any] | str = field(repr=False)
     func_args: dict[str, Any] | None = None
     image: str | None = None
-    packages_to_install: list[str] | None = None
+    packages_to_install: list[str] | str | None = None
     pip_index_urls: list[str] = field(default_factory=_default_pip_index_urls)
     num_nodes: int | None = None
     resources_per_node: dict[str, Any] | None = None
@@ -89,11 +98,14 @@ class CustomTrainer:
     num_proc_per_node: int | None = None
     packaging: Literal["source", "reference", "cloudpickle"] = "source"
     result_uri: str | None = None
+    code: CodePaths | None = None
 
     def __post_init__(self) -> None:
         self._check_function()
+        check_code(self.code)
         validation.check_mapping("func_args", self.func_args, "{'epochs': 3}")
-        validation.check_packages("packages_to_install", self.packages_to_install)
+        if not (isinstance(self.packages_to_install, str) and is_requirements_file(self.packages_to_install)):
+            validation.check_packages("packages_to_install", self.packages_to_install)
         validation.check_index_urls("pip_index_urls", self.pip_index_urls)
         if self.image is not None:
             validation.check_string("image", self.image, "ghcr.io/team/train:1.0")

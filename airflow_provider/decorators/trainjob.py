@@ -45,7 +45,7 @@ class TrainJobDecoratedOperator(DecoratedOperator, TrainJobOperator):
         python_callable: Callable[..., Any],
         op_args: Collection[Any] | None = None,
         op_kwargs: Mapping[str, Any] | None = None,
-        packages: list[str] | None = None,
+        packages: list[str] | str | None = None,
         **kwargs: Any,
     ) -> None:
         settings: dict[str, Any] = {name: kwargs.pop(name) for name in _TRAINER_FIELDS & kwargs.keys()}
@@ -107,19 +107,21 @@ def trainjob_task(
 
     def decorate_after_check(function: Callable[..., Any]) -> Any:
         # Checked here because Airflow creates the operator of a mapped task only at run time.
-        _validate_function(function, kwargs.get("packaging", "source"))
+        _validate_function(function, kwargs)
         return decorate(function)
 
     return decorate_after_check if python_callable is None else decorate_after_check(python_callable)  # type: ignore[return-value]
 
 
-def _validate_function(function: Callable[..., Any], mode: str) -> None:
+def _validate_function(function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
     parameters = inspect.signature(function).parameters.values()
     _refuse_context_parameters(function.__name__, [each.name for each in parameters if each.default is None])
     placeholders = {
         each.name: _PLACEHOLDER for each in parameters if each.default is each.empty and _accepts_keyword(each)
     }
-    serializer.package(function, placeholders, mode)
+    if settings.get("code") is None:
+        # With code, what the function may use depends on the files; they are read once, by the operator.
+        serializer.package(function, placeholders, settings.get("packaging", "source"))
 
 
 def _accepts_keyword(parameter: inspect.Parameter) -> bool:

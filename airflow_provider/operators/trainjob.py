@@ -43,6 +43,7 @@ from trainer_core.errors import ConflictError, JobElsewhereError, RuntimeNotFoun
 from trainer_core.initializers import Initializer
 from trainer_core.jobs import CREATED, Observation, Outcome, TrainJobRef
 from trainer_core.lifecycle.pending_failure_log import PendingFailureLog
+from trainer_core.packaging.project import format_size
 from trainer_core.request import TrainJobRequest
 from trainer_core.request_builder import Option, Trainer
 from trainer_core.runtimes import Runtime
@@ -166,8 +167,9 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             func_args=func_args,
             initializer=initializer,
             options=options,
+            folder=spec.find_dag_folder(self),
         )
-        self.spec, self.code_text = spec.split_code(data)
+        self.spec, self._code_content = spec.split_code(data)
         self.func_args = func_args
         self.secrets = connection_secrets.validate_secrets(secrets, data)
         self.backend = backend
@@ -190,6 +192,11 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
     def hook(self) -> TrainJobHook:
         """Hook for the operator's connection and backend."""
         return TrainJobHook(self.trainjob_conn_id, self.backend, self.backend_config)
+
+    @property
+    def code_text(self) -> str:
+        """Source of the training function, or the name by which it is imported."""
+        return self._code_content.text
 
     def execute(self, context: Context) -> Any:
         """Submit the TrainJob or attach to the existing one; then wait, defer, or return its ref.
@@ -273,6 +280,9 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         except (ValueError, RuntimeNotFoundError, ConflictError) as error:
             raise TrainJobRejectedError(str(error)) from error
         self.log.info("TrainJob %s on the %s backend (%s)", ref.name, ref.backend, ref.namespace)
+        project = self.spec.get("trainer", {}).get("code", {}).get("project")
+        if project:
+            self.log.info("code: %d files, %s", project["files"], format_size(project["size"]))
         if self._interrupted:
             # The signal arrived before there was a ref to cancel.
             self.on_kill()
@@ -284,7 +294,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         return bool(self.spec.get("tracking"))
 
     def _build_request(self, ti: Any, is_tracked: bool) -> TrainJobRequest:
-        joined = spec.join_code(self.spec, self.code_text, self._get_func_args())
+        joined = spec.join_code(self.spec, self._code_content, self._get_func_args())
         data = request_builder.select_backend(joined, self.hook.client.backend)
         if is_tracked:
             server = self.hook.client.tracking

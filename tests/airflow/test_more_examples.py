@@ -49,6 +49,13 @@ def test_a_sweep_trains_each_learning_rate_and_selects_the_best(dags, run_trainj
     assert len(trainjob_client.list_jobs()) == 4
 
 
+def test_a_project_beside_the_dag_travels_with_its_job(dags, run_trainjob_dag):
+    run = run_trainjob_dag(dags["retrain_churn"])
+
+    assert run.state == "success"
+    assert run.xcom("train")["metrics"]["accuracy"] == 0.9
+
+
 def test_each_night_has_its_own_job_for_the_day_before(dags, run_trainjob_dag, trainjob_client):
     runs = [run_trainjob_dag(dags["nightly_forecast"], logical_date=day(number)) for number in (2, 3)]
 

@@ -15,7 +15,6 @@ import socket
 import sys
 import tempfile
 import threading
-import traceback
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,6 +54,7 @@ from trainer_core.node import bootstrap, env
 from trainer_core.node.checkpoints import finish
 from trainer_core.node.progress import flush, reset
 from trainer_core.node.termination import parse_record, report_error, report_result
+from trainer_core.packaging.project import read_files
 from trainer_core.request import TRACKING_SECRETS, InitializerSource, TrainerRequest, TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
@@ -360,7 +360,9 @@ def _call_function(
     log = io.StringIO()
     termination = job.folder / f"{_NODE}.json"
     payload = trainer.code.model_dump(mode="json") if trainer.code else {}
-    with _job_environment(job, trainer, termination, checkpoint_env), _copy_output(log):
+    project = trainer.code.project if trainer.code else None
+    modules = _import_from_project(project.model_dump()) if project else contextlib.nullcontext()
+    with _job_environment(job, trainer, termination, checkpoint_env), _copy_output(log), modules:
         code = _run_payload(payload, job.folder / "function")
     job.logs[_NODE] = log.getvalue().splitlines()
     return parse_record(termination.read_bytes()) or {}, code
@@ -379,13 +381,35 @@ def _run_payload(payload: dict[str, Any], folder: Path) -> int:
     except Exception as error:  # noqa: BLE001 -- boundary of the user's function: any exception fails the job
         error = error.with_traceback(bootstrap.strip_internal_frames(error.__traceback__))
         report_error(error)
-        traceback.print_exception(error)
+        bootstrap.print_traceback(error)
         return 1
     finally:
         flush()
     report_result(value)
     finish()
     return 0
+
+
+@contextlib.contextmanager
+def _import_from_project(project: Mapping[str, Any]) -> Iterator[None]:
+    """Let the job import its own copies of the modules of its project, and restore those of this process afterwards."""
+    tops = {
+        path.removeprefix(f"{root}/").partition("/")[0] for path in read_files(project) for root in project["roots"]
+    }
+    names = {top.removesuffix(".py") for top in tops}
+
+    def remove() -> dict[str, Any]:
+        found = [name for name in sys.modules if name.partition(".")[0] in names and name != "__main__"]
+        return {name: sys.modules.pop(name) for name in found}
+
+    folder, path, modules = Path.cwd(), list(sys.path), remove()
+    try:
+        yield
+    finally:
+        remove()
+        sys.modules.update(modules)
+        sys.path[:] = path
+        os.chdir(folder)
 
 
 @contextlib.contextmanager

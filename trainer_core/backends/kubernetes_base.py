@@ -19,7 +19,7 @@ from trainer_core.backends.watch_follower import WatchFollower
 from trainer_core.config import ClusterConfig
 from trainer_core.errors import BackendUnavailableError, InvalidRequestError, JobNotFoundError, TrainerError
 from trainer_core.jobs import Diagnosis, Event, Observation, Outcome, OwnerReference, TrainJob, TrainJobRef
-from trainer_core.k8s import job_status, resources
+from trainer_core.k8s import job_status, manifest_common, resources
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.connection import Connection
 from trainer_core.k8s.errors import AlreadyExistsError, WriteConflictError
@@ -70,6 +70,12 @@ class BaseKubernetesBackend(Backend):
     def _render_manifests(self, request: TrainJobRequest, attempt: int) -> list[dict[str, Any]]:
         """Render the objects of a job in the order in which they are created; the job itself is the last."""
 
+    def _render_checked(self, request: TrainJobRequest, attempt: int) -> list[dict[str, Any]]:
+        manifests = self._render_manifests(request, attempt)
+        for manifest in manifests:
+            manifest_common.check_size(manifest)
+        return manifests
+
     def _build_secret(self, request: TrainJobRequest, ref: TrainJobRef) -> RawObject | None:
         """Build the Secret that is created after the job and owned by it; None if the request has no literal secret."""
         return None
@@ -78,11 +84,11 @@ class BaseKubernetesBackend(Backend):
         return request.with_checkpoints_uri(self._checkpoints_uri)
 
     def render(self, request: TrainJobRequest) -> dict[str, Any]:
-        manifests = self._render_manifests(self.resolve_request(request), attempt=0)
+        manifests = self._render_checked(self.resolve_request(request), attempt=0)
         return manifests[0] if len(manifests) == 1 else {"apiVersion": "v1", "kind": "List", "items": manifests}
 
     def dry_run(self, request: TrainJobRequest) -> None:
-        for manifest in self._render_manifests(self.resolve_request(request), attempt=0):
+        for manifest in self._render_checked(self.resolve_request(request), attempt=0):
             with suppress(AlreadyExistsError):  # An existing name does not make the manifest invalid.
                 self._api.create(resources.get_resource_of_object(manifest), manifest, dry_run=True)
 
@@ -101,7 +107,7 @@ class BaseKubernetesBackend(Backend):
         return job_status.parse_existing_job(raw, self.adapter.parse_job)
 
     def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
-        *dependencies, job = self._render_manifests(request, attempt)
+        *dependencies, job = self._render_checked(request, attempt)
         created_dependencies = [manifest for manifest in dependencies if self._create_if_absent(manifest)]
         try:
             created = self._api.create(resources.get_resource_of_object(job), job)

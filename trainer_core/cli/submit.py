@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +18,8 @@ from trainer_core.errors import InvalidRequestError
 from trainer_core.initializers import initializer_from_dict
 from trainer_core.jobs import TrainJobRef
 from trainer_core.lifecycle.wait_state import failure_message
+from trainer_core.packaging.git_commit import is_git_uri
+from trainer_core.packaging.project import format_size
 from trainer_core.request import TrainJobRequest
 from trainer_core.trainers import CustomTrainer, CustomTrainerContainer
 
@@ -43,6 +46,20 @@ Image = Annotated[
 ]
 Package = Annotated[
     list[str] | None, typer.Option("--package", "-p", help="Package to install with pip before training; repeatable.")
+]
+Requirements = Annotated[
+    str | None,
+    typer.Option(
+        "--requirements",
+        "-r",
+        help="Instead of --package: requirements.txt, pyproject.toml or uv.lock with the packages, relative to --code.",
+    ),
+]
+Code = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Folder that travels with the function, which is imported from it; or paths and patterns, repeatable."
+    ),
 ]
 Env = Annotated[
     list[str] | None,
@@ -74,6 +91,8 @@ def submit(
     procs_per_node: Processes = None,
     image: Image = None,
     package: Package = None,
+    requirements: Requirements = None,
+    code: Code = None,
     env: Env = None,
     packaging: Packaging = "source",
     dataset: Dataset = None,
@@ -86,6 +105,7 @@ def submit(
     """Submit a training function, a container image or a definition from a file; print the name of the TrainJob."""
     client: TrainerClient = context.obj.client
     flags = {"nodes": nodes, "procs_per_node": procs_per_node, "package": package, "env": env, "packaging": packaging}
+    flags |= {"requirements": requirements, "code": code}
     where = {"runtime": runtime, "image": image, "dataset": dataset, "model": model, "name": name}
     request = _build_request(client, function, file, arg, {**flags, **where})
     return _submit_and_print(client, request, wait, timeout, output)
@@ -119,6 +139,8 @@ def render(
     procs_per_node: Processes = None,
     image: Image = None,
     package: Package = None,
+    requirements: Requirements = None,
+    code: Code = None,
     env: Env = None,
     packaging: Packaging = "source",
     dataset: Dataset = None,
@@ -129,6 +151,7 @@ def render(
     """Print the manifest that `submit` would create, without creating it."""
     client: TrainerClient = context.obj.client
     flags = {"nodes": nodes, "procs_per_node": procs_per_node, "package": package, "env": env, "packaging": packaging}
+    flags |= {"requirements": requirements, "code": code}
     where = {"runtime": runtime, "image": image, "dataset": dataset, "model": model, "name": name}
     request = _build_request(client, function, file, arg, {**flags, **where})
     rendered = client.render(request)
@@ -179,6 +202,9 @@ def _submit_and_print(
             "--timeout needs --wait; to limit the runtime of the job, set active_deadline_seconds in a definition"
         )
     ref = client.submit(request)
+    project = request.trainer.code.project if request.trainer and request.trainer.code else None
+    if project is not None:
+        print(f"trainjob: code: {project.files} files, {format_size(project.size)}", file=sys.stderr)
     run = client.get_run(ref) if client.is_tracking else None
     if run is not None:
         print(f"trainjob: run {run.url}", file=sys.stderr)
@@ -199,7 +225,7 @@ def _build_request(
     if file is not None:
         _reject_flags(arg, flags, "cannot be used with --file; set it in the definition")
         data = {**definition_file.read_definition(file), **({"name": flags["name"]} if flags["name"] else {})}
-        return definition_file.build_definition_request(client, data)
+        return definition_file.build_definition_request(client, data, Path(file).parent if file != "-" else None)
     if function is None and flags["image"] is None:
         raise InvalidRequestError(
             "nothing to run; pass a training function as module:function, a definition with --file, "
@@ -217,21 +243,31 @@ def _build_request(
 
 
 def _build_function_trainer(function: str, arg: list[str] | None, flags: dict[str, Any]) -> CustomTrainer:
-    load: Callable[[str], Any] = str if flags["packaging"] == "reference" else definition_file.import_function
+    code = flags["code"]
+    is_reference = code or flags["packaging"] == "reference"
+    load: Callable[[str], Any] = str if is_reference else definition_file.import_function
+    if flags["package"] and flags["requirements"]:
+        raise InvalidRequestError("--package and --requirements cannot be used together; add the package to the file")
     return CustomTrainer(
         func=load(function),
         func_args=parse_key_values("--arg", arg) or None,
         image=flags["image"],
         num_nodes=flags["nodes"],
         num_proc_per_node=flags["procs_per_node"],
-        packages_to_install=flags["package"] or None,
+        packages_to_install=flags["requirements"] or flags["package"] or None,
+        code=code[0] if code and len(code) == 1 and _is_project(code[0]) else code or None,
         env=parse_key_values("--env", flags["env"]) or None,
         packaging=flags["packaging"],
     )
 
 
+def _is_project(code: str) -> bool:
+    """Return whether a --code is a project and not a path or pattern relative to the working directory."""
+    return is_git_uri(code) or Path(code).is_dir()
+
+
 def _build_container_trainer(arg: list[str] | None, flags: dict[str, Any]) -> CustomTrainerContainer:
-    function_flags = {key: flags[key] for key in ("package", "packaging")}
+    function_flags = {key: flags[key] for key in ("package", "requirements", "code", "packaging")}
     _reject_flags(
         arg,
         function_flags,

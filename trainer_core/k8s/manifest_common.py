@@ -5,6 +5,7 @@ Pure functions without I/O.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -30,6 +31,7 @@ __all__ = [
     "build_trainer_env",
     "check_pvc_uri",
     "check_reserved_metadata",
+    "check_size",
     "escape_variable_references",
     "get_secret_name",
 ]
@@ -42,6 +44,8 @@ _CHECKPOINT_SCHEMES = ("pvc",)
 _CHECKPOINTS_VOLUME = "trainjob-checkpoints"
 #: Kubernetes' limit for the total size of annotations, in bytes.
 _MAX_ANNOTATIONS_BYTES = 262_144
+#: etcd accepts requests of 1.5 MiB; the rest is for what servers and controllers add.
+_MAX_OBJECT_BYTES = 1_400_000
 #: Default of `spec.managedBy` of a TrainJob.
 _TRAINER_CONTROLLER = "trainer.kubeflow.org/trainjob-controller"
 _RESERVED_LABELS = (labels.MANAGED_BY, labels.OWNER, labels.DELETE_AFTER)
@@ -67,6 +71,24 @@ def check_reserved_metadata(request: TrainJobRequest) -> None:
             raise InvalidRequestError(f"metadata.{what}: {', '.join(conflicts)} is reserved by the backend; remove it")
 
 
+def check_size(manifest: Mapping[str, Any]) -> None:
+    """Check that etcd can store an object.
+
+    Args:
+        manifest: The object.
+
+    Raises:
+        UnsupportedError: It is too large, as one in which two pod templates carry a large project.
+    """
+    size = len(json.dumps(manifest, ensure_ascii=False).encode())
+    if size > _MAX_OBJECT_BYTES:
+        raise UnsupportedError(
+            f"the manifest of {manifest['kind']} {manifest['metadata']['name']!r} has {size} bytes, and Kubernetes "
+            f"stores {_MAX_OBJECT_BYTES}; master and workers each carry the function with its code: name what the "
+            "training does not need in .trainjobignore, or install the code in the image"
+        )
+
+
 def build_metadata(
     request: TrainJobRequest, namespace: str, attempt: int, annotations: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
@@ -89,7 +111,7 @@ def build_metadata(
         job_labels[labels.DELETE_AFTER] = str(request.delete_after_seconds)
     job_annotations = {
         **request.metadata.annotations,
-        labels.REQUEST: request.to_json(),
+        labels.REQUEST: request.to_record_json(),
         labels.FINGERPRINT: request.fingerprint(),
         labels.ATTEMPT: str(attempt),
         **(annotations or {}),

@@ -47,7 +47,7 @@ def _adopt() -> str:
 if not __package__:
     __package__ = _adopt()
 
-from . import env, termination  # noqa: E402 -- see above
+from . import env, project, termination  # noqa: E402 -- see above
 from .payload import PayloadError, load  # noqa: E402
 
 
@@ -139,7 +139,13 @@ def _report_exit(stop: SystemExit) -> None:
 def _report_failure(error: BaseException) -> None:
     error = error.with_traceback(strip_internal_frames(error.__traceback__))
     termination.report_error(error)
-    traceback.print_exception(type(error), error, error.__traceback__)
+    print_traceback(error)
+
+
+def print_traceback(error: BaseException) -> None:
+    """Print a traceback to standard error, with the paths of the user's project."""
+    trace = traceback.format_exception(type(error), error, error.__traceback__)
+    print(project.shorten("".join(trace)), file=sys.stderr, end="")
 
 
 def strip_internal_frames(trace: TracebackType | None) -> TracebackType | None:

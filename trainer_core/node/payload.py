@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import files
+from . import files, project
 
 __all__ = ["PayloadError", "digest", "load"]
 
@@ -42,17 +42,22 @@ def load(payload: Mapping[str, Any], folder: Path) -> Callable[..., Any]:
     """Return the function of a payload.
 
     Args:
-        payload: ``kind``, ``text`` and ``entry``, and optionally their ``digest``.
-        folder: Folder for the file of a source function, if it is private to this user; else a temporary folder is
-            used.
+        payload: ``kind``, ``text`` and ``entry``, and optionally their ``digest`` and the files of a ``project``.
+        folder: Folder for the files, if it is private to this user; else a temporary folder is used.
 
     Raises:
         PayloadError: The payload is damaged, or its kind is unknown.
+        ProjectError: The files of the project are damaged or cannot be written.
         Exception: Any exception of the import.
     """
     kind, text, entry = (str(payload.get(key, "")) for key in ("kind", "text", "entry"))
     if payload.get("digest") and payload["digest"] != digest(kind, text, entry):
         raise PayloadError("the packaged function does not match its digest: it was changed on the way")
+    travelled = payload.get("project")
+    if travelled or kind == "source":
+        folder = _ensure_private_folder(folder)
+    if travelled:
+        project.enter(project.unpack(travelled, str(folder)), travelled["roots"])
     if kind == "source":
         return _from_source(text, entry, folder)
     if kind == "reference":
@@ -65,7 +70,6 @@ def load(payload: Mapping[str, Any], folder: Path) -> Callable[..., Any]:
 def _from_source(text: str, entry: str, folder: Path) -> Callable[..., Any]:
     data = text.encode("utf-8")
     name = _MODULE_PREFIX + hashlib.sha256(data).hexdigest()[:12]
-    folder = _ensure_private_folder(folder)
     # Every process of the node writes the same bytes atomically.
     files.write(folder / f"{name}.py", data)
     if str(folder) not in sys.path:

@@ -15,7 +15,7 @@ from traceback import TracebackException
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from . import env, files, jsonable
+from . import env, files, jsonable, project
 
 __all__ = [
     "encode_error",
@@ -57,7 +57,8 @@ def error_record(error: BaseException, output: str | None = None) -> dict[str, A
     """
     summary = TracebackException(type(error), error, error.__traceback__)
     trace = "".join(summary.format()) if output is None else output
-    record = {"type": _type_name(type(error)), "message": str(summary), "traceback": trace.rstrip()}
+    trace = project.shorten(trace.rstrip())
+    record = {"type": _type_name(type(error)), "message": project.shorten(str(summary)), "traceback": trace}
     restart = {"restart": env.restart()} if env.restart() else {}
     return {"error": {**record, "rank": env.rank(), **restart}}
 

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from trainer_core.node import files, payload as node_payload
-from trainer_core.packaging import func_args, source_extraction
+from trainer_core.packaging import func_args, project_functions, source_extraction
 from trainer_core.packaging.func_args import coerce
+from trainer_core.packaging.project import Project
 
 __all__ = ["BOOTSTRAP", "coerce", "package", "payload", "ship", "shipped_files"]
 
@@ -41,7 +42,10 @@ __all__ = [
 
 
 def package(
-    func: Callable[..., Any] | str, args: Mapping[str, Any] | None = None, mode: str = "source"
+    func: Callable[..., Any] | str,
+    args: Mapping[str, Any] | None = None,
+    mode: str = "source",
+    project: Project | None = None,
 ) -> dict[str, Any]:
     """Package a function.
 
@@ -50,15 +54,20 @@ def package(
         args: Keyword arguments: JSON data; strings may be templates.
         mode: ``source`` (for images with another Python), ``reference`` (to a module that is installed there) or
             ``cloudpickle`` (includes globals and closures; requires the same Python and cloudpickle there).
+        project: Files that travel with the function. A function that one of them defines is imported from it, unless
+            the mode is ``cloudpickle``. None for no files.
 
     Returns:
-        ``kind``, ``text``, ``entry``, ``args``, ``types`` (declared types, for `coerce`) and ``digest``.
+        ``kind``, ``text``, ``entry``, ``args``, ``types`` (declared types, for `coerce`) and ``digest``; with files
+        also ``project``.
 
     Raises:
         ValueError: The function cannot be packaged in this mode, or the arguments do not match its signature.
     """
     if mode not in _MODES:
         raise ValueError(f"packaging={mode!r} is unknown; known are {', '.join(_MODES)}")
+    if project is not None:
+        return _package_with_project(func, args, mode, project)
     if isinstance(func, str):
         return _code("reference", *_named(func, mode), func_args.check_json(args), {})
     _check_function(func, mode)
@@ -66,9 +75,29 @@ def package(
     return _code(mode, text, entry, func_args.check_func_args(func, args), func_args.declared_types(func))
 
 
+def _package_with_project(
+    func: Callable[..., Any] | str, args: Mapping[str, Any] | None, mode: str, project: Project
+) -> dict[str, Any]:
+    reference = func if isinstance(func, str) else project_functions.find_reference(func, project)
+    if reference is None or (mode == "cloudpickle" and not isinstance(func, str)):
+        return {**package(func, args, mode), "project": project.pack(project_functions.list_roots(project))}
+    text, entry = _named(reference, mode)
+    module = project_functions.find_module(reference, project)
+    signature = func if callable(func) else project_functions.read_signature(reference, module)
+    if signature is None:
+        code = _code("reference", text, entry, func_args.check_json(args), {})
+    else:
+        _check_function(signature, mode)
+        plain, types = func_args.check_func_args(signature, args), func_args.declared_types(signature)
+        code = _code("reference", text, entry, plain, types)
+    return {**code, "project": module.project.pack(module.roots)}
+
+
 def payload(code: Mapping[str, Any]) -> str:
     """Return the JSON text that a backend delivers at TRAINJOB_PAYLOAD for packaged code."""
-    fields = {key: code[key] for key in ("kind", "text", "entry", "args", "digest") if key in code}
+    fields = {
+        key: code[key] for key in ("kind", "text", "entry", "args", "digest", "project") if code.get(key) is not None
+    }
     return json.dumps(fields, allow_nan=False)
 
 

@@ -26,6 +26,7 @@ from trainer_core.testing.identity import Identity
 from trainer_core.testing.initializers import Initializers
 from trainer_core.testing.lifecycle import Lifecycle
 from trainer_core.testing.logs import Logs
+from trainer_core.testing.projects import Projects
 from trainer_core.testing.results import Results
 from trainer_core.testing.validation import Validation
 from trainer_core.testing.waiting import Waiting
@@ -34,6 +35,16 @@ __all__ = ["BackendCase", "BackendContract", "Contract", "applies_to", "parametr
 
 
 class BackendContract(
-    Identity, ExactlyOnce, Results, Logs, Failures, Lifecycle, Waiting, Initializers, Checkpointing, Validation
+    Identity,
+    ExactlyOnce,
+    Results,
+    Projects,
+    Logs,
+    Failures,
+    Lifecycle,
+    Waiting,
+    Initializers,
+    Checkpointing,
+    Validation,
 ):
     """All tests of the contract."""

@@ -1,0 +1,86 @@
+"""Imports of a project that will fail where it trains, as `trainjob lint` finds them."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainer_core.lint import Definition, find_problems
+from trainer_core.packaging import serializer
+from trainer_core.packaging.project import read_project
+from trainer_core.packaging.project_imports import find_missing_imports
+
+
+@pytest.fixture
+def missing(tmp_path):
+    """Return what `find_missing_imports` says of these files, whose function is ``pkg.train:main``."""
+
+    def find(files, packages=(), has_image=False, func="pkg.train:main"):
+        for name, text in files.items():
+            path = tmp_path / "project" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        code = serializer.package(func, project=read_project(tmp_path / "project"))
+        return list(find_missing_imports(code, packages, has_image))
+
+    return find
+
+
+MAIN = "\ndef main(): pass\n"
+
+
+def test_what_travels_is_installed_or_in_the_standard_library_is_no_problem(missing):
+    text = "import json, pydantic, pkg.a.b\nfrom . import c, __version__\nfrom .a import b\nimport trainer_core"
+    files = {"pkg/__init__.py": "", "pkg/a/b.py": "from .. import c", "pkg/c.py": "", "pkg/train.py": text + MAIN}
+    assert missing(files) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("from .local import x", "pkg.local, which does not travel"),
+        ("import pkg.local", "pkg.local, which does not travel"),
+        ("from ..pkg import local", None),
+        ("def f():\n    import absent_package", "absent_package, which does not travel and is neither installed here"),
+        ("from absent_package.sub import x", "absent_package, which does not travel and is neither"),
+        ("try:\n    import absent_package\nexcept ImportError:\n    pass", None),
+        ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import absent_package", None),
+    ],
+)
+def test_an_import_that_fails_where_it_trains_is_named(missing, text, problem):
+    found = missing({".gitignore": "local.py\n", "pkg/local.py": "", "pkg/train.py": text + MAIN})
+    assert len(found) == (problem is not None)
+    assert all(problem in each and each.startswith("code: pkg/train.py:") for each in found)
+
+
+def test_modules_that_the_function_imports_are_checked_and_others_are_not(missing):
+    files = {
+        "src/pkg/train.py": "from pkg import helpers" + MAIN,
+        "src/pkg/helpers.py": "\nimport absent_package\n",
+        "src/pkg/unused.py": "import another_absent_package\n",
+    }
+    assert [each.partition(",")[0] for each in missing(files)] == ["code: src/pkg/helpers.py:2 imports absent_package"]
+
+
+@pytest.mark.parametrize(
+    "packages", [["absent-package==1.0"], ["Absent.Package[extra]>=2"], ["git+https://example.com/x"]]
+)
+def test_a_package_to_install_is_no_problem(missing, packages):
+    assert missing({"pkg/train.py": "import absent_package" + MAIN}, packages) == []
+
+
+def test_the_packages_of_an_image_are_unknown(missing):
+    files = {
+        ".gitignore": "local.py\n",
+        "pkg/train.py": "import absent_package\nfrom . import x\nimport pkg.local" + MAIN,
+    }
+    assert missing(files, has_image=True) == [
+        "code: pkg/train.py:3 imports pkg.local, which does not travel; check the ignore files"
+    ]
+
+
+def test_a_definition_with_a_failing_import_is_a_problem(tmp_path):
+    (tmp_path / "train.py").write_text("import absent_package" + MAIN)
+    code = serializer.package("train:main", project=read_project(tmp_path))
+    request = {"version": 1, "runtime": {"name": "python"}, "trainer": {"kind": "custom", "code": code}}
+    problems = list(find_problems([Definition("dag.py", request=request)]))
+    assert ["absent_package" in problem.message for problem in problems] == [True]

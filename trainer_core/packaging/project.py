@@ -1,0 +1,385 @@
+"""Pack the files that travel with a training function. Equal trees give equal bytes, on every machine.
+
+The file names, contents and executable bits travel; times, owners and other permissions do not.
+"""
+
+from __future__ import annotations
+
+import base64
+import fnmatch
+import functools
+import hashlib
+import json
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from trainer_core.packaging.git_commit import fetch_commit, is_git_uri, parse_git_uri
+from trainer_core.secrets import mask_credentials
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+__all__ = ["CodePaths", "Project", "check_code", "format_size", "read_files", "read_project"]
+
+#: A folder, a file, or a list of paths and patterns.
+CodePaths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+#: Characters of the packed files. With the function and the programs of the node they stay below the 1,000,000
+#: characters of a container's arguments.
+_MAX_ARCHIVE = 900_000
+#: Bytes of all files; more are not even read.
+_MAX_BYTES = 64 * 1024 * 1024
+_IGNORE_FILES = (".gitignore", ".trainjobignore")
+#: Version control and caches, which no ignore file has to name.
+_LEFT_OUT = frozenset(
+    {
+        *(".git", ".hg", ".svn", ".jj", ".bzr"),
+        *("__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", ".ipynb_checkpoints"),
+        *(".tox", ".nox", ".venv", "node_modules", ".DS_Store", ".terraform"),
+    }
+)
+_LEFT_OUT_SUFFIXES = (".pyc", ".pyo")
+#: Files of a folder that is an environment.
+_ENVIRONMENT_FILES = ("pyvenv.cfg", "conda-meta")
+_SECRETS = (
+    *(".env", ".env.*", "*.env", ".netrc", "_netrc", ".pypirc", ".pgpass", ".git-credentials", ".htpasswd"),
+    *("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk", "*.gpg", "*.asc"),
+    *("id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "credentials", "credentials.*", "kubeconfig*", "*.kubeconfig"),
+    *("secrets.*", "secret.*", "service-account*.json", "service_account*.json", "client_secret*.json"),
+)
+_SECRET_FOLDERS = (".ssh", ".aws", ".gnupg", ".kube", ".docker", ".azure", ".gcloud")
+#: Names that match `_SECRETS` and hold none: samples, public keys, modules.
+_NO_SECRETS = ("*.example", "*.sample", "*.template", "*.dist", "*.pub", "*.py", "*.pyi", "*.md", "*.rst")
+_PRIVATE_KEY = re.compile(rb"\s*-----BEGIN [A-Z ]*PRIVATE KEY-----")
+_LISTED = 3
+
+
+@dataclass(frozen=True)
+class Project:
+    """The files of a project.
+
+    Attributes:
+        root: The folder to which their paths are relative.
+        files: Content by path, with slashes.
+        executable: Paths of the executable files.
+        top: Folders that their paths get in the job: ``my_package`` if the root is a folder of a package.
+    """
+
+    root: Path
+    files: Mapping[str, bytes]
+    executable: frozenset[str] = frozenset()
+    top: str = ""
+
+    def with_top(self, top: str) -> Project:
+        """Return the project with other folders above its files."""
+        return replace(self, top=top)
+
+    def list_paths(self) -> list[str]:
+        """Return the paths that the files have in the job."""
+        return [self._place(path) for path in sorted(self.files)]
+
+    def read(self, path: str) -> bytes | None:
+        """Return the content of the file that has this path in the job; None if there is none."""
+        inside = path[len(self.top) + 1 :] if self.top else path
+        return self.files.get(inside) if self._place(inside) == path else None
+
+    def pack(self, roots: Sequence[str] = ("",)) -> dict[str, Any]:
+        """Return the project as plain data: the compressed files, their digest, number and size, and import roots.
+
+        Args:
+            roots: Folders below which modules are imported, in the order of ``sys.path``.
+
+        Raises:
+            ValueError: The files are too large for the arguments of a container; the message names the largest.
+        """
+        content = {self._place(path): _to_json(data) for path, data in self.files.items()}
+        executable = sorted(self._place(path) for path in self.executable)
+        text = json.dumps({"executable": executable, "files": content}, sort_keys=True, separators=(",", ":")).encode()
+        archive = base64.b64encode(zlib.compress(text, 9)).decode("ascii")
+        if len(archive) > _MAX_ARCHIVE:
+            self._refuse_size(f"take {format_size(len(archive))} compressed", _MAX_ARCHIVE)
+        return {
+            "archive": archive,
+            "digest": hashlib.sha256(text).hexdigest(),
+            "files": len(self.files),
+            "size": sum(map(len, self.files.values())),
+            "roots": list(roots),
+        }
+
+    def _place(self, path: str) -> str:
+        return f"{self.top}/{path}" if self.top else path
+
+    def _refuse_size(self, size: str, limit: int) -> None:
+        sizes = {path: len(data) for path, data in self.files.items()}
+        raise ValueError(_describe_size(self.root, sizes, size, limit))
+
+
+def check_code(code: object) -> None:
+    """Check the form of the ``code`` of a trainer. Accepts None. Reads no file.
+
+    Raises:
+        ValueError: It is neither a path nor a list of paths.
+    """
+    if code is None:
+        return
+    entries = code if isinstance(code, (list, tuple)) else [code]
+    if not entries or not all(isinstance(entry, (str, os.PathLike)) and str(entry).strip() for entry in entries):
+        raise ValueError(f"code must be a folder such as 'path/to/project', or a list of paths, got {code!r}")
+    if isinstance(code, str) and is_git_uri(code):
+        parse_git_uri(code)
+        return
+    for entry in map(str, entries):
+        if "://" in entry:
+            raise ValueError(
+                "code must be a folder of this machine, or git+https://…@<commit id> alone, got "
+                f"{mask_credentials(entry)}"
+            )
+        if "{" in entry:
+            raise ValueError(f"code is packed when it is given and cannot be a template, got {entry!r}; write the path")
+
+
+def read_project(code: CodePaths, folder: Path | None = None) -> Project:
+    """Read the files that a trainer names.
+
+    Args:
+        code: A folder, a file, a commit of a git repository, or a list of paths and patterns relative to `folder`. In a
+            list, a file that is written out travels whatever the ignore files say, and although its name is that of a
+            secret.
+        folder: Folder of relative paths. None for the working directory.
+
+    Raises:
+        ValueError: A path does not exist, a file may be a secret, or there are no files or too many; one line.
+    """
+    check_code(code)
+    base = Path(folder or Path.cwd()).resolve()
+    if isinstance(code, (list, tuple)):
+        root, entries = base, [_normalize_entry(str(entry), base) for entry in code]
+    else:
+        given = Path(os.fspath(code)) if isinstance(code, (str, os.PathLike)) else Path()
+        if isinstance(code, str) and is_git_uri(code):
+            given = fetch_commit(parse_git_uri(code))
+        path = (base / given).resolve()
+        if not path.exists():
+            raise ValueError(f"code: {path} does not exist; give the folder of the project")
+        root, entries = (path, [""]) if path.is_dir() else (path.parent, [path.name])
+    walk = _Walk(root)
+    for entry in entries:
+        walk.add(entry)
+    if not walk.found:
+        raise ValueError(f"code: no file of {root} travels; check the path and the ignore files")
+    project = Project(root, *_read_contents(root, walk))
+    is_package = entries == [""] and "__init__.py" in project.files
+    return project.with_top(root.name) if is_package else project
+
+
+def format_size(size: int) -> str:
+    """Return a number of bytes for people, such as ``1.2 MB``."""
+    if size < 1000:
+        return f"{size} bytes"
+    return f"{size / 1e6:.1f} MB" if size >= 1_000_000 else f"{size / 1e3:.0f} KB"
+
+
+def read_files(packed: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return the files of what `Project.pack` returned: content by path."""
+    data = json.loads(zlib.decompress(base64.b64decode(packed["archive"])))
+    return {
+        path: content.encode() if isinstance(content, str) else base64.b64decode(content["base64"])
+        for path, content in data["files"].items()
+    }
+
+
+@dataclass
+class _Walk:
+    """Finds files below a root.
+
+    Attributes:
+        root: The folder.
+        found: The file to read by path.
+        named: Paths that were written out.
+    """
+
+    root: Path
+    found: dict[str, Path] = field(default_factory=dict)
+    named: set[str] = field(default_factory=set)
+    _rules: dict[Path, GitIgnoreSpec | None] = field(default_factory=dict)
+
+    def add(self, entry: str) -> None:
+        """Add a file, the files below a folder, or what matches a pattern."""
+        path = self.root / entry
+        if path.exists() and not path.resolve().is_relative_to(self.root):
+            raise ValueError(f"code: {entry} is a link out of {self.root}; copy what it points to into the folder")
+        if path.is_dir():
+            self._add_folder(path, entry, ())
+        elif path.is_file():
+            self.found[entry] = path
+            self.named.add(entry)
+        elif any(character in entry for character in "*?["):
+            before = len(self.found)
+            for match in sorted(self.root.glob(entry)):
+                self._add_match(match)
+            if len(self.found) == before:
+                raise ValueError(f"code: {entry} matches no file of {self.root} that travels; check the pattern")
+        else:
+            raise ValueError(f"code: {path} does not exist; give a path relative to {self.root}")
+
+    def _add_match(self, match: Path) -> None:
+        name = match.relative_to(self.root).as_posix()
+        parents = [parent for parent in match.parents if parent.is_relative_to(self.root) and parent != self.root]
+        if any(parent.is_symlink() or self._is_left_out(parent, is_folder=True) for parent in parents):
+            return
+        if match.is_dir():
+            self._add_folder(match, name, ())
+        elif not self._is_left_out(match, is_folder=False):
+            self._add_file(match, name)
+
+    def _add_folder(self, folder: Path, name: str, parents: tuple[Path, ...]) -> None:
+        real = folder.resolve()
+        if real in parents or not real.is_relative_to(self.root):
+            return  # A link to a folder above, or out of the project.
+        for entry in sorted(_scan(folder), key=lambda entry: entry.name):
+            path, inside = folder / entry.name, f"{name}/{entry.name}" if name else entry.name
+            is_folder = path.is_dir()
+            if self._is_left_out(path, is_folder):
+                continue
+            if is_folder:
+                self._add_folder(path, inside, (*parents, real))
+            else:
+                self._add_file(path, inside)
+
+    def _add_file(self, path: Path, name: str) -> None:
+        real = path.resolve()
+        if real.is_relative_to(self.root) and real.is_file() and not _LEFT_OUT.intersection(self._get_parts(real)):
+            self.found[name] = path
+
+    def _get_parts(self, path: Path) -> tuple[str, ...]:
+        return path.relative_to(self.root).parts
+
+    def _is_left_out(self, path: Path, is_folder: bool) -> bool:
+        if path.name in _LEFT_OUT or (not is_folder and path.name.endswith(_LEFT_OUT_SUFFIXES)):
+            return True
+        if is_folder and any((path / name).exists() for name in _ENVIRONMENT_FILES):
+            return True
+        return self._is_ignored(path, is_folder)
+
+    def _is_ignored(self, path: Path, is_folder: bool) -> bool:
+        """Decide as git does: the ignore file that is the nearest to the path and has a matching rule wins."""
+        for folder in path.parents:
+            rules = self._get_rules(folder)
+            if rules is not None:
+                name = path.relative_to(folder).as_posix() + ("/" if is_folder else "")
+                decision = rules.check_file(name).include
+                if decision is not None:
+                    return decision
+            if folder == self._top:
+                break
+        return False
+
+    @functools.cached_property
+    def _top(self) -> Path:
+        """The folder of the uppermost ignore file: that of the repository which contains the root, else the root."""
+        repositories = (folder for folder in (self.root, *self.root.parents) if (folder / ".git").exists())
+        return next(repositories, self.root)
+
+    def _get_rules(self, folder: Path) -> GitIgnoreSpec | None:
+        if folder not in self._rules:
+            self._rules[folder] = _read_rules(folder)
+        return self._rules[folder]
+
+
+def _read_rules(folder: Path) -> GitIgnoreSpec | None:
+    texts = [_read_file(folder / name) for name in _IGNORE_FILES if (folder / name).is_file()]
+    if not texts:
+        return None
+    from pathspec import GitIgnoreSpec  # Imported here because most requests have no code.
+
+    lines = [line for text in texts for line in text.decode("utf-8", "replace").splitlines()]
+    try:
+        return GitIgnoreSpec.from_lines(lines)
+    except ValueError as error:
+        raise ValueError(f"code: an ignore file of {folder} cannot be read: {' '.join(str(error).split())}") from error
+
+
+def _normalize_entry(entry: str, base: Path) -> str:
+    path = Path(entry)
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"code: {entry} must be a path below {base}, without '..'; give one folder, or change to it")
+    return "" if path == Path() else path.as_posix()
+
+
+def _scan(folder: Path) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            yield from entries
+    except OSError as error:
+        raise ValueError(f"code: {folder} cannot be read: {error.strerror}; name it in .trainjobignore") from error
+
+
+def _read_contents(root: Path, walk: _Walk) -> tuple[dict[str, bytes], frozenset[str]]:
+    """Return content by path, and the paths of the executable files."""
+    states = {name: _call(path, path.stat) for name, path in walk.found.items()}
+    sizes = {name: state.st_size for name, state in states.items()}
+    if sum(sizes.values()) > _MAX_BYTES:
+        raise ValueError(_describe_size(root, sizes, f"have {format_size(sum(sizes.values()))}", _MAX_ARCHIVE))
+    for name in sorted(walk.found.keys() - walk.named):
+        target = walk.found[name].resolve().relative_to(root).as_posix()
+        if _is_secret_name(name) or _is_secret_name(target):
+            _refuse_secret(name, "has the name of a secret")
+    files = {}
+    for name in sorted(walk.found):
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"code: the name {name!r} is not UTF-8; rename the file") from None
+        files[name] = _read_file(walk.found[name])
+        if name not in walk.named and _PRIVATE_KEY.match(files[name]):
+            _refuse_secret(name, "is a private key")
+    return files, frozenset(name for name, state in states.items() if state.st_mode & 0o100)
+
+
+def _is_secret_name(path: str) -> bool:
+    *folders, name = path.lower().split("/")
+    if any(folder in _SECRET_FOLDERS for folder in folders):
+        return True
+    matches = any(fnmatch.fnmatchcase(name, pattern) for pattern in _SECRETS)
+    return matches and not any(fnmatch.fnmatchcase(name, pattern) for pattern in _NO_SECRETS)
+
+
+def _refuse_secret(name: str, reason: str) -> None:
+    raise ValueError(
+        f"code: {name} {reason}, and everyone who can read the job could read it; name it in .trainjobignore and pass "
+        f"the value as a SecretRef, or write it out: code=['.', {name!r}]"
+    )
+
+
+def _read_file(path: Path) -> bytes:
+    data: bytes = _call(path, path.read_bytes)
+    return data
+
+
+def _call(path: Path, read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except OSError as error:
+        raise ValueError(f"code: {path} cannot be read: {error.strerror}; name it in .trainjobignore") from error
+
+
+def _to_json(data: bytes) -> str | dict[str, str]:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode("ascii")}
+
+
+def _describe_size(root: Path, sizes: Mapping[str, int], size: str, limit: int) -> str:
+    largest = sorted(sizes, key=lambda name: (-sizes[name], name))[:_LISTED]
+    listed = ", ".join(f"{name} ({format_size(sizes[name])})" for name in largest)
+    return (
+        f"code: {len(sizes)} files of {root} {size}, and a job can carry {format_size(limit)} compressed; the largest "
+        f"are {listed}; name what the training does not need in .trainjobignore, fetch data with an initializer, or "
+        "install the code in the image"
+    )

@@ -1,0 +1,213 @@
+"""Find the function that a job calls in the files that travel with it."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer_core.packaging.project import Project
+
+__all__ = ["Module", "find_module", "find_reference", "list_roots", "read_signature"]
+
+_LISTED = 5
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module among the files of a project.
+
+    Attributes:
+        project: The project, with the folders above its files that the module's name needs.
+        path: Path of its file.
+        roots: Folders below which the job imports modules, first the one that the module's name starts from.
+    """
+
+    project: Project
+    path: str
+    roots: tuple[str, ...]
+
+
+def find_reference(func: Callable[..., Any], project: Project) -> str | None:
+    """Return ``module:function`` of a function that a file of the project defines at the top level of its module.
+
+    Args:
+        func: The function.
+        project: The files.
+
+    Returns:
+        None for a function that is defined elsewhere, nested, or in a file without a module name, such as a DAG file.
+
+    Raises:
+        ValueError: Its file is in the folder of the project and does not travel.
+    """
+    name, path = getattr(func, "__module__", None) or "", getattr(func, "__qualname__", "<locals>")
+    module = sys.modules.get(name)
+    file = getattr(module, "__file__", None)
+    if module is None or file is None or "<locals>" in path or not _leads_to(module, path, func):
+        return None
+    source = Path(file).resolve()
+    if not source.is_relative_to(project.root):
+        return None
+    if name == "__main__":
+        name = getattr(getattr(module, "__spec__", None), "name", None) or source.stem
+    if not _matches(name, source):
+        return None
+    inside = source.relative_to(project.root).as_posix()
+    if inside not in project.files:
+        raise ValueError(f"code: {inside} defines {path} and does not travel; check the ignore files and the patterns")
+    return f"{name}:{path}"
+
+
+def find_module(reference: str, project: Project) -> Module:
+    """Return the module of a reference.
+
+    Args:
+        reference: ``module:function``.
+        project: The files.
+
+    Raises:
+        ValueError: No file of the project, or more than one, is this module.
+    """
+    name = reference.partition(":")[0]
+    parts = name.split(".")
+    for placed in _place(project, parts):
+        paths = placed.list_paths()
+        found = [(root, path) for path in paths if (root := _get_root(path, parts)) is not None]
+        found = [(root, path) for root, path in found if not root or f"{root}/__init__.py" not in paths]
+        if not found:
+            continue
+        depth = min(_get_depth(root) for root, _ in found)
+        nearest = [(root, path) for root, path in found if _get_depth(root) == depth]
+        preferred = [each for each in nearest if each[0] == "src"] or nearest
+        if len(preferred) > 1:
+            listed = ", ".join(path for _, path in preferred[:_LISTED])
+            raise ValueError(f"func: {name} is several files of code: {listed}; give code the folder of one of them")
+        root, path = preferred[0]
+        return Module(placed, path, tuple(dict.fromkeys((root, *list_roots(placed)))))
+    modules = [path for path in project.list_paths() if path.endswith(f"{parts[-1]}.py")]
+    hint = f"; there is {', '.join(modules[:_LISTED])}" if modules else ""
+    raise ValueError(f"func: module {name} is no file of code ({project.root}){hint}; give the module's name in it")
+
+
+def list_roots(project: Project) -> tuple[str, ...]:
+    """Return the folders below which modules are imported: a folder ``src`` that is no package, and the top."""
+    paths = project.list_paths()
+    has_src = "src/__init__.py" not in paths and any(path.startswith("src/") and path.endswith(".py") for path in paths)
+    return ("src", "") if has_src else ("",)
+
+
+def read_signature(reference: str, module: Module) -> Callable[..., Any] | None:
+    """Return a function with the parameters of the one that a reference names, without importing its module.
+
+    Args:
+        reference: ``module:function``.
+        module: The module.
+
+    Returns:
+        None where the file alone does not determine them: for a decorated, imported or assigned function.
+
+    Raises:
+        ValueError: The file is not Python, or defines no such name.
+    """
+    name = reference.partition(":")[2]
+    tree = _parse(module)
+    if "." in name:
+        return None
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    found = [node for node in tree.body if isinstance(node, definitions) and node.name == name]
+    if found:
+        return _build_stub(found[-1]) if not found[-1].decorator_list else None
+    if _list_bound_names(tree) & {name, "*"}:
+        return None
+    functions = ", ".join(node.name for node in tree.body if isinstance(node, ast.FunctionDef))
+    raise ValueError(f"func: {module.path} defines no {name}; it has the functions {functions or '(none)'}")
+
+
+def _leads_to(module: Any, path: str, func: Callable[..., Any]) -> bool:
+    found = module
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found is func
+
+
+def _matches(name: str, source: Path) -> bool:
+    """Return whether a module's name is the end of its path; that of a DAG file is made up."""
+    parts = source.with_suffix("").parts
+    if parts[-1] == "__init__" and name.split(".")[-1] != "__init__":
+        parts = parts[:-1]
+    names = tuple(name.split("."))
+    return parts[-len(names) :] == names
+
+
+def _place(project: Project, parts: list[str]) -> Iterator[Project]:
+    """Yield the project as it is, and below the folders with which the module's name starts."""
+    yield project
+    folders = project.root.parts
+    for depth in range(1, len(parts)):
+        if folders[-depth:] == tuple(parts[:depth]):
+            yield project.with_top("/".join(parts[:depth]))
+
+
+def _get_root(path: str, parts: list[str]) -> str | None:
+    """Return the folder from which a file is imported under a name; None if it is not that module."""
+    for end in ("/".join(parts) + ".py", "/".join(parts) + "/__init__.py"):
+        if path == end:
+            return ""
+        if path.endswith(f"/{end}"):
+            return path[: -len(end) - 1]
+    return None
+
+
+def _get_depth(root: str) -> int:
+    return root.count("/") + 1 if root else 0
+
+
+def _parse(module: Module) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # They belong to the import of the module.
+        try:
+            return ast.parse(module.project.read(module.path) or b"")
+        except (SyntaxError, ValueError) as error:
+            line = getattr(error, "lineno", None)
+            where = f"{module.path}:{line}" if line else module.path
+            raise ValueError(f"func: {where} is not valid Python: {getattr(error, 'msg', error)}") from error
+
+
+def _build_stub(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Callable[..., Any]:
+    """Return a function with the parameters of a definition. No expression of the user is evaluated."""
+    arguments = node.args
+    named = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg)
+    for each in (argument for argument in named if argument is not None):
+        if each.annotation is not None:
+            each.annotation = ast.Constant(ast.unparse(each.annotation))
+    arguments.defaults = [ast.Constant(None) for _ in arguments.defaults]
+    arguments.kw_defaults = [None if default is None else ast.Constant(None) for default in arguments.kw_defaults]
+    node.body = [ast.Expr(ast.Yield(None))] if _is_generator(node) else [ast.Pass()]
+    node.returns = None
+    tree = ast.fix_missing_locations(ast.Module(body=[node], type_ignores=[]))
+    names: dict[str, Any] = {}
+    exec(compile(tree, "<signature>", "exec", dont_inherit=True), names)  # noqa: S102 -- parameters only, see above
+    return names[node.name]  # type: ignore[no-any-return]
+
+
+def _is_generator(node: ast.AST) -> bool:
+    """Return whether a function yields itself, and not only functions in it."""
+    inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    children = [child for child in ast.iter_child_nodes(node) if not isinstance(child, inner)]
+    return any(isinstance(child, (ast.Yield, ast.YieldFrom)) or _is_generator(child) for child in children)
+
+
+def _list_bound_names(tree: ast.Module) -> set[str]:
+    """Return names that a module may have: all that it assigns, imports or defines; ``*`` for any name."""
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.add(node.name)
+    return names

@@ -1,0 +1,185 @@
+"""Read the packages that a project needs from its requirements.txt, pyproject.toml or uv.lock.
+
+The request contains what the file says when it is packaged: a retry installs the same. The versions are exact where the
+file has exact versions, as a uv.lock always has.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit, urlunsplit
+
+from trainer_core import validation
+
+__all__ = ["is_requirements_file", "read_requirements"]
+
+_COMMENT = re.compile(r"(^|\s+)#.*$")
+#: The project itself, which travels as files.
+_ITSELF = re.compile(r"(-e\s+|--editable[ =]\s*)?\.(/)?")
+_INCLUDE = re.compile(r"(?:-r|--requirement)[ =]?\s*(\S.*)")
+_MAX_DEPTH = 10
+
+
+def is_requirements_file(path: str) -> bool:
+    """Return whether a path has the name of a file that `read_requirements` reads."""
+    return path.endswith(".txt") or Path(path).name in ("pyproject.toml", "uv.lock")
+
+
+def read_requirements(file: str, folder: Path) -> list[str]:
+    """Return the requirements that a file lists.
+
+    Args:
+        file: Path of the file, relative to `folder`.
+        folder: The folder of the project.
+
+    Raises:
+        ValueError: The file cannot be read, or has something that pip would not install from the request alone; the
+            message names the line.
+    """
+    path = folder / file
+    if path.name == "uv.lock":
+        found = _read_uv_lock(_read_toml(path), path)
+    elif path.name == "pyproject.toml":
+        found = _read_pyproject(_read_toml(path), path)
+    else:
+        found = list(_read_lines(path, 0))
+    validation.check_packages(f"packages_to_install ({path.name})", found)
+    return list(dict.fromkeys(found))
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise ValueError(f"packages_to_install: {path} cannot be read: {reason}") from error
+
+
+def _read_toml(path: Path) -> Mapping[str, Any]:
+    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    try:
+        data: Mapping[str, Any] = toml.loads(_read_text(path))
+    except toml.TOMLDecodeError as error:
+        raise ValueError(f"packages_to_install: {path} is not TOML: {error}") from error
+    return data
+
+
+def _read_lines(path: Path, depth: int) -> Iterator[str]:
+    """Yield the requirements of a requirements.txt and of those that it includes."""
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"packages_to_install: {path} includes itself; remove the -r")
+    text = _read_text(path).replace("\\\n", " ")
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = _COMMENT.sub("", raw).strip()
+        if not line or _ITSELF.fullmatch(line):
+            continue
+        included = _INCLUDE.fullmatch(line)
+        if included:
+            yield from _read_lines(path.parent / included[1], depth + 1)
+        else:
+            _check_line(line, f"packages_to_install: {path.name}:{number}")
+            yield " ".join(line.split())
+
+
+def _check_line(line: str, where: str) -> None:
+    option = next((word for word in line.split() if word.startswith("-")), None)
+    if option is None:
+        return
+    # Not quoted: a URL may contain a password.
+    name = option.partition("=")[0]
+    remedies = {
+        "--index-url": "give pip_index_urls",
+        "-i": "give pip_index_urls",
+        "--extra-index-url": "give pip_index_urls",
+        "--hash": "export the file without hashes (uv export --no-hashes)",
+        "-c": "write the versions into the file",
+        "--constraint": "write the versions into the file",
+        "-e": "name its folder in code",
+        "--editable": "name its folder in code",
+    }
+    raise ValueError(f"{where}: {name} is not supported; {remedies.get(name, 'remove it')}")
+
+
+def _read_pyproject(data: Mapping[str, Any], path: Path) -> list[str]:
+    project = data.get("project")
+    dependencies = project.get("dependencies") if isinstance(project, Mapping) else None
+    if not isinstance(dependencies, list):
+        raise ValueError(f"packages_to_install: {path} has no list dependencies in [project]; write one, or list them")
+    return [str(each) for each in dependencies]
+
+
+def _read_uv_lock(data: Mapping[str, Any], path: Path) -> list[str]:
+    """Return the exact versions of what the project needs, each with the markers under which it is needed.
+
+    Extras and dependency groups of the project are left out, as `uv sync --no-dev` does.
+    """
+    packages = [each for each in data.get("package", []) if isinstance(each, Mapping)]
+    projects = [each for each in packages if {"virtual", "editable"} & set(each.get("source", {}))]
+    own = [each for each in projects if (each["source"].get("virtual") or each["source"].get("editable")) == "."]
+    if len(own) != 1:
+        raise ValueError(f"packages_to_install: {path} is not the lock file of its folder; write it by uv lock")
+    needed: list[tuple[int, frozenset[str], tuple[str, ...]]] = []
+    _visit(own[0], frozenset(), (), packages, needed)
+    markers: dict[int, set[frozenset[str]]] = {}
+    for index, parts, _ in needed:
+        markers.setdefault(index, set()).add(parts)
+    return sorted(_format_locked(packages[index], path) + _format_markers(parts) for index, parts in markers.items())
+
+
+def _visit(
+    package: Mapping[str, Any],
+    parts: frozenset[str],
+    extras: tuple[str, ...],
+    packages: list[Mapping[str, Any]],
+    needed: list[tuple[int, frozenset[str], tuple[str, ...]]],
+) -> None:
+    """Record the dependencies of a package: their index, the markers that must all hold, and their extras."""
+    optional = package.get("optional-dependencies", {})
+    dependencies = [*package.get("dependencies", []), *(each for extra in extras for each in optional.get(extra, []))]
+    for dependency in dependencies:
+        joined = parts | {dependency["marker"]} if dependency.get("marker") else parts
+        wanted = tuple(sorted(dependency.get("extra", ())))
+        for index, found in enumerate(packages):
+            # What is needed under fewer conditions is recorded already; this also ends circles.
+            is_known = any(index == i and known <= joined and set(wanted) <= set(e) for i, known, e in needed)
+            if _is_meant(dependency, found) and not is_known:
+                needed.append((index, joined, wanted))
+                _visit(found, joined, wanted, packages, needed)
+
+
+def _is_meant(dependency: Mapping[str, Any], package: Mapping[str, Any]) -> bool:
+    """Return whether an entry of the lock file is this dependency, which has a version only where there are several."""
+    return all(
+        dependency[key] == package.get(key) for key in ("name", "version", "source") if dependency.get(key) is not None
+    )
+
+
+def _format_markers(alternatives: set[frozenset[str]]) -> str:
+    """Return the marker of a requirement: each alternative is a set of markers that must all hold."""
+    if frozenset() in alternatives:
+        return ""
+    needed = [parts for parts in alternatives if not any(other < parts for other in alternatives)]
+    joined = [" and ".join(f"({part})" for part in sorted(parts)) for parts in needed]
+    return " ; " + " or ".join(sorted(joined))
+
+
+def _format_locked(package: Mapping[str, Any], path: Path) -> str:
+    name, version, source = package.get("name"), package.get("version"), package.get("source", {})
+    if "registry" in source and version:
+        return f"{name}=={version}"
+    if "git" in source:
+        url = urlsplit(str(source["git"]))
+        folder = parse_qs(url.query).get("subdirectory")
+        place = urlunsplit((url.scheme, url.netloc, url.path, "", ""))
+        return f"{name} @ git+{place}@{url.fragment}" + (f"#subdirectory={folder[0]}" if folder else "")
+    if "url" in source:
+        return f"{name} @ {source['url']}"
+    raise ValueError(
+        f"packages_to_install: {path.name}: {name} is a folder of this machine, which pip cannot install in the job; "
+        "name its folder in code and give a requirements.txt"
+    )
