@@ -504,6 +504,8 @@ class Observation:
         outcome: What the TrainJob left. Set if and only if the status is Complete or Failed.
         pending_failure: Why it will fail unless its situation changes. None if nothing is wrong, or if it has ended.
         outcome_is_stored: Whether `outcome` was read from the TrainJob itself, so that it need not be stored again.
+        queued: What it waits for in the queue of its backend, such as ``queued: 2 TrainJobs are ahead``. None if it
+            does not wait, or if the backend does not report it.
     """
 
     status: str
@@ -511,6 +513,7 @@ class Observation:
     outcome: Outcome | None = None
     pending_failure: PendingFailure | None = None
     outcome_is_stored: bool = False
+    queued: str | None = None
 
 
 def build_complete_outcome(

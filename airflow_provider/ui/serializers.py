@@ -135,6 +135,7 @@ def _serialize_details(details: JobDetails) -> dict[str, Any]:
         "artifacts": dict(outcome.artifacts) if outcome else None,
         "note": _get_result_note(outcome),
         "diagnosis": _drop_empty(diagnosis.model_dump(mode="json")) if diagnosis else None,
+        "queued": observation.queued,
         "actions": list_job_actions(observation.status),
     }
 
