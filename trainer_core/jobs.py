@@ -76,8 +76,9 @@ class TrainJobRef:
             local backend.
         name: Name of the TrainJob. Unique in its namespace at any time.
         uid: Identity of this TrainJob. A TrainJob that is deleted and created again under the same name has another.
-        host: Where a TrainJob of the local backend lives: hostname, boot id, PID namespace and identity of the state
-            folder, separated by slashes. None (the default) on other backends. Refs are compared without it.
+        host: Where a TrainJob of the local or container backend lives, separated by slashes: hostname, boot id, PID
+            namespace and identity of the state folder, or hostname and identity of the engine. None (the default) on
+            other backends. Refs are compared without it.
     """
 
     backend: str
