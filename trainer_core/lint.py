@@ -18,6 +18,7 @@ from trainer_core import request_builder, validation
 from trainer_core.client import TrainerClient
 from trainer_core.errors import TrainerError
 from trainer_core.request import TrainJobRequest
+from trainer_core.runtime_admin import unknown_fields
 
 __all__ = ["GROUP", "Definition", "Problem", "find_definitions", "find_problems"]
 
@@ -112,7 +113,18 @@ def _validate(definition: Definition) -> Iterator[str]:
             for path, message in validation.list_problems(error):
                 if not any(_overlap(path, unknown) for unknown in unknown_paths):
                     messages[message] = None
+        for message in _find_unknown_fields(request):
+            messages[message] = None
     yield from messages
+
+
+def _find_unknown_fields(request: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the unknown fields of RuntimePatch, whose dicts no other offline check reads."""
+    patches = request.get("patches")
+    for index, patch in enumerate(patches if isinstance(patches, list) else ()):
+        if isinstance(patch, Mapping):
+            for path, message in unknown_fields.find_unknown_fields(patch, "RuntimePatch", f"patches.{index}"):
+                yield f"{path}: {message}"
 
 
 def _overlap(path: tuple[str, ...], unknown: tuple[str, ...]) -> bool:
