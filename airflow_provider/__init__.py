@@ -28,6 +28,11 @@ _CONNECTION_FIELDS: dict[str, Any] = {
         },
     },
     "home": _text_field("State folder", "local: folder of all jobs. Default: $TRAINJOB_HOME, else ~/.trainjob."),
+    "max_parallel": {
+        "label": "Parallel jobs",
+        "description": "local: jobs that run on a host at the same time; others are queued. Default: no limit.",
+        "schema": {"type": ["integer", "null"], "minimum": 1},
+    },
     "namespace": _text_field("Namespace", "kubernetes, runai, training-operator: namespace of the jobs."),
     "context": _text_field("Context", "kubernetes, runai, training-operator: context of the kubeconfig."),
     "config_file": _text_field("Kubeconfig", "kubernetes, runai, training-operator: path of the kubeconfig."),

@@ -683,7 +683,8 @@ class TrainerClient:
 
         Args:
             job: Its name or ref.
-            progress: True if a change of the reported progress is a change, too. Default False.
+            progress: True if the observations shall have the reported progress, which may be in the log only. Default
+                False.
 
         Raises:
             JobNotFoundError: No TrainJob has this name.

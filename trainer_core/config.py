@@ -226,6 +226,9 @@ class LocalProcessBackendConfig(BackendConfig):
         keep_finished_days: Maximum number of days to keep an ended TrainJob. Default 30.
         checkpoints_uri: Where the option `Checkpoints` keeps checkpoints if it has no ``uri``, as ``file:///<folder>``.
             None (the default) for the folder ``checkpoints`` in `home`.
+        max_parallel: How many TrainJobs of `home` run on this machine at the same time. Further ones are queued and
+            start in the order in which they were submitted. A suspended TrainJob does not count. None (the default)
+            for no limit.
 
     Raises:
         ValueError: A setting is unknown, or a value is invalid.
@@ -238,6 +241,7 @@ class LocalProcessBackendConfig(BackendConfig):
     keep_finished: Annotated[int, BeforeValidator(_reject_bool)] = Field(default=1000, ge=0)
     keep_finished_days: Annotated[float, BeforeValidator(_reject_bool)] = Field(default=30.0, ge=0, allow_inf_nan=False)
     checkpoints_uri: _CheckpointsUri | None = None
+    max_parallel: Annotated[int | None, BeforeValidator(_reject_bool), Field(ge=1)] = None
 
     @field_validator("home", mode="before")
     @classmethod

@@ -11,7 +11,7 @@
      ├── WaitTimeoutError         (TimeoutError)   a wait timed out; the TrainJob is not stopped
      ├── TrackingError            (RuntimeError)   the tracking server or model registry refuses or cannot be reached
      └── BackendUnavailableError  (RuntimeError)   the backend, or a package it needs, is not available
-          └── JobElsewhereError                    the TrainJob lives on a host that this process cannot see
+          └── JobElsewhereError                    the TrainJob lives on a host or engine that this process cannot see
 
 Each class also derives from the built-in that the Kubeflow SDK raises in the same situation, so that code written for
 the SDK catches the same errors. Constructors of public classes and options raise plain ``ValueError``.
@@ -113,7 +113,10 @@ class TrackingError(TrainerError, RuntimeError):
 
 
 class JobElsewhereError(BackendUnavailableError):
-    """The TrainJob lives on another host, or in another PID namespace, and may still run there. Nothing was changed."""
+    """The TrainJob lives on another host, container engine or PID namespace, and may still run there.
+
+    Nothing was changed.
+    """
 
     transient = False
 

@@ -76,8 +76,9 @@ class TrainJobRef:
             local backend.
         name: Name of the TrainJob. Unique in its namespace at any time.
         uid: Identity of this TrainJob. A TrainJob that is deleted and created again under the same name has another.
-        host: Where a TrainJob of the local backend lives: hostname, boot id, PID namespace and identity of the state
-            folder, separated by slashes. None (the default) on other backends. Refs are compared without it.
+        host: Where a TrainJob of the local or container backend lives, separated by slashes: hostname, boot id, PID
+            namespace and identity of the state folder, or hostname and identity of the engine. None (the default) on
+            other backends. Refs are compared without it.
     """
 
     backend: str
@@ -504,6 +505,8 @@ class Observation:
         outcome: What the TrainJob left. Set if and only if the status is Complete or Failed.
         pending_failure: Why it will fail unless its situation changes. None if nothing is wrong, or if it has ended.
         outcome_is_stored: Whether `outcome` was read from the TrainJob itself, so that it need not be stored again.
+        queued: What it waits for in the queue of its backend, such as ``queued: 2 TrainJobs are ahead``. None if it
+            does not wait, or if the backend does not report it.
     """
 
     status: str
@@ -511,6 +514,7 @@ class Observation:
     outcome: Outcome | None = None
     pending_failure: PendingFailure | None = None
     outcome_is_stored: bool = False
+    queued: str | None = None
 
 
 def build_complete_outcome(

@@ -19,6 +19,7 @@ from trainer_core.client import TrainerClient
 from trainer_core.errors import TrainerError
 from trainer_core.packaging.project_imports import find_missing_imports
 from trainer_core.request import TrainJobRequest
+from trainer_core.runtime_admin import unknown_fields
 
 __all__ = ["GROUP", "Definition", "Problem", "find_definitions", "find_problems"]
 
@@ -114,6 +115,8 @@ def _validate(definition: Definition) -> Iterator[str]:
                 if not any(_overlap(path, unknown) for unknown in unknown_paths):
                     messages[message] = None
         messages.update(dict.fromkeys(_find_import_problems(request.get("trainer") or {})))
+        for message in _find_unknown_fields(request):
+            messages[message] = None
     yield from messages
 
 
@@ -122,6 +125,15 @@ def _find_import_problems(trainer: Mapping[str, Any]) -> Iterator[str]:
     code = trainer.get("code") or {}
     if code.get("project"):
         yield from find_missing_imports(code, trainer.get("packages", ()), has_image=bool(trainer.get("image")))
+
+
+def _find_unknown_fields(request: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the unknown fields of RuntimePatch, whose dicts no other offline check reads."""
+    patches = request.get("patches")
+    for index, patch in enumerate(patches if isinstance(patches, list) else ()):
+        if isinstance(patch, Mapping):
+            for path, message in unknown_fields.find_unknown_fields(patch, "RuntimePatch", f"patches.{index}"):
+                yield f"{path}: {message}"
 
 
 def _overlap(path: tuple[str, ...], unknown: tuple[str, ...]) -> bool:

@@ -203,10 +203,11 @@ def _parse_manifest(runtime: Any) -> Any:
 
 
 def _check_rules(manifest: Mapping[str, Any]) -> None:
-    from trainer_core.runtime_admin.validate import (
-        validate_runtime,
-    )  # imports the runtime rules, which no other DAG file needs
+    # These import the runtime rules, which no other DAG file needs.
+    from trainer_core.runtime_admin import ml_policies
+    from trainer_core.runtime_admin.validate import validate_runtime
 
-    wrong = next((each for each in validate_runtime(manifest) if each.severity == "error"), None)
+    # The worker checks again with the fields of the cluster's version.
+    wrong = next((each for each in validate_runtime(manifest, ml_policies.ANY) if each.severity == "error"), None)
     if wrong is not None:
         raise ValueError(f"runtime {manifest['metadata']['name']!r}: {wrong}")

@@ -37,15 +37,20 @@ _MAX_MANIFEST_STRING = 200
 
 def serialize_row(job: SubmittedJob, live: TrainJob | None) -> dict[str, Any]:
     """Return a job as a row of the list; `live` is the backend's state of the job, None if it was not read."""
+    status = live.status if live else _get_last_status(job)
+    progress = _serialize_progress(live.progress) if live else _get_last_progress(job)
+    has_ended = status in _ENDED_STATUSES
     return _drop_empty(
         {
             **asdict(job.task),
             "name": job.ref.name,
             "backend": job.ref.backend,
-            "status": live.status if live else _get_last_status(job),
+            "status": status,
+            "is_unknown": (live is None and not has_ended) or None,
+            "waits_for": live.reason if live and status == CREATED else None,
             "task_state": job.task_state,
             "created": _format_time(live.creation_timestamp if live else job.at),
-            "progress": _serialize_progress(live.progress) if live else _get_last_progress(job),
+            "progress": None if has_ended else progress,
         }
     )
 
@@ -135,6 +140,7 @@ def _serialize_details(details: JobDetails) -> dict[str, Any]:
         "artifacts": dict(outcome.artifacts) if outcome else None,
         "note": _get_result_note(outcome),
         "diagnosis": _drop_empty(diagnosis.model_dump(mode="json")) if diagnosis else None,
+        "queued": observation.queued,
         "actions": list_job_actions(observation.status),
     }
 

@@ -6,8 +6,8 @@ Airflow's tables are not a public interface, so all queries are in this module.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from sqlalchemy.orm import aliased
 
 from airflow_provider import owner
 from airflow_provider.links import CONN_ID_KEY, DashboardLink, LogsLink
-from trainer_core.jobs import TrainJobRef
+from trainer_core.jobs import COMPLETE, FAILED, TrainJobRef
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -28,10 +28,13 @@ __all__ = ["SubmittedJob", "TaskKey", "get_submitted_job", "list_dag_ids", "list
 
 #: XCom that the page writes when a user deletes a job; like all XComs of the task, it is removed by the next try.
 _DELETION_KEY = "trainjob_deleted"
+#: XComs of every task that has waited for a job.
+_OUTCOME_KEYS = ("status", "metrics", "artifacts", "diagnosis")
 _KEYS = (
-    *("status", "progress", "metrics", "artifacts", "diagnosis"),
+    *(*_OUTCOME_KEYS, "progress"),
     *(CONN_ID_KEY, DashboardLink.xcom_key, LogsLink.xcom_key, _DELETION_KEY),
 )
+_ENDED = (COMPLETE, FAILED)
 
 
 @dataclass(frozen=True)
@@ -81,20 +84,20 @@ class SubmittedJob:
 
 def get_submitted_job(session: Session, task: TaskKey) -> SubmittedJob | None:
     """Return the job of a task; None if it has none."""
-    statement = _build_statement().where(
+    statement = _build_statement(_KEYS, CONN_ID_KEY).where(
         XComModel.dag_id == task.dag_id,
         XComModel.run_id == task.run_id,
         XComModel.task_id == task.task_id,
         XComModel.map_index == task.map_index,
     )
-    return next(_read_jobs(session, statement), None)
+    return next(iter(_read_jobs(session, statement)), None)
 
 
 def list_submitted_jobs(
     session: Session, dags: Collection[str], before: datetime | None, limit: int
-) -> Iterator[SubmittedJob]:
-    """Yield the jobs of these DAGs, newest first."""
-    statement = _build_statement().where(XComModel.dag_id.in_(dags))
+) -> list[SubmittedJob]:
+    """Return the jobs of these DAGs, newest first."""
+    statement = _build_statement(_KEYS, CONN_ID_KEY).where(XComModel.dag_id.in_(dags))
     if before is not None:
         statement = statement.where(XComModel.timestamp < before)
     return _read_jobs(session, statement.order_by(XComModel.timestamp.desc()).limit(limit))
@@ -119,10 +122,16 @@ def record_deletion(session: Session, task: TaskKey, by: str) -> None:
     )
 
 
-def _build_statement() -> Select[Any]:
-    """Return the query with one row for each job: its ref, its task's state, and its other XComs or null."""
+def _build_statement(keys: Sequence[str], required: str) -> Select[Any]:
+    """Return the query with one row for each ref: the ref, its task's state, and the task's other XComs or null.
+
+    Args:
+        keys: Keys of the other XComs.
+        required: Key that a task must have. Sensors and suspend operators also push a ref; only a task that submitted a
+            job pushes the connection id, and only one that has seen a job pushes a status.
+    """
     ref = XComModel
-    others = [aliased(XComModel) for _ in _KEYS]
+    others = [aliased(XComModel) for _ in keys]
     columns = (ref.dag_id, ref.run_id, ref.task_id, ref.map_index, ref.timestamp, TaskInstance.state, ref.value)
     statement = select(*columns, *(other.value for other in others)).join(
         TaskInstance,
@@ -133,21 +142,34 @@ def _build_statement() -> Select[Any]:
             TaskInstance.map_index == ref.map_index,
         ),
     )
-    for key, other in zip(_KEYS, others, strict=True):
+    for key, other in zip(keys, others, strict=True):
         same = (other.dag_run_id == ref.dag_run_id, other.task_id == ref.task_id, other.map_index == ref.map_index)
-        # Sensors and suspend operators also push a ref; only a task that submitted a job pushes the connection id.
-        statement = statement.join(other, and_(*same, other.key == key), isouter=key != CONN_ID_KEY)
+        statement = statement.join(other, and_(*same, other.key == key), isouter=key != required)
     return statement.where(ref.key == "ref")
 
 
-def _read_jobs(session: Session, statement: Select[Any]) -> Iterator[SubmittedJob]:
-    for dag_id, run_id, task_id, map_index, at, state, *values in session.execute(statement):
+def _read_jobs(session: Session, statement: Select[Any]) -> list[SubmittedJob]:
+    """Return the jobs, each with what its own task knows, or a sensor of the same run that has seen its end."""
+    jobs = list(_parse_rows(_KEYS, session.execute(statement)))
+    runs = {(job.task.dag_id, job.task.run_id) for job in jobs if job.xcoms.get("status") not in _ENDED}
+    if not runs:
+        return jobs
+    waiting = _build_statement(_OUTCOME_KEYS, "status").where(
+        XComModel.dag_id.in_({dag for dag, _ in runs}), XComModel.run_id.in_({run for _, run in runs})
+    )
+    seen = _parse_rows(_OUTCOME_KEYS, session.execute(waiting))
+    ends = {(each.task.dag_id, each.ref): each.xcoms for each in seen if each.xcoms.get("status") in _ENDED}
+    return [replace(job, xcoms={**job.xcoms, **ends.get((job.task.dag_id, job.ref), {})}) for job in jobs]
+
+
+def _parse_rows(keys: Sequence[str], rows: Iterable[Any]) -> Iterator[SubmittedJob]:
+    for dag_id, run_id, task_id, map_index, at, state, *values in rows:
         ref, *others = map(_parse_value, values)
         try:
             job = TrainJobRef.from_dict(ref)
         except ValueError:
             continue  # An XCom with the key "ref" of an unrelated task.
-        xcoms = {key: value for key, value in zip(_KEYS, others, strict=True) if value is not None}
+        xcoms = {key: value for key, value in zip(keys, others, strict=True) if value is not None}
         yield SubmittedJob(TaskKey(dag_id, run_id, task_id, map_index), job, at, state and str(state), xcoms)
 
 

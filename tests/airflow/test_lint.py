@@ -271,3 +271,23 @@ def test_the_command_works_without_an_initialized_airflow(tmp_path):
     (line,) = done.stdout.splitlines()
     assert line.startswith("dags/nightly.py: dag nightly, task fit: trainer.code: parameter x is declared as int")
     assert not (tmp_path / "airflow" / "airflow.db").exists()
+
+
+PATCH = """
+    from trainer_core import RuntimePatch
+    volumes = [{"name": "scratch", "emptydir": {}}, {"name": "data", "emptyDir": {"sizeLimt": "1Gi"}}]
+    pods = {"spec": {"template": {"spec": {"volumes": volumes}}}}
+    patch = {"template": {"spec": {"replicatedJobs": [{"name": "node", "template": pods}]}}}
+    patches = {"RuntimePatch": patch}
+    TrainJobOperator(task_id="train", runtime="python", trainer=CustomTrainer(train, {"lr": 1.0}), options=[patches])
+"""
+
+
+def test_unknown_fields_of_a_runtime_patch_are_problems_without_a_cluster(lint):
+    code, problems = lint(PATCH)
+    volumes = "patches.0.trainingRuntimeSpec.template.spec.replicatedJobs[node].template.spec.template.spec.volumes"
+    assert code == 2
+    assert [problem["problem"] for problem in problems] == [
+        f"{volumes}[scratch].emptydir: is unknown; use emptyDir",
+        f"{volumes}[data].emptyDir.sizeLimt: is unknown; use sizeLimit",
+    ]

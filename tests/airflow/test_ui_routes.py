@@ -262,6 +262,37 @@ def test_a_sensor_has_no_row_in_the_list(browse, run_dag, gate):
     assert browse(VIEWER, {**task, "task_id": "wait"}).get("api/job").status_code == 404
 
 
+def test_an_unreachable_job_has_the_end_that_a_sensor_of_its_run_has_seen(browse, run_dag, gate, client):
+    gate.touch()
+    dag = a_dag("open_seen", training(gate))
+    with dag:
+        TrainJobSensor(task_id="wait", job=dag.get_task("train").output, poke_interval=0.1)
+    task = task_of(run_dag(dag))
+    push(task, "status", "Created")
+    client.delete_job(ref_of(task))
+    job = browse(VIEWER, task).job()
+    (row,) = browse(VIEWER).get("api/jobs", dag="open_seen").json()["jobs"]
+    assert "unreachable" in job
+    assert (job["status"], job["metrics"], row["status"]) == ("Complete", {"accuracy": 0.97, "loss": 0.5}, "Complete")
+    assert {"progress", "is_unknown"}.isdisjoint(row)
+
+
+def test_an_unreachable_job_without_an_end_is_unknown_in_the_list(elsewhere, browse):
+    push(elsewhere.task, "status", "Created")
+    (row,) = browse(VIEWER).get("api/jobs", dag="open_elsewhere").json()["jobs"]
+    assert (row["status"], row["is_unknown"]) == ("Created", True)
+
+
+def test_a_queued_job_says_so_on_its_page_and_in_the_list(browse, run_dag, client, gate):
+    single = {"max_parallel": 1}
+    run_dag(a_dag("open_runs_first", training(gate), backend_config=single))
+    queued = task_of(run_dag(a_dag("open_queued", training(gate), backend_config=single)))
+    until(lambda: client.observe(ref_of(queued)).queued)
+    (row,) = browse(VIEWER).get("api/jobs", dag="open_queued").json()["jobs"]
+    assert row["waits_for"].startswith("queued: next to start")
+    assert browse(VIEWER, queued).job()["queued"] == row["waits_for"]
+
+
 def test_a_job_without_a_connection_is_in_the_list(browse, run_dag, gate):
     run_dag(a_dag("open_without", training(gate), trainjob_conn_id=None))
     (row,) = browse(VIEWER).get("api/jobs", dag="open_without").json()["jobs"]

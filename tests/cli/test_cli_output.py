@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from fake_cluster import Cluster
+from rich.console import Console
 
 from trainer_core.cli import main, progress
 from trainer_core.cli.options import move_global_options
@@ -38,6 +39,19 @@ def test_a_pending_failure_is_written_once_while_it_lasts():
     for each in [*OBSERVATIONS, OBSERVATIONS[1]]:
         log.report(each)
     assert lines == ["TrainJob a-job is Created: Scheduling: no node has [gpu]"] * 2
+
+
+def test_a_job_is_queued_in_the_log_once_and_in_the_wait_at_each_step_forward(capsys):
+    queued = [Observation(CREATED, queued=f"queued: {ahead} ahead") for ahead in (2, 1)]
+    lines = []
+    log = PendingFailureLog("a-job", lines.append)
+    for each in [*queued, Observation(RUNNING)]:
+        log.report(each)
+    assert lines == ["TrainJob a-job is queued: 2 ahead"]
+    printer = progress._LinePrinter(Console(stderr=True), "a-job")
+    for each in queued:
+        printer.print_if_changed(each)
+    assert capsys.readouterr().err.splitlines() == [f"a-job Created: queued: {ahead} ahead" for ahead in (2, 1)]
 
 
 LARGE = "def large():\n    return 'x' * 5000\n"

@@ -14,6 +14,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from socket import gethostname
 
 import container_engine
 import psutil
@@ -23,15 +24,16 @@ from container_submitter import EXPECTED_LOG, build_request
 from trainer_core import ContainerBackendConfig, CustomTrainer, Name, TrainerClient
 from trainer_core.backends.container import job_journal, names, paths, supervisor_launcher
 from trainer_core.config import TrainingRuntimeSource
-from trainer_core.errors import BackendUnavailableError, JobNotFoundError
-from trainer_core.jobs import Category
+from trainer_core.errors import BackendUnavailableError, JobElsewhereError, JobNotFoundError
+from trainer_core.jobs import Category, TrainJobRef
 from trainer_core.testing.training_functions import run_forever
 
 PATIENCE = 90.0
 HERE = Path(__file__).parent
 TOOL = HERE.parents[2] / "shared" / "tools" / "container-engine"
-#: Requests and process starts of a submission: three reads, the claim (sent in two pieces), and the supervisor.
-SUBMIT_KILL_POINTS = (1, 4, 5, 6, 7)
+#: Requests and process starts of a submission: three reads, the identity of the engine and the claim (each sent in two
+#: pieces), and the supervisor.
+SUBMIT_KILL_POINTS = (1, 5, 7, 8, 9)
 #: Requests while a job with two nodes runs: it creates containers from the 9th on, records their launch with the 18th,
 #: starts them with the 20th and 21st, and then waits for their end.
 RUN_KILL_POINTS = (2, 7, 11, 17, 20, 21, 27)
@@ -275,6 +277,30 @@ def test_a_job_survives_a_restart_of_the_engine(own_engine):
     own_engine.start_again()
     send_signal(client)
     assert client.wait(ref, timeout=PATIENCE).result == 7
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_another_engine_does_not_call_a_job_deleted_and_changes_nothing(sandbox, own_engine):
+    client, other = sandbox.client(), TrainerClient(own_engine.config)
+    request = client.build_request(runtime="python", trainer=CustomTrainer(func=run_forever), options=[Name("job")])
+    ref = TrainJobRef.from_json(client.submit(request).to_json())
+    assert ref.host == client.get_job_ref("job").host
+    for call in (other.observe, other.wait, other.suspend, other.cancel, other.delete_job, other.get_job_events):
+        with pytest.raises(JobElsewhereError, match=f"'job' lives on the container engine of host '{gethostname()}', "):
+            call(ref)
+    assert client.observe(ref).status != "Failed"
+    with pytest.raises(JobElsewhereError, match=own_engine.config.container_host):
+        other.observe(ref)
+    client.delete_job(ref)
+    assert client.wait(ref).diagnosis.category == Category.DELETED
+
+
+def test_a_ref_of_an_older_version_without_an_engine_is_a_deleted_job(sandbox):
+    client = sandbox.client()
+    ref = TrainJobRef("container", container_engine.namespace(sandbox.folder), "job", "0" * 32)
+    with pytest.raises(JobNotFoundError, match="was deleted from the engine"):
+        client.observe(ref)
 
 
 def test_a_job_whose_claim_was_removed_does_not_exist(sandbox):

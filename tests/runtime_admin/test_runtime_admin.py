@@ -171,7 +171,9 @@ def test_an_invalid_runtime_is_not_sent_to_the_server(admin, cluster):
     with pytest.raises(InvalidRequestError, match=r"rule V3 at spec\.mlPolicy\.numNodes"):
         admin.create(runtime)
 
-    assert cluster.requests == []
+    assert [(each.method, each.path) for each in cluster.requests] == [
+        ("GET", "/openapi/v3/apis/trainer.kubeflow.org/v1alpha1")
+    ]
 
 
 def test_applying_creates_then_changes_then_does_nothing(admin):

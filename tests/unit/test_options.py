@@ -144,7 +144,8 @@ def test_an_option_keeps_the_fields_of_other_options(option):
 def test_an_unaccepted_option_is_refused_with_the_accepted_ones(backend):
     message = (
         "Labels option is not compatible with SmallBackend. Supported backends: KubernetesBackend and every other that "
-        "accepts Labels; SmallBackend accepts Name, Suspend"
+        "accepts Labels; SmallBackend accepts Name, Suspend. In a definition for several backends, OnBackend gives "
+        "Labels to one of them"
     )
     with pytest.raises(ValueError, match=f"^{message}$"):
         applied(Labels({"team": "vision"}), backend=backend)

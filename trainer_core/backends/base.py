@@ -226,7 +226,7 @@ class Backend(ABC):
 
         Args:
             ref: The TrainJob.
-            progress: Whether a change of the reported progress is a change, too.
+            progress: Whether the observations have the reported progress, which may be in the log only.
         """
         return PollingFollower(self, ref)
 

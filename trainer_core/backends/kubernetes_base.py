@@ -175,10 +175,9 @@ class BaseKubernetesBackend(Backend):
         return self._reader.observe(ref)
 
     def follow(self, ref: TrainJobRef, progress: bool = False) -> Follower:
-        # Progress is in the log, which has no watch.
-        if progress or ref.namespace != self.namespace:
+        if ref.namespace != self.namespace:
             return super().follow(ref, progress)
-        return WatchFollower(self._reader, self._connection, self.adapter, ref)
+        return WatchFollower(self._reader, self._connection, self.adapter, ref, progress)
 
     def logs(self, ref: TrainJobRef, step: str, follow: bool = False) -> Iterator[str]:
         job = self._reader.get_train_job(ref)

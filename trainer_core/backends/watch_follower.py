@@ -7,11 +7,12 @@ import math
 import random
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from trainer_core.backends.follower import Follower
 from trainer_core.errors import BackendUnavailableError
-from trainer_core.jobs import CREATED, FAILED, RUNNING, Observation, TrainJob, TrainJobRef
+from trainer_core.jobs import CREATED, FAILED, RUNNING, Observation, Progress, TrainJob, TrainJobRef
 from trainer_core.k8s import informer, job_status
 from trainer_core.k8s.connection import Connection
 from trainer_core.k8s.errors import ForbiddenError
@@ -32,6 +33,9 @@ _UNCACHED_READ_SECONDS = 2.0
 _STATUS_CHECK_SECONDS = {CREATED: 60.0, RUNNING: 900.0}
 #: Seconds without pods after which the events of a job are read, for the reason.
 _NO_PODS_SECONDS = 10.0
+#: With progress: seconds between two observations of a caller that shows them, and between two reads of the log.
+_PROGRESS_OBSERVATION_SECONDS = 2.0
+_PROGRESS_READ_SECONDS = 5.0
 
 
 class WatchFollower(Follower):
@@ -42,11 +46,19 @@ class WatchFollower(Follower):
         connection: The API server and the namespace of the job.
         adapter: How the jobs are stored.
         ref: The job.
+        progress: Also read the progress of a running job from its log, which has no watch. Default False.
     """
 
     supports_watch: ClassVar[bool] = True
 
-    def __init__(self, reader: JobReader, connection: Connection, adapter: WorkloadAdapter, ref: TrainJobRef) -> None:
+    def __init__(
+        self,
+        reader: JobReader,
+        connection: Connection,
+        adapter: WorkloadAdapter,
+        ref: TrainJobRef,
+        progress: bool = False,
+    ) -> None:
         self._reader = reader
         self._connection = connection
         self._adapter = adapter
@@ -61,6 +73,9 @@ class WatchFollower(Follower):
         self._pods: dict[str, PodState] = {}
         # The last cached observation that needed an explanation, and the explained one.
         self._explained: tuple[Observation, Observation] | None = None
+        self._wants_progress = progress
+        self._progress: Progress | None = None
+        self._next_progress_read = 0.0
 
     def next_observation(self, timeout: float) -> Observation:
         """See `Follower.next_observation`."""
@@ -68,7 +83,7 @@ class WatchFollower(Follower):
         cached = self._observe_cache(self._subscription.snapshot())
         if cached is None:
             return self._read_uncached()
-        return self._reuse(cached) or self._explain(cached)
+        return self._add_progress(self._reuse(cached) or self._explain(cached))
 
     async def next_observation_async(self, timeout: float) -> Observation:
         """See `Follower.next_observation_async`."""
@@ -81,7 +96,9 @@ class WatchFollower(Follower):
             return await asyncio.to_thread(self._read_uncached)
         observation = self._reuse(cached)
         # Most changes need no explanation, and so no thread.
-        return observation if observation is not None else await asyncio.to_thread(self._explain, cached)
+        if observation is None:
+            observation = await asyncio.to_thread(self._explain, cached)
+        return await asyncio.to_thread(self._add_progress, observation) if self._wants_progress else observation
 
     def get_job(self) -> TrainJob:
         """See `Follower.get_job`."""
@@ -109,6 +126,8 @@ class WatchFollower(Follower):
         if self._is_first:
             self._is_first = False
             return _FIRST_LIST_SECONDS
+        if self._wants_progress:
+            timeout = min(timeout, _PROGRESS_OBSERVATION_SECONDS)
         if self._job is None:
             return min(timeout, _UNCACHED_READ_SECONDS)
         if self._pods or not job_status.needs_events(self._job):
@@ -158,6 +177,15 @@ class WatchFollower(Follower):
         if has_failure or (self._job and job_status.needs_events(self._job, self._select_pods(self._job))):
             return None
         return cached
+
+    def _add_progress(self, observation: Observation) -> Observation:
+        """Add the progress from the log of a running job, unless the job's status has it (Trainer 2.2 and later)."""
+        if not self._wants_progress or observation.status != RUNNING or observation.progress or self._job is None:
+            return observation
+        if (now := time.monotonic()) >= self._next_progress_read:
+            self._next_progress_read = now + _PROGRESS_READ_SECONDS
+            self._progress = self._reader.read_progress(self._job, self._select_pods(self._job))
+        return replace(observation, progress=self._progress)
 
     def _explain(self, cached: Observation) -> Observation:
         """Read what the cache does not have: events, logs, and the job itself if a status check is due."""

@@ -63,9 +63,10 @@ class _LinePrinter:
 
 
 def _format_status(observation: Observation) -> str:
-    """Return the status, with the reason of a failure that is pending."""
+    """Return the status, with the reason of a failure that is pending or the place in the queue."""
     pending = observation.pending_failure
-    return observation.status if pending is None else f"{observation.status}: {pending.diagnosis}"
+    reason = observation.queued if pending is None else str(pending.diagnosis)
+    return f"{observation.status}: {reason}" if reason else observation.status
 
 
 def _format_metrics(observation: Observation) -> str:

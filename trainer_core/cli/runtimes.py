@@ -18,10 +18,12 @@ from trainer_core.config import KubernetesBackendConfig
 from trainer_core.definition_file import read_yaml_documents
 from trainer_core.errors import InvalidRequestError
 from trainer_core.k8s.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES
+from trainer_core.runtime_admin import ml_policies
 from trainer_core.runtime_admin.apply import RuntimeAdmin, RuntimeSummary, summarize_runtime
 from trainer_core.runtime_admin.diagnostics import ERROR, Diagnostic
 from trainer_core.runtime_admin.diff import Change
-from trainer_core.runtime_admin.validate import validate_runtime
+from trainer_core.runtime_admin.upgrade import upgrade_runtime
+from trainer_core.runtime_admin.validate import check_types, validate_runtime
 from trainer_core.runtimes import Runtime
 
 __all__ = ["create_runtime_admin", "group", "read_manifests"]
@@ -93,7 +95,9 @@ def get(
     """Show a runtime: on this machine with its Python packages, on a cluster with the problems of its manifest."""
     options: GlobalOptions = context.obj
     if _is_trainer_cluster(options):
-        _print_manifest(create_runtime_admin(options).get(name), output)
+        admin = create_runtime_admin(options)
+        raw = admin.get(name)
+        _print_manifest(raw, admin.validate(raw), output)
         return
     if output is ManifestFormat.YAML:
         raise InvalidRequestError(
@@ -113,12 +117,23 @@ def get(
 def validate(
     context: typer.Context,
     file: FileArgument,
-    server: Annotated[bool, typer.Option("--server", help="Also validate by a dry run on the cluster.")] = False,
+    server: Annotated[
+        bool, typer.Option("--server", help="Use the cluster's version of Trainer, and validate by a dry run on it.")
+    ] = False,
+    trainer_version: Annotated[
+        str | None,
+        typer.Option(help="Version of Trainer, such as 2.1. Default: the newest known version.", show_default=False),
+    ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> int:
     """Check runtime manifests and print their problems. Exit code 2 if there are errors. Needs no cluster."""
+    if server and trainer_version is not None:
+        raise InvalidRequestError("--trainer-version and --server cannot be used together; the server has its version")
     manifests = read_manifests(file)
-    results = [(_get_name(manifest), validate_runtime(manifest)) for manifest in manifests]
+    fields = ml_policies.get_fields(trainer_version) if trainer_version is not None else ml_policies.NEWEST
+    if server:
+        fields = create_runtime_admin(context.obj).ml_policy_fields
+    results = [(_get_name(manifest), validate_runtime(manifest, fields)) for manifest in manifests]
     if output is OutputFormat.JSON:
         print_json(
             [{"name": name, "findings": [each.to_dict() for each in diagnostics]} for name, diagnostics in results]
@@ -131,6 +146,28 @@ def validate(
     for manifest in manifests if server else ():
         create_runtime_admin(context.obj).dry_run(manifest)
     return exit_codes.OK
+
+
+@group.command()
+def upgrade(file: FileArgument) -> int:
+    """Print runtimes of Trainer 2.0 and 2.1 as 2.2 and later accept them. Comments list the changes. Needs no cluster.
+
+    Exit code 2 if a runtime has other errors, which are printed on standard error.
+    """
+    has_errors = False
+    for manifest in read_manifests(file):
+        wrong = list(check_types(manifest))
+        if wrong:
+            raise InvalidRequestError(f"runtime {_get_name(manifest)!r}: {wrong[0]}")
+        upgraded, changes = upgrade_runtime(manifest)
+        print("".join(f"# {change}\n" for change in changes), end="")
+        print("---")
+        print_yaml(upgraded)
+        errors = [each for each in validate_runtime(upgraded) if each.severity == ERROR]
+        has_errors = has_errors or bool(errors)
+        for each in errors:
+            print(f"{_get_name(manifest)}: {each}", file=sys.stderr)
+    return exit_codes.BAD_INPUT if has_errors else exit_codes.OK
 
 
 @group.command()
@@ -160,7 +197,7 @@ def apply(
     """Create or update runtimes. Running TrainJobs are not changed."""
     admin = create_runtime_admin(context.obj)
     manifests = read_manifests(file)
-    _reject_invalid(manifests)
+    _reject_invalid(admin, manifests)
     results = []
     for manifest in manifests:
         if dry_run:
@@ -226,10 +263,10 @@ def _has_errors(diagnostics: list[Diagnostic]) -> bool:
     return any(each.severity == ERROR for each in diagnostics)
 
 
-def _reject_invalid(manifests: list[dict[str, Any]]) -> None:
+def _reject_invalid(admin: RuntimeAdmin, manifests: list[dict[str, Any]]) -> None:
     """Validate all manifests before the first one is applied."""
     for manifest in manifests:
-        diagnostics = validate_runtime(manifest)
+        diagnostics = admin.validate(manifest)
         for each in diagnostics:
             print(f"{_get_name(manifest)}: {each}", file=sys.stderr)
         if _has_errors(diagnostics):
@@ -272,8 +309,7 @@ def _build_row(runtime: RuntimeSummary) -> tuple[Any, ...]:
     )
 
 
-def _print_manifest(raw: dict[str, Any], output: ManifestFormat) -> None:
-    diagnostics = validate_runtime(raw)
+def _print_manifest(raw: dict[str, Any], diagnostics: list[Diagnostic], output: ManifestFormat) -> None:
     if output is ManifestFormat.TABLE:
         _print_summaries([summarize_runtime(raw)], OutputFormat.TABLE)
         print("".join(f"\n{each}" for each in diagnostics), end="\n" if diagnostics else "")

@@ -137,7 +137,7 @@ class JobReader:
             tails = {diagnosis.step: self._read_tail(job, pods, diagnosis.step)}
             return job_status.build_observation(job, pods, job_events, ref=ref, tails=tails)
         if observation.status in (RUNNING, COMPLETE) and observation.progress is None:
-            progress = self._read_progress(job, pods, ended=observation.status == COMPLETE)
+            progress = self.read_progress(job, pods, ended=observation.status == COMPLETE)
             return job_status.build_observation(job, pods, job_events, ref=ref, progress=progress)
         return observation
 
@@ -228,6 +228,15 @@ class JobReader:
             complete = complete and step_complete
         return LogChunk(lines, {**cursor, **cursors}, complete)
 
+    def read_progress(self, job: JobState, pods: Sequence[PodState], ended: bool = False) -> Progress | None:
+        """Return the last progress line of the first node's log. For an ended job, which is read once, search far."""
+        for count in (_TAIL_LINES, _LONG_TAIL_LINES) if ended else (_TAIL_LINES,):
+            lines = self._read_tail(job, pods, _FIRST_NODE, count)
+            progress = find_last_progress(reversed(lines))
+            if progress or len(lines) < count:
+                break
+        return progress
+
     def _find_object(self, resource: ApiResource, name: str, namespace: str) -> RawObject | None:
         """Return the job of a name if it has this resource. Raise where RBAC denies the primary resource."""
         ignored = () if resource == self._adapter.primary_resource else (ForbiddenError, ApiNotServedError)
@@ -286,15 +295,6 @@ class JobReader:
             self._event_lists[namespace] = _EventList(records, expires)
             return records
 
-    def _read_progress(self, job: JobState, pods: Sequence[PodState], ended: bool) -> Progress | None:
-        """Return the last progress line of the first node's log. For an ended job, which is read once, search far."""
-        for count in (_TAIL_LINES, _LONG_TAIL_LINES) if ended else (_TAIL_LINES,):
-            lines = self._read_tail(job, pods, _FIRST_NODE, count)
-            progress = find_last_progress(reversed(lines))
-            if progress or len(lines) < count:
-                break
-        return progress
-
     def _read_tail(self, job: JobState, pods: Sequence[PodState], step: str, count: int = _TAIL_LINES) -> list[str]:
         """Return the last lines of a step's log; those before the restart if its container has been restarted."""
         step_pods = pod_state.group_pods_by_step(pods).get(step)
@@ -302,6 +302,8 @@ class JobReader:
             return []
         pod = step_pods[-1]
         container = dict(pod.step_containers)[step]
+        if not (container.running_since or container.latest_termination):
+            return []  # The kubelet answers 400 for a container that has never started.
         restarted = container.terminated is None and container.last_terminated is not None
         options = PodLogOptions(container=container.name, tail_lines=count, previous=restarted)
         try:

@@ -10,7 +10,7 @@ __all__ = ["PendingFailureLog"]
 
 
 class PendingFailureLog:
-    """Writes each pending failure of a TrainJob once, when it appears or changes.
+    """Writes each pending failure of a TrainJob once, when it appears or changes, and once that it is queued.
 
     Args:
         name: Name of the TrainJob.
@@ -21,9 +21,10 @@ class PendingFailureLog:
         self._name = name
         self._write_line = write_line
         self._last = ""
+        self._was_queued = False
 
     def report(self, observation: Observation) -> None:
-        """Write the pending failure of an observation, unless it was written last.
+        """Write the pending failure of an observation, unless it was written last, and when the job is queued.
 
         Args:
             observation: The observation.
@@ -33,3 +34,7 @@ class PendingFailureLog:
         if reason and reason != self._last:
             self._write_line(f"TrainJob {self._name} is {observation.status}: {reason}")
         self._last = reason
+        # Not at each step forward: hundreds of tasks can wait for the same queue.
+        if observation.queued and not self._was_queued:
+            self._write_line(f"TrainJob {self._name} is {observation.queued}")
+        self._was_queued = bool(observation.queued)

@@ -43,7 +43,8 @@ def check_accepted(names: Sequence[str], home: str, backend: type[Backend] | Bac
     if accepted.isdisjoint(names):
         raise ValueError(
             f"{names[0]} option is not compatible with {kind.__name__}. Supported backends: {home} and every other "
-            f"that accepts {names[0]}; {kind.__name__} accepts {', '.join(sorted(accepted)) or 'no options'}"
+            f"that accepts {names[0]}; {kind.__name__} accepts {', '.join(sorted(accepted)) or 'no options'}. "
+            f"In a definition for several backends, OnBackend gives {names[0]} to one of them"
         )
 
 

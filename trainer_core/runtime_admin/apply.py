@@ -6,6 +6,7 @@ import builtins
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from trainer_core.config import KubernetesBackendConfig
@@ -13,12 +14,19 @@ from trainer_core.errors import BackendUnavailableError, ConflictError, InvalidR
 from trainer_core.k8s import runtimes
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.connection import Connection
-from trainer_core.k8s.errors import AlreadyExistsError, ForbiddenError, NotFoundError, WriteConflictError
+from trainer_core.k8s.errors import (
+    AlreadyExistsError,
+    ApiNotServedError,
+    ForbiddenError,
+    NotFoundError,
+    WriteConflictError,
+)
 from trainer_core.k8s.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES, TRAINJOBS, ApiResource
-from trainer_core.runtime_admin import diff, validate
+from trainer_core.runtime_admin import diff, ml_policies, validate
 from trainer_core.runtime_admin.accessors import INITIALIZERS, get_items, get_mapping, get_value
 from trainer_core.runtime_admin.diagnostics import ERROR, Diagnostic
 from trainer_core.runtime_admin.diff import Change
+from trainer_core.runtime_admin.ml_policies import MlPolicyFields
 
 __all__ = ["ApplyResult", "RuntimeAdmin", "RuntimeSummary", "summarize_runtime"]
 
@@ -27,6 +35,7 @@ _log = logging.getLogger(__name__)
 Raw = Mapping[str, Any]
 ApplyResult = Literal["created", "changed", "recreated", "unchanged"]
 
+_OPENAPI_PATH = f"/openapi/v3/apis/{TRAINJOBS.api_version}"
 _FINISHED = ("Complete", "Failed")
 _MAX_NAMED = 5
 #: Seconds to wait until a deleted runtime is gone, and between retries.
@@ -57,6 +66,32 @@ class RuntimeAdmin:
     def namespace(self) -> str:
         """Namespace of TrainingRuntimes whose manifest sets none."""
         return self._api.connection.namespace
+
+    @cached_property
+    def ml_policy_fields(self) -> MlPolicyFields:
+        """Fields of ``spec.mlPolicy`` that the cluster's Trainer has; the newest known ones if it does not say so."""
+        try:
+            fields = ml_policies.parse_openapi(self._api.get_path(_OPENAPI_PATH))
+        except (NotFoundError, ApiNotServedError, ForbiddenError):
+            fields = None
+        return fields or ml_policies.NEWEST
+
+    def validate(self, runtime: Raw) -> builtins.list[Diagnostic]:
+        """Return the problems of a runtime on this cluster, errors first. Sends no runtime to the API server.
+
+        Args:
+            runtime: Manifest of the runtime.
+        """
+        return validate.validate_runtime(runtime, self.ml_policy_fields)
+
+    def _check(self, runtime: Raw) -> ApiResource:
+        """Refuse a runtime that violates a rule, and return its kind."""
+        errors = [problem for problem in self.validate(runtime) if problem.severity == ERROR]
+        if errors:
+            more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+            first = errors[0]
+            raise InvalidRequestError(f"the runtime violates rule {first.rule} at {first.path}: {first.message}{more}")
+        return _get_kind(runtime)
 
     def list(self) -> builtins.list[RuntimeSummary]:
         """Return the runtimes that TrainJobs of the namespace can use, sorted by name.
@@ -103,7 +138,7 @@ class RuntimeAdmin:
             InvalidRequestError: It violates a rule, or the API server refuses it. Nothing was created.
             ConflictError: A runtime of this name exists.
         """
-        kind = _validate(runtime)
+        kind = self._check(runtime)
         try:
             return self._api.create(kind, runtime)
         except AlreadyExistsError:
@@ -121,7 +156,7 @@ class RuntimeAdmin:
         Raises:
             InvalidRequestError: It violates a rule.
         """
-        live = self._find_live(_validate(runtime), runtime)
+        live = self._find_live(self._check(runtime), runtime)
         return [Change("", None, dict(runtime))] if live is None else diff.list_changes(live, runtime)
 
     def apply(self, runtime: Raw, *, recreate: bool = False) -> ApplyResult:
@@ -138,7 +173,7 @@ class RuntimeAdmin:
             ConflictError: A change requires `recreate`, an older Trainer keeps the runtime for running TrainJobs, or
                 another client changed the runtime at the same time. Nothing was changed.
         """
-        kind = _validate(runtime)
+        kind = self._check(runtime)
         live = self._find_live(kind, runtime)
         if live is None:
             self.create(runtime)
@@ -157,7 +192,7 @@ class RuntimeAdmin:
         Raises:
             InvalidRequestError: It violates a rule, or the API server refuses it.
         """
-        kind = _validate(runtime)
+        kind = self._check(runtime)
         live = self._find_live(kind, runtime)
         if live is None or any(change.fixed for change in diff.list_changes(live, runtime)):
             self._dry_run_create(kind, runtime)
@@ -286,17 +321,6 @@ class RuntimeAdmin:
 
 def _get_kind(runtime: Raw) -> ApiResource:
     return TRAINING_RUNTIMES if runtime.get("kind") == TRAINING_RUNTIMES.kind else CLUSTER_TRAINING_RUNTIMES
-
-
-def _validate(runtime: Raw) -> ApiResource:
-    """Validate a runtime and return its kind."""
-    problems = validate.validate_runtime(runtime)
-    errors: builtins.list[Diagnostic] = [problem for problem in problems if problem.severity == ERROR]
-    if errors:
-        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        first = errors[0]
-        raise InvalidRequestError(f"the runtime violates rule {first.rule} at {first.path}: {first.message}{more}")
-    return _get_kind(runtime)
 
 
 def _refers(job: Raw, runtime: Raw) -> bool:

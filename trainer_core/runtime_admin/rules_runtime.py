@@ -16,21 +16,14 @@ from trainer_core.runtime_admin.accessors import (
     list_replicated_jobs,
 )
 from trainer_core.runtime_admin.diagnostics import Diagnostic, Diagnostics, build_error, build_warning
+from trainer_core.runtime_admin.ml_policies import REMOVED_FIELDS, MlPolicyFields
 from trainer_core.runtime_admin.runtime_builder import TORCHTUNE_MODELS
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "check_ml_policy"]
 
 Raw = Mapping[str, Any]
 
-_POLICY_FIELDS = {
-    "torch": ("envInjection",),
-    "mpi": ("numProcPerNode", "mpiImplementation", "sshAuthMountPath", "runLauncherAsNode"),
-    "jax": (),
-    "xgboost": (),
-    "flux": ("numProcPerNode",),
-}
 _POD_GROUP_POLICIES = {"coscheduling": ("scheduleTimeoutSeconds",), "volcano": ("networkTopology",)}
-_REMOVED_FIELDS = ("numProcPerNode", "elasticPolicy")
 
 
 def check_kind(runtime: Raw) -> Diagnostics:
@@ -77,8 +70,8 @@ def check_spec(runtime: Raw) -> Diagnostics:
     yield from _check_unknown_fields("V2", "spec", body, ("mlPolicy", "podGroupPolicy", "template"))
 
 
-def check_ml_policy(runtime: Raw) -> Diagnostics:
-    """V3: at most one ML policy, with the fields of Trainer 2.2 and later."""
+def check_ml_policy(runtime: Raw, fields: MlPolicyFields) -> Diagnostics:
+    """V3: at most one ML policy, with the fields that the version of Trainer has."""
     policies = get_mapping(runtime, "spec", "mlPolicy")
     chosen = [name for name in ML_POLICIES if policies.get(name) is not None]
     path = "spec.mlPolicy"
@@ -87,9 +80,10 @@ def check_ml_policy(runtime: Raw) -> Diagnostics:
     nodes = policies.get("numNodes")
     if nodes is not None and nodes < 1:
         yield build_error("V3", f"{path}.numNodes", f"must be at least 1, got {nodes}")
-    yield from _check_unknown_fields("V3", path, policies, ("numNodes", *ML_POLICIES))
+    yield from _check_unknown_fields("V3", path, policies, ("numNodes", *fields))
     for name in chosen:
-        yield from _check_policy_fields(name, get_mapping(policies, name))
+        if name in fields:
+            yield from _check_policy_fields(name, get_mapping(policies, name), fields[name])
 
 
 def check_pod_group_policy(runtime: Raw) -> Diagnostics:
@@ -147,7 +141,6 @@ RULES: tuple[Callable[[Raw], Diagnostics], ...] = (
     check_names,
     check_labels,
     check_spec,
-    check_ml_policy,
     check_pod_group_policy,
     check_env_injection,
     check_framework,
@@ -162,13 +155,16 @@ def _check_metadata(data: Any, path: str) -> Diagnostics:
             yield build_error("labels", f"{path}.{field}", str(error))
 
 
-def _check_policy_fields(name: str, settings: Raw) -> Diagnostics:
+def _check_policy_fields(name: str, settings: Raw, known: tuple[str, ...]) -> Diagnostics:
     path = f"spec.mlPolicy.{name}"
-    removed = [key for key in settings if name == "torch" and key in _REMOVED_FIELDS]
+    removed = [key for key in settings if name == "torch" and key in REMOVED_FIELDS and key not in known]
     for key in removed:
-        message = "was removed in Trainer 2.2; set num_proc_per_node in the trainer of each TrainJob"
+        message = (
+            "was removed in Trainer 2.2; `trainjob runtimes upgrade FILE` prints the runtime without it. For an older "
+            "Trainer use --trainer-version"
+        )
         yield build_error("V3", f"{path}.{key}", message)
-    yield from _check_unknown_fields("V3", path, settings, (*_POLICY_FIELDS[name], *removed))
+    yield from _check_unknown_fields("V3", path, settings, (*known, *removed))
     processes = settings.get("numProcPerNode")
     if name != "torch" and processes is not None and not _is_positive_integer(processes):
         yield build_error("V3", f"{path}.numProcPerNode", f"must be an integer of at least 1, got {processes!r}")

@@ -7,23 +7,26 @@ from typing import Any
 
 from trainer_core.runtime_admin import rules_jobs, rules_runtime, unknown_fields
 from trainer_core.runtime_admin.diagnostics import ERROR, Diagnostic, Diagnostics, build_error
+from trainer_core.runtime_admin.ml_policies import NEWEST, MlPolicyFields
 
 __all__ = ["check_types", "validate_runtime"]
 
 _RULES = (*rules_runtime.RULES, *rules_jobs.RULES, unknown_fields.check_unknown_fields)
 
 
-def validate_runtime(runtime: Mapping[str, Any]) -> list[Diagnostic]:
+def validate_runtime(runtime: Mapping[str, Any], fields: MlPolicyFields = NEWEST) -> list[Diagnostic]:
     """Return the problems of a runtime, errors first.
 
     A runtime without problems can still be refused by the API server, which checks more.
 
     Args:
         runtime: Manifest of a ClusterTrainingRuntime or TrainingRuntime.
+        fields: Fields of ``spec.mlPolicy`` in the version of Trainer. Default: those of the newest known version.
     """
     problems = list(check_types(runtime))
     if not problems:
         problems = [problem for rule in _RULES for problem in rule(runtime)]
+        problems += rules_runtime.check_ml_policy(runtime, fields)
     return sorted(problems, key=lambda problem: problem.severity != ERROR)
 
 

@@ -116,14 +116,20 @@
   const age = (text) => moment(text, rough(since(text)));
   const status = (word) => el("span", { class: "status", "data-status": word }, word);
 
+  /** The status of a job that the API server cannot read: it is unknown, and the task knew this one. */
+  const unknown = (job) => [status("Unknown"), el("small", { class: "quiet" }, job.status ? `last known: ${job.status}` : "")];
+
+  /** Text that may break after each separator, and not within a word. */
+  const breakable = (text) => el("span", {}, ...text.split(/(?<=[-_./ ])/).flatMap((part) => [part, el("wbr")]));
+
   /** A table without its empty columns. A column is [heading, function that returns a row's cell, class]. */
-  function table(rows, columns, label) {
+  function table(rows, columns, label, kind) {
     const used = columns
       .map(([heading, cell, kind]) => ({ heading, kind, cells: rows.map(cell) }))
       .filter(({ cells }) => cells.some((cell) => cell !== undefined && cell !== ""));
     const head = el("tr", {}, ...used.map(({ heading }) => el("th", { scope: "col" }, heading)));
-    const body = rows.map((_, line) => el("tr", {}, ...used.map(({ kind, cells }) => el("td", { class: kind }, cells[line]))));
-    return el("div", { class: "scroll" }, el("table", { "aria-label": label }, el("thead", {}, head), el("tbody", {}, ...body)));
+    const body = rows.map((_, line) => el("tr", {}, ...used.map(({ heading, kind, cells }) => el("td", { class: kind, "data-label": heading }, cells[line]))));
+    return el("div", { class: "scroll" }, el("table", { "aria-label": label, class: kind }, el("thead", {}, head), el("tbody", {}, ...body)));
   }
 
   const titled = (title, ...content) => el("section", { "aria-label": title }, el("h2", {}, title), ...content);
@@ -176,17 +182,26 @@
       const filtered = Object.values(filters).some(Boolean);
       const turn = (words, pages) => el("button", { type: "button", onclick: () => turnTo(pages) }, words);
       const turns = (page > 0 || older) && el("p", { class: "buttons" }, page > 0 && turn("Newer", before.slice(0, -1)), older && turn("Older", [...before, older]));
-      if (!jobs.length) return [el("p", { class: "card empty" }, filtered ? "No TrainJobs match these filters." : "No task has submitted a TrainJob yet."), turns];
+      if (!jobs.length) return [filtered ? noMatches() : noJobs(), turns];
       return [table(jobs, [
-        ["TrainJob", (job) => el("a", { class: "name", href: `job?${taskQuery(job)}` }, job.name)],
-        ["Status", (job) => job.status && status(job.status)],
+        ["TrainJob", (job) => el("a", { class: "name", href: `job?${taskQuery(job)}` }, breakable(job.name)), "job"],
+        ["Status", listStatus],
         ["Progress", (job) => job.progress?.percentage !== undefined ? bar(job.progress) : undefined, "number"],
-        ["DAG", (job) => job.dag_id],
-        ["Task", (job) => taskName(job)],
-        ["Run", (job) => el("span", { class: "quiet" }, job.run_id)],
+        ["DAG", (job) => breakable(job.dag_id)],
+        ["Task", (job) => breakable(taskName(job))],
+        ["Run", (job) => el("span", { class: "quiet" }, breakable(job.run_id))],
         ["Age", (job) => age(job.created)],
-      ], "TrainJobs"), turns];
+      ], "TrainJobs", "jobs"), turns];
     };
+    const listStatus = (job) => {
+      if (job.is_unknown) return el("span", { class: "lines" }, ...unknown(job));
+      const waits = job.waits_for && el("small", { class: "quiet", title: job.waits_for }, job.waits_for);
+      return job.status && el("span", { class: "lines" }, status(job.status), waits);
+    };
+    const noMatches = () => el("div", { class: "card empty" }, el("p", {}, "No TrainJobs match these filters."),
+      el("button", { type: "button", onclick: () => { form.reset(); changed(); } }, "Clear filters"));
+    const noJobs = () => el("div", { class: "card empty" }, el("p", {}, "No task has submitted a TrainJob yet."),
+      el("p", {}, "Trigger a DAG that has a TrainJobOperator or a @task.trainjob function: ", airflowLink("dags", "open the DAGs"), "."));
 
     const changed = () => {
       const selected = new URLSearchParams([...new FormData(form)].filter(([, value]) => value));
@@ -278,10 +293,11 @@
   function draw(job, act) {
     document.title = `${job.name} · TrainJobs`;
     $("#name").textContent = job.name;
-    show($("#status"), job.deleted ? "Deleted" : job.status, (word) => word && status(word));
+    const isUnknown = job.unreachable && !job.deleted && !ended(job);
+    show($("#status"), [job.deleted ? "Deleted" : job.status, isUnknown], ([word]) => (isUnknown ? status("Unknown") : word && status(word)));
     show($("#actions"), [job.actions, job.status], ([actions]) => actions.map((action) => button(action, job, act)));
     drawFacts(job);
-    show($("#notices"), [job.diagnosis, job.unreachable, job.deleted, job.read_only, job.note, job.status], () => notices(job));
+    show($("#notices"), [job.diagnosis, job.unreachable, job.deleted, job.read_only, job.note, job.queued, job.status], () => notices(job));
     show($("#progress"), [job.progress, job.status, remaining(job)], () => job.progress && !ended(job) && progress(job));
     show($("#result"), [job.metrics, job.artifacts], () => result(job));
     show($("#steps"), [job.steps, !ended(job) && Math.floor(Date.now() / 1000)], () => job.steps && steps(job));
@@ -353,6 +369,8 @@
   /** Whether the same definition can succeed in another run. A deleted TrainJob says nothing about that. */
   const advice = ({ category, retryable }) => category === "Deleted" ? "Airflow does not retry a deleted TrainJob." : retryable ? "A retry can help." : "A retry would fail in the same way.";
 
+  const lastKnown = (job) => ended(job) ? "" : `Its status is unknown here; its task last saw it ${job.status ?? "before it was created"}. `;
+
   function notices(job) {
     const items = [];
     const { diagnosis } = job;
@@ -364,8 +382,9 @@
         detail && el("pre", { tabindex: 0, "aria-label": "Last log lines" }, detail)));
     }
     if (job.deleted) items.push(el("p", { class: "notice" }, `Deleted by ${job.deleted.by} on ${new Date(job.deleted.at).toLocaleString()}. This page shows the XComs of its task.`));
-    else if (job.unreachable) items.push(el("p", { class: "notice" }, `The API server cannot read this TrainJob: ${job.unreachable}. This page shows the XComs of its task, and its actions apply to the task. The log of the TrainJob is in the `, taskLink(job.task, "log of the task"), "."));
+    else if (job.unreachable) items.push(el("p", { class: "notice" }, `The API server cannot read this TrainJob: ${job.unreachable}. ${lastKnown(job)}This page shows the XComs of its task, and its actions apply to the task. The log of the TrainJob is in the `, taskLink(job.task, "log of the task"), "."));
     if (job.read_only) items.push(el("p", { class: "notice" }, "You have read access to this DAG only, so you cannot change its TrainJobs."));
+    if (job.queued) items.push(el("p", { class: "notice" }, `This TrainJob is ${job.queued}.`));
     if (job.note) items.push(el("p", { class: "notice" }, job.note));
     return items;
   }

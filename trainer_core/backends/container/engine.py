@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import socket
 import sys
 import tarfile
 import weakref
@@ -11,6 +12,7 @@ from contextlib import closing, contextmanager
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 from trainer_core.backends.container.timestamps import parse_time
 from trainer_core.errors import BackendUnavailableError
@@ -81,6 +83,11 @@ class Engine:
     def is_local(self) -> bool:
         """Whether the engine runs on this machine, so that containers can mount its folders."""
         return self.address.startswith(("unix://", "npipe://"))
+
+    @property
+    def hostname(self) -> str:
+        """Name of the host on which the engine runs, as far as this process knows it."""
+        return socket.gethostname() if self.is_local else urlsplit(self.address).hostname or self.address
 
     @property
     def product(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 __all__ = [
     "CONTENT_LABEL",
     "DATA_KIND",
+    "ENGINE_LABEL",
     "JOB_KIND",
     "KIND_LABEL",
     "MANAGED_LABEL",
@@ -23,6 +24,7 @@ __all__ = [
     "claim_volume",
     "container_name",
     "data_volume",
+    "engine_volume",
     "entry_volume",
     "fetched_volume",
     "host_name",
@@ -46,6 +48,8 @@ DATA_KIND = "data"
 CONTENT_LABEL = _PREFIX + "text"
 #: Random text by which the writer of a journal entry recognizes its own entry.
 TOKEN_LABEL = _PREFIX + "token"
+#: Random identity of an engine.
+ENGINE_LABEL = _PREFIX + "engine"
 #: Step of a container, and the number of its run: a job that is suspended and resumed runs again.
 STEP_LABEL = _PREFIX + "step"
 RUN_LABEL = _PREFIX + "run"
@@ -58,6 +62,11 @@ _DEFAULT_NAMESPACE = "default"
 def job_labels(namespace: str, name: str, uid: str) -> dict[str, str]:
     """Return the labels that every object of a job has."""
     return {MANAGED_LABEL: "true", NAMESPACE_LABEL: namespace, NAME_LABEL: name, UID_LABEL: uid}
+
+
+def engine_volume(namespace: str) -> str:
+    """Return the name of the volume by which a process recognizes the engine of the jobs of a namespace."""
+    return f"trainjob.{namespace}"
 
 
 def claim_volume(namespace: str, name: str) -> str:

@@ -14,9 +14,10 @@ from trainer_core.backends.container import job_journal, names
 from trainer_core.backends.container.engine import Engine, EngineNotFoundError
 from trainer_core.backends.container.job_journal import ContainerJob
 from trainer_core.backends.container.timestamps import format_time
-from trainer_core.errors import ConflictError, JobNotFoundError
+from trainer_core.errors import ConflictError, JobElsewhereError, JobNotFoundError
 from trainer_core.jobs import TrainJobRef
 from trainer_core.request import TrainJobRequest
+from trainer_core.secrets import mask_credentials
 
 __all__ = ["JobStore"]
 
@@ -51,6 +52,7 @@ class JobStore:
         name, uid = request.require_name(), uuid.uuid4().hex
         owner = request.owner
         claim = {
+            "engine": self._get_or_create_engine_id(),
             "created": format_time(self.engine.now()),
             "attempt": attempt,
             "fingerprint": request.fingerprint(),
@@ -126,8 +128,43 @@ class JobStore:
 
         Raises:
             JobNotFoundError: The job was deleted. Another job may have its name.
+            JobElsewhereError: The job was created on another engine.
         """
-        return self._get_by_uid(ref.uid, ref.name)
+        try:
+            return self._get_by_uid(ref.uid, ref.name)
+        except JobNotFoundError:
+            self._check_same_engine(ref)
+            raise
+
+    def _get_or_create_engine_id(self) -> str:
+        """Return the identity of the engine. Podman reports another id to each request, so it is on a volume."""
+        labels = {
+            names.MANAGED_LABEL: "true",
+            names.NAMESPACE_LABEL: self.namespace,
+            names.ENGINE_LABEL: uuid.uuid4().hex,
+        }
+        volume = self.engine.get_or_create_volume(names.engine_volume(self.namespace), labels)
+        return str((volume.get("Labels") or {}).get(names.ENGINE_LABEL, ""))
+
+    def _check_same_engine(self, ref: TrainJobRef) -> None:
+        """Check that a job that is missing on the engine was deleted from it.
+
+        Raises:
+            JobElsewhereError: The job was created on another engine.
+        """
+        if ref.host is None:
+            return
+        host, _, created_on = ref.host.rpartition("/")
+        try:
+            labels = self.engine.inspect_volume(names.engine_volume(ref.namespace)).get("Labels") or {}
+        except EngineNotFoundError:
+            labels = {}
+        if labels.get(names.ENGINE_LABEL) != created_on:
+            raise JobElsewhereError(
+                f"TrainJob {ref.name!r} lives on the container engine of host {host!r}, and the engine at "
+                f"{mask_credentials(self.engine.address)} is another one, or has lost its volumes; nothing was "
+                "changed: run the command there, or set container_host to one engine that all hosts use"
+            )
 
     def list_jobs(self) -> list[ContainerJob]:
         """Return all jobs of the namespace."""

@@ -89,7 +89,12 @@ class LocalProcessBackend(Backend):
         runtime = runtimes.get_runtime(self._state.runtimes, name)
         plan = render_plan(request, runtime, self._state, self._config.checkpoints_uri)
         keep = {"jobs": self._config.keep_finished, "days": self._config.keep_finished_days}
-        return {**plan, "keep_finished": keep, "keep_environments": not self._config.cleanup_venv}
+        return {
+            **plan,
+            "keep_finished": keep,
+            "keep_environments": not self._config.cleanup_venv,
+            "max_parallel": self._config.max_parallel,
+        }
 
     def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
         names = [name for name in self._state.list_job_names() if _can_belong_to(name, request)]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer_core.backends.local import environments, job_status
+from trainer_core.backends.local.job_queue import JobQueue
 from trainer_core.backends.local.job_record import JobRecord
 from trainer_core.backends.local.job_store import JobFolder, StateFolder, read_json
 
@@ -31,6 +32,7 @@ def remove_old_jobs(state: StateFolder, keep: int, keep_days: float) -> list[str
         The names of the removed jobs.
     """
     _remove_abandoned_folders(state)
+    _remove_old_queues(state, keep_days)
     now = time.time()
     finished = sorted(_list_finished_jobs(state), reverse=True)
     old = [
@@ -82,3 +84,12 @@ def _remove_abandoned_folders(state: StateFolder) -> None:
                 age = time.time() - path.stat().st_mtime
                 if age > _ABANDONED_SECONDS and not JobFolder(path).is_supervised():
                     shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove_old_queues(state: StateFolder, keep_days: float) -> None:
+    """Remove the queues of earlier boots of this host, and of hosts that submit nothing any more."""
+    own = JobQueue(state.queue).path
+    for path in state.queue.glob("*"):
+        with suppress(FileNotFoundError):
+            if path != own and time.time() - path.stat().st_mtime > keep_days * _DAY_SECONDS:
+                shutil.rmtree(path, ignore_errors=True)

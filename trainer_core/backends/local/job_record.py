@@ -72,6 +72,7 @@ class JobRecord:
         host: Where the supervisor runs. None for a job of an older version.
         steps: The steps, in the order in which they start.
         outcome: The outcome as JSON data; None until the job ends.
+        queued: What the job waits for in the queue of its host. None if it does not wait.
     """
 
     uid: str
@@ -86,6 +87,7 @@ class JobRecord:
     host: HostIdentity | None = None
     steps: list[StepRecord] = field(default_factory=list)
     outcome: dict[str, Any] | None = None
+    queued: str | None = None
 
     @property
     def is_finished(self) -> bool:

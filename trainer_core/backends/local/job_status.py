@@ -139,7 +139,8 @@ def observe_job(folder: JobFolder, ref: TrainJobRef) -> Observation:
             return Observation(FAILED, outcome=outcome)
     recorded = Outcome.from_dict(record.outcome) if record.outcome else None
     progress = read_last_progress(folder.log_path(_progress_step(record))) if record.status != FAILED else None
-    return Observation(RUNNING if record.status == DAMAGED else record.status, progress=progress, outcome=recorded)
+    status = RUNNING if record.status == DAMAGED else record.status
+    return Observation(status, progress=progress, outcome=recorded, queued=record.queued)
 
 
 def _progress_step(record: JobRecord) -> str:
@@ -194,7 +195,7 @@ def read_train_job(folder: JobFolder, ref: TrainJobRef) -> TrainJob:
         started=_parse_time(record.started),
         finished=_parse_time(record.finished),
         progress=observation.progress,
-        reason=str(outcome.diagnosis) if outcome and outcome.diagnosis else None,
+        reason=str(outcome.diagnosis) if outcome and outcome.diagnosis else observation.queued,
     )
 
 

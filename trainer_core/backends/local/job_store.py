@@ -15,6 +15,7 @@
       cache/{dataset,model}/  fetched data, shared by jobs
       environments/           virtual environments, shared by jobs
       checkpoints/<owner>/g-<generation>/   checkpoints, shared by the attempts of an owner
+      queue/<boot id>/        places of the jobs of one host in its queue
       ports/  runtimes/
 
 Folders have mode 0700, files 0600.
@@ -59,13 +60,15 @@ class StateFolder:
         self.cache = path / "cache"
         self.environments = path / "environments"
         self.ports = path / "ports"
+        self.queue = path / "queue"
         self.checkpoints = path / "checkpoints"
         self.runtimes = path / "runtimes"
         self._id = path / "id"
 
     def create_folders(self) -> None:
         """Create the folders that do not exist yet."""
-        for folder in (self.path, self.jobs, self.staging, self.trash, self.cache, self.environments, self.ports):
+        inner = (self.jobs, self.staging, self.trash, self.cache, self.environments, self.queue, self.ports)
+        for folder in (self.path, *inner):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self.read_id():
             # Of several processes, the first one gives the folder its identity: a link never replaces a file.

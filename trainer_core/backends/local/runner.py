@@ -9,7 +9,7 @@ import random
 import signal
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,6 +23,7 @@ from trainer_core.backends.local.artifacts import (
     read_termination_record,
 )
 from trainer_core.backends.local.events import append_event
+from trainer_core.backends.local.job_queue import JobQueue, Ticket
 from trainer_core.backends.local.job_record import JobRecord, StepRecord, parse_cancellation, utc_timestamp
 from trainer_core.backends.local.job_status import make_ref
 from trainer_core.backends.local.job_store import JobFolder, StateFolder, read_json, write_json
@@ -48,6 +49,7 @@ _PEER_FAILURE_SECONDS = 0.5
 #: Below the range of ports that Linux uses for outgoing connections.
 _FIRST_PORT, _LAST_PORT = 20_000, 32_000
 _PORT_TRIES = 200
+_QUEUE_POLL_SECONDS, _MAX_QUEUE_POLL_SECONDS = 0.2, 2.0
 
 
 class _SuspendedError(Exception):
@@ -78,15 +80,18 @@ class LocalJobRunner:
         state: The state folder.
         folder: The folder of the job. Only this object changes its record.
         secrets: Literal secrets of the initializers and of the nodes, by ``role.ENV``.
+        ticket: The place of the job in the queue.
     """
 
-    def __init__(self, state: StateFolder, folder: JobFolder, secrets: Mapping[str, str]) -> None:
+    def __init__(self, state: StateFolder, folder: JobFolder, secrets: Mapping[str, str], ticket: Ticket) -> None:
         self._state = state
         self._folder = folder
         self._secrets = secrets
         self._record = JobRecord.from_dict(read_json(folder.status))
         self._plan: dict[str, Any] = read_json(folder.plan)
         self._ref = make_ref(state, self._record)
+        self._queue = JobQueue(state.queue)
+        self._ticket: Ticket | None = ticket
         self._desired_changed = asyncio.Event()
         self._interrupted = False
         self._grace = _TERMINATION_GRACE_SECONDS
@@ -112,6 +117,7 @@ class LocalJobRunner:
         while True:
             try:
                 await self._wait_while_suspended()
+                await self._wait_in_queue()
                 await self._run_plan()
             except _SuspendedError:
                 continue
@@ -121,6 +127,8 @@ class LocalJobRunner:
                 self._finish_failed(Facts(infrastructure_error=f"the supervisor failed: {error}"))
             else:
                 self._finish(COMPLETE, self._build_outcome())
+            finally:
+                self._leave_queue()
             return
 
     async def _wait_while_suspended(self) -> None:
@@ -128,6 +136,7 @@ class LocalJobRunner:
         while self._is_desired("suspend", self._plan["suspend"]):
             if not suspended:
                 suspended = True
+                self._leave_queue()
                 for step in self._record.steps:
                     step.status, step.pid, step.exit_code = job_record.PENDING, None, None
                 self._set_status(SUSPENDED)
@@ -139,6 +148,41 @@ class LocalJobRunner:
         if suspended:
             self._set_status(CREATED)
             self._append_event("Resumed", "TrainJob is resumed")
+
+    async def _wait_in_queue(self) -> None:
+        """Wait until fewer than ``max_parallel`` jobs are ahead. Without a limit, the job only counts for others."""
+        self._ticket = self._ticket or self._queue.join()
+        limit: int | None = self._plan.get("max_parallel")
+        try:
+            while limit is not None and (ahead := self._queue.count_ahead(self._ticket, limit)) >= limit:
+                self._record_queued(ahead - limit, limit)
+                # The next job checks often; those behind it, of which there may be hundreds, less often.
+                await self._wait_for_desired(min(_MAX_QUEUE_POLL_SECONDS, _QUEUE_POLL_SECONDS * (ahead - limit + 1)))
+                self._check_cancelled()
+                if self._is_desired("suspend", False):
+                    raise _SuspendedError
+        finally:
+            self._record.queued = None
+
+    def _record_queued(self, waiting: int, limit: int) -> None:
+        before = "next to start" if waiting == 0 else f"{waiting} queued TrainJob{'s' * (waiting > 1)} ahead"
+        queued = f"queued: {before}; at most {limit} run{'s' * (limit == 1)} at the same time (max_parallel={limit})"
+        if self._record.queued is None:
+            self._append_event("Queued", f"TrainJob is {queued}")
+        if self._record.queued != queued:
+            self._record.queued = queued
+            self._save()
+
+    async def _wait_for_desired(self, seconds: float) -> None:
+        """Wait until the desired state changes, at most for some seconds."""
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._desired_changed.wait(), seconds)
+        self._desired_changed.clear()
+
+    def _leave_queue(self) -> None:
+        if self._ticket is not None:
+            self._ticket.release()
+            self._ticket = None
 
     async def _run_plan(self) -> None:
         """Run all steps once, until they end, the deadline passes, or the desired state changes."""

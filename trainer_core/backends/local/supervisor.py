@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from trainer_core.backends.local.job_queue import JobQueue, Ticket
 from trainer_core.backends.local.job_store import JobFolder, StateFolder, acquire_lock, read_json, write_json
 
 __all__ = ["main"]
@@ -38,7 +39,7 @@ def main(staged: Path) -> None:
     # Until the event loop runs, a change of the desired state is only written down. It is read before the first step.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
-        folder, uid = _claim_job(state, JobFolder(staged))
+        folder, uid, ticket = _claim_job(state, JobFolder(staged))
     except OSError as error:
         _print_answer(f"error: {error}")
         os._exit(1)
@@ -47,18 +48,18 @@ def main(staged: Path) -> None:
     # The pipe to the submitter is closed; further output goes to the log of the supervisor.
     os.dup2(2, 1)
     guard = _fork_guard(uid)
-    _run_job(state, folder, secrets)
+    _run_job(state, folder, secrets, ticket)
     os.write(guard, b"1")
 
 
-def _run_job(state: StateFolder, folder: JobFolder, secrets: dict[str, str]) -> None:
+def _run_job(state: StateFolder, folder: JobFolder, secrets: dict[str, str], ticket: Ticket) -> None:
     # Imported late: the submitter waits until the job is claimed, which needs none of these modules.
     import asyncio
 
     from trainer_core.backends.local import gc
     from trainer_core.backends.local.runner import LocalJobRunner
 
-    runner = LocalJobRunner(state, folder, secrets)
+    runner = LocalJobRunner(state, folder, secrets, ticket)
     asyncio.run(runner.run())
     # This job counts as one of the jobs to keep. It is not removed itself, because it is still supervised.
     jobs, days = runner.retention
@@ -67,11 +68,11 @@ def _run_job(state: StateFolder, folder: JobFolder, secrets: dict[str, str]) -> 
         gc.remove_unused_environments(state)
 
 
-def _claim_job(state: StateFolder, staged: JobFolder) -> tuple[JobFolder, str]:
+def _claim_job(state: StateFolder, staged: JobFolder) -> tuple[JobFolder, str, Ticket]:
     """Rename the staged folder to the folder of the job. The lock is acquired before and stays on the renamed file.
 
     Returns:
-        The folder of the job, and its uid.
+        The folder of the job, its uid, and its place in the queue, before all jobs that are submitted later.
     """
     lock = acquire_lock(staged.lock)
     if lock is None:
@@ -83,14 +84,16 @@ def _claim_job(state: StateFolder, staged: JobFolder) -> tuple[JobFolder, str]:
     # Everything that can fail on a full disk happens before the job exists.
     os.close(os.open(staged.supervisor_log, os.O_WRONLY | os.O_CREAT, 0o600))
     folder = state.job_folder(status["name"])
+    ticket = JobQueue(state.queue).join()
     try:
         staged.path.rename(folder.path)
     except OSError as error:
+        ticket.release()
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         _print_answer("taken")
         os._exit(0)
-    return folder, status["uid"]
+    return folder, status["uid"], ticket
 
 
 def _print_answer(line: str) -> None:

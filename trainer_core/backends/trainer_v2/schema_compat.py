@@ -6,6 +6,7 @@ group, lists the fields and their limits.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -58,6 +59,10 @@ class TrainJobSchema:
     def has_field(self, path: str) -> bool:
         """Return whether TrainJob has a field, such as ``spec.activeDeadlineSeconds``."""
         return path in self.fields
+
+    def list_children(self, path: str) -> list[str]:
+        """Return the names of the fields of an object, such as ``spec.trainer``."""
+        return [name for parent, _, name in (field.rpartition(".") for field in self.fields) if parent == path]
 
     @property
     def override_field(self) -> str | None:
@@ -237,7 +242,7 @@ def _check_object(value: Mapping[str, Any], schema_path: str, path: str, schema:
     for key, item in value.items():
         field = schema.fields.get(f"{schema_path}.{key}")
         if field is None:
-            _raise_unsupported(f"{path}.{key}", schema)
+            _raise_unsupported(f"{path}.{key}", schema, schema.list_children(schema_path))
         _check_value(item, field, f"{path}.{key}")
         for suffix, entry in () if field.is_open else _walk_objects(item):
             _check_object(entry, f"{schema_path}.{key}", f"{path}.{key}{suffix}", schema)
@@ -285,8 +290,9 @@ def _check_number(value: int, field: SchemaField, path: str) -> None:
         raise UnsupportedError(f"{path} must be at most {field.maximum}, got {value}")
 
 
-def _raise_unsupported(path: str, schema: TrainJobSchema) -> NoReturn:
+def _raise_unsupported(path: str, schema: TrainJobSchema, known: Sequence[str] = ()) -> NoReturn:
+    similar = difflib.get_close_matches(path.rpartition(".")[2], known, 1)
     raise UnsupportedError(
         f"{path}: the Trainer of this cluster (with {schema.override_field or 'no runtimePatches'}) has no such field; "
-        "remove it, or upgrade Trainer"
+        + (f"did you mean {similar[0]}?" if similar else "remove it, or upgrade Trainer")
     )

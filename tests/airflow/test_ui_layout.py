@@ -1,0 +1,138 @@
+"""The list of TrainJobs in a browser at the widths of a phone, a tablet and a desktop, without an Airflow behind it."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import urllib.parse
+
+import pytest
+
+from airflow_provider import ui
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs `pip install playwright`")
+expect = sync_api.expect
+_CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+pytestmark = [
+    pytest.mark.skipif(_CHROMIUM is None, reason="needs Chromium on PATH: `apt-get install chromium`"),
+]
+
+STATIC = pathlib.Path(ui.__file__).with_name("static")
+SCREENSHOTS = pathlib.Path(__file__).parents[2] / "build" / "screenshots"
+TASK = {"dag_id": "nightly_forecast_of_the_north", "task_id": "train_the_large_model", "map_index": -1}
+RUN = {**TASK, "run_id": "scheduled__2026-11-22T20:15:00+00:00", "backend": "kubernetes"}
+CREATED = "2026-11-22T20:15:00+00:00"
+QUEUED = "queued: 3 queued TrainJobs ahead; at most 4 run at the same time (max_parallel=4)"
+JOBS = [
+    {**RUN, "name": "nightly-forecast-train-the-large-model-0123456789-12", "status": "Running", "created": CREATED},
+    {**RUN, "name": "waits", "status": "Created", "waits_for": QUEUED, "created": CREATED},
+    {**RUN, "name": "elsewhere", "status": "Created", "is_unknown": True, "created": CREATED},
+    {**RUN, "name": "done", "status": "Complete", "created": CREATED, "map_index": 17},
+]
+JOBS[0]["progress"] = {"step": 5, "total": 10, "percentage": 50}
+TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+#: Texts of the table that are broken within a word: each part between two separators must be on one line.
+BROKEN = """() => {
+  const broken = [];
+  const walker = document.createTreeWalker(document.querySelector("table"), NodeFilter.SHOW_TEXT);
+  for (let node; (node = walker.nextNode());) {
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    const lines = new Set([...range.getClientRects()].map((each) => Math.round(each.top)));
+    if (lines.size > 1) broken.push(node.textContent);
+  }
+  return broken;
+}"""
+OVERFLOW = """() => [document.documentElement, ...document.querySelectorAll(".scroll")]
+  .filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.className || each.tagName)"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def open_page(browser):
+    """Opens a page with these answers of the API, by path."""
+    contexts = []
+
+    def answer(route, answers):
+        path = urllib.parse.urlsplit(route.request.url).path.removeprefix("/trainjobs/")
+        if path in answers:
+            route.fulfill(json=answers[path])
+            return
+        file = STATIC / {"": "jobs.html", "job": "job.html"}.get(path, path.removeprefix("assets/"))
+        route.fulfill(body=file.read_bytes(), content_type=TYPES[file.suffix])
+
+    def open_page(answers, width=1440, path="", height=900):
+        context = browser.new_context(viewport={"width": width, "height": height})
+        contexts.append(context)
+        page = context.new_page()
+        page.route("**/*", lambda route: answer(route, answers))
+        page.goto(f"http://airflow/trainjobs/{path}")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+def listing(jobs):
+    return {"api/jobs": {"dags": [TASK["dag_id"]], "jobs": jobs, "older": None}}
+
+
+@pytest.mark.parametrize("width", [390, 820, 1440])
+def test_the_list_fits_the_screen_and_breaks_no_word(open_page, width):
+    page = open_page(listing(JOBS), width)
+    expect(page.get_by_role("link", name=JOBS[0]["name"])).to_be_visible()
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=SCREENSHOTS / f"list-{width}.png", full_page=True)
+    assert page.evaluate(OVERFLOW) == []
+    assert page.evaluate(BROKEN) == []
+
+
+def test_a_job_that_is_unknown_here_or_queued_is_named_so(open_page):
+    page = open_page(listing(JOBS))
+    expect(page.get_by_role("row", name="elsewhere")).to_contain_text("Unknown")
+    expect(page.get_by_role("row", name="elsewhere")).to_contain_text("last known: Created")
+    expect(page.get_by_role("row", name="waits")).to_contain_text("queued: 3 queued TrainJobs ahead")
+
+
+def test_an_empty_list_has_a_next_step(open_page):
+    page = open_page(listing([]))
+    expect(page.get_by_role("link", name="open the DAGs")).to_have_attribute("href", "http://airflow/dags")
+    page.get_by_label("Search").fill("no such job")
+    page.get_by_role("button", name="Clear filters").click()
+    expect(page.get_by_label("Search")).to_have_value("")
+    expect(page.get_by_text("No task has submitted a TrainJob yet.")).to_be_visible()
+
+
+def job(**fields):
+    task = {**TASK, "run_id": RUN["run_id"], "state": "success"}
+    base = {"task": task, "name": "job", "backend": "kubernetes", "namespace": "team", "created": CREATED}
+    return {f"api/dags/{TASK['dag_id']}/job": {**base, "actions": [], **fields}}
+
+
+JOB_PATH = "job?" + urllib.parse.urlencode({key: value for key, value in RUN.items() if key != "backend"})
+
+
+def test_the_page_of_a_job_that_cannot_be_read_does_not_claim_its_status(open_page):
+    page = open_page(job(status="Created", unreachable="no connection"), path=JOB_PATH)
+    expect(page.get_by_role("status")).to_have_text("Unknown")
+    expect(page.locator("#notices")).to_contain_text("Its status is unknown here; its task last saw it Created.")
+
+
+def test_the_page_of_a_job_that_cannot_be_read_shows_an_end_that_its_task_has_seen(open_page):
+    page = open_page(job(status="Complete", unreachable="no connection"), path=JOB_PATH)
+    expect(page.get_by_role("status")).to_have_text("Complete")
+    assert "unknown here" not in page.locator("#notices").inner_text()
+
+
+def test_the_page_of_a_queued_job_says_so(open_page):
+    page = open_page(job(status="Created", queued=QUEUED), path=JOB_PATH)
+    expect(page.locator("#notices")).to_contain_text(f"This TrainJob is {QUEUED}.")

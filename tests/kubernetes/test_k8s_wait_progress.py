@@ -1,0 +1,65 @@
+"""A wait that shows progress watches as other waits do, and reads the log only of a container that has started."""
+
+from __future__ import annotations
+
+import time
+
+from k8s_crds import needs_crds
+from k8s_scene import a_request, a_stage, asked, seen
+
+from trainer_core.k8s import resources
+
+pytestmark = needs_crds
+
+
+def next_until(follower, condition):
+    """Return the first observation that fulfils a condition."""
+    while not condition(observation := follower.next_observation(60)):
+        pass
+    return observation
+
+
+def node_pod(cluster):
+    (pod,) = cluster.objects(resources.PODS, "default")
+    return pod["metadata"]["name"]
+
+
+def test_a_wait_with_progress_sends_no_request_but_for_the_log():
+    with a_stage("runs") as (cluster, client):
+        ref = client.submit(a_request())
+        with client.follow(ref, progress=True) as follower:
+            next_until(follower, lambda each: each.status == "Running")
+            cluster.write_log(
+                node_pod(cluster), '[trainjob:progress] {"step": 2, "total": 4, "metrics": {"loss": 0.5}}'
+            )
+            next_until(follower, lambda each: each.progress is not None)
+            cluster.forget_requests()
+            begin = time.monotonic()
+            observations = [follower.next_observation(0) for _ in range(20)]
+            reads = 1 + (time.monotonic() - begin) / 5
+            sent = asked(cluster)
+    assert [each.progress.percentage for each in observations] == [50] * 20
+    assert all(request.endswith("/log") for request in sent), sent
+    assert len(sent) <= reads
+
+
+def test_a_new_progress_line_is_observed_and_the_end_of_the_job_needs_no_polling():
+    with a_stage("complete") as (cluster, client):
+        ref = client.submit(a_request())
+        statuses = []
+        outcome = client.wait(ref, on_observation=lambda each: statuses.append(each.status))
+        requests = asked(cluster)
+    assert outcome.succeeded
+    assert statuses[-1] == "Complete"
+    assert "watch trainjobs" in requests
+    after_watch = requests[requests.index("watch trainjobs") :]
+    assert after_watch.count("get trainjobs/job") == 0
+
+
+def test_the_log_of_a_container_that_never_started_is_not_read():
+    with a_stage("image-pull-error") as (cluster, client):
+        ref = client.submit(a_request())
+        seen(client, ref, lambda each: each.pending_failure is not None)
+        with client.follow(ref, progress=True) as follower:
+            next_until(follower, lambda each: each.pending_failure is not None)
+        assert [request for request in asked(cluster) if request.endswith("/log")] == []
