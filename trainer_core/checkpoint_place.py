@@ -98,9 +98,7 @@ def build_variables(request: TrainJobRequest, uri: str, to_path: Callable[[str, 
     if option is None:
         return {}
     if "://" in option.load and is_bucket(option.load) != is_bucket(uri):
-        raise UnsupportedError(
-            f"Checkpoints load: {option.load} is not where {uri} is, the place of this job; copy it there"
-        )
+        raise UnsupportedError(f"Checkpoints load: {option.load} is at another kind of place than {uri}; copy it there")
     if is_bucket(uri):
         to_path = _keep_uri
     base, scope = to_path(uri, "uri").rstrip("/"), build_scope(request)

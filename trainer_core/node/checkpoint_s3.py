@@ -311,7 +311,8 @@ class CheckpointBucket:
     def _give_up(self, found: _StoredCheckpoint) -> None:
         """Delete a damaged checkpoint of this training, so that the next attempt resumes from the one before."""
         if found.bucket is self._bucket and found.key == self._get_step_key(found.step):
-            self.discard(found.step)
+            with contextlib.suppress(S3Error):
+                self.discard(found.step)
 
 
 def _split(uri: str) -> tuple[str, str]:

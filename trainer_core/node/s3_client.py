@@ -315,13 +315,15 @@ class Bucket:
         if importlib.util.find_spec("botocore"):
             from botocore.session import Session  # type: ignore[import-untyped]
 
-            found = Session().get_credentials()
-            if found is not None:
-                keys = found.get_frozen_credentials()
+            try:
+                found = Session().get_credentials()
+                keys = found.get_frozen_credentials() if found else None
+            except Exception as error:  # The sources of botocore have many, without a common class.
+                raise S3Error(f"credentials cannot be read: {error}") from error
+            if keys is not None:
                 return _Keys(keys.access_key, keys.secret_key, keys.token or "", time.time() + 2 * _RENEW)
         raise S3Error(
-            "there are no credentials for s3://; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in env of the trainer, "
-            "as SecretRef"
+            "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in env of the trainer, as SecretRefs"
         )
 
     def _assume_role(self, token: Path, role: str) -> _Keys:
