@@ -18,7 +18,7 @@ from s3_storage import serving
 from s3_storage.trouble import Fault, lose_answer, reset, says, spoil
 
 from trainer_core import Checkpoints, CustomTrainer, LocalProcessBackendConfig, Owner, TrainerClient
-from trainer_core.node import env, progress, s3_client
+from trainer_core.node import checkpoint_s3, env, progress, s3_client
 from trainer_core.node.checkpoints import CheckpointError, CheckpointStore, finish
 from trainer_core.packaging import serializer
 
@@ -274,6 +274,20 @@ def test_what_a_complete_training_leaves_in_a_bucket(start_store, after, kept, t
     assert not list(tmp_path.glob("trainjob-checkpoints-*/step-*"))
 
 
+def test_checkpoints_in_a_bucket_are_deleted_when_their_time_is_over(start_store, bucket, list_keys):
+    save(start_store("place/old/g-0", ttl=1), 3)
+    save(start_store("place/young/g-0", ttl=3600), 3)
+    save(start_store("place/kept/g-1", ttl=0), 3)
+    bucket("place/data/set", b"of others")
+    later = time.time() + 60
+
+    removed = checkpoint_s3.remove_expired(f"s3://{bucket.name}/place", now=later)
+
+    assert removed == [f"s3://{bucket.name}/place/old/g-0"]
+    assert {key.partition("/")[0] for key in list_keys("place")} == {"young", "kept", "data"}
+    assert checkpoint_s3.remove_expired(f"s3://{bucket.name}", now=later) == []
+
+
 def test_two_ranks_save_one_checkpoint_and_stop_at_the_same_step(start_rank, start_store):
     ranks = [start_rank(rank, 2, every_seconds=1e-9) for rank in range(2)]
     while not all("saved" in rank.log.read_text() for rank in ranks):
@@ -302,6 +316,7 @@ def test_a_kill_during_an_upload_leaves_a_complete_checkpoint(
     at, until, done = threading.Event(), threading.Event(), threading.Event()
 
     async def hold(proxy, request):
+        await request.read()
         at.set()
         await asyncio.to_thread(until.wait, 60)
         answer = await proxy.forward(request)
@@ -413,7 +428,7 @@ def train(steps, fail_at):
 
 def test_a_retried_job_resumes_from_a_bucket_and_no_secret_is_stored(bucket, tmp_path):
     client = TrainerClient(LocalProcessBackendConfig(home=tmp_path / "home"))
-    option = Checkpoints(f"s3://{bucket.name}/runs", every_steps=1)
+    option = Checkpoints(f"s3://{bucket.name}/runs", every_steps=1, after="all")
     outcomes = []
     for fail_at in (3, 0):
         trainer = CustomTrainer(func=train, func_args={"steps": 4, "fail_at": fail_at})
@@ -426,5 +441,14 @@ def test_a_retried_job_resumes_from_a_bucket_and_no_secret_is_stored(bucket, tmp
         ("Complete", 4, 2),
     ]
     assert outcomes[1].result == 2
+    name = outcomes[1].ref["name"]
+    listed = client.list_checkpoints(name)
+    assert [(each.step, each.newest, each.loaded) for each in listed] == [
+        (2, False, True),
+        (3, False, False),
+        (4, True, False),
+    ]
+    assert listed[2].uri.startswith(f"s3://{bucket.name}/runs/train-")
+    assert (listed[2].size, listed[2].job) == (1, name)
     stored = [path.read_bytes() for path in Path(tmp_path, "home").rglob("*") if path.is_file()]
     assert not any(SECRET.encode() in each for each in stored)

@@ -60,6 +60,8 @@ class Checkpoint(NamedTuple):
         metrics: Numbers that were passed to `save`.
         world_size: Number of processes that wrote it.
         job: Name of the TrainJob that wrote it.
+        size: Bytes of its files.
+        saved: When it was complete, in seconds since 1970.
     """
 
     step: int
@@ -67,6 +69,8 @@ class Checkpoint(NamedTuple):
     metrics: dict[str, float]
     world_size: int
     job: str
+    size: int
+    saved: float
 
     @property
     def location(self) -> str:
@@ -170,11 +174,13 @@ class CheckpointFolder:
 
     def open(self, location: str) -> Checkpoint | None:
         """Return the checkpoint at a location."""
-        return _read(Path(location), verify=False)
+        with contextlib.suppress(ValueError):
+            return _read(Path(location), verify=False)
+        return None
 
     def list_complete(self) -> list[Checkpoint]:
         """Return the complete checkpoints, oldest first."""
-        return [found for path in _list_steps(self.root) if (found := _read(path, verify=False))]
+        return [found for path in _list_steps(self.root) if (found := self.open(str(path)))]
 
     def find_newest(self) -> Checkpoint | None:
         """Return the newest undamaged checkpoint; damaged ones are deleted."""
@@ -252,31 +258,44 @@ def _list_steps(folder: Path) -> list[Path]:
 
 def _find_newest(folder: Path, own: bool = False) -> Checkpoint | None:
     for path in reversed(_list_steps(folder)):
-        found = _read(path, verify=True)
-        if found is not None:
-            return found
+        try:
+            return _read(path, verify=True)
+        except ValueError as error:
+            say(str(error))
         if own:
             _discard(path)
     return None
 
 
-def _read(path: Path, verify: bool) -> Checkpoint | None:
-    """Return a checkpoint if its manifest can be read and all files are there as they were written."""
+def _read(path: Path, verify: bool) -> Checkpoint:
+    """Return the checkpoint in a folder.
+
+    Raises:
+        ValueError: Its manifest cannot be read, or not all files are there as they were written.
+    """
     try:
         data = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         sums = data["files"]
-        found = Checkpoint(data["step"], path, data["metrics"], data["world_size"], data["job"])
+        found = Checkpoint(*read_manifest(data, path))
         wrong = [name for name, (size, _) in sums.items() if (path / name).stat().st_size != size]
         if verify and not wrong:
             actual = _checksum_paths({name: path / name for name in sums})
             wrong = [name for name in sums if list(actual[name]) != sums[name]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        say(f"checkpoint {path} is incomplete and passed over: {error}")
-        return None
+        raise ValueError(f"checkpoint {path} is incomplete and passed over: {error}") from error
     if wrong:
-        say(f"checkpoint {path} is damaged and passed over: {wrong[0]} has changed")
-        return None
+        raise ValueError(f"checkpoint {path} is damaged and passed over: {wrong[0]} has changed")
     return found
+
+
+def read_manifest(data: dict[str, Any], path: Path) -> tuple[int, Path, dict[str, float], int, str, int, float]:
+    """Return the fields of a checkpoint.
+
+    Raises:
+        KeyError, TypeError, ValueError: The manifest is damaged.
+    """
+    size = sum(size for size, _ in data["files"].values())
+    return data["step"], path, data["metrics"], data["world_size"], data["job"], size, data["time"]
 
 
 def _discard(path: Path) -> None:

@@ -34,13 +34,15 @@ from .checkpoint_folder import (
     Sums,
     checksum_all,
     merge,
+    read_manifest,
     say,
 )
 from .s3_client import Bucket, Entry, S3Error
 
-__all__ = ["CheckpointBucket"]
+__all__ = ["CheckpointBucket", "remove_expired"]
 
 _MANIFEST_KEY = re.compile(rf"(?P<folder>(?P<training>.*)/{STEP}(?P<step>\d{{12}}))/{re.escape(MANIFEST)}")
+_TRAINING = re.compile(r"[^/]+/g-[^/]+/")
 _PART_NAME = re.compile(rf"{re.escape(PART)}[0-9a-f-]+")
 
 
@@ -251,8 +253,8 @@ class CheckpointBucket:
             if found is not None:
                 yield found
                 continue
-            say(f"checkpoint s3://{bucket.name}/{match['folder']} is incomplete and passed over")
             if own:
+                say(f"checkpoint s3://{bucket.name}/{match['folder']} is incomplete and passed over")
                 self.discard(int(match["step"]))
 
     def _build(
@@ -261,7 +263,7 @@ class CheckpointBucket:
         """Return a checkpoint if its manifest is valid and all its objects are there."""
         try:
             data = manifest or {}
-            found = _StoredCheckpoint(data["step"], Path(), data["metrics"], data["world_size"], data["job"])
+            found = _StoredCheckpoint(*read_manifest(data, Path()))
             safe = _PART_NAME.fullmatch(data["part"]) and all(map(_is_safe, data["files"]))
             whole = all(sizes.get(f"{key}/{data['part']}/{n}") == size for n, (size, _) in data["files"].items())
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -313,6 +315,23 @@ class CheckpointBucket:
         if found.bucket is self._bucket and found.key == self._get_step_key(found.step):
             with contextlib.suppress(S3Error):
                 self.discard(found.step)
+
+
+def remove_expired(uri: str, now: float) -> list[str]:
+    """Delete the trainings below a URI whose time to live is over; return their URIs."""
+    name, prefix = _split(uri)
+    bucket, trainings = Bucket(name), dict[str, list[Entry]]()
+    for each in bucket.list_objects(f"{prefix}/" if prefix else ""):
+        if match := _TRAINING.match(each.key, len(prefix) and len(prefix) + 1):
+            trainings.setdefault(each.key[: match.end() - 1], []).append(each)
+    removed = []
+    for training, entries in trainings.items():
+        place = CheckpointBucket(f"s3://{name}/{training}")
+        ttl = place.read("start.json").get("ttl")
+        if ttl and now - max(each.modified for each in entries) > ttl:
+            place.delete()
+            removed.append(place.root)
+    return removed
 
 
 def _split(uri: str) -> tuple[str, str]:

@@ -357,6 +357,7 @@ class CheckpointStore:
             "step": step,
             "world_size": self.world_size,
             "job": env.setting(env.NAME),
+            "time": time.time(),
             "metrics": numbers,
             "files": sums,
         }

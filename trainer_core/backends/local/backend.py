@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
-from trainer_core import naming
+from trainer_core import checkpoint_place, naming
 from trainer_core.backends import local_fetch
 from trainer_core.backends.base import Backend, NameTakenError
 from trainer_core.backends.local import host, job_status, logs, runtimes
@@ -90,6 +90,9 @@ class LocalProcessBackend(Backend):
         plan = render_plan(request, runtime, self._state, self._config.checkpoints_uri)
         keep = {"jobs": self._config.keep_finished, "days": self._config.keep_finished_days}
         return {**plan, "keep_finished": keep, "keep_environments": not self._config.cleanup_venv}
+
+    def get_checkpoints_uri(self, request: TrainJobRequest) -> str | None:
+        return checkpoint_place.resolve_uri(request, self._config.checkpoints_uri or self._state.checkpoints.as_uri())
 
     def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
         names = [name for name in self._state.list_job_names() if _can_belong_to(name, request)]
