@@ -13,6 +13,7 @@ from trainer_core import (
     LocalProcessBackendConfig,
     Name,
     TrainerClient,
+    TrainJobRequest,
 )
 from trainer_core.errors import UnsupportedError
 from trainer_core.saved_checkpoints import list_saved
