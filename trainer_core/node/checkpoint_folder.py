@@ -137,20 +137,29 @@ class CheckpointFolder:
 
     def collect(self, part: str, wait_for_others: Callable[[], Sums]) -> Sums:
         """Make the files of rank 0 durable, wait for the other ranks, and return the checksums of all files."""
-        from concurrent.futures import ThreadPoolExecutor
-
         folder = self.root / part
-        with ThreadPoolExecutor(1) as thread:
-            # The disk is busy with these while the processor computes the checksums.
-            synced = thread.submit(_sync_files, folder)
+
+        def compute() -> Sums:
             wait_for_others()
             for mark in folder.glob(".done-*"):
                 mark.unlink()
-            sums = checksum_all(folder)
+            return checksum_all(folder)
+
+        if sum(path.stat().st_size for path in _list_files(folder).values()) <= _BLOCK:
+            # To start a thread would take longer.
+            sums = compute()
+            _sync_files(folder)
+            return sums
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(1) as thread:
+            # The disk is busy with these while the processor computes the checksums.
+            synced = thread.submit(_sync_files, folder)
+            sums = compute()
             synced.result()
         return sums
 
-    def complete(self, part: str, step: int, manifest: Mapping[str, Any]) -> None:
+    def complete(self, part: str, step: int, manifest: dict[str, Any]) -> Checkpoint:
         """Write the manifest and give the folder its name."""
         folder, target = self.root / part, self._get_step_folder(step)
         with (folder / MANIFEST).open("x", encoding="utf-8") as file:
@@ -163,6 +172,7 @@ class CheckpointFolder:
         folder.rename(target)
         _sync(self.root)
         os.utime(self.root / "start.json")  # The time to live counts from the last checkpoint.
+        return Checkpoint(*read_manifest(manifest, target))
 
     def is_complete(self, step: int) -> bool:
         """Return whether there is a complete checkpoint of a step."""
@@ -226,8 +236,7 @@ def remove_expired(base: Path) -> list[str]:
 
 def checksum_all(folder: Path) -> Sums:
     """Return size and CRC-32 of the files in a folder, computed in parallel: zlib releases the interpreter lock."""
-    paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    return _checksum_paths(paths)
+    return _checksum_paths(_list_files(folder))
 
 
 def merge(sums: Sums, more: Sums) -> Sums:
@@ -310,6 +319,11 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+def _list_files(folder: Path) -> dict[str, Path]:
+    found = (os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names)
+    return {os.path.relpath(path, folder).replace(os.sep, "/"): Path(path) for path in sorted(found)}
 
 
 def _checksum_paths(paths: Mapping[str, Path]) -> Sums:

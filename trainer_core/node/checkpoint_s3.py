@@ -151,13 +151,14 @@ class CheckpointBucket:
         """Upload the files of rank 0, wait for the other ranks, and return the checksums of all files."""
         return merge(self.hand_in(part), wait_for_others())
 
-    def complete(self, part: str, step: int, manifest: Mapping[str, Any]) -> None:
+    def complete(self, part: str, step: int, manifest: dict[str, Any]) -> Checkpoint:
         """Write the manifest; delete the marks of the ranks and what was fetched of earlier checkpoints."""
-        body = json.dumps({**manifest, "part": part}).encode()
-        self._bucket.create(f"{self._get_step_key(step)}/{MANIFEST}", body)
+        manifest = {**manifest, "part": part}
+        self._bucket.create(f"{self._get_step_key(step)}/{MANIFEST}", json.dumps(manifest).encode())
         with contextlib.suppress(S3Error):
             self._bucket.delete([each.key for each in self._list(f"{self._prefix}/{part}/")])
         self.close()
+        return self._build(self._bucket, self._get_step_key(step), manifest)
 
     def is_complete(self, step: int) -> bool:
         """Return whether there is a complete checkpoint of a step."""
@@ -249,27 +250,18 @@ class CheckpointBucket:
         sizes = {each.key: each.size for each in entries}
         matches = [(match, each) for each in entries if (match := _MANIFEST_KEY.fullmatch(each.key))]
         for match, entry in sorted(matches, key=lambda each: int(each[0]["step"]), reverse=True):
-            found = self._build(bucket, match["folder"], self._read_manifest(bucket, entry), sizes)
-            if found is not None:
-                yield found
+            manifest = self._read_manifest(bucket, entry)
+            if manifest is not None and _is_whole(match["folder"], manifest, sizes):
+                yield self._build(bucket, match["folder"], manifest)
                 continue
             if own:
                 say(f"checkpoint s3://{bucket.name}/{match['folder']} is incomplete and passed over")
                 self.discard(int(match["step"]))
 
-    def _build(
-        self, bucket: Bucket, key: str, manifest: dict[str, Any] | None, sizes: Mapping[str, int]
-    ) -> _StoredCheckpoint | None:
-        """Return a checkpoint if its manifest is valid and all its objects are there."""
-        try:
-            data = manifest or {}
-            found = _StoredCheckpoint(*read_manifest(data, Path()))
-            safe = _PART_NAME.fullmatch(data["part"]) and all(map(_is_safe, data["files"]))
-            whole = all(sizes.get(f"{key}/{data['part']}/{n}") == size for n, (size, _) in data["files"].items())
-        except (KeyError, TypeError, ValueError, AttributeError):
-            return None
-        found.bucket, found.key, found.manifest, found.fetch = bucket, key, data, self._fetch
-        return found if safe and whole else None
+    def _build(self, bucket: Bucket, key: str, manifest: dict[str, Any]) -> _StoredCheckpoint:
+        found = _StoredCheckpoint(*read_manifest(manifest, Path()))
+        found.bucket, found.key, found.manifest, found.fetch = bucket, key, manifest, self._fetch
+        return found
 
     def _read_manifest(self, bucket: Bucket, entry: Entry) -> dict[str, Any] | None:
         known = (f"{bucket.name}/{entry.key}", entry.modified)
@@ -341,6 +333,17 @@ def _split(uri: str) -> tuple[str, str]:
 
 def _parse_step(part: str) -> int:
     return int(part[len(PART) :].partition("-")[0])
+
+
+def _is_whole(folder: str, manifest: dict[str, Any], sizes: Mapping[str, int]) -> bool:
+    """Return whether a manifest is valid and all objects that it names are there."""
+    try:
+        read_manifest(manifest, Path())
+        part, sums = manifest["part"], manifest["files"]
+        safe = _PART_NAME.fullmatch(part) and all(map(_is_safe, sums))
+        return bool(safe) and all(sizes.get(f"{folder}/{part}/{name}") == size for name, (size, _) in sums.items())
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return False
 
 
 def _is_safe(name: str) -> bool:

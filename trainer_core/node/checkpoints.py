@@ -105,7 +105,7 @@ def finish() -> None:
         if settings.get("after") == "none":
             place.delete()
         elif settings.get("after") != "all":
-            prune(place, 1, settings.get("keep_best"))
+            prune(place, place.list_complete(), 1, settings.get("keep_best"))
         place.close()
 
 
@@ -122,14 +122,16 @@ def open_place(root: str) -> CheckpointFolder | CheckpointBucket:
     return CheckpointBucket(root)
 
 
-def prune(place: CheckpointFolder | CheckpointBucket, keep: int, keep_best: str | None) -> list[int]:
-    """Delete the oldest complete checkpoints, except the newest ones and the best one; return their steps."""
-    complete = place.list_complete()
-    best = find_best(complete, keep_best)
-    doomed = [each.step for each in complete[: -max(1, keep)] if each != best]
-    for step in doomed:
-        place.discard(step)
-    return doomed
+def prune(
+    place: CheckpointFolder | CheckpointBucket, complete: list[Checkpoint], keep: int, keep_best: str | None
+) -> list[Checkpoint]:
+    """Delete complete checkpoints except the newest ones and the best one; return those that stay, oldest first."""
+    best, newest = find_best(complete, keep_best), complete[-max(1, keep) :]
+    kept = [each for each in complete if each is best or each in newest]
+    for each in complete:
+        if each not in kept:
+            place.discard(each.step)
+    return kept
 
 
 def find_best(complete: list[Checkpoint], keep_best: str | None) -> Checkpoint | None:
@@ -158,6 +160,8 @@ class CheckpointStore:
         self._next = -math.inf
         self._saved = self._exchanged = time.monotonic()
         self._exchanged_step: float | None = None
+        #: What rank 0 deletes from; nothing is read for that after a save.
+        self._complete: list[Checkpoint] = []
         try:
             self._place = open_place(self.root)
             self._place.prepare(self.rank)
@@ -252,6 +256,7 @@ class CheckpointStore:
         for rank in range(1, self.world_size):
             tokens[str(rank)] = self._wait(partial(self._read_hello, rank, nonce), f"rank {rank} to call checkpoints()")
         found, ttl = self._choose(), self._settings.get("ttl")
+        self._complete = self._place.list_complete()
         resume = found.location if found else None
         self._place.write("start.json", {"nonce": nonce, "tokens": tokens, "resume": resume, "ttl": ttl})
         if ttl:
@@ -329,21 +334,25 @@ class CheckpointStore:
 
     def _commit(self, part: str, step: int, metrics: Mapping[str, Any] | None, begun: float) -> None:
         if self.rank == 0:
-            size = self._complete(part, step, metrics)
+            self._latest = self._write_manifest(part, step, metrics)
         else:
             sums = self._place.hand_in(part)
             self._place.write(f"{part}/.done-{self.rank}", {"files": sums})
             self._wait(
                 lambda: self._place.is_complete(step) or self._read_done(part, 0), f"rank 0 to complete step {step}"
             )
-        self._latest = self._place.get(step)
+            self._latest = self._place.get(step)
         self._saved = time.monotonic()
         progress.note(checkpoint=step)
-        if self.rank == 0:
-            say(f"checkpoint of step {step} is complete ({self._saved - begun:.2f} s, {size / 1e6:.1f} MB)")
-            prune(self._place, int(self._settings.get("keep", 3)), self._settings.get("keep_best"))
+        if self.rank == 0 and self._latest is not None:
+            say(
+                f"checkpoint of step {step} is complete ({self._saved - begun:.2f} s, {self._latest.size / 1e6:.1f} MB)"
+            )
+            complete = sorted([*self._complete, self._latest], key=lambda each: each.step)
+            keep, keep_best = int(self._settings.get("keep", 3)), self._settings.get("keep_best")
+            self._complete = prune(self._place, complete, keep, keep_best)
 
-    def _complete(self, part: str, step: int, metrics: Mapping[str, Any] | None) -> int:
+    def _write_manifest(self, part: str, step: int, metrics: Mapping[str, Any] | None) -> Checkpoint:
         """Collect the files of all ranks, and write the manifest."""
         sums = self._place.collect(part, partial(self._wait_for_others, part))
         if len(sums) > _MAX_FILES:
@@ -361,8 +370,7 @@ class CheckpointStore:
             "metrics": numbers,
             "files": sums,
         }
-        self._place.complete(part, step, manifest)
-        return sum(size for size, _ in sums.values())
+        return self._place.complete(part, step, manifest)
 
     def _wait_for_others(self, part: str) -> Sums:
         """Wait until all other ranks have written; return the checksums that they know."""
