@@ -15,7 +15,7 @@ from trainer_core.errors import UnsupportedError
 from trainer_core.node import env
 from trainer_core.request import TrainJobRequest
 
-__all__ = ["MOUNT_PATH", "build_scope", "build_variables", "resolve_uri", "split_uri"]
+__all__ = ["MOUNT_PATH", "build_scope", "build_variables", "is_bucket", "resolve_uri", "split_uri"]
 
 #: Mount path of the volume with the checkpoints in a container.
 MOUNT_PATH = "/checkpoints"
@@ -42,14 +42,19 @@ def resolve_uri(request: TrainJobRequest, default: str | None) -> str | None:
     uri = request.checkpoints.uri or default
     if uri is None:
         raise UnsupportedError(
-            "Checkpoints: this backend has no place of its own; set uri='pvc://<claim>', or checkpoints_uri in the "
-            "configuration of the backend"
+            "Checkpoints: this backend has no place of its own; set uri='pvc://<claim>' or 's3://<bucket>/<path>', or "
+            "checkpoints_uri in the configuration of the backend"
         )
     return uri.rstrip("/")
 
 
+def is_bucket(uri: str | None) -> bool:
+    """Return whether a place is a bucket, which the nodes of every backend reach by requests and without a mount."""
+    return uri is not None and uri.startswith("s3://")
+
+
 def split_uri(uri: str, schemes: tuple[str, ...], field: str = "uri") -> tuple[str, str]:
-    """Return the volume and the path of a place; a ``file://`` place has no volume.
+    """Return the volume and the path of a place that is no bucket; a ``file://`` place has no volume.
 
     Args:
         uri: The place.
@@ -61,7 +66,7 @@ def split_uri(uri: str, schemes: tuple[str, ...], field: str = "uri") -> tuple[s
     """
     parts = urlsplit(uri)
     if parts.scheme not in schemes:
-        supported = " or ".join(f"{scheme}://" for scheme in schemes)
+        supported = " or ".join(f"{scheme}://" for scheme in (*schemes, "s3"))
         raise UnsupportedError(
             f"Checkpoints {field}: {parts.scheme}:// is not supported on this backend; use {supported}"
         )
@@ -84,6 +89,7 @@ def build_variables(request: TrainJobRequest, uri: str, to_path: Callable[[str, 
         request: A request with the option.
         uri: The place of all checkpoints.
         to_path: Returns the path in a node of a URI at the same volume; called with the URI and the name of its field.
+            Not called for buckets: the nodes use their URIs.
 
     Raises:
         UnsupportedError: The nodes cannot read what is to be loaded.
@@ -91,6 +97,10 @@ def build_variables(request: TrainJobRequest, uri: str, to_path: Callable[[str, 
     option = request.checkpoints
     if option is None:
         return {}
+    if "://" in option.load and is_bucket(option.load) != is_bucket(uri):
+        raise UnsupportedError(f"Checkpoints load: {option.load} is at another kind of place than {uri}; copy it there")
+    if is_bucket(uri):
+        to_path = _keep_uri
     base, scope = to_path(uri, "uri").rstrip("/"), build_scope(request)
     settings = option.model_dump(mode="json", exclude={"uri", "nonce"}, exclude_none=True)
     if option.load == "owner":
@@ -103,6 +113,11 @@ def build_variables(request: TrainJobRequest, uri: str, to_path: Callable[[str, 
         # torchrun gives its processes 30 s by default; see PyTorch's elastic agent.
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(max(1, option.grace - 1)),
     }
+
+
+def _keep_uri(uri: str, field: str) -> str:
+    del field
+    return uri
 
 
 def _to_folder_name(generation: str) -> str:

@@ -17,6 +17,7 @@ from trainer_core.backends.follower import Follower
 from trainer_core.config import BackendConfig, LocalProcessBackendConfig, config_from_dict
 from trainer_core.errors import (
     BackendUnavailableError,
+    InvalidRequestError,
     JobEndedError,
     JobFailedError,
     JobNotFoundError,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from trainer_core.initializers import Initializer
     from trainer_core.request_builder import Option, Trainer
     from trainer_core.runtimes import Runtime
+    from trainer_core.saved_checkpoints import SavedCheckpoint
     from trainer_core.tracking.registry import Promotion
     from trainer_core.tracking.reporter import RunReporter
     from trainer_core.tracking.server import MlflowServer
@@ -582,6 +584,52 @@ class TrainerClient:
         ref = self._find_ref(name)
         if ref is not None:
             self.backend.delete(ref)
+
+    def list_checkpoints(self, job: str | TrainJobRef) -> list[SavedCheckpoint]:
+        """Return the complete checkpoints of a TrainJob and of the earlier attempts that share them, oldest first.
+
+        Those on ``s3://`` are read with the credentials of this process, from its ``AWS_*`` variables.
+
+        Args:
+            job: Its name or ref.
+
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+            InvalidRequestError: It has no option `Checkpoints`.
+            UnsupportedError: They are in a claim or a volume, which only nodes can read.
+            BackendUnavailableError: The bucket cannot be read.
+        """
+        from trainer_core import saved_checkpoints  # It loads the modules of HTTP.
+
+        return saved_checkpoints.list_saved(*self._locate_checkpoints(job))
+
+    def prune_checkpoints(self, job: str | TrainJobRef) -> list[SavedCheckpoint]:
+        """Delete the checkpoints of an ended TrainJob except the newest and the best one, and return the deleted ones.
+
+        Args:
+            job: Its name or ref.
+
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+            InvalidRequestError: It has no option `Checkpoints`, or has not ended.
+            UnsupportedError: They are in a claim or a volume, which only nodes can read.
+            BackendUnavailableError: The bucket cannot be read.
+        """
+        from trainer_core import saved_checkpoints  # It loads the modules of HTTP.
+
+        request, uri = self._locate_checkpoints(job)
+        if self.observe(job).outcome is None:
+            raise InvalidRequestError(
+                f"TrainJob {self.get_job_ref(job).name!r} has not ended and prunes its checkpoints itself; wait for it"
+            )
+        return saved_checkpoints.prune_saved(request, uri)
+
+    def _locate_checkpoints(self, job: str | TrainJobRef) -> tuple[TrainJobRequest, str]:
+        request = self.get_job_request(job)
+        uri = self.backend.get_checkpoints_uri(request)
+        if uri is None:
+            raise InvalidRequestError(f"TrainJob {self.get_job_ref(job).name!r} has no option Checkpoints")
+        return request, uri
 
     def reap(self) -> list[str]:
         """Delete the ended TrainJobs whose `DeleteAfter` time has passed, and return their names."""

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from k8s_crds import needs_crds, problems, runtime, server
+from k8s_scene import a_request, a_stage
 
 from trainer_core import Checkpoints, KubernetesBackendConfig, LocalProcessBackendConfig, Owner, TrainJobRequest
 from trainer_core.backends.runai import validation as runai_validation
@@ -14,6 +15,7 @@ from trainer_core.backends.trainer_v2 import manifest
 from trainer_core.checkpoint_place import build_scope
 from trainer_core.errors import UnsupportedError
 from trainer_core.node import env
+from trainer_core.packaging import serializer
 from trainer_core.request_builder import parse_options
 
 CLAIM = {"uri": "pvc://claim/runs"}
@@ -81,6 +83,52 @@ def test_another_grace_needs_trainer_2_3():
 def test_what_a_cluster_cannot_do_is_refused(fields, message):
     with pytest.raises(UnsupportedError, match=message):
         render(build_request(**fields))
+
+
+def build_claim(*modes):
+    spec = {"accessModes": list(modes), "resources": {"requests": {"storage": "1Gi"}}}
+    metadata = {"name": "claim", "namespace": "default"}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
+
+
+@needs_crds
+def test_a_claim_that_one_node_can_mount_is_refused_for_several_nodes_before_anything_is_created():
+    with a_stage("runs") as (cluster, client):
+        cluster.add(build_claim("ReadWriteOnce"))
+        several = {"runtime": "torch-distributed", "checkpoints": CLAIM, "trainer": {**IMAGE, "num_nodes": 2}}
+        for refuse in (client.submit, client.dry_run):
+            with pytest.raises(UnsupportedError, match="claim 'claim' is ReadWriteOnce, which one node"):
+                refuse(a_request(**several))
+        assert client.list_jobs() == []
+        client.submit(a_request("alone", **{**several, "trainer": {**IMAGE, "num_nodes": 1}}))
+        client.submit(a_request("bucket", **{**several, "checkpoints": {"uri": "s3://bucket"}}))
+        cluster.forbid("get", "persistentvolumeclaims")
+        client.submit(a_request("unknown", **several))
+
+
+@needs_crds
+def test_a_claim_that_all_nodes_can_mount_is_accepted_for_several_nodes():
+    with a_stage("runs") as (cluster, client):
+        cluster.add(build_claim("ReadWriteOnce", "ReadWriteMany"))
+        several = {"runtime": "torch-distributed", "checkpoints": CLAIM, "trainer": {**IMAGE, "num_nodes": 2}}
+        assert client.submit(a_request(**several)).name == "job"
+
+
+@needs_crds
+def test_a_bucket_needs_no_mount_and_its_programs_travel_with_the_function():
+    def leave():
+        return None
+
+    trainer = {"kind": "custom", "code": serializer.package(leave)}
+    bucket = {"uri": "s3://bucket/runs", "load": "s3://other/run"}
+    small, job = render(build_request(trainer=trainer)), render(build_request(bucket, trainer=trainer))
+
+    variables = get_env(job)
+    assert variables[env.CHECKPOINT_PATH].startswith("s3://bucket/runs/job-")
+    assert json.loads(variables[env.CHECKPOINTS])["load_paths"] == ["s3://other/run"]
+    assert "volumes" not in json.dumps(job)
+    sizes = [sum(map(len, each["spec"]["trainer"]["args"])) for each in (small, job)]
+    assert sizes[0] < 27_000 < sizes[1] < 40_000
 
 
 @pytest.mark.parametrize(

@@ -429,7 +429,7 @@ def test_without_the_files_of_one_rank_there_is_no_checkpoint(start_rank, root):
 
 def test_the_programs_travel_without_comments_and_the_kit_is_small():
     command = argv_payload.render_argv(code_of_nothing(), launch="python")
-    sent, written = argv_payload._kit(), serializer.shipped_files()
+    sent, written = argv_payload._kit(s3=True), serializer.shipped_files()
 
     assert sum(map(len, command[4:])) < 27_000
     for path, text in sent.items():

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar
 
+from trainer_core import checkpoint_place
 from trainer_core.backends.follower import Follower, PollingFollower
 from trainer_core.errors import ConflictError, JobNotFoundError, UnsupportedError
 from trainer_core.jobs import Diagnosis, Event, Observation, Outcome, OwnerReference, TrainJob, TrainJobRef
@@ -93,6 +94,14 @@ class Backend(ABC):
             request: The request.
         """
         return request
+
+    def get_checkpoints_uri(self, request: TrainJobRequest) -> str | None:
+        """Return the place of all checkpoints of a request; None for a request without the option `Checkpoints`.
+
+        Args:
+            request: The request.
+        """
+        return checkpoint_place.resolve_uri(self.resolve_request(request), None)
 
     def _apply_decision(
         self,

@@ -239,8 +239,11 @@ class DebugBackend(Backend):
         self.get_runtime(runtime.name)
         return list_interpreter_packages()
 
+    def get_checkpoints_uri(self, request: TrainJobRequest) -> str | None:
+        return checkpoint_place.resolve_uri(request, LocalProcessBackendConfig().state_home.as_uri() + "/checkpoints")
+
     def _build_checkpoint_env(self, request: TrainJobRequest) -> dict[str, str]:
-        uri = checkpoint_place.resolve_uri(request, LocalProcessBackendConfig().state_home.as_uri() + "/checkpoints")
+        uri = self.get_checkpoints_uri(request)
         if uri is None:
             return {}
 

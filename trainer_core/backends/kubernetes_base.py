@@ -17,12 +17,18 @@ from trainer_core.backends.base import Backend, NameTakenError
 from trainer_core.backends.follower import Follower
 from trainer_core.backends.watch_follower import WatchFollower
 from trainer_core.config import ClusterConfig
-from trainer_core.errors import BackendUnavailableError, InvalidRequestError, JobNotFoundError, TrainerError
+from trainer_core.errors import (
+    BackendUnavailableError,
+    InvalidRequestError,
+    JobNotFoundError,
+    TrainerError,
+    UnsupportedError,
+)
 from trainer_core.jobs import Diagnosis, Event, Observation, Outcome, OwnerReference, TrainJob, TrainJobRef
 from trainer_core.k8s import job_status, manifest_common, resources
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.connection import Connection
-from trainer_core.k8s.errors import AlreadyExistsError, WriteConflictError
+from trainer_core.k8s.errors import AlreadyExistsError, ForbiddenError, NotFoundError, WriteConflictError
 from trainer_core.k8s.job_adapter import WorkloadAdapter
 from trainer_core.k8s.job_reader import JobReader
 from trainer_core.k8s.job_writer import JobWriter
@@ -38,6 +44,8 @@ __all__ = ["BaseKubernetesBackend"]
 _GARBAGE_COLLECTION_SECONDS = 5.0
 #: How often a write is repeated because the object has changed since it was read.
 _MAX_WRITES = 20
+#: Access modes of claims that the pods of one node, or one pod, can mount.
+_SINGLE_NODE_MODES = frozenset({"ReadWriteOnce", "ReadWriteOncePod"})
 
 
 class BaseKubernetesBackend(Backend):
@@ -88,7 +96,9 @@ class BaseKubernetesBackend(Backend):
         return manifests[0] if len(manifests) == 1 else {"apiVersion": "v1", "kind": "List", "items": manifests}
 
     def dry_run(self, request: TrainJobRequest) -> None:
-        for manifest in self._render_checked(self.resolve_request(request), attempt=0):
+        request = self.resolve_request(request)
+        self._check_checkpoint_claim(request)
+        for manifest in self._render_checked(request, attempt=0):
             with suppress(AlreadyExistsError):  # An existing name does not make the manifest invalid.
                 self._api.create(resources.get_resource_of_object(manifest), manifest, dry_run=True)
 
@@ -107,6 +117,7 @@ class BaseKubernetesBackend(Backend):
         return job_status.parse_existing_job(raw, self.adapter.parse_job)
 
     def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
+        self._check_checkpoint_claim(request)
         *dependencies, job = self._render_checked(request, attempt)
         created_dependencies = [manifest for manifest in dependencies if self._create_if_absent(manifest)]
         try:
@@ -126,6 +137,29 @@ class BaseKubernetesBackend(Backend):
             self.delete(ref)
             raise
         return ref
+
+    def _check_checkpoint_claim(self, request: TrainJobRequest) -> None:
+        """Check that all nodes can mount the claim of the checkpoints, as far as it exists and can be read.
+
+        Raises:
+            UnsupportedError: The job has several nodes, and only one can mount the claim.
+        """
+        volumes = manifest_common.build_checkpoints_patch(request).get("volumes") or ()
+        for name in (volume["persistentVolumeClaim"]["claimName"] for volume in volumes):
+            try:
+                modes = self._api.get(resources.VOLUME_CLAIMS, name, namespace=self.namespace)["spec"]["accessModes"]
+            except (NotFoundError, ForbiddenError):
+                continue
+            if set(modes) <= _SINGLE_NODE_MODES and self._get_num_nodes(request) > 1:
+                raise UnsupportedError(
+                    f"Checkpoints uri: claim {name!r} is {', '.join(modes)}, which one node can mount, and the job has "
+                    f"{self._get_num_nodes(request)}; use a claim with ReadWriteMany, or s3://"
+                )
+
+    def _get_num_nodes(self, request: TrainJobRequest) -> int:
+        requested = request.trainer.num_nodes if request.trainer else None
+        name = request.runtime.name if request.runtime else self.default_runtime
+        return requested or self.get_runtime(name).trainer.num_nodes
 
     def create_missing_parts(self, ref: TrainJobRef, request: TrainJobRequest) -> None:
         self._create_secret(ref, request)

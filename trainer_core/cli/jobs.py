@@ -1,4 +1,4 @@
-"""Subcommands for existing TrainJobs: list, compare, get, wait, logs, events, suspend, resume, cancel, delete, reap."""
+"""Subcommands for existing TrainJobs, such as list, compare, get, wait, logs, checkpoints, delete and reap."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trainer_core import comparison
+from trainer_core import comparison, validation
 from trainer_core.cli import exit_codes
 from trainer_core.cli.output import OutputFormat, OutputOption, format_time, print_json, print_table
 from trainer_core.cli.submit import wait_and_print
@@ -189,6 +189,35 @@ def cancel(context: typer.Context, name: NameArgument) -> None:
     client.cancel(client.get_job_ref(name))  # get_job_ref raises an error if the TrainJob does not exist.
 
 
+def checkpoints(
+    context: typer.Context,
+    name: NameArgument,
+    prune: Annotated[
+        bool,
+        typer.Option("--prune", help="Delete all except the newest and the best one, and print the deleted ones."),
+    ] = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """List the checkpoints of a TrainJob and of its earlier attempts, oldest first."""
+    client = _get_client(context)
+    found = client.prune_checkpoints(name) if prune else client.list_checkpoints(name)
+    if output is OutputFormat.JSON:
+        print_json([each.to_dict() for each in found])
+        return
+    rows = [
+        (
+            each.step,
+            f"{each.size / 1e6:.1f} MB",
+            format_time(each.saved),
+            each.job,
+            ", ".join(word for word in ("newest", "best", "loaded") if getattr(each, word)),
+            ", ".join(f"{name}={value:.6g}" for name, value in each.metrics.items()),
+        )
+        for each in found
+    ]
+    print_table(("STEP", "SIZE", "SAVED", "JOB", "WHICH", "METRICS"), rows)
+
+
 def reap(
     context: typer.Context,
     runs_in: Annotated[
@@ -203,8 +232,22 @@ def reap(
         list[str] | None,
         typer.Option(metavar="RUN", help="Also delete TrainJobs of KFP runs other than this one; repeatable."),
     ] = None,
+    checkpoints_at: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoints",
+            metavar="URI",
+            help="Also delete the checkpoints at URI (file:// or s3://) whose ttl (option Checkpoints) is over.",
+        ),
+    ] = None,
 ) -> None:
     """Delete TrainJobs whose retention time (option DeleteAfter) is over; print their names."""
+    if checkpoints_at is not None:
+        validation.check_checkpoints_uri("--checkpoints", checkpoints_at)
+        from trainer_core import saved_checkpoints
+
+        for folder in saved_checkpoints.remove_expired(checkpoints_at):
+            print(folder)
     client = _get_client(context)
     for name in client.reap():
         print(name)
@@ -297,5 +340,6 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
     "resume": resume,
     "cancel": cancel,
     "delete": delete,
+    "checkpoints": checkpoints,
     "reap": reap,
 }

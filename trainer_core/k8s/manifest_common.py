@@ -34,6 +34,7 @@ __all__ = [
     "check_size",
     "escape_variable_references",
     "get_secret_name",
+    "uses_bucket",
 ]
 
 #: Mount path in the training containers, by initializer role.
@@ -189,7 +190,7 @@ def build_trainer_env(request: TrainJobRequest) -> dict[str, str | SecretRef]:
 
 
 def build_checkpoints_patch(request: TrainJobRequest) -> dict[str, Any]:
-    """Build the pod spec patch that mounts the claim with the checkpoints; empty without the option `Checkpoints`.
+    """Build the pod spec patch that mounts the claim with the checkpoints; empty without one.
 
     The claim is mounted without a subPath, whose folder the kubelet would create for root.
 
@@ -198,7 +199,7 @@ def build_checkpoints_patch(request: TrainJobRequest) -> dict[str, Any]:
         InvalidRequestError: The name of the claim is invalid.
     """
     uri = _get_checkpoints_uri(request)
-    if uri is None:
+    if uri is None or checkpoint_place.is_bucket(uri):
         return {}
     claim, _ = checkpoint_place.split_uri(uri, _CHECKPOINT_SCHEMES)
     if not naming.is_object_name(claim):
@@ -208,6 +209,11 @@ def build_checkpoints_patch(request: TrainJobRequest) -> dict[str, Any]:
         "volumes": [{"name": _CHECKPOINTS_VOLUME, "persistentVolumeClaim": {"claimName": claim}}],
         "containers": [{"name": runtimes.NODE, "volumeMounts": [mount]}],
     }
+
+
+def uses_bucket(request: TrainJobRequest) -> bool:
+    """Return whether the nodes keep checkpoints in a bucket."""
+    return request.checkpoints is not None and checkpoint_place.is_bucket(request.checkpoints.uri)
 
 
 def _get_checkpoints_uri(request: TrainJobRequest) -> str | None:

@@ -25,7 +25,8 @@ class Checkpoints(BaseOption):
 
     Args:
         uri: Where they are kept: ``pvc://<claim>/<path>`` on a cluster, ``pvc://<volume>/<path>`` of a container
-            engine, ``file:///<folder>`` on this machine. Every job has its own folder in it. The default is
+            engine, ``file:///<folder>`` on this machine, ``s3://<bucket>/<path>`` everywhere, with the
+            credentials of the trainer's environment (``AWS_*``). Every job has its own folder in it. The default is
             ``checkpoints_uri`` of the backend's configuration, otherwise the backend's own place; a cluster has none.
             Airflow renders it.
         keep: Number of the newest checkpoints to keep while the job runs. Default 3.

@@ -32,6 +32,7 @@ _CHUNK_LENGTH = 60_000
 _MAX_LENGTH = 1_000_000
 #: Not unpacked: it is the program of the command.
 _LOADER = "loader.py"
+_S3_FILES = ("checkpoint_s3.py", "s3_client.py")
 _HOSTFILE = "/etc/mpi/hostfile"
 
 
@@ -42,6 +43,7 @@ def render_argv(
     launch: Literal["torchrun", "python", "mpirun"] = "python",
     exported: Sequence[str] = (),
     processes: int | None = None,
+    s3: bool = False,
 ) -> list[str]:
     """Return the command of a container that runs a function; equal functions give equal commands.
 
@@ -53,6 +55,7 @@ def render_argv(
             ``python`` for one process; ``mpirun`` for one process per slot of Trainer's hostfile.
         exported: With ``mpirun``, names of environment variables for the processes.
         processes: Requested processes per node; more than one are refused where torch is not installed.
+        s3: Whether checkpoints are in a bucket; otherwise the programs for it do not travel.
 
     Returns:
         Everything up to `LOADER` is the command, the rest are its arguments.
@@ -65,7 +68,7 @@ def render_argv(
     # Sorted keys: requests with another key order are equal and must give equal arguments.
     payload = json.dumps(json.loads(serializer.payload(code.model_dump())), sort_keys=True)
     settings = json.dumps({"packages": list(packages), "index_urls": list(pip_index_urls), "processes": processes})
-    files = {**_kit(), launching.PAYLOAD: payload, launching.PACKAGES: settings}
+    files = {**_kit(s3), launching.PAYLOAD: payload, launching.PACKAGES: settings}
     text = base64.b64encode(zlib.compress(json.dumps(files).encode(), 9)).decode("ascii")
     if len(text) > _MAX_LENGTH:
         raise UnsupportedError(
@@ -80,10 +83,11 @@ def render_argv(
 
 
 @cache
-def _kit() -> dict[str, str]:
+def _kit(s3: bool) -> dict[str, str]:
     """Return the files that every node needs: text by path."""
+    left_out = {_LOADER} if s3 else {_LOADER, *_S3_FILES}
     kit = serializer.shipped_files().items()
-    return {path: _strip_comments(text) for path, text in kit if Path(path).name != _LOADER}
+    return {path: _strip_comments(text) for path, text in kit if Path(path).name not in left_out}
 
 
 def _strip_comments(text: str) -> str:

@@ -120,7 +120,8 @@ class Checkpointing(Contract):
     def test_a_place_that_the_backend_does_not_have_is_refused_before_anything_is_created(
         self, client: TrainerClient, build_request: BuildRequest
     ) -> None:
-        request = build_request(save_checkpoints, {"steps": 1}, options=[Checkpoints("s3://bucket"), Name("job")])
-        with pytest.raises(UnsupportedError, match="Checkpoints uri: s3:// is not supported on this backend"):
+        options = [Checkpoints("s3://bucket", load="pvc://claim"), Name("job")]
+        request = build_request(save_checkpoints, {"steps": 1}, options=options)
+        with pytest.raises(UnsupportedError, match="Checkpoints load: pvc://claim is at another kind of place"):
             client.submit(request)
         assert client.list_jobs() == []

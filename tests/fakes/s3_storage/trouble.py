@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from aiohttp import ClientSession, web
 from yarl import URL
 
 _HOP = {"host", "connection", "transfer-encoding", "content-length", "content-encoding", "date", "server"}
+_LARGE = 2**20
 Act = Callable[["Proxy", web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -67,8 +69,11 @@ class Proxy:
         """Ask the storage."""
         url = URL(f"{self.upstream}{request.raw_path}", encoded=True)
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}
+        body = await request.read()
+        # aiohttp warns about large bodies that are not read from a file.
+        data = io.BytesIO(body) if len(body) > _LARGE else body
         async with self.session.request(
-            request.method, url, headers=headers, data=await request.read(), allow_redirects=False
+            request.method, url, headers=headers, data=data, allow_redirects=False
         ) as answer:
             body = await answer.read()
             kept = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP}
@@ -139,3 +144,10 @@ def held(at: threading.Event, until: threading.Event) -> Act:
         return await proxy.forward(request)
 
     return act
+
+
+async def lose_answer(proxy: Proxy, request: web.Request) -> web.Response:
+    """Carry the request out, and break the connection instead of answering."""
+    await proxy.forward(request)
+    request.transport.abort()
+    return web.Response()

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from trainer_core import naming
+from trainer_core import checkpoint_place, naming
 from trainer_core.backends.base import Backend
 from trainer_core.backends.container import (
     cleanup,
@@ -96,6 +96,9 @@ class ContainerBackend(Backend):
 
     def render(self, request: TrainJobRequest) -> dict[str, Any]:
         return render_plan(request, self._get_raw_runtime(request), self._config)
+
+    def get_checkpoints_uri(self, request: TrainJobRequest) -> str | None:
+        return checkpoint_place.resolve_uri(request, self._config.checkpoints_uri)
 
     def dry_run(self, request: TrainJobRequest) -> None:
         self._check_engine(request, self.render(request))

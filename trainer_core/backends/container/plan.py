@@ -100,7 +100,7 @@ def restore_commands(plan: Mapping[str, Any], request: TrainJobRequest) -> dict[
         InvalidRequestError: The request contains no function.
     """
     steps = [
-        {**step, "command": _build_argv(request.trainer, step["launch"])}
+        {**step, "command": _build_argv(request.trainer, step["launch"], step["env"])}
         if step.get("launch") and request.trainer
         else step
         for step in plan["steps"]
@@ -202,7 +202,7 @@ def _render_nodes(
     step = {
         "kind": NODE,
         "image": trainer.image or container.get("image"),
-        **_render_command(trainer, container, policy),
+        **_render_command(trainer, container, policy, checkpoint_env),
         **({"result_uri": trainer.result_uri} if trainer.result_uri else {}),
         **settings,
         "mounts": mounts,
@@ -266,23 +266,30 @@ def _job_variables(request: TrainJobRequest, trainer: TrainerRequest) -> dict[st
     return {env.NAME: request.require_name(), env.TERMINATION_LOG: TERMINATION_PATH, **result}
 
 
-def _render_command(trainer: TrainerRequest, container: Mapping[str, Any], policy: str | None) -> dict[str, Any]:
+def _render_command(
+    trainer: TrainerRequest, container: Mapping[str, Any], policy: str | None, checkpoint_env: Mapping[str, str]
+) -> dict[str, Any]:
     """Return the command of a function, or command and arguments of an image. Without them the image's own are used."""
     if trainer.code is not None:
         launch = "torchrun" if policy == "torch" else "python"
-        return {"launch": launch, "command": _build_argv(trainer, launch)}
+        return {"launch": launch, "command": _build_argv(trainer, launch, checkpoint_env)}
     command = trainer.command if trainer.command is not None else container.get("command")
     args = trainer.args if trainer.args is not None else container.get("args")
     fields = {"command": command and list(command), "args": args and list(args)}
     return {key: value for key, value in fields.items() if value is not None}
 
 
-def _build_argv(trainer: TrainerRequest, launch: str) -> list[str]:
+def _build_argv(trainer: TrainerRequest, launch: str, node_env: Mapping[str, str]) -> list[str]:
     if trainer.code is None:
         raise InvalidRequestError("trainer.code: the recorded request of the job contains no function")
     launcher: Literal["torchrun", "python"] = "torchrun" if launch == "torchrun" else "python"
     return argv_payload.render_argv(
-        trainer.code, trainer.packages, trainer.pip_index_urls, launcher, processes=trainer.num_proc_per_node
+        trainer.code,
+        trainer.packages,
+        trainer.pip_index_urls,
+        launcher,
+        processes=trainer.num_proc_per_node,
+        s3=checkpoint_place.is_bucket(node_env.get(env.CHECKPOINT_PATH)),
     )
 
 
@@ -293,6 +300,8 @@ def _render_checkpoints(
     uri = checkpoint_place.resolve_uri(request, config.checkpoints_uri)
     if uri is None:
         return {}, []
+    if checkpoint_place.is_bucket(uri):
+        return checkpoint_place.build_variables(request, uri, lambda uri, _: uri), []
     place = checkpoint_place.MOUNT_PATH
     volume, folder = checkpoint_place.split_uri(uri, (_VOLUME, _FILE))
 

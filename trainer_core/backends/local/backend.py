@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
-from trainer_core import naming
+from trainer_core import checkpoint_place, naming
 from trainer_core.backends import local_fetch
 from trainer_core.backends.base import Backend, NameTakenError
 from trainer_core.backends.local import host, job_status, logs, runtimes
@@ -95,6 +95,9 @@ class LocalProcessBackend(Backend):
             "keep_environments": not self._config.cleanup_venv,
             "max_parallel": self._config.max_parallel,
         }
+
+    def get_checkpoints_uri(self, request: TrainJobRequest) -> str | None:
+        return checkpoint_place.resolve_uri(request, self._config.checkpoints_uri or self._state.checkpoints.as_uri())
 
     def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
         names = [name for name in self._state.list_job_names() if _can_belong_to(name, request)]

@@ -257,7 +257,13 @@ def _render_command(
         packages, indexes, processes = trainer.packages, trainer.pip_index_urls, trainer.num_proc_per_node
         launcher = _LAUNCHERS.get(template.policy) or "python"
         argv = argv_payload.render_argv(
-            trainer.code, packages, indexes, launcher, exported=sorted(env), processes=processes
+            trainer.code,
+            packages,
+            indexes,
+            launcher,
+            exported=sorted(env),
+            processes=processes,
+            s3=manifest_common.uses_bucket(request),
         )
         command_length = argv.index(argv_payload.LOADER) + 1
         command, args = argv[:command_length], argv[command_length:]

@@ -34,4 +34,7 @@ PERMISSIONS = (
     RequiredPermission(
         ("create",), resources.SECRETS, "literal tokens are refused; use a SecretRef instead", users=ONLY_AIRFLOW
     ),
+    RequiredPermission(
+        ("get",), resources.VOLUME_CLAIMS, "a claim that only one node can mount is not refused as place of checkpoints"
+    ),
 )

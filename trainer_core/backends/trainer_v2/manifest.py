@@ -145,7 +145,13 @@ def _render_command(
     launcher = _LAUNCHERS.get(policy)
     packages, indexes, processes = trainer.packages, trainer.pip_index_urls, trainer.num_proc_per_node
     argv = argv_payload.render_argv(
-        trainer.code, packages, indexes, launcher or "python", exported=env, processes=processes
+        trainer.code,
+        packages,
+        indexes,
+        launcher or "python",
+        exported=env,
+        processes=processes,
+        s3=manifest_common.uses_bucket(request),
     )
     command_length = argv.index(argv_payload.LOADER) + 1
     return argv[:command_length], argv[command_length:]
@@ -166,7 +172,7 @@ def _build_volumes_patch(
                 pods[job] = merge_patches(pods.get(job, {}), patch)
         elif source.storage_uri.startswith(CACHE_SCHEME) and schema.requires_initializer_mount:
             pods.update(_build_cache_mount(runtime))
-    jobs = [{"name": name, "template": {"spec": {"template": {"spec": spec}}}} for name, spec in pods.items()]
+    jobs = [{"name": name, "template": {"spec": {"template": {"spec": spec}}}} for name, spec in pods.items() if spec]
     return {"trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": jobs}}}} if jobs else {}
 
 

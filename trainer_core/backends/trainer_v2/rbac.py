@@ -45,4 +45,7 @@ PERMISSIONS = (
     RequiredPermission(
         ("create", "delete"), resources.VOLUME_CLAIMS, "`initialize` cannot create the volume claim that it writes to"
     ),
+    RequiredPermission(
+        ("get",), resources.VOLUME_CLAIMS, "a claim that only one node can mount is not refused as place of checkpoints"
+    ),
 )

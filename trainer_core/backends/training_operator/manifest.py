@@ -156,7 +156,7 @@ def _render_pod_template(
 def _apply_trainer(container: dict[str, Any], request: TrainJobRequest, policy: str | None) -> None:
     trainer = request.trainer
     if trainer is not None:
-        command, args = _render_command(trainer, policy)
+        command, args = _render_command(request, trainer, policy)
         fields = {"image": trainer.image, "command": command, "args": args}
         container.update({name: value for name, value in fields.items() if value is not None})
         per_node = trainer.resources_per_node or {}
@@ -165,7 +165,9 @@ def _apply_trainer(container: dict[str, Any], request: TrainJobRequest, policy: 
     container["env"] = _merge_named(container.get("env") or [], env)
 
 
-def _render_command(trainer: TrainerRequest, policy: str | None) -> tuple[list[str] | None, list[str] | None]:
+def _render_command(
+    request: TrainJobRequest, trainer: TrainerRequest, policy: str | None
+) -> tuple[list[str] | None, list[str] | None]:
     """Render command and args; None keeps those of the runtime."""
     if trainer.code is None:
         # Not escaped: a user who writes a container command can use Kubernetes' $(NAME).
@@ -175,7 +177,9 @@ def _render_command(trainer: TrainerRequest, policy: str | None) -> tuple[list[s
         )
     launcher: Literal["torchrun", "python"] = "torchrun" if policy == "torch" else "python"
     packages, indexes, processes = trainer.packages, trainer.pip_index_urls, trainer.num_proc_per_node
-    argv = argv_payload.render_argv(trainer.code, packages, indexes, launcher, processes=processes)
+    argv = argv_payload.render_argv(
+        trainer.code, packages, indexes, launcher, processes=processes, s3=manifest_common.uses_bucket(request)
+    )
     command_length = argv.index(argv_payload.LOADER) + 1
     return argv[:command_length], argv[command_length:]
 

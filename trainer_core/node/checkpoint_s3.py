@@ -1,0 +1,370 @@
+"""Checkpoints in a bucket. Nothing is renamed: a checkpoint is complete when it has a manifest, which is written last.
+
+    s3://<bucket>/<root>/
+      step-000000001200/manifest.json
+      step-000000001200/.part-<step>-<nonce>-1/…   the files; others than those of the manifest are swept
+      .part-<step>-<nonce>-1/.done-<rank>          a rank has uploaded its files
+      start.json                                   as in a folder
+
+Each rank writes into a folder of its own on its node, whose files are uploaded when the block of `save` ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from . import files
+from .checkpoint_folder import (
+    MANIFEST,
+    MARKS,
+    PART,
+    STEP,
+    Checkpoint,
+    CheckpointError,
+    Sums,
+    checksum_all,
+    merge,
+    read_manifest,
+    say,
+)
+from .s3_client import Bucket, Entry, S3Error
+
+__all__ = ["CheckpointBucket", "remove_expired"]
+
+_MANIFEST_KEY = re.compile(rf"(?P<folder>(?P<training>.*)/{STEP}(?P<step>\d{{12}}))/{re.escape(MANIFEST)}")
+_TRAINING = re.compile(r"[^/]+/g-[^/]+/")
+_PART_NAME = re.compile(rf"{re.escape(PART)}[0-9a-f-]+")
+
+
+class _StoredCheckpoint(Checkpoint):
+    """A checkpoint in a bucket, fetched when its path is read."""
+
+    bucket: Bucket
+    key: str
+    manifest: dict[str, Any]
+    fetch: Callable[[_StoredCheckpoint], Path]
+
+    @property
+    def path(self) -> Path:
+        return self.fetch(self)
+
+    @property
+    def location(self) -> str:
+        return f"s3://{self.bucket.name}/{self.key}"
+
+
+class CheckpointBucket:
+    """The checkpoints of one training in a bucket.
+
+    Args:
+        root: ``s3://<bucket>/<prefix>``.
+
+    Raises:
+        OSError: There are no credentials.
+    """
+
+    shares_parts = False
+    #: Requests cost time and money: ranks ask less often than in a folder, and wait longer.
+    poll, interval, timeout = 0.25, 5.0, 3600.0
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        bucket, self._prefix = _split(root)
+        self._bucket = Bucket(bucket)
+        self._rank = 0
+        self._manifests: dict[tuple[str, float], dict[str, Any]] = {}
+
+    def prepare(self, rank: int) -> None:
+        """Delete what a killed attempt has left on this machine."""
+        self._rank = rank
+        for path in self._scratch.glob(f"{PART}*-rank-{rank}"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def sweep(self) -> None:
+        """Delete what earlier starts left unfinished."""
+        with contextlib.suppress(S3Error):  # Some storage cannot list uploads; the parts are no checkpoint.
+            self._bucket.abort_uploads(f"{self._prefix}/")
+        entries = self._list(f"{self._prefix}/")
+        marks = [each.key for each in entries if self._relative(each.key).startswith((PART, *MARKS))]
+        manifests = {match["folder"]: each for each in entries if (match := _MANIFEST_KEY.fullmatch(each.key))}
+        steps: dict[str, list[str]] = {}
+        for each in entries:
+            name = self._relative(each.key)
+            if name.startswith(STEP) and not name.endswith(f"/{MANIFEST}"):
+                steps.setdefault(f"{self._prefix}/{name.partition('/')[0]}", []).append(each.key)
+        for folder, keys in steps.items():
+            entry = manifests.get(folder)
+            part = (self._read_manifest(self._bucket, entry) or {}).get("part") if entry else None
+            marks += [key for key in keys if part is None or not key.startswith(f"{folder}/{part}/")]
+        self._bucket.delete(marks)
+
+    def expire(self) -> None:
+        """Delete nothing: to look for expired trainings, the whole bucket would have to be listed."""
+
+    def read(self, name: str) -> dict[str, Any]:
+        """Return what a rank has written under a name; empty if there is nothing."""
+        body = self._bucket.get(f"{self._prefix}/{name}")
+        try:
+            data = json.loads(body or b"{}")
+        except ValueError:
+            return {}
+        return data if isinstance(data, dict) else {}
+
+    def write(self, name: str, data: Mapping[str, Any]) -> None:
+        """Write what other ranks read."""
+        self._bucket.put(f"{self._prefix}/{name}", json.dumps(data).encode())
+
+    def has_any(self, prefix: str) -> bool:
+        """Return whether a rank has written something under a name with a prefix."""
+        return bool(self._list(f"{self._prefix}/{prefix}"))
+
+    def create_part(self, part: str) -> Path:
+        """Create the folder that this rank writes a checkpoint into."""
+        path = self._get_part_folder(part)
+        path.mkdir(mode=0o700)
+        return path
+
+    def discard_part(self, part: str) -> None:
+        """Delete the files of this rank; what it has uploaded is swept by the next start."""
+        shutil.rmtree(self._get_part_folder(part), ignore_errors=True)
+
+    def hand_in(self, part: str) -> Sums:
+        """Upload the files of this rank; return their checksums."""
+        folder = self._get_part_folder(part)
+        sums = checksum_all(folder)
+        target = f"{self._get_step_key(_parse_step(part))}/{part}"
+        self._bucket.upload({f"{target}/{name}": folder / name for name in sums})
+        shutil.rmtree(folder, ignore_errors=True)
+        return sums
+
+    def collect(self, part: str, wait_for_others: Callable[[], Sums]) -> Sums:
+        """Upload the files of rank 0, wait for the other ranks, and return the checksums of all files."""
+        return merge(self.hand_in(part), wait_for_others())
+
+    def complete(self, part: str, step: int, manifest: dict[str, Any]) -> Checkpoint:
+        """Write the manifest; delete the marks of the ranks and what was fetched of earlier checkpoints."""
+        manifest = {**manifest, "part": part}
+        self._bucket.create(f"{self._get_step_key(step)}/{MANIFEST}", json.dumps(manifest).encode())
+        with contextlib.suppress(S3Error):
+            self._bucket.delete([each.key for each in self._list(f"{self._prefix}/{part}/")])
+        self.close()
+        return self._build(self._bucket, self._get_step_key(step), manifest)
+
+    def is_complete(self, step: int) -> bool:
+        """Return whether there is a complete checkpoint of a step."""
+        return self._bucket.exists(f"{self._get_step_key(step)}/{MANIFEST}")
+
+    def get(self, step: int) -> Checkpoint | None:
+        """Return the checkpoint of a step."""
+        return self.open(f"s3://{self._bucket.name}/{self._get_step_key(step)}")
+
+    def open(self, location: str) -> Checkpoint | None:
+        """Return the checkpoint at a location."""
+        name, key = _split(location)
+        bucket = self._bucket if name == self._bucket.name else Bucket(name)
+        return next(self._find(bucket, bucket.list_objects(f"{key}/")), None)
+
+    def list_complete(self) -> list[Checkpoint]:
+        """Return the complete checkpoints, oldest first."""
+        found: list[Checkpoint] = [*self._find(self._bucket, self._list(f"{self._prefix}/{STEP}"))]
+        return found[::-1]
+
+    def find_newest(self) -> Checkpoint | None:
+        """Return the newest complete checkpoint; incomplete ones are deleted."""
+        return next(self._find(self._bucket, self._list(f"{self._prefix}/{STEP}"), own=True), None)
+
+    def find_elsewhere(self, locations: list[str]) -> Checkpoint | None:
+        """Return the newest complete checkpoint of other trainings: of the one that saved last."""
+        newest: list[tuple[float, _StoredCheckpoint]] = []
+        for location in locations:
+            name, prefix = _split(location)
+            bucket = self._bucket if name == self._bucket.name else Bucket(name)
+            trainings: dict[str, list[Entry]] = {}
+            for each in bucket.list_objects(f"{prefix}/"):
+                trainings.setdefault(each.key.partition(f"/{STEP}")[0], []).append(each)
+            for entries in trainings.values():
+                for found in self._find(bucket, entries):
+                    times = [e.modified for e in entries if e.key == f"{found.key}/{MANIFEST}"]
+                    newest.append((times[0], found))
+                    break
+        return max(newest, key=lambda each: each[0])[1] if newest else None
+
+    def discard(self, step: int) -> None:
+        """Delete the checkpoint of a step, its manifest first."""
+        folder = self._get_step_key(step)
+        self._bucket.delete([f"{folder}/{MANIFEST}"])
+        self._bucket.delete([each.key for each in self._list(f"{folder}/")])
+
+    def delete_steps(self) -> None:
+        """Delete all checkpoints of this training."""
+        self._delete_below(f"{self._prefix}/{STEP}")
+
+    def delete(self) -> None:
+        """Delete everything of this training."""
+        self._delete_below(f"{self._prefix}/")
+
+    def close(self) -> None:
+        """Delete what was fetched to this machine."""
+        for path in self._scratch.glob(f"{STEP}*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _delete_below(self, prefix: str) -> None:
+        keys = [each.key for each in self._list(prefix)]
+        manifests = [key for key in keys if key.endswith(f"/{MANIFEST}")]
+        self._bucket.delete(manifests)
+        self._bucket.delete([key for key in keys if key not in set(manifests)])
+
+    def _list(self, prefix: str) -> list[Entry]:
+        return self._bucket.list_objects(prefix)
+
+    def _relative(self, key: str) -> str:
+        return key[len(self._prefix) + 1 :]
+
+    def _get_step_key(self, step: int) -> str:
+        return f"{self._prefix}/{STEP}{step:012d}"
+
+    def _get_part_folder(self, part: str) -> Path:
+        return self._scratch / f"{part}-rank-{self._rank}"
+
+    @property
+    def _scratch(self) -> Path:
+        """The folder of this training on this machine, shared by the ranks of a node."""
+        digest = hashlib.sha256(self.root.encode()).hexdigest()[:16]
+        path = Path(tempfile.gettempdir(), f"trainjob-checkpoints-{os.geteuid()}-{digest}")
+        if not files.make_private(path):
+            raise OSError(f"{path} belongs to another user, or cannot be written; set TMPDIR")
+        return path
+
+    def _find(self, bucket: Bucket, entries: list[Entry], own: bool = False) -> Iterator[_StoredCheckpoint]:
+        """Yield the complete checkpoints among the objects of a training, newest first."""
+        sizes = {each.key: each.size for each in entries}
+        matches = [(match, each) for each in entries if (match := _MANIFEST_KEY.fullmatch(each.key))]
+        for match, entry in sorted(matches, key=lambda each: int(each[0]["step"]), reverse=True):
+            manifest = self._read_manifest(bucket, entry)
+            if manifest is not None and _is_whole(match["folder"], manifest, sizes):
+                yield self._build(bucket, match["folder"], manifest)
+                continue
+            if own:
+                say(f"checkpoint s3://{bucket.name}/{match['folder']} is incomplete and passed over")
+                self.discard(int(match["step"]))
+
+    def _build(self, bucket: Bucket, key: str, manifest: dict[str, Any]) -> _StoredCheckpoint:
+        found = _StoredCheckpoint(*read_manifest(manifest, Path()))
+        found.bucket, found.key, found.manifest, found.fetch = bucket, key, manifest, self._fetch
+        return found
+
+    def _read_manifest(self, bucket: Bucket, entry: Entry) -> dict[str, Any] | None:
+        known = (f"{bucket.name}/{entry.key}", entry.modified)
+        if known not in self._manifests:
+            try:
+                data = json.loads(bucket.get(entry.key) or b"")
+            except ValueError:
+                return None
+            self._manifests[known] = data if isinstance(data, dict) else {}
+        return self._manifests[known]
+
+    def _fetch(self, found: _StoredCheckpoint) -> Path:
+        """Return a folder with the files; of the ranks of a node, one fetches them and the others wait.
+
+        Raises:
+            CheckpointError: They cannot be fetched, or a file is damaged; the next attempt resumes from another one.
+        """
+        name, part = found.key.rpartition("/")[2], found.manifest["part"]
+        target, sums = self._scratch / f"{name}-{part.lstrip('.')}", found.manifest["files"]
+        try:
+            with _locked(self._scratch / "lock"):
+                if not target.is_dir():
+                    unfinished = self._scratch / f"{PART}fetched-rank-{self._rank}"
+                    shutil.rmtree(unfinished, ignore_errors=True)
+                    unfinished.mkdir(mode=0o700)
+                    keys = {f"{found.key}/{part}/{n}": (unfinished / n, size) for n, (size, _) in sums.items()}
+                    found.bucket.download(keys)
+                    actual = checksum_all(unfinished)
+                    wrong = [each for each in sums if list(actual.get(each, ())) != list(sums[each])]
+                    if wrong:
+                        shutil.rmtree(unfinished)
+                        self._give_up(found)
+                        raise CheckpointError(
+                            f"checkpoint {found.location} is damaged: {wrong[0]} has changed; try again"
+                        )
+                    unfinished.rename(target)
+        except OSError as error:
+            raise CheckpointError(f"checkpoint {found.location} cannot be fetched: {error}") from error
+        return target
+
+    def _give_up(self, found: _StoredCheckpoint) -> None:
+        """Delete a damaged checkpoint of this training, so that the next attempt resumes from the one before."""
+        if found.bucket is self._bucket and found.key == self._get_step_key(found.step):
+            with contextlib.suppress(S3Error):
+                self.discard(found.step)
+
+
+def remove_expired(uri: str, now: float) -> list[str]:
+    """Delete the trainings below a URI whose time to live is over; return their URIs."""
+    name, prefix = _split(uri)
+    bucket, trainings = Bucket(name), dict[str, list[Entry]]()
+    for each in bucket.list_objects(f"{prefix}/" if prefix else ""):
+        if match := _TRAINING.match(each.key, len(prefix) and len(prefix) + 1):
+            trainings.setdefault(each.key[: match.end() - 1], []).append(each)
+    removed = []
+    for training, entries in trainings.items():
+        place = CheckpointBucket(f"s3://{name}/{training}")
+        ttl = place.read("start.json").get("ttl")
+        if ttl and now - max(each.modified for each in entries) > ttl:
+            place.delete()
+            removed.append(place.root)
+    return removed
+
+
+def _split(uri: str) -> tuple[str, str]:
+    bucket, _, prefix = uri[len("s3://") :].partition("/")
+    return bucket, prefix.strip("/")
+
+
+def _parse_step(part: str) -> int:
+    return int(part[len(PART) :].partition("-")[0])
+
+
+def _is_whole(folder: str, manifest: dict[str, Any], sizes: Mapping[str, int]) -> bool:
+    """Return whether a manifest is valid and all objects that it names are there."""
+    try:
+        read_manifest(manifest, Path())
+        part, sums = manifest["part"], manifest["files"]
+        safe = _PART_NAME.fullmatch(part) and all(map(_is_safe, sums))
+        return bool(safe) and all(sizes.get(f"{folder}/{part}/{name}") == size for name, (size, _) in sums.items())
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return False
+
+
+def _is_safe(name: str) -> bool:
+    """Return whether a path of a manifest stays in its folder."""
+    return bool(name) and not name.startswith("/") and ".." not in name.split("/") and "\0" not in name
+
+
+if sys.platform == "win32":  # pragma: no cover
+
+    @contextlib.contextmanager
+    def _locked(path: Path) -> Iterator[None]:
+        """Windows has no flock: each rank that comes while another one fetches would fail."""
+        del path
+        yield
+
+else:
+    import fcntl
+
+    @contextlib.contextmanager
+    def _locked(path: Path) -> Iterator[None]:
+        """Hold a lock against the other ranks of this node, for as long as a download takes."""
+        with path.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield

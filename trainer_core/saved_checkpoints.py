@@ -1,0 +1,146 @@
+"""Saved checkpoints as seen from outside of the training: listed, pruned, and deleted when they have expired.
+
+Folders of this machine and buckets can be read from here; claims and volumes of container engines only by their nodes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from trainer_core import checkpoint_place
+from trainer_core.errors import BackendUnavailableError, UnsupportedError
+from trainer_core.node import checkpoint_folder, checkpoints
+from trainer_core.request import TrainJobRequest
+
+__all__ = ["SavedCheckpoint", "list_saved", "prune_saved", "remove_expired"]
+
+
+@dataclass(frozen=True)
+class SavedCheckpoint:
+    """A complete checkpoint of a TrainJob.
+
+    Attributes:
+        step: The step it was saved at.
+        uri: Its folder, or its ``s3://`` URI.
+        size: Bytes of its files.
+        saved: When it was complete.
+        metrics: Numbers that were passed to `save`.
+        world_size: Number of processes that wrote it.
+        job: Name of the TrainJob that wrote it.
+        newest: Whether the next attempt resumes from it.
+        best: Whether it is the best one by ``keep_best`` of the option `Checkpoints`.
+        loaded: Whether the last attempt resumed from it.
+    """
+
+    step: int
+    uri: str
+    size: int
+    saved: datetime
+    metrics: dict[str, float]
+    world_size: int
+    job: str
+    newest: bool
+    best: bool
+    loaded: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the checkpoint as JSON data."""
+        return {**vars(self), "saved": self.saved.isoformat()}
+
+
+def list_saved(request: TrainJobRequest, uri: str) -> list[SavedCheckpoint]:
+    """Return the complete checkpoints of a request's training, oldest first.
+
+    Args:
+        request: A request with the option `Checkpoints`.
+        uri: The place of all checkpoints.
+
+    Raises:
+        UnsupportedError: Only the nodes can read the place.
+        BackendUnavailableError: The bucket cannot be read.
+    """
+    root, keep_best = _build_root(request, uri), request.checkpoints.keep_best if request.checkpoints else None
+    with _one_line_errors(uri):
+        place = checkpoints.open_place(root)
+        found = place.list_complete()
+        resumed_from = place.read("start.json").get("resume")
+    best = checkpoints.find_best(found, keep_best)
+    return [
+        SavedCheckpoint(
+            step=each.step,
+            uri=each.location,
+            size=each.size,
+            saved=datetime.fromtimestamp(each.saved, timezone.utc),
+            metrics=each.metrics,
+            world_size=each.world_size,
+            job=each.job,
+            newest=each is found[-1],
+            best=each is best,
+            loaded=each.location == resumed_from,
+        )
+        for each in found
+    ]
+
+
+def prune_saved(request: TrainJobRequest, uri: str) -> list[SavedCheckpoint]:
+    """Delete all complete checkpoints of a training except the newest and the best one; return the deleted ones.
+
+    Args:
+        request: A request with the option `Checkpoints`, whose job has ended.
+        uri: The place of all checkpoints.
+
+    Raises:
+        UnsupportedError: Only the nodes can read the place.
+        BackendUnavailableError: The bucket cannot be read.
+    """
+    listed = list_saved(request, uri)
+    with _one_line_errors(uri):
+        place = checkpoints.open_place(_build_root(request, uri))
+        for each in (each for each in listed if not (each.newest or each.best)):
+            place.discard(each.step)
+    return [each for each in listed if not (each.newest or each.best)]
+
+
+def remove_expired(uri: str) -> list[str]:
+    """Delete the checkpoints of all trainings at a place whose time to live is over; return their folders or URIs.
+
+    Args:
+        uri: The place, ``file://`` or ``s3://``.
+
+    Raises:
+        UnsupportedError: Only nodes can read the place.
+        BackendUnavailableError: The bucket cannot be read.
+    """
+    with _one_line_errors(uri):
+        if checkpoint_place.is_bucket(uri):
+            from trainer_core.node import checkpoint_s3
+
+            return checkpoint_s3.remove_expired(uri.rstrip("/"), time.time())
+        return checkpoint_folder.remove_expired(Path(_get_folder(uri)))
+
+
+def _build_root(request: TrainJobRequest, uri: str) -> str:
+    base = uri if checkpoint_place.is_bucket(uri) else _get_folder(uri)
+    return f"{base}/{checkpoint_place.build_scope(request)}"
+
+
+def _get_folder(uri: str) -> str:
+    if not uri.startswith("file://"):
+        raise UnsupportedError(
+            f"checkpoints in {uri} can only be read by nodes that mount it; a node lists them with checkpoints().all()"
+        )
+    return checkpoint_place.split_uri(uri, ("file",))[1]
+
+
+@contextmanager
+def _one_line_errors(uri: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BackendUnavailableError(f"checkpoints in {uri} cannot be read: {error}") from error
