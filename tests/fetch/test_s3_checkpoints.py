@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from checkpoint_chaos import REQUESTS, Chaos
 from s3_storage import serving
 from s3_storage.trouble import Fault, lose_answer, reset, says, spoil
 
@@ -335,6 +336,22 @@ def test_a_kill_during_an_upload_leaves_a_complete_checkpoint(
     assert f"from {complete} " in end(again, 0)
     assert {key[:17] for key in list_keys()} == {"start.json", "step-000000000003", "step-000000000005"}
     assert not list(tmp_path.glob("trainjob-checkpoints-*/.part*"))
+
+
+def test_a_kill_at_any_request_of_a_save_loses_at_most_the_step_of_that_save(bucket, tmp_path, list_keys, start_store):
+    undisturbed = Chaos(tmp_path, str(tmp_path / "base" / "train" / "g-0")).run(40)[1][-1]
+    chaos = Chaos(tmp_path, f"s3://{bucket.name}/{SCOPE}", REQUESTS)
+    begun, event, code = 0, 0, -signal.SIGKILL
+    while code:
+        event += 1
+        code, lines = chaos.run(40, event, signal.SIGKILL)
+        assert begun <= int(lines[0].split()[1]) <= begun + 1, lines
+        begun = int(lines[1].split()[1])
+    assert event > 5
+
+    assert chaos.run(40)[1][-1] == undisturbed
+    assert start_store().latest().step == 40
+    assert {key.partition("/")[0] for key in list_keys()} == {"start.json", "step-000000000040"}
 
 
 # ---- credentials -------------------------------------------------------------------------------------------------

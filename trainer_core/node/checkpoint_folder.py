@@ -145,7 +145,7 @@ class CheckpointFolder:
                 mark.unlink()
             return checksum_all(folder)
 
-        if sum(path.stat().st_size for path in _list_files(folder).values()) <= _BLOCK:
+        if _measure(folder) <= _BLOCK:
             # To start a thread would take longer.
             sums = compute()
             _sync_files(folder)
@@ -324,6 +324,15 @@ def _remove(path: Path) -> None:
 def _list_files(folder: Path) -> dict[str, Path]:
     found = (os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names)
     return {os.path.relpath(path, folder).replace(os.sep, "/"): Path(path) for path in sorted(found)}
+
+
+def _measure(folder: Path) -> int:
+    """Return the bytes of the files in a folder. Another rank may rename its temporary file meanwhile."""
+    size = 0
+    for path in _list_files(folder).values():
+        with contextlib.suppress(FileNotFoundError):
+            size += path.stat().st_size
+    return size
 
 
 def _checksum_paths(paths: Mapping[str, Path]) -> Sums:
