@@ -18,7 +18,7 @@ import time
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Dict, NamedTuple, Tuple  # noqa: UP035 -- for Python 3.8
 
 from . import files
 
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 #: Size and CRC-32 of files by relative path.
-Sums = dict[str, tuple[int, int]]
+Sums = Dict[str, Tuple[int, int]]  # noqa: UP006 -- Python 3.8, which evaluates it, has no dict[…]
 
 MANIFEST = "manifest.json"
 STEP, PART = "step-", ".part-"
