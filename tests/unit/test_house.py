@@ -66,6 +66,7 @@ def test_the_core_has_few_dependencies():
     assert {each.name for each in requirements() if not each.marker} == {
         "filelock",
         "lazy-loader",
+        "pathspec",
         "psutil",
         "pydantic",
         "pyyaml",
