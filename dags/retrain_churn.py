@@ -1,6 +1,6 @@
 """Retrains a model whose code is a project: a package of several modules, its data file, and its settings.
 
-The folder `churn_project` beside this file travels with the job. The training image needs Python and nothing else.
+The folder `churn_project` beside this file travels with the job. The training image needs Python 3.10 and nothing else.
 """
 
 from __future__ import annotations

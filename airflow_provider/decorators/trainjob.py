@@ -27,7 +27,8 @@ class TrainJobDecoratedOperator(DecoratedOperator, TrainJobOperator):
         python_callable: The training function. Its source is packaged, not templated.
         op_args: Positional arguments of the function. Default: None. Templated.
         op_kwargs: Keyword arguments of the function. Default: None. Templated.
-        packages: Python packages that pip installs before the function runs. Default: None. Templated.
+        packages: Python packages that pip installs before the function runs, or the path of a file that lists them.
+            Default: None. Templated.
         kwargs: Arguments of `trainjob_task`.
 
     Raises:
@@ -74,7 +75,8 @@ def trainjob_task(
 
     The function is packaged as source, without its decorator and without the global names of the DAG file, so it must
     import what it uses. Its arguments can be results of upstream tasks, templates and DAG parameters; they are
-    converted to the types that the function declares. The return value of the function is the result of the task.
+    converted to the types that the function declares. The return value of the function is the result of the task. With
+    ``code``, the files of a project travel with the function, and it can import from them.
 
     Example:
         ```python
@@ -91,8 +93,9 @@ def trainjob_task(
         python_callable: The training function. Default: None, when the decorator is used with arguments.
         multiple_outputs: True: push each entry of a returned dict as a separate XCom. Default: None, True if the
             function is annotated to return a dict.
-        kwargs: ``packages``, a list of Python packages that pip installs before the function runs (templated); fields
-            of `CustomTrainer` except `func` and `func_args`, such as ``num_nodes`` (``spec.trainer.numNodes``),
+        kwargs: ``packages``, a list of Python packages that pip installs before the function runs (templated), or the
+            path of a file that lists them; ``code``, the folder of a project, relative to the DAG file; other fields of
+            `CustomTrainer` except `func` and `func_args`, such as ``num_nodes`` (``spec.trainer.numNodes``),
             ``resources_per_node`` (``spec.trainer.resourcesPerNode``), ``env`` (``spec.trainer.env``) and ``image``
             (``spec.trainer.image``); and arguments of `TrainJobOperator` and of every operator, such as ``runtime``,
             ``options``, ``initializer``, ``trainjob_conn_id`` and ``deferrable``.

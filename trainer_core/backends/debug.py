@@ -399,7 +399,8 @@ def _import_from_project(project: Mapping[str, Any]) -> Iterator[None]:
     tops = {
         path.removeprefix(f"{root}/").partition("/")[0] for path in read_files(project) for root in project["roots"]
     }
-    names = {top.removesuffix(".py") for top in tops}
+    # Modules that this process runs on stay.
+    names = {top.removesuffix(".py") for top in tops} - sys.stdlib_module_names - {"trainer_core"}
 
     def remove() -> dict[str, Any]:
         found = [name for name in sys.modules if name.partition(".")[0] in names and name != "__main__"]

@@ -18,7 +18,6 @@ from trainer_core.errors import InvalidRequestError
 from trainer_core.initializers import initializer_from_dict
 from trainer_core.jobs import TrainJobRef
 from trainer_core.lifecycle.wait_state import failure_message
-from trainer_core.packaging.git_commit import is_git_uri
 from trainer_core.packaging.project import format_size
 from trainer_core.request import TrainJobRequest
 from trainer_core.trainers import CustomTrainer, CustomTrainerContainer
@@ -263,7 +262,7 @@ def _build_function_trainer(function: str, arg: list[str] | None, flags: dict[st
 
 def _is_project(code: str) -> bool:
     """Return whether a --code is a project and not a path or pattern relative to the working directory."""
-    return is_git_uri(code) or Path(code).is_dir()
+    return code.startswith("git+") or Path(code).is_dir()
 
 
 def _build_container_trainer(arg: list[str] | None, flags: dict[str, Any]) -> CustomTrainerContainer:

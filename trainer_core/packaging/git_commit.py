@@ -17,9 +17,8 @@ from pathlib import Path
 
 from trainer_core.secrets import has_credentials, mask_credentials
 
-__all__ = ["GitCommit", "fetch_commit", "is_git_uri", "parse_git_uri"]
+__all__ = ["GitCommit", "fetch_commit", "parse_git_uri"]
 
-_PREFIX = "git+"
 _URI = re.compile(
     r"git\+(?P<url>(?:https|ssh|file)://\S+)@(?P<commit>[0-9a-f]{40})(?:#subdirectory=(?P<folder>[^\s#]+))?"
 )
@@ -47,11 +46,6 @@ class GitCommit:
     def name(self) -> str:
         """Name of the repository."""
         return self.url.rstrip("/").rpartition("/")[2].removesuffix(".git") or "repository"
-
-
-def is_git_uri(code: str) -> bool:
-    """Return whether a ``code`` names a git repository."""
-    return code.startswith(_PREFIX)
 
 
 def parse_git_uri(uri: str) -> GitCommit:

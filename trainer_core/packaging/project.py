@@ -16,13 +16,14 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
-from trainer_core.packaging.git_commit import fetch_commit, is_git_uri, parse_git_uri
 from trainer_core.secrets import mask_credentials
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
+
+    from trainer_core.packaging.git_commit import GitCommit
 
 __all__ = ["CodePaths", "Project", "check_code", "format_size", "read_files", "read_project"]
 
@@ -130,8 +131,8 @@ def check_code(code: object) -> None:
     entries = code if isinstance(code, (list, tuple)) else [code]
     if not entries or not all(isinstance(entry, (str, os.PathLike)) and str(entry).strip() for entry in entries):
         raise ValueError(f"code must be a folder such as 'path/to/project', or a list of paths, got {code!r}")
-    if isinstance(code, str) and is_git_uri(code):
-        parse_git_uri(code)
+    if _is_git_uri(code):
+        _parse_git_uri(code)
         return
     for entry in map(str, entries):
         if "://" in entry:
@@ -161,8 +162,10 @@ def read_project(code: CodePaths, folder: Path | None = None) -> Project:
         root, entries = base, [_normalize_entry(str(entry), base) for entry in code]
     else:
         given = Path(os.fspath(code)) if isinstance(code, (str, os.PathLike)) else Path()
-        if isinstance(code, str) and is_git_uri(code):
-            given = fetch_commit(parse_git_uri(code))
+        if _is_git_uri(code):
+            from trainer_core.packaging.git_commit import fetch_commit  # As in `_parse_git_uri`.
+
+            given = fetch_commit(_parse_git_uri(code))
         path = (base / given).resolve()
         if not path.exists():
             raise ValueError(f"code: {path} does not exist; give the folder of the project")
@@ -302,6 +305,17 @@ def _read_rules(folder: Path) -> GitIgnoreSpec | None:
         return GitIgnoreSpec.from_lines(lines)
     except ValueError as error:
         raise ValueError(f"code: an ignore file of {folder} cannot be read: {' '.join(str(error).split())}") from error
+
+
+def _is_git_uri(code: object) -> TypeGuard[str]:
+    return isinstance(code, str) and code.startswith("git+")
+
+
+def _parse_git_uri(code: str) -> GitCommit:
+    # Loads subprocess, which other DAG files need not pay for.
+    from trainer_core.packaging.git_commit import parse_git_uri
+
+    return parse_git_uri(code)
 
 
 def _normalize_entry(entry: str, base: Path) -> str:

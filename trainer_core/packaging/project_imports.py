@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 import warnings
@@ -175,14 +176,18 @@ def _handles_import_error(handler: ast.ExceptHandler) -> bool:
 def _is_installed(module: str, packages: Sequence[str]) -> bool:
     if module in sys.stdlib_module_names or module in _ALWAYS_THERE or module == "__future__":
         return True
-    distributions = metadata.packages_distributions()
-    if module in distributions:
+    if module in _list_installed_modules():
         return True
     names = [_normalize(match[0]) for match in map(_REQUIREMENT_NAME.match, packages) if match]
     # A requirement without a name, such as a URL, may contain anything.
     is_unnamed = any("://" in package and "@" not in package.partition("://")[0] for package in packages)
     wanted = _normalize(_DISTRIBUTIONS.get(module, module))
     return is_unnamed or any(wanted in name for name in names)
+
+
+@functools.cache
+def _list_installed_modules() -> frozenset[str]:
+    return frozenset(metadata.packages_distributions())
 
 
 def _normalize(name: str) -> str:
