@@ -174,7 +174,10 @@ def test_an_unknown_patch_field_is_refused_on_older_versions(version):
         ({"trainer": {"env": [{"name": "A"}, {"name": "A"}]}}, r"spec\.trainer\.env has two entries with name 'A'"),
         ({"runtimePatches": [{"manager": "a.b/c"}] * 2}, r"spec\.runtimePatches has two entries with manager 'a\.b/c'"),
         ({"runtimePatches": [{"manager": f"a.b/{n}"} for n in range(17)]}, r"has 17 entries; .* at most 16"),
-        ({"trainer": {"resourcesPerNode": {"limit": {}}}}, r"spec\.trainer\.resourcesPerNode\.limit: .* no such field; did you mean limits\?"),
+        (
+            {"trainer": {"resourcesPerNode": {"limit": {}}}},
+            r"spec\.trainer\.resourcesPerNode\.limit: .* no such field; did you mean limits\?",
+        ),
     ],
 )
 def test_a_value_over_a_limit_of_the_crd_is_refused_with_its_path(spec, words):
