@@ -20,6 +20,8 @@ from trainer_core.lint import Definition
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
+    from airflow_provider.lint_tasks import RefusedTask
+
 __all__ = ["find_jobs"]
 
 
@@ -35,10 +37,14 @@ def find_jobs(path: str, connections: Sequence[str] = ()) -> Iterator[Definition
     """
     # Output of Airflow and of the DAG files must not mix with that of the command.
     with redirect_stdout(sys.stderr), _override_airflow_settings():
-        dags, errors = _parse_dags(Path(path).absolute())
+        dags, errors, refused = _parse_dags(Path(path).absolute())
         jobs = [job for dag in dags for job in _find_dag_jobs(dag, connections)]
     for file, trace in sorted(errors.items()):
-        yield Definition(_format_location(file, trace), error=_get_message(trace))
+        # After a refused task, an error of its file usually only follows from it.
+        if not any(each.file == file for each in refused):
+            yield Definition(_format_location(file, trace), error=_get_message(trace))
+    for task in refused:
+        yield Definition(f"{_to_relative_path(task.file)}:{task.line}", task.location, error=task.error)
     yield from jobs
 
 
@@ -57,19 +63,22 @@ def _override_airflow_settings() -> Iterator[None]:
         os.environ.update(before)
 
 
-def _parse_dags(path: Path) -> tuple[list[DAG], dict[str, str]]:
-    """Return the DAGs, and the traceback of each file that cannot be imported."""
+def _parse_dags(path: Path) -> tuple[list[DAG], dict[str, str], list[RefusedTask]]:
+    """Return the DAGs, the traceback of each file that cannot be imported, and the tasks that cannot be created."""
     try:
         dag_bag = _import_dag_bag()
     except ImportError as error:
         raise BackendUnavailableError(missing_extra("reading DAG files", str(error.name), "airflow")) from error
     # As Airflow does, so that DAG files can import other modules of their folder.
     sys.path.insert(0, str(path if path.is_dir() else path.parent))
+    from airflow_provider.lint_tasks import collect_refused_tasks
+
     try:
-        bag = dag_bag(dag_folder=str(path))
+        with collect_refused_tasks(path) as refused:
+            bag = dag_bag(dag_folder=str(path))
     finally:
         sys.path.pop(0)
-    return sorted(bag.dags.values(), key=lambda dag: (dag.fileloc, dag.dag_id)), bag.import_errors
+    return sorted(bag.dags.values(), key=lambda dag: (dag.fileloc, dag.dag_id)), bag.import_errors, refused
 
 
 def _import_dag_bag() -> Any:

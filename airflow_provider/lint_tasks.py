@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import copy
 import difflib
+import functools
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import jinja2
 import jinja2.meta
+from airflow.sdk import BaseOperator
 from airflow.sdk.definitions._internal.mixins import ResolveMixin
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 from airflow.sdk.execution_time.context import MacrosAccessor
@@ -24,9 +30,10 @@ from trainer_core.config import BackendConfig
 from trainer_core.errors import TrainerError
 from trainer_core.lint import Definition
 
-__all__ = ["find_task_jobs"]
+__all__ = ["RefusedTask", "collect_refused_tasks", "find_task_jobs"]
 
 _Path = tuple[str, ...]
+_REFUSED = "_trainjob_lint_refused"
 
 #: Names that templates do not have in a run without a logical date.
 _NEED_LOGICAL_DATE = frozenset(
@@ -43,6 +50,66 @@ _NEED_LOGICAL_DATE = frozenset(
 )
 
 
+@dataclass(frozen=True)
+class RefusedTask:
+    """A task whose operator refused its arguments.
+
+    Attributes:
+        file: The DAG file.
+        line: Line of the operator in it.
+        location: The DAG and the task.
+        error: Why.
+    """
+
+    file: str
+    line: int
+    location: Mapping[str, str]
+    error: str
+
+
+@contextmanager
+def collect_refused_tasks(path: Path) -> Iterator[list[RefusedTask]]:
+    """Collect the tasks that `TrainJobOperator` refuses, so that parsing goes on behind the first one of a file.
+
+    In place of such a task its DAG has a task without a TrainJob.
+
+    Args:
+        path: The DAG file, or the folder of the DAG files.
+    """
+    refused: list[RefusedTask] = []
+    create: Any = TrainJobOperator.__init__
+
+    @functools.wraps(create)
+    def create_or_collect(self: TrainJobOperator, *args: Any, **kwargs: Any) -> None:
+        try:
+            create(self, *args, **kwargs)
+        except (ValueError, TypeError) as error:
+            frame = _find_frame(path)
+            if frame is None or type(self) is not TrainJobOperator:
+                raise  # A subclass would continue with half an operator.
+            task_id = str(kwargs.get("task_id", "?"))
+            # The id may be in the DAG already: Airflow finds a mistyped argument after it has added the task.
+            BaseOperator.__init__(self, task_id=f"{task_id}.refused.{len(refused)}")
+            setattr(self, _REFUSED, True)
+            dag = {"dag": self.dag.dag_id} if self.has_dag() else {}
+            location = {**dag, "task": task_id}
+            refused.append(RefusedTask(frame.filename, frame.lineno or 0, location, " ".join(str(error).split())))
+
+    # As for the function that it replaces, which Airflow has wrapped.
+    vars(create_or_collect)["__wrapped__"] = create.__wrapped__
+    TrainJobOperator.__init__ = create_or_collect  # type: ignore[method-assign]
+    try:
+        yield refused
+    finally:
+        TrainJobOperator.__init__ = create  # type: ignore[method-assign]
+
+
+def _find_frame(path: Path) -> traceback.FrameSummary | None:
+    """Return the innermost frame of the stack in a DAG file."""
+    frames = reversed(traceback.extract_stack())
+    return next((frame for frame in frames if Path(frame.filename).is_relative_to(path)), None)
+
+
 def find_task_jobs(file: str, dag: Any, task: Any, connections: Sequence[str] = ()) -> Iterator[Definition]:
     """Yield the TrainJobs of a task: one, or for a mapped task one for each entry that the DAG file lists.
 
@@ -55,6 +122,8 @@ def find_task_jobs(file: str, dag: Any, task: Any, connections: Sequence[str] = 
         connections: Ids of connections. The default is none: what depends on the backend is not checked.
     """
     location = {"dag": dag.dag_id, "task": task.task_id}
+    if getattr(task, _REFUSED, False):
+        return
     if isinstance(task, TrainJobOperator):
         yield from _build_jobs(file, location, dag, task, connections)
     elif issubclass(getattr(task, "operator_class", object), TrainJobOperator):

@@ -192,6 +192,7 @@ class TrainerRequest(_Part):
     @model_validator(mode="after")
     def _check_texts(self) -> TrainerRequest:
         """Check the values that the constructors accepted as templates, which are rendered now."""
+        validation.check_image("image", self.image)
         validation.check_env("env", self.env)
         validation.check_packages("packages", self.packages)
         validation.check_index_urls("pip_index_urls", self.pip_index_urls)

@@ -107,8 +107,7 @@ class CustomTrainer:
         if not (isinstance(self.packages_to_install, str) and is_requirements_file(self.packages_to_install)):
             validation.check_packages("packages_to_install", self.packages_to_install)
         validation.check_index_urls("pip_index_urls", self.pip_index_urls)
-        if self.image is not None:
-            validation.check_string("image", self.image, "ghcr.io/team/train:1.0")
+        validation.check_image("image", self.image)
         validation.check_result_uri("result_uri", self.result_uri)
         _check_nodes(self)
 
@@ -147,6 +146,7 @@ class CustomTrainerContainer:
 
     def __post_init__(self) -> None:
         validation.check_string("image", self.image, "ghcr.io/team/train:1.0")
+        validation.check_image("image", self.image)
         _check_nodes(self)
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "check_count",
     "check_env",
     "check_fraction",
+    "check_image",
     "check_index_urls",
     "check_labels",
     "check_load",
@@ -57,6 +58,14 @@ _ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 _CHECKPOINTS_URI = re.compile(r"(pvc|s3)://[^/@\s\0?#]+(/[^\s\0?#]*)?|file:///[^\0?#]+")
 _LOADS = ("fresh", "owner", "never")
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+#: A reference to an image, by the grammar of https://github.com/distribution/reference.
+_IMAGE_DOMAIN = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(?::[0-9]+)?"
+_IMAGE_PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_IMAGE = re.compile(
+    rf"(?:{_IMAGE_DOMAIN}/)?{_IMAGE_PART}(?:/{_IMAGE_PART})*(?::\w[\w.-]{{0,127}})?(?:@[A-Za-z][\w+.-]*:[0-9a-fA-F]{{32,}})?",
+    re.ASCII,
+)
 
 
 def check_tracking_uri(field: str, value: str | None) -> None:
@@ -114,6 +123,22 @@ def check_string(what: str, value: object, example: str) -> None:
     """
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         raise ValueError(f"{what} must be a non-empty string such as {example!r}, got {redact(value)}")
+
+
+def check_image(what: str, value: object) -> None:
+    """Check a reference to a container image, such as ``ghcr.io/team/train:1.0``. Accepts None and templates.
+
+    Raises:
+        ValueError: The value is not a reference that a container engine accepts.
+    """
+    if value is None or is_placeholder(value):
+        return
+    check_string(what, value, "ghcr.io/team/train:1.0")
+    if not _IMAGE.fullmatch(str(value)):
+        raise ValueError(
+            f"{what} must be [registry/]name[:tag][@digest] with a lower-case name, such as 'ghcr.io/team/train:1.0', "
+            f"got {redact(value)}"
+        )
 
 
 def check_strings(what: str, values: object, example: str) -> None:

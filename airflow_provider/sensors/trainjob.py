@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TrainJobSensor"]
 
-_PENDING_FAILURE_KEY = "trainjob_trouble"
+_STATE_KEY = "trainjob_trouble"
 
 
 class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
@@ -156,7 +156,7 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
             self._state = self._state.on_observation(observation, self._now())
             self._write_log(observation.status)
         if self._state.outcome is None:
-            self._save_pending_failure()
+            self._save_state()
             return PokeReturnValue(is_done=False)
         outcome = self.hook.client.finish_wait(self._state)
         log_is_written = not self.reschedule and self._log_forwarder.position.complete
@@ -195,18 +195,24 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
     @cached_property
     def _state(self) -> wait_state.WaitState:
         state = wait_state.start(self.ref, self._now(), fail_fast=self.fail_fast)
-        saved = self._task_store.get(_PENDING_FAILURE_KEY) if self._task_store is not None else None
-        return wait_state.restore(state, saved["of"]) if saved and saved["uid"] == self.ref.uid else state
+        return wait_state.restore(state, self._saved_state)
+
+    @cached_property
+    def _saved_state(self) -> dict[str, Any]:
+        """What the last poke of mode="reschedule" stored for this job."""
+        saved = self._task_store.get(_STATE_KEY) if self._task_store is not None else None
+        return dict(saved["of"]) if saved and saved["uid"] == self.ref.uid else {}
 
     def _now(self) -> float:
         """Return a time in seconds; with mode="reschedule" by the wall clock, because each poke is another process."""
         return time.time() if self.reschedule else time.monotonic()
 
-    def _save_pending_failure(self) -> None:
-        """Store since when a failure is pending, for the next poke of mode="reschedule"."""
-        saved = self._state.to_dict()
-        if self._task_store is not None and saved:
-            self._task_store.set(_PENDING_FAILURE_KEY, {"uid": self.ref.uid, "of": saved})
+    def _save_state(self) -> None:
+        """Store since when a failure is pending, and the errors in a row, for the next poke of mode="reschedule"."""
+        state = self._state.to_dict()
+        if self._task_store is not None and state != self._saved_state:
+            self._saved_state = state
+            self._task_store.set(_STATE_KEY, {"uid": self.ref.uid, "of": state})
 
     @cached_property
     def _log_forwarder(self) -> LogForwarder:

@@ -11,7 +11,9 @@ from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.testing.tasks import StandInTaskInstance
 from trainer_core import CustomTrainerContainer, KubernetesBackendConfig, TrainerClient
+from trainer_core.errors import InvalidRequestError
 from trainer_core.k8s import failure_reasons
+from trainer_core.lifecycle import wait_state
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -136,6 +138,32 @@ def test_a_sensor_in_reschedule_mode_fails_fast_across_pokes(cluster, client, wh
     with pytest.raises(exceptions.TrainJobUnschedulableError):
         cluster.until(poke)
     assert [job.status for job in client.list_jobs()] == ["Failed"]
+
+
+class Damaged(TrainerClient):
+    """A client that cannot read a job."""
+
+    def observe(self, job):
+        raise InvalidRequestError("the job is damaged")
+
+
+def test_a_sensor_in_reschedule_mode_counts_errors_across_pokes(cluster, client, where, train):
+    cluster.lives.set("*", "runs")
+    job, store = train(wait_for_completion=False).returned, Store()
+    ti = StandInTaskInstance("wait")
+
+    def build_sensor(kind):
+        sensor = TrainJobSensor(task_id="wait", job=job, mode="reschedule", **where)
+        sensor._task_store, sensor.hook.client = store, kind(client.config)
+        return sensor
+
+    for _ in range(wait_state.MAX_CONSECUTIVE_ERRORS - 1):
+        assert not build_sensor(Damaged).poke({"ti": ti}).is_done
+    assert not build_sensor(TrainerClient).poke({"ti": ti}).is_done
+    for _ in range(wait_state.MAX_CONSECUTIVE_ERRORS - 1):
+        assert not build_sensor(Damaged).poke({"ti": ti}).is_done
+    with pytest.raises(exceptions.TrainJobUnreachableError, match="the job is damaged"):
+        build_sensor(Damaged).poke({"ti": ti})
 
 
 def test_without_fail_fast_the_job_keeps_waiting(cluster, client, where, train):

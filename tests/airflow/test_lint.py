@@ -139,14 +139,16 @@ def test_an_import_error_is_a_problem_with_its_line(lint):
     assert code == 2
     assert found == {
         "file": f"dags/nightly.py:{HEAD.count(chr(10)) + 1}",
-        "problem": "ValueError: num_nodes must be a whole number of at least 1, got -1",
+        "dag": "nightly",
+        "task": "train",
+        "problem": "num_nodes must be a whole number of at least 1, got -1",
     }
 
 
 def test_a_mistyped_argument_is_named_with_its_operator(lint):
     code, (found,) = lint(operator("trainer={'image': 'a'}, runtme='python'"))
     assert code == 2
-    assert found["problem"].startswith("TypeError: Invalid arguments were passed to TrainJobOperator (task_id: train)")
+    assert found["problem"].startswith("Invalid arguments were passed to TrainJobOperator (task_id: train)")
     assert "runtme" in found["problem"]
 
 
@@ -291,3 +293,23 @@ def test_unknown_fields_of_a_runtime_patch_are_problems_without_a_cluster(lint):
         f"{volumes}[scratch].emptydir: is unknown; use emptyDir",
         f"{volumes}[data].emptyDir.sizeLimt: is unknown; use sizeLimit",
     ]
+
+
+def test_every_task_of_a_file_that_is_refused_is_a_problem_with_its_line(lint):
+    code, problems = lint("""
+        TrainJobOperator(task_id="mistyped", runtme="python")
+        good = TrainJobOperator(task_id="good", runtime="python", trainer=CustomTrainer(train, {"lr": 1.0}))
+        bad = TrainJobOperator(
+            task_id="bad", runtime="python", trainer=CustomTrainer(train, {"lr": 1.0}), on_kill="never"
+        )
+        good >> bad
+        TrainJobOperator(task_id="nodes", runtime="python", trainer=CustomTrainer(train, {"lr": 1}, num_nodes=0))
+    """)
+    assert code == 2
+    lines = (len(HEAD.splitlines()) + 2, len(HEAD.splitlines()) + 4)
+    assert [(each["file"], each.get("dag"), each.get("task")) for each in problems][:2] == [
+        (f"dags/nightly.py:{lines[0]}", "nightly", "mistyped"),
+        (f"dags/nightly.py:{lines[1]}", "nightly", "bad"),
+    ]
+    assert "runtme" in problems[0]["problem"]
+    assert "on_kill" in problems[1]["problem"]

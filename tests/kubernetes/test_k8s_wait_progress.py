@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
+import pytest
 from k8s_crds import needs_crds
 from k8s_scene import a_request, a_stage, asked, seen
 
+from trainer_core.errors import BackendUnavailableError
 from trainer_core.k8s import resources
 
 pytestmark = needs_crds
@@ -63,3 +66,30 @@ def test_the_log_of_a_container_that_never_started_is_not_read():
         with client.follow(ref, progress=True) as follower:
             next_until(follower, lambda each: each.pending_failure is not None)
         assert [request for request in asked(cluster) if request.endswith("/log")] == []
+
+
+def fails(*_):
+    raise RuntimeError("a defect")
+
+
+def test_a_follower_subscribes_again_after_its_watch_thread_has_died():
+    with a_stage("runs") as (cluster, client):
+        ref = client.submit(a_request())
+        with client.follow(ref) as follower:
+            next_until(follower, lambda each: each.status == "Running")
+            dead = follower._subscription._informer
+            dead.cache.apply_event = fails
+            cluster.update("trainjobs", "job", lambda raw: raw["metadata"].setdefault("annotations", {}).update(a="b"))
+            with pytest.raises(BackendUnavailableError, match=r"the watch of trainjobs .* has ended \(RuntimeError"):
+                next_until(follower, lambda each: each.status == "Suspended")
+            cluster.until(lambda: observes_again(follower))
+            client.suspend(ref)
+            next_until(follower, lambda each: each.status == "Suspended")
+            assert follower._subscription._informer is not dead
+
+
+def observes_again(follower):
+    """Return whether an observation succeeds."""
+    with suppress(BackendUnavailableError):
+        return follower.next_observation(0.1)
+    return None

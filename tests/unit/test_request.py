@@ -18,7 +18,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 KEYS = st.from_regex(r"[A-Za-z][A-Za-z0-9]{0,10}", fullmatch=True)
 SECRETS = st.fixed_dictionaries({"name": NAMES, "key": KEYS})
 TRAINERS = st.fixed_dictionaries(
-    {"kind": st.just("container"), "image": TEXTS},
+    {"kind": st.just("container"), "image": st.from_regex(r"[a-z]{1,8}(:[a-z0-9]{1,4})?", fullmatch=True)},
     optional={
         "num_nodes": st.integers(1, 100),
         "num_proc_per_node": st.integers(1, 8),

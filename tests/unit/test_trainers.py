@@ -196,6 +196,33 @@ def test_an_invalid_image_is_refused(image):
         CustomTrainer(train, image=image)
 
 
+@pytest.mark.parametrize(
+    "image", ["Bad Image", "ghcr.io/Team/train", "train:", "train@sha256:12", "https://ghcr.io/a", "-a"]
+)
+def test_a_reference_that_no_engine_accepts_is_refused(image):
+    for create in (lambda: CustomTrainerContainer(image), lambda: CustomTrainer(train, image=image)):
+        with pytest.raises(ValueError, match=r"^image must be \[registry/\]name\[:tag\]\[@digest\]"):
+            create()
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "python",
+        "python:3.11-slim",
+        "localhost:5000/team/train_v2:1.0",
+        "Registry.example/team/a__b-c.d:v1",
+        "[::1]:5000/train",
+        "ghcr.io/team/train:1.0@sha256:" + "0f" * 32,
+        "sha256:" + "0f" * 32,
+        "{{ params.image }}",
+        "ghcr.io/team/train:{{ ds }}",
+    ],
+)
+def test_a_reference_to_an_image_or_a_template_is_accepted(image):
+    assert (CustomTrainerContainer(image).image, CustomTrainer(train, image=image).image) == (image, image)
+
+
 def test_a_container_trainer_requires_an_image():
     with pytest.raises(ValueError, match="image must be a non-empty string"):
         CustomTrainerContainer(None)

@@ -168,6 +168,27 @@ def test_another_process_counts_the_grace_from_the_first_observation():
     assert second.on_observation(PENDING, now=1300).should_cancel
 
 
+def test_another_process_counts_errors_in_a_row_from_the_first_one():
+    state = wait_state.start(REF, now=0)
+    for number in range(wait_state.MAX_CONSECUTIVE_ERRORS - 1):
+        state = state.on_error(InvalidRequestError("damaged"), now=number)
+        state = wait_state.restore(wait_state.start(REF, now=number), json.loads(json.dumps(state.to_dict())))
+
+    with pytest.raises(InvalidRequestError, match="damaged"):
+        state.on_error(InvalidRequestError("damaged"), now=10)
+    assert state.on_observation(Observation("Running"), now=10).to_dict() == {}
+
+
+def test_another_process_counts_the_time_of_an_unavailable_backend_from_the_first_error():
+    away = BackendUnavailableError("away")
+    first = wait_state.start(REF, now=1000).on_error(away, now=1000)
+    second = wait_state.restore(wait_state.start(REF, now=1500), json.loads(json.dumps(first.to_dict())))
+
+    second.on_error(away, now=1000 + wait_state.MAX_UNAVAILABLE_SECONDS - 1)
+    with pytest.raises(BackendUnavailableError, match="away"):
+        second.on_error(away, now=1000 + wait_state.MAX_UNAVAILABLE_SECONDS)
+
+
 def test_a_wait_without_a_pending_failure_has_nothing_to_restore():
     state = wait_state.start(REF, now=0).on_observation(Observation("Running"), now=1)
 

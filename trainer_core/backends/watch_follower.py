@@ -119,8 +119,16 @@ class WatchFollower(Follower):
 
     def _subscribe(self) -> Subscription:
         label = self._adapter.pod_labels[self._resource]
+        self._subscribed = time.monotonic()
         target = WatchTarget(self._resource, label, self._adapter.parse_job, self._adapter.parse_pod)
         return informer.subscribe(self._connection, target, self._ref.name, self._ref.uid)
+
+    def _renew_subscription(self) -> None:
+        """Subscribe again if the informer has ended; not more often than a job without a cache is read."""
+        if self._subscription.has_ended and time.monotonic() - self._subscribed >= _UNCACHED_READ_SECONDS:
+            self._subscription.close()
+            self._subscription = self._subscribe()
+            self._is_first = True
 
     def _limit_timeout(self, timeout: float) -> float:
         if self._is_first:
@@ -147,6 +155,7 @@ class WatchFollower(Follower):
         if snapshot is None or isinstance(snapshot.error, ForbiddenError):
             return None
         if snapshot.error is not None:
+            self._renew_subscription()
             raise snapshot.error
         if snapshot.job is None:
             return None

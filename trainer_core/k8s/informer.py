@@ -204,6 +204,11 @@ class Subscription:
             pods = None if informer.pods_forbidden else entry.list_pods() if entry is not None and exists else ()
             return JobSnapshot(entry.job if entry is not None and exists else None, pods, informer.error)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the informer has ended, so that only a new subscription reports changes."""
+        return self._informer.has_ended
+
     def notify(self) -> None:
         """Wake the subscriber. Called by the informer, which holds its lock."""
         self._has_changed = True
@@ -249,6 +254,7 @@ class JobInformer:
         cache: The jobs that have subscriptions.
         error: Why the cache may be out of date; None while the watch works.
         pods_forbidden: RBAC denies access to pods: only jobs are watched.
+        has_ended: The thread has died, or was left in the parent of a forked process: nothing will be reported again.
     """
 
     def __init__(self, connection: Connection, target: WatchTarget, timings: WatchTimings) -> None:
@@ -257,6 +263,7 @@ class JobInformer:
         self.cache = JobCache(target)
         self.error: TrainerError | None = None
         self.pods_forbidden = False
+        self.has_ended = False
         self._connection = connection
         self._target = target
         self._timings = timings
@@ -313,6 +320,7 @@ class JobInformer:
         """Report to inherited subscriptions in a forked child that the thread exists only in the parent."""
         self.lock = threading.Lock()
         self._loop = None
+        self.has_ended = True
         self.error = BackendUnavailableError("the process was forked after it subscribed to the job; subscribe again")
         self._notify_all()
 
@@ -411,6 +419,7 @@ class JobInformer:
         except Exception as error:  # noqa: BLE001 -- the end of a thread: subscribers must see every error
             _unregister(self, True)
             with self.lock:
+                self.has_ended = True
                 text = to_single_line(f"{type(error).__name__}: {error}")
                 self._publish_error(
                     BackendUnavailableError(f"the watch of {self._description} has ended ({text}); subscribe again")

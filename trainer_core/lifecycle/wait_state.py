@@ -129,11 +129,14 @@ class WaitState:
         return max(0.0, min([_MAX_WATCH_SECONDS if has_watch and not self.errors else self.poll_seconds, *limits]))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what `restore` needs in another process, as plain JSON data. Empty without a pending failure."""
-        if self.pending_failure is None:
-            return {}
-        diagnosis = self.pending_failure.diagnosis.model_dump(mode="json")
-        return {"diagnosis": diagnosis, "grace": self.pending_failure.grace, "since": self.pending_since}
+        """Return what `restore` needs in another process, as JSON data: a pending failure, and errors in a row."""
+        data: dict[str, Any] = {}
+        if self.pending_failure is not None:
+            diagnosis = self.pending_failure.diagnosis.model_dump(mode="json")
+            data.update(diagnosis=diagnosis, grace=self.pending_failure.grace, since=self.pending_since)
+        if self.errors:
+            data.update(errors=self.errors, unavailable_since=self.unavailable_since)
+        return data
 
     def _with_pending_failure(self, pending: PendingFailure | None, now: float) -> WaitState:
         if pending is None:
@@ -188,16 +191,18 @@ def start(ref: TrainJobRef, now: float, timeout: float | None = None, fail_fast:
 
 
 def restore(state: WaitState, data: Mapping[str, Any]) -> WaitState:
-    """Continue a wait of another process: its pending failure keeps the time at which it was first observed.
+    """Continue a wait of another process: a pending failure and errors in a row keep their time and number.
 
     Args:
         state: A wait that was just started, with a clock that all processes share.
         data: What `WaitState.to_dict` returned in the other process.
     """
-    if not data:
-        return state
-    pending = PendingFailure(Diagnosis.model_validate(data["diagnosis"]), data["grace"])
-    return replace(state, pending_failure=pending, pending_since=data["since"])
+    if "diagnosis" in data:
+        pending = PendingFailure(Diagnosis.model_validate(data["diagnosis"]), data["grace"])
+        state = replace(state, pending_failure=pending, pending_since=data["since"])
+    if "errors" in data:
+        state = replace(state, errors=data["errors"], unavailable_since=data["unavailable_since"])
+    return state
 
 
 def raise_if_failed(outcome: Outcome) -> Outcome:

@@ -76,8 +76,7 @@ class OnBackend(BaseOption):
                 )
             if not callable(option):
                 raise ValueError(f"OnBackend({backend!r}) takes options such as QueueName('nightly'), got {option!r}")
-        if image is not None:
-            validation.check_string("OnBackend image", image, "ghcr.io/team/train:1.0")
+        validation.check_image("OnBackend image", image)
         if runtime is not None and not isinstance(runtime, Runtime):
             validation.check_string("OnBackend runtime", runtime, "torch-distributed")
         resources.check_resources("OnBackend resources_per_node", resources_per_node)
