@@ -48,7 +48,7 @@ def test_references_are_equal_if_name_and_key_are():
     [
         ("x", ("trainer", "image"), "'x'"),
         (-1, (), "-1"),
-        ("x" * 500, (), "'" + "x" * 119),
+        ("x" * 500, (), "'" + "x" * 98 + "…"),
         (["Hunter2!"], (), "list"),
         ("Hunter2!", ("trainer", "env", "TOKEN"), ""),
         ("Hunter2!", ("initializer", "dataset", "secrets", "HF_TOKEN"), ""),
