@@ -327,6 +327,11 @@ def check_index_urls(what: str, urls: object) -> None:
         if not _INDEX_URL.fullmatch(url) and not is_placeholder(url):
             # Not quoted: the text may contain a password that `redact` does not recognize.
             raise ValueError(f"{what}[{index}] is not a URL; write one such as 'https://packages.example.com/simple'")
+        if has_credentials(f"https://host/?{url.partition('?')[2]}"):
+            raise ValueError(
+                f"{what}[{index}] has a token after '?', which pip writes into its log; write the URL into pip's "
+                "configuration where the job runs"
+            )
 
 
 def check_result_uri(what: str, value: object) -> None:

@@ -24,7 +24,7 @@ HOSTILE = settings(
     derandomize=True,
     deadline=None,
     database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    suppress_health_check=list(HealthCheck),
 )
 OPERATORS = [
     *(TrainJobOperator, InitializeOperator, TrainJobSensor, PromoteModelOperator),

@@ -38,7 +38,7 @@ HOSTILE = settings(
     derandomize=True,
     deadline=None,
     database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    suppress_health_check=list(HealthCheck),
 )
 
 SELF_CONTAINING: list[Any] = []
