@@ -9,7 +9,7 @@ SPREAD := -n 4 --dist loadfile --no-loadscope-reorder
 # Tests start thousands of processes. Each would compile the packages again: a sixth of the processor time.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help demo airflow-up airflow-e2e install install-mlflow test test-airflow31 lint format lock compile bench features pictures docs clean
+.PHONY: help demo airflow-up airflow-e2e install install-mlflow test attack test-airflow31 lint format lock compile bench features pictures docs clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -29,6 +29,10 @@ install-mlflow: .venv-mlflow/.done/mlflow ## install the MLflow server that the 
 
 test: .venv/.done/dev ## run every test
 	$(BIN)/python -m pytest $(SPREAD) $(ARGS)
+
+attack: .venv/.done/dev ## attack the promises with kills, races, faults and hostile input, and write docs/tried.md (20 minutes at most)
+	PIP_RETRIES=0 UV_HTTP_RETRIES=0 PYTHONPATH=tests/fakes:tests/local:tests/kubernetes \
+		$(BIN)/python -W ignore tests/attack/attack.py $(ARGS)
 
 test-airflow31: .venv-airflow31/.done/airflow31 ## run the tests of the Airflow provider on Airflow 3.1
 	.venv-airflow31/bin/python -m pytest tests/airflow $(ARGS)

@@ -13,6 +13,7 @@ from airflow.sdk import Asset, get_current_context
 from airflow.sdk.definitions.asset import Model
 
 from trainer_core.jobs import Outcome
+from trainer_core.secrets import redact
 
 __all__ = ["ModelAsset", "build_event_extra", "check_outlets", "update_asset_events"]
 
@@ -53,7 +54,7 @@ class ModelAsset(Model):
         **kwargs: Any,
     ) -> None:
         if mode not in ("max", "min"):
-            raise ValueError(f"ModelAsset {name!r}: mode must be 'max' or 'min', got {mode!r}")
+            raise ValueError(f"ModelAsset {name!r}: mode must be 'max' or 'min', got {redact(mode)}")
         super().__init__(name, uri or f"trainjob://models/{name}", **kwargs)
         self.artifact = artifact
         self.metric = metric

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from airflow.sdk import XComArg, task
 
 from trainer_core.jobs import extract_metrics
+from trainer_core.secrets import redact
 
 __all__ = ["best_of"]
 
@@ -35,12 +36,12 @@ def best_of(results: Any, *, metric: str, mode: Literal["max", "min"] = "max") -
         ValueError: No result has the metric, or `mode` is invalid.
     """
     if mode not in _MODES:
-        raise ValueError(f"mode must be 'max' or 'min', got {mode!r}")
+        raise ValueError(f"mode must be 'max' or 'min', got {redact(mode)}")
     if isinstance(results, XComArg):
         return task(best_of)(results, metric=metric, mode=mode)
     candidates = [(result, extract_metrics(result)) for result in results]
     rated = [(metrics[metric], result) for result, metrics in candidates if metric in metrics]
     if not rated:
         known = ", ".join(sorted({name for _, metrics in candidates for name in metrics})) or "none"
-        raise ValueError(f"metric {metric!r} is in no result; the results have: {known}")
+        raise ValueError(f"metric {redact(metric)} is in no result; the results have: {known}")
     return _MODES[mode](rated, key=lambda each: each[0])[1]

@@ -9,6 +9,7 @@ from airflow_provider.compat import AirflowNotFoundException
 from airflow_provider.hooks.trainjob import TrainJobHook
 from trainer_core.errors import TrainerError
 from trainer_core.jobs import TrainJobRef
+from trainer_core.secrets import redact
 
 __all__ = ["POLICIES", "cancel_job", "cancel_job_from_signal_handler", "check_on_kill"]
 
@@ -24,7 +25,7 @@ def check_on_kill(policy: str) -> str:
         ValueError: The policy is neither ``cancel`` nor ``keep``.
     """
     if policy not in POLICIES:
-        raise ValueError(f"on_kill must be 'cancel' or 'keep', got {policy!r}")
+        raise ValueError(f"on_kill must be 'cancel' or 'keep', got {redact(policy)}")
     return policy
 
 

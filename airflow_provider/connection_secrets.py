@@ -13,6 +13,7 @@ from airflow.sdk import BaseHook
 
 from airflow_provider.compat import AirflowNotFoundException
 from trainer_core import validation
+from trainer_core.secrets import redact
 
 __all__ = ["list_connection_fields", "mask_connection_fields", "resolve_secrets", "validate_secrets"]
 
@@ -46,7 +47,9 @@ def validate_secrets(secrets: Any, request: Mapping[str, Any]) -> dict[str, Any]
         elif role in _ROLES and isinstance(value, str) and value:
             _validate_source(role, value, request.get("initializer", {}).get(role))
         else:
-            raise ValueError(f"secrets: the keys are dataset, model (each with a connection id) and env; got {role!r}")
+            raise ValueError(
+                f"secrets: the keys are dataset, model (each with a connection id) and env; got {redact(role)}"
+            )
     return dict(secrets or {})
 
 

@@ -6,13 +6,21 @@ import ast
 import json
 from typing import Any
 
+from trainer_core import validation
 from trainer_core.jobs import TrainJobRef
+from trainer_core.secrets import redact
 
 __all__ = ["parse_job", "parse_ref_data", "to_template_value"]
 
 
 def to_template_value(value: Any) -> Any:
-    """Return a value that Airflow can render: a ref as a dict, because Airflow does not render unknown objects."""
+    """Return a value that Airflow can render: a ref as a dict, because Airflow does not render unknown objects.
+
+    Raises:
+        ValueError: The value is nested too deeply, or contains itself.
+    """
+    # Airflow walks through every value of a template field.
+    validation.check_size("job", value)
     return value.to_dict() if isinstance(value, TrainJobRef) else value
 
 
@@ -38,11 +46,11 @@ def parse_ref_data(value: Any) -> Any:
         return value
     try:
         return json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     try:
         return ast.literal_eval(value.strip())
-    except (SyntaxError, TypeError, ValueError) as error:
+    except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(
-            f"{value[:60]!r} is not a TrainJob ref: expected a dict with backend, namespace, name and uid"
+            f"{redact(value)} is not a TrainJob ref: expected a dict with backend, namespace, name and uid"
         ) from error

@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 # Base class of values that Airflow resolves when a task runs: upstream results, DAG parameters, mapped arguments.
 from airflow.sdk.definitions._internal.mixins import ResolveMixin
 
-from trainer_core import request_builder
+from trainer_core import request_builder, validation
 from trainer_core.client import backend_for
+from trainer_core.errors import shorten
 from trainer_core.initializers import Initializer, initializer_from_dict
+from trainer_core.secrets import redact
 
 if TYPE_CHECKING:
     from trainer_core.config import BackendConfig
     from trainer_core.runtimes import Runtime
 
-__all__ = ["CodeContent", "build_spec", "find_dag_folder", "join_code", "split_code"]
+__all__ = ["CodeContent", "build_spec", "find_dag_folder", "join_code", "parse_template_yaml", "split_code"]
 
 #: Placeholder of an upstream result; values with a brace are checked when the task runs.
 _PLACEHOLDER = "{from upstream}"
@@ -55,6 +57,10 @@ def build_spec(
     Raises:
         ValueError: An argument is invalid; the message is one line.
     """
+    for what, value in (("trainer", trainer), ("func_args", func_args), ("options", options)):
+        validation.check_size(what, value)
+    if backend is not None and not isinstance(backend, str):
+        raise ValueError(f"backend must be the name of a backend such as 'local', got {redact(backend)}")
     name = backend or getattr(backend_config, "backend", None)
     definition: Any = trainer
     if isinstance(trainer, str):
@@ -123,19 +129,35 @@ def join_code(data: dict[str, Any], content: CodeContent, func_args: Mapping[str
     return {**data, "trainer": {**data["trainer"], "code": code}}
 
 
-def _parse_yaml(what: str, text: str, example: str) -> Any:
-    import yaml  # takes 20 ms, so it is imported only for YAML
+def parse_template_yaml(what: str, text: str) -> Any:
+    """Return the document of a YAML text in which templates are in quotes; None for an empty text.
 
-    expected, name = (Mapping, "a mapping") if what == "trainer" else (list, "a list")
+    Args:
+        what: Name of the argument, for the message.
+        text: The text.
+
+    Raises:
+        ValueError: Not valid YAML, or several documents.
+    """
+    from trainer_core.yaml_documents import parse_yaml  # takes 20 ms, so it is imported only for YAML
+
     try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        problem = " ".join(str(error).split())
+        documents = parse_yaml(text)
+    except ValueError as error:
+        problem = shorten(str(error), 200)
         raise ValueError(
             f"{what} is not valid YAML: {problem}; put templates such as '{{{{ ds }}}}' in quotes"
         ) from error
+    if len(documents) > 1:
+        raise ValueError(f"{what} must be one YAML document, got {len(documents)}")
+    return documents[0] if documents else None
+
+
+def _parse_yaml(what: str, text: str, example: str) -> Any:
+    expected, name = (Mapping, "a mapping") if what == "trainer" else (list, "a list")
+    data = parse_template_yaml(what, text)
     if not isinstance(data, expected):
-        raise ValueError(f"{what} must be YAML of {name} such as '{example}', got {text[:60]!r}")
+        raise ValueError(f"{what} must be YAML of {name} such as '{example}', got {redact(text)}")
     return data
 
 

@@ -29,6 +29,7 @@ from trainer_core.packaging.project import read_project
 from trainer_core.packaging.project_functions import find_module, read_signature
 from trainer_core.request_builder import Option, Trainer
 from trainer_core.runtimes import Runtime
+from trainer_core.secrets import redact
 from trainer_core.trainers import CustomTrainer, trainer_from_dict
 
 __all__ = ["initialize_task", "train_task", "wait_task"]
@@ -129,7 +130,7 @@ def initialize_task(
         ValueError: An argument is invalid; nothing was added.
     """
     if role not in _INITIALIZE:
-        raise ValueError(f"role must be one of {', '.join(_INITIALIZE)}, got {role!r}")
+        raise ValueError(f"role must be one of {', '.join(_INITIALIZE)}, got {redact(role)}")
     if not isinstance(secrets or {}, Mapping):
         raise ValueError("secrets: KFP mounts what is known when the pipeline is compiled; give a dict")
     seen = {name: inputs[name] for name in ("ignore_patterns", "env") if name in inputs}
@@ -171,7 +172,8 @@ def _copy_with_metrics(component: ContainerComponent, metrics: Sequence[str]) ->
     for name in metrics:
         if not name.isidentifier() or name in spec.outputs:
             raise ValueError(
-                f"metric {name!r} cannot be an output: it must be an identifier and none of {', '.join(spec.outputs)}; "
+                f"metric {redact(name)} cannot be an output: it must be an identifier and none of "
+                f"{', '.join(spec.outputs)}; "
                 "use metric_name"
             )
         spec.outputs[name] = OutputSpec(type="Float", description=f"The metric {name}.")

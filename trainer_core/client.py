@@ -39,6 +39,7 @@ from trainer_core.lifecycle import wait_state
 from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.logs import MAX_LOG_LINES, LogChunk
 from trainer_core.request import Owner, TrainJobRequest
+from trainer_core.secrets import redact
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,7 +118,7 @@ class TrainerClient:
         if not isinstance(backend_config, BackendConfig):
             raise ValueError(
                 f"backend_config must be a backend configuration such as {LocalProcessBackendConfig.__name__}() "
-                f"(backends: {', '.join(sorted(BACKENDS))}), got {backend_config!r}"
+                f"(backends: {', '.join(sorted(BACKENDS))}), got {redact(backend_config)}"
             )
         self.config = backend_config
         self.tracking = tracking

@@ -21,6 +21,8 @@ from pydantic import (
 )
 
 from trainer_core import naming, validation
+from trainer_core.errors import shorten
+from trainer_core.secrets import redact
 
 __all__ = [
     "CONFIGS",
@@ -56,12 +58,12 @@ def _check_kube_config(value: Any) -> Any:
     """Check a kubeconfig that is given as text. It may come from a person who may not run programs on this machine."""
     if value is None:
         return None
-    import yaml  # Only for a kubeconfig that is given as text.
+    from trainer_core.yaml_documents import parse_yaml  # Only for a kubeconfig that is given as text.
 
     text = value.get_secret_value() if isinstance(value, SecretStr) else value
     try:
-        data = yaml.safe_load(text) if isinstance(text, str) else text
-    except yaml.YAMLError:
+        data = next(iter(parse_yaml(text)), None) if isinstance(text, str) else text
+    except ValueError:
         data = None  # The error would quote the credentials.
     if not isinstance(data, Mapping) or not all(isinstance(data.get(key), list) for key in _KUBE_CONFIG_LISTS):
         raise ValueError("must be a kubeconfig in YAML or JSON, with clusters, contexts and users")
@@ -71,7 +73,8 @@ def _check_kube_config(value: Any) -> Any:
         refused = sorted(_KUBE_CONFIG_REFUSED & settings.keys()) if isinstance(settings, Mapping) else []
         if refused:
             raise ValueError(
-                f"{section} {entry.get('name')!r} has {', '.join(refused)}, which runs a program or reads a file; put "
+                f"{section} {redact(entry.get('name'))} has {', '.join(refused)}, which runs a program or reads a "
+                "file; put "
                 "certificates into the …-data fields and use a token, or name the file with config_file"
             )
     return SecretStr(json.dumps(data))
@@ -113,7 +116,7 @@ class _Settings(BaseModel):
             try:
                 super().__init__(**data)
             except ValidationError as error:
-                raise ValueError(f"{type(self).__name__}: {validation.format_problems(error)}") from error
+                raise ValueError(shorten(f"{type(self).__name__}: {validation.format_problems(error)}")) from error
 
     @model_validator(mode="before")
     @classmethod
@@ -122,7 +125,7 @@ class _Settings(BaseModel):
         unknown = sorted(str(name) for name in given if name not in cls.model_fields)
         if unknown:
             known = ", ".join(cls.model_fields) or "none"
-            raise ValueError(f"unknown setting {', '.join(unknown)}; known are {known}")
+            raise ValueError(f"unknown setting {validation.list_names(unknown)}; known are {known}")
         return data
 
 
@@ -276,7 +279,8 @@ class TrainingRuntimeSource(_Settings):
         for source in value:
             if not _SOURCE.fullmatch(source):
                 raise ValueError(
-                    f"{source!r} must be github://owner/repository[/path], http(s)://…, file://… or an absolute path"
+                    f"{redact(source)} must be github://owner/repository[/path], http(s)://…, file://… or an "
+                    "absolute path"
                 )
         return value
 
@@ -445,6 +449,7 @@ def config_from_dict(backend: str, settings: Mapping[str, Any]) -> BackendConfig
     Raises:
         ValueError: No backend has this name, a setting is unknown, or a value is invalid.
     """
-    if backend not in CONFIGS:
-        raise ValueError(f"unknown backend {backend!r}; known are {', '.join(sorted(CONFIGS))}")
-    return CONFIGS[backend](**settings)
+    if backend not in list(CONFIGS):  # A list: the name may be a value that cannot be hashed.
+        raise ValueError(f"unknown backend {redact(backend)}; known are {', '.join(sorted(CONFIGS))}")
+    validation.check_mapping(f"settings of the {backend} backend", settings, "{'namespace': 'team-a'}")
+    return CONFIGS[backend](**(settings or {}))

@@ -14,13 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from trainer_core.errors import InvalidRequestError
 from trainer_core.initializers import initializer_from_dict
 from trainer_core.options import ActiveDeadlineSeconds, Annotations, Labels, Name, Suspend
 from trainer_core.request import TrainJobRequest
 from trainer_core.request_builder import parse_options, select_backend
+from trainer_core.secrets import redact
+from trainer_core.yaml_documents import MAX_LENGTH, parse_yaml
 
 if TYPE_CHECKING:
     from trainer_core.client import TrainerClient
@@ -92,7 +92,7 @@ def collect_options(data: Mapping[str, Any]) -> list[Any]:
     """
     if not isinstance(data.get("suspend") or False, bool):
         # A text such as "no" would be true.
-        raise InvalidRequestError(f"suspend must be true or false, got {data['suspend']!r}")
+        raise InvalidRequestError(f"suspend must be true or false, got {redact(data['suspend'])}")
     short = [option(data[key]) for key, option in _OPTION_KEYS.items() if data.get(key) is not None]
     return [*short, *([Suspend()] if data.get("suspend") else []), *parse_options(data.get("options"))]
 
@@ -108,7 +108,9 @@ def import_function(reference: str) -> Any:
     """
     module_name, _, path = reference.partition(":")
     if not module_name or module_name.startswith(".") or not path:
-        raise InvalidRequestError(f"{reference!r} must be module:function, such as train:main for main() in train.py")
+        raise InvalidRequestError(
+            f"{redact(reference)} must be module:function, such as train:main for main() in train.py"
+        )
     value = _import_module(module_name, reference)
     for name in path.split("."):
         try:
@@ -116,7 +118,8 @@ def import_function(reference: str) -> Any:
         except AttributeError as error:
             functions = [each for each, _ in inspect.getmembers(value, inspect.isfunction)]
             raise InvalidRequestError(
-                f"{reference!r} cannot be imported: {error}; it has the functions {', '.join(functions) or '(none)'}"
+                f"{redact(reference)} cannot be imported: {error}; it has the functions "
+                f"{', '.join(functions) or '(none)'}"
             ) from error
     return value
 
@@ -131,15 +134,22 @@ def read_yaml_documents(path: str) -> list[Any]:
         InvalidRequestError: The file cannot be read, or is not YAML.
     """
     try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
-        return [document for document in yaml.safe_load_all(text) if document is not None]
+        return parse_yaml(_read_text(path))
     except FileNotFoundError as error:
         raise InvalidRequestError(
             f"{path} cannot be read: {Path(path).absolute()} does not exist; give the path of a YAML file, or - for "
             "standard input"
         ) from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InvalidRequestError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    except (OSError, ValueError) as error:
+        raise InvalidRequestError(f"{path} cannot be read: {error}") from error
+
+
+def _read_text(path: str) -> str:
+    # One character more than is valid: a device or a pipe may have no end.
+    if path == "-":
+        return sys.stdin.read(MAX_LENGTH + 1)
+    with Path(path).open(encoding="utf-8") as file:
+        return file.read(MAX_LENGTH + 1)
 
 
 def _import_module(module: str, reference: str) -> Any:
@@ -149,11 +159,11 @@ def _import_module(module: str, reference: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise InvalidRequestError(
-            f"{reference!r} cannot be imported from {folder}: {error}; {_suggest(module, error.name or '')}"
+            f"{redact(reference)} cannot be imported from {folder}: {error}; {_suggest(module, error.name or '')}"
         ) from error
     except (Exception, SystemExit) as error:
         raise InvalidRequestError(
-            f"{reference!r} cannot be imported from {folder}: {type(error).__name__}: {error}"
+            f"{redact(reference)} cannot be imported from {folder}: {type(error).__name__}: {error}"
         ) from error
     finally:
         with suppress(ValueError):  # The module may have changed the search path.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trainer_core import k8s_models, resources, validation
 from trainer_core.options.base import BaseOption, section
 from trainer_core.pytorch_jobs import CLEAN_POD_POLICIES, check_keys, check_scheduling_policy
+from trainer_core.secrets import redact
 
 if TYPE_CHECKING:
     from kubernetes.client import V1Affinity, V1EnvFromSource, V1EnvVar, V1Toleration
@@ -84,6 +85,8 @@ class DistributedConfig(BaseOption):
     run_policy: Any = None
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            validation.check_size(name, value)
         for name, kind in _LIST_FIELDS.items():
             setattr(self, name, k8s_models.create_models(name, getattr(self, name), kind))
         if self.affinity is not None:
@@ -123,7 +126,7 @@ class DistributedConfig(BaseOption):
         for name, minimum in _MINIMUMS.items():
             validation.check_count(f"run_policy.{name}", policy.get(name), minimum)
         if not isinstance(policy.get("suspend", False), (bool, str)):
-            raise ValueError(f"run_policy.suspend must be true or false, got {policy['suspend']!r}")
+            raise ValueError(f"run_policy.suspend must be true or false, got {redact(policy['suspend'])}")
         for name, known in (("cleanPodPolicy", CLEAN_POD_POLICIES), ("managedBy", (_TRAINING_OPERATOR, _MULTIKUEUE))):
             if name in policy and not validation.is_placeholder(policy[name]):
                 validation.check_one_of(f"run_policy.{name}", policy[name], known)

@@ -19,7 +19,7 @@ the SDK catches the same errors. Constructors of public classes and options rais
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trainer_core.jobs import Outcome
@@ -38,7 +38,25 @@ __all__ = [
     "UnsupportedError",
     "WaitTimeoutError",
     "missing_extra",
+    "shorten",
 ]
+
+#: Characters of a message about a value that a user gave. A message that is longer quotes the value too often.
+MAX_MESSAGE = 300
+
+
+def shorten(text: str, limit: int = MAX_MESSAGE) -> str:
+    """Return a text as one line without control characters. If it is too long, the middle is left out.
+
+    Args:
+        text: The text.
+        limit: Maximum number of characters. Default `MAX_MESSAGE`. The end is kept: it says what to do.
+    """
+    line = "".join(each if each.isprintable() else repr(each)[1:-1] for each in " ".join(text.split()))
+    if len(line) <= limit:
+        return line
+    start = limit * 2 // 3
+    return f"{line[:start]} … {line[len(line) - (limit - start - 3) :]}"
 
 
 class TrainerError(Exception):
@@ -48,23 +66,30 @@ class TrainerError(Exception):
     """
 
 
-class InvalidRequestError(TrainerError, ValueError):
+class _InputError(TrainerError):
+    """An error about what a user gave, of any length and content: the message has at most `MAX_MESSAGE` characters."""
+
+    def __init__(self, message: str, *args: Any) -> None:
+        super().__init__(shorten(message), *args)
+
+
+class InvalidRequestError(_InputError, ValueError):
     """A value of a request is invalid. Nothing was created."""
 
 
-class UnsupportedError(TrainerError, ValueError):
+class UnsupportedError(_InputError, ValueError):
     """The backend or runtime cannot do what the request asks for. Nothing was created."""
 
 
-class JobNotFoundError(TrainerError, RuntimeError):
+class JobNotFoundError(_InputError, RuntimeError):
     """The TrainJob does not exist, or was deleted."""
 
 
-class RuntimeNotFoundError(TrainerError, RuntimeError):
+class RuntimeNotFoundError(_InputError, RuntimeError):
     """The runtime does not exist. The message lists the known ones."""
 
 
-class ConflictError(TrainerError, RuntimeError):
+class ConflictError(_InputError, RuntimeError):
     """The name belongs to a TrainJob of another owner or with another request."""
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from trainer_core import resources, validation
 from trainer_core.node import env
-from trainer_core.secrets import SecretRef, parse_secret
+from trainer_core.secrets import SecretRef, parse_secret, redact
 
 __all__ = [
     "DATASET_PATH",
@@ -64,7 +64,7 @@ class BaseInitializer(ABC):
         if len(self.storage_uri) > _MAX_URI_LENGTH:
             raise ValueError(f"storage_uri has {len(self.storage_uri)} characters; use at most {_MAX_URI_LENGTH}")
         if not _URI.fullmatch(self.storage_uri) and not validation.is_placeholder(self.storage_uri):
-            raise ValueError(f"storage_uri must look like 'scheme://rest', got {self.storage_uri!r}")
+            raise ValueError(f"storage_uri must look like 'scheme://rest', got {redact(self.storage_uri)}")
         _check_ignore_patterns(getattr(self, "ignore_patterns", None))
         for name in _SECRET_FIELDS:
             _check_secret(name, getattr(self, name, None))
@@ -72,7 +72,7 @@ class BaseInitializer(ABC):
     def _check_scheme(self, scheme: str) -> None:
         # A template may become a URI of any scheme.
         if not self.storage_uri.startswith((scheme, "{")):
-            raise ValueError(f"storage_uri must start with '{scheme}', got {self.storage_uri}")
+            raise ValueError(f"storage_uri must start with '{scheme}', got {redact(self.storage_uri)}")
 
 
 @dataclass
@@ -242,7 +242,7 @@ class DataCacheInitializer(BaseInitializer):
         parts = self.storage_uri.removeprefix("cache://").split("/")
         if not validation.is_placeholder(self.storage_uri) and (len(parts) != 2 or not all(parts)):
             form = "cache://<SCHEMA_NAME>/<TABLE_NAME>"
-            raise ValueError(f"storage_uri must be in format '{form}', got {self.storage_uri}")
+            raise ValueError(f"storage_uri must be in format '{form}', got {redact(self.storage_uri)}")
         validation.check_string("metadata_loc", self.metadata_loc, "s3://bucket/path/metadata.json")
         for name in ("head_cpu", "head_mem", "worker_cpu", "worker_mem"):
             _check_quantity(name, getattr(self, name))
@@ -251,9 +251,9 @@ class DataCacheInitializer(BaseInitializer):
     def _check_data_nodes(self) -> None:
         # Unlike other counts it cannot be a template: the size of the cluster is computed from it.
         value: object = self.num_data_nodes
-        count = int(value) if isinstance(value, str) and value.isdecimal() else value
+        count = int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 10 else value
         if isinstance(count, bool) or not isinstance(count, int) or count <= 1:
-            raise ValueError(f"num_data_nodes must be greater than 1, got {value!r}")
+            raise ValueError(f"num_data_nodes must be greater than 1, got {redact(value)}")
 
 
 @dataclass
@@ -268,10 +268,10 @@ class _FileInitializer(BaseInitializer):
         if not validation.is_placeholder(self.storage_uri) and (parts.netloc or not parts.path.startswith("/")):
             raise ValueError(
                 "storage_uri must be 'file://' with an absolute path, such as 'file:///data/digits', "
-                f"got {self.storage_uri}"
+                f"got {redact(self.storage_uri)}"
             )
         if not isinstance(self.link, bool):
-            raise ValueError(f"link must be True or False, got {self.link!r}")
+            raise ValueError(f"link must be True or False, got {redact(self.link)}")
 
 
 @dataclass
@@ -330,7 +330,7 @@ class _VolumeInitializer(BaseInitializer):
         validation.check_object_name("storage_uri: the volume claim", claim)
         # It becomes the subPath of a mount, which Kubernetes restricts to the volume.
         if ".." in path.split("/") or path.startswith("/"):
-            raise ValueError(f"storage_uri must be 'pvc://<claim>/<path in it>', got {self.storage_uri}")
+            raise ValueError(f"storage_uri must be 'pvc://<claim>/<path in it>', got {redact(self.storage_uri)}")
 
 
 @dataclass
@@ -455,7 +455,7 @@ def _check_ignore_patterns(patterns: object) -> None:
         if "," in pattern:
             # Trainer's initializers read the patterns from one comma-separated environment variable.
             raise ValueError(
-                f"ignore_patterns: {pattern!r} contains a comma, which separates patterns; use '?' instead"
+                f"ignore_patterns: {redact(pattern)} contains a comma, which separates patterns; use '?' instead"
             )
 
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from trainer_core import validation
 from trainer_core.runtimes import Runtime
+from trainer_core.secrets import redact
 
 __all__ = [
     "COMPLETE",
@@ -130,13 +131,7 @@ class TrainJobRef:
         Raises:
             ValueError: The string is not JSON, or not a ref.
         """
-        try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ValueError(
-                f"{text[:_QUOTED]!r} is not a TrainJob ref: it is not JSON; pass what submit printed"
-            ) from error
-        return cls.from_dict(data)
+        return cls.from_dict(validation.parse_json("a TrainJob ref, as submit prints it,", text))
 
 
 @dataclass(frozen=True)
@@ -228,7 +223,7 @@ class _Record:
             ValueError: The data is invalid, or was written by another version.
         """
         if not isinstance(data, dict) or data.get("version") != _VERSION:
-            raise ValueError(f"{str(data)[:_QUOTED]!r} is not a {cls.__name__} of version {_VERSION}")
+            raise ValueError(f"{redact(data)} is not a {cls.__name__} of version {_VERSION}")
         values = {name: value for name, value in data.items() if name != "version"}
         try:
             record: _R = cls._adapter().validate_python(values)
@@ -246,11 +241,7 @@ class _Record:
         Raises:
             ValueError: The string is not JSON, or the data is invalid.
         """
-        try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{text[:_QUOTED]!r} is not a {cls.__name__}: it is not JSON ({error})") from error
-        return cls.from_dict(data)
+        return cls.from_dict(validation.parse_json(f"a {cls.__name__}", text))
 
     @classmethod
     def _adapter(cls) -> TypeAdapter[Any]:

@@ -49,6 +49,7 @@ def create_model(what: str, data: Any, kind: str) -> Any:
         ValueError: The data is neither such an object nor a dict, lacks a required key, or has an unknown key.
         BackendUnavailableError: The `kubernetes` client is not installed.
     """
+    validation.check_size(what, data)
     if not isinstance(data, Mapping) and type(data).__name__ != kind:
         raise ValueError(f"{what} must be a {kind} or a dict, got {type(data).__name__}")
     models = _import_models()
@@ -57,7 +58,9 @@ def create_model(what: str, data: Any, kind: str) -> Any:
     attributes = {key: name for name, key in cls.attribute_map.items()}
     for key, value in to_plain_data(data).items():
         if key not in attributes:
-            raise ValueError(f"{what}.{key} is not known; {kind} has {', '.join(attributes)}")
+            raise ValueError(
+                f"{validation.list_names([f'{what}.{key}'])} is not known; {kind} has {', '.join(attributes)}"
+            )
         name = attributes[key]
         values[name] = _convert(f"{what}.{key}", value, cls.openapi_types[name])
     try:

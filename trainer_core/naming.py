@@ -13,6 +13,8 @@ import secrets
 import string
 from typing import Any
 
+from trainer_core.errors import shorten
+
 __all__ = [
     "MAX_NAME_LENGTH",
     "build_attempt_name",
@@ -79,13 +81,14 @@ def validate_name(name: Any) -> str:
     Raises:
         ValueError: The name is not a DNS-1035 label, or too long.
     """
+    shown = shorten(repr(name) if isinstance(name, str) else type(name).__name__, 80)
     if not isinstance(name, str) or not _LABEL.fullmatch(name):
         raise ValueError(
-            f"job name {name!r} is not a DNS label: use lower-case letters, digits and '-', starting with a letter "
+            f"job name {shown} is not a DNS label: use lower-case letters, digits and '-', starting with a letter "
             "and ending with a letter or digit"
         )
     if len(name) > MAX_NAME_LENGTH:
-        raise ValueError(f"job name {name!r} has {len(name)} characters; use at most {MAX_NAME_LENGTH}")
+        raise ValueError(f"job name {shown} has {len(name)} characters; use at most {MAX_NAME_LENGTH}")
     return name
 
 

@@ -55,13 +55,13 @@ class PyTorchJob(BaseModel):
         return self
 
 
-def check_elastic_policy(what: str, policy: Mapping[str, Any]) -> None:
+def check_elastic_policy(what: str, policy: Any) -> None:
     """Refuse unknown keys and invalid counts in the elasticPolicy of a PyTorchJob.
 
     Raises:
         ValueError: The policy is invalid.
     """
-    if "nProcPerNode" in policy:
+    if isinstance(policy, Mapping) and "nProcPerNode" in policy:
         raise ValueError(f"{what}.nProcPerNode is deprecated; give num_proc_per_node to the trainer")
     check_keys(what, policy, _ELASTIC)
     for name, least in (("minReplicas", 1), ("maxReplicas", 1), ("maxRestarts", 0)):
@@ -87,6 +87,6 @@ def check_keys(what: str, value: object, known: tuple[str, ...]) -> None:
     """
     if not isinstance(value, Mapping):
         raise ValueError(f"{what} must be a dict with Kubernetes' field names, got {type(value).__name__}")
-    unknown = [f"{what}.{key}" for key in value if key not in known]
+    unknown = [key for key in value if key not in known]
     if unknown:
-        raise ValueError(f"{', '.join(unknown)} is unknown; {what} has {', '.join(known)}")
+        raise ValueError(f"{what}.{validation.list_names(unknown)} is unknown; {what} has {', '.join(known)}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from trainer_core import naming, resources, secrets, validation
-from trainer_core.errors import InvalidRequestError
+from trainer_core.errors import InvalidRequestError, shorten
 from trainer_core.packaging import func_args
 from trainer_core.pytorch_jobs import PyTorchJob
 from trainer_core.runai.fields import RunaiFields
@@ -78,7 +78,23 @@ Quantities = Annotated[dict[str, str | int | float], AfterValidator(resources.no
 EnvValue = Annotated[str | SecretRef, BeforeValidator(_parse_env_value)]
 
 
-class _Part(BaseModel):
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)  # It has no public name.
+
+
+class _PartType(ModelMetaclass):
+    """Metaclass by which constructors refuse a value in one line. Validation of nested data does not call it."""
+
+    def __call__(cls, *args: Any, **fields: Any) -> Any:  # noqa: N805  # the class of a metaclass
+        try:
+            return super().__call__(*args, **fields)
+        except ValidationError as error:
+            raise ValueError(shorten(f"{cls.__name__}: {validation.format_problems(error)}")) from error
+
+
+class _Part(BaseModel, metaclass=_PartType):
     # Pydantic's own message, which a traceback shows, would quote environment variables that are secrets.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
@@ -229,6 +245,17 @@ class InitializerSource(_Part):
     link: bool = False
     env: dict[str, str] = Field(default_factory=dict)
     secrets: dict[str, SecretRef] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check_env(self) -> InitializerSource:
+        if "\0" in self.storage_uri:
+            raise ValueError("storage_uri contains a NUL character; remove it")
+        validation.check_env("env", self.env)
+        validation.check_env("secrets", self.secrets)
+        is_reserved = validation.RESERVED_INITIALIZER_ENV.__contains__
+        for what, names in (("env", self.env), ("secrets", self.secrets)):
+            validation.check_reserved_env(what, names, is_reserved, "another field of the initializer, or the backend,")
+        return self
 
 
 class InitializerRequest(_Part):
@@ -446,6 +473,10 @@ class TrainJobRequest(_Part):
             InvalidRequestError: One line that names each invalid field by its dotted path.
         """
         try:
+            validation.check_size("the request", data)
+        except ValueError as error:
+            raise InvalidRequestError(str(error)) from error
+        try:
             return cls.model_validate(data)
         except ValidationError as error:
             raise InvalidRequestError(validation.format_problems(error)) from error
@@ -460,11 +491,7 @@ class TrainJobRequest(_Part):
         Raises:
             InvalidRequestError: The string is not JSON, or not a request.
         """
-        try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise InvalidRequestError(f"the request is not JSON: {error}") from error
-        return cls.parse(data)
+        return cls.parse(validation.parse_json("the request", text))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the request as plain JSON data, without fields that are None."""

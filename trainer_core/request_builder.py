@@ -6,10 +6,11 @@ the rendered data.
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, asdict, fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args, get_type_hints
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, get_args, get_type_hints
 import trainer_core
 from trainer_core import secrets, validation
 from trainer_core.backends import backend_class
-from trainer_core.errors import InvalidRequestError
+from trainer_core.errors import InvalidRequestError, shorten
 from trainer_core.initializers import DataCacheInitializer, FileDatasetInitializer, FileModelInitializer, Initializer
 from trainer_core.options.base import BaseOption, check_accepted, get_backend_class
 from trainer_core.options.on_backend import OnBackend, check_backend_name, log_skipped
@@ -25,7 +26,7 @@ from trainer_core.packaging import requirements, serializer
 from trainer_core.packaging.project import read_project
 from trainer_core.request import Owner, TrainJobRequest
 from trainer_core.runtimes import Runtime
-from trainer_core.secrets import SecretRef
+from trainer_core.secrets import SecretRef, redact
 from trainer_core.trainers import BuiltinTrainer, CustomTrainer, CustomTrainerContainer, trainer_from_dict
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def select_backend(data: Mapping[str, Any], backend: type[Backend] | Backend) ->
     """
     names = data.get("options", [])
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names) or isinstance(names, str):
-        raise InvalidRequestError(f"options of a request must be a list of names of options, got {names!r}")
+        raise InvalidRequestError(f"options of a request must be a list of names of options, got {redact(names)}")
     for name in names:
         check_accepted([name], getattr(_get_option_class(name), "home_backend", BaseOption.home_backend), backend)
     variants = list_variants(data)
@@ -198,6 +199,8 @@ def _flatten(
     folder: Path | None,
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the request as plain data, and the secrets that were given as text."""
+    validation.check_size("trainer", trainer)
+    validation.check_size("options", options)
     trainer = trainer_from_dict(trainer) if isinstance(trainer, Mapping) else trainer
     options = parse_options(options)
     fields = _read_job_spec(_apply_options(options, trainer, backend))
@@ -262,7 +265,7 @@ def _flatten_runtime(runtime: Any) -> dict[str, Any] | None:
     if isinstance(runtime, Runtime):
         return {"name": runtime.name, "kind": runtime.kind.value}
     if not isinstance(runtime, str) or not runtime:
-        raise ValueError(f"runtime must be a name or a Runtime, got {runtime!r}")
+        raise ValueError(f"runtime must be a name or a Runtime, got {redact(runtime)}")
     return {"name": runtime}
 
 
@@ -313,6 +316,11 @@ def _flatten_initializer(initializer: Initializer | None) -> tuple[dict[str, Any
     """Return an initializer as plain data, and the secrets that were given as text, by ``role.FIELD``."""
     if initializer is None:
         return None, {}
+    if not isinstance(initializer, Initializer):
+        raise ValueError(
+            f"initializer must be an Initializer or a dict of URIs such as {{'dataset': 'hf://owner/name'}}, got "
+            f"{redact(initializer)}"
+        )
     data: dict[str, Any] = {}
     literals: dict[str, str] = {}
     for role in ("dataset", "model"):
@@ -349,7 +357,7 @@ def _apply_options(options: Sequence[Option], trainer: Trainer | None, backend: 
     job_spec: dict[str, Any] = {"metadata": {}, "spec": {}}
     for option in options:
         if not callable(option):
-            raise ValueError(f"options must be callables such as Labels(…), got {option!r}")
+            raise ValueError(f"options must be callables such as Labels(…), got {redact(option)}")
         option(job_spec, trainer, backend)
     return job_spec
 
@@ -376,7 +384,9 @@ def _read_job_spec(job_spec: dict[str, Any]) -> dict[str, Any]:
     }
     unknown = [f"metadata.{key}" for key in metadata] + [f"spec.{key}" for key in spec]
     if unknown:
-        raise ValueError(f"an option set {', '.join(unknown)}, for which a request has no field; use RuntimePatch")
+        raise ValueError(
+            f"an option set {validation.list_names(unknown)}, for which a request has no field; use RuntimePatch"
+        )
     return data
 
 
@@ -396,7 +406,7 @@ def _parse_option(data: Any) -> Any:
     if not isinstance(data, Mapping):
         return data
     if len(data) != 1:
-        names = ", ".join(map(str, data)) or "none"
+        names = validation.list_names(data) or "none"
         raise ValueError(f"an option must be one name with its settings, {_OPTIONS_EXAMPLE}; got {names}")
     ((name, settings),) = data.items()
     return _create_option(str(name), settings)
@@ -428,9 +438,6 @@ def _create_on_backend(settings: Any) -> OnBackend:
 def _create_dataclass(kind: type[Any], settings: Mapping[str, Any]) -> Any:
     """Return an object of a dataclass whose fields may be dataclasses, too, as in `RuntimePatch`."""
     values = validation.known_fields(kind, {_to_snake_case(str(key)): value for key, value in settings.items()})
-    missing = [item.name for item in fields(kind) if item.init and _is_required(item) and item.name not in values]
-    if missing:
-        raise ValueError(f"{kind.__name__} needs {', '.join(missing)}")
     hints = get_type_hints(kind)
     return kind(**{name: _create_value(hints[name], value) for name, value in values.items()})
 
@@ -456,16 +463,13 @@ def _to_snake_case(name: str) -> str:
     return re.sub("([A-Z])", r"_\1", name).lower()
 
 
-def _is_required(item: Field[Any]) -> bool:
-    return item.default is MISSING and item.default_factory is MISSING
-
-
 def _find_option_class(name: str) -> type[BaseOption]:
     found = _get_option_class(name)
     if found is None:
         # Only this message loads all public names.
-        known = ", ".join(each for each in dir(trainer_core) if _get_option_class(each))
-        raise ValueError(f"unknown option {name}; known are {known}")
+        options = [each for each in dir(trainer_core) if _get_option_class(each)]
+        known = validation.list_names(difflib.get_close_matches(name[:60], options, n=len(options), cutoff=0))
+        raise ValueError(f"unknown option {shorten(name, 60)}; known are {known}")
     return found
 
 

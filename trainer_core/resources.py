@@ -13,6 +13,8 @@ from decimal import Decimal
 from fractions import Fraction
 
 from trainer_core import validation
+from trainer_core.errors import shorten
+from trainer_core.secrets import redact
 
 __all__ = [
     "check_resources",
@@ -62,9 +64,9 @@ def parse_quantity(quantity: str | int | float) -> Fraction:
     """
     value = _number(quantity)
     if value < 0:
-        raise ValueError(f"quantity {quantity!r} is negative; use 0 or more")
+        raise ValueError(f"quantity {redact(quantity)} is negative; use 0 or more")
     if value > _MAX_VALUE or 0 < value < _SUFFIXES["n"]:
-        raise ValueError(f"quantity {quantity!r} is out of range; Kubernetes accepts 1n to 2^63 - 1")
+        raise ValueError(f"quantity {redact(quantity)} is out of range; Kubernetes accepts 1n to 2^63 - 1")
     return value
 
 
@@ -95,7 +97,7 @@ def resource_name(name: object) -> str:
     full = f"nvidia.com/{lowered}" if lowered.startswith("mig-") else str(name)
     if lowered and (lowered.startswith("hugepages-") or _FULL_NAME.fullmatch(full)):
         return full
-    raise ValueError(f"resource {name!r} is unknown; use {_KNOWN}")
+    raise ValueError(f"resource {redact(name)} is unknown; use {_KNOWN}")
 
 
 def normalize_resources(resources: Mapping[str, str | int | float]) -> dict[str, str]:
@@ -168,7 +170,7 @@ def get_tpu_num_nodes(num_slices: int, topology: str, chips_per_host: int = 4) -
 def _dimensions(topology: str) -> list[int]:
     if not topology:
         raise ValueError("TPU topology must be specified.")
-    wrong, examples = f"Invalid topology format: {topology!r}.", "(e.g. '2x4' or '4x4x4')."
+    wrong, examples = f"Invalid topology format: {redact(topology)}.", "(e.g. '2x4' or '4x4x4')."
     try:
         dimensions = [int(part) for part in topology.lower().split("x")]
     except ValueError:
@@ -176,16 +178,18 @@ def _dimensions(topology: str) -> list[int]:
     if len(dimensions) not in (2, 3):
         raise ValueError(f"{wrong} Must contain exactly 2 or 3 dimensions {examples}")
     if min(dimensions) <= 0:
-        raise ValueError(f"TPU topology dimensions must be positive, got: {topology!r}")
+        raise ValueError(f"TPU topology dimensions must be positive, got: {redact(topology)}")
     return dimensions
 
 
 def _number(quantity: object) -> Fraction:
-    if isinstance(quantity, (int, float)) and not isinstance(quantity, bool) and math.isfinite(quantity):
+    if isinstance(quantity, int) and not isinstance(quantity, bool):
+        return Fraction(quantity)
+    if isinstance(quantity, float) and math.isfinite(quantity):
         return Fraction(repr(quantity))
     match = _QUANTITY.fullmatch(quantity) if isinstance(quantity, str) and len(quantity) <= _MAX_TEXT else None
     if match is None:
-        shown = repr(str(quantity)[:_MAX_TEXT])
+        shown = redact(quantity)
         raise ValueError(f"{shown} is not a quantity; use a number such as 2, '500m', '10G' or '4Gi'")
     scale = Fraction(10) ** int(match["exponent"]) if match["exponent"] else _SUFFIXES[match["suffix"] or ""]
     return Fraction(match["number"]) * scale
@@ -197,11 +201,13 @@ def _names(resources: Mapping[str, object]) -> dict[str, str]:
     for name in resources:
         full = resource_name(name)
         if full in names:
-            raise ValueError(f"resources name {full} twice, as {names[full]!r} and {name!r}; keep one")
+            raise ValueError(
+                f"resources name {shorten(full, 60)} twice, as {redact(names[full])} and {redact(name)}; keep one"
+            )
         names[full] = name
     slices = sorted(full for full in names if full.startswith(_MIG_PREFIX))
     if len(slices) > 1:
-        raise ValueError(f"Multiple MIG resource types are not supported: {', '.join(slices)}; keep one")
+        raise ValueError(f"Multiple MIG resource types are not supported: {validation.list_names(slices)}; keep one")
     if slices and GPU in names:
         raise ValueError(f"GPU ({GPU}) and MIG ({slices[0]}) cannot be requested together; keep one")
     return names
@@ -210,13 +216,15 @@ def _names(resources: Mapping[str, object]) -> dict[str, str]:
 def _normalize_quantity(name: str, full: str, quantity: object) -> str:
     if not isinstance(quantity, (str, int, float)):
         kind = type(quantity).__name__
-        raise ValueError(f"resource {name!r}: a {kind} is not a quantity; use one such as 2 or '4Gi'")
+        raise ValueError(f"resource {redact(name)}: a {kind} is not a quantity; use one such as 2 or '4Gi'")
     try:
         value = parse_quantity(quantity)
     except ValueError as error:
-        raise ValueError(f"resource {name!r}: {error}") from None
+        raise ValueError(f"resource {redact(name)}: {error}") from None
     if "/" in full and value.denominator != 1:
-        raise ValueError(f"resource {name!r}: {quantity!r} is a fraction of a device; use a whole number")
+        raise ValueError(f"resource {redact(name)}: {redact(quantity)} is a fraction of a device; use a whole number")
     if full in ("memory", "ephemeral-storage") and str(quantity).endswith(("m", "u", "n")):
-        raise ValueError(f"resource {name!r}: {quantity!r} is a fraction of a byte; for megabytes use 'M' or 'Mi'")
+        raise ValueError(
+            f"resource {redact(name)}: {redact(quantity)} is a fraction of a byte; for megabytes use 'M' or 'Mi'"
+        )
     return quantity_text(quantity)

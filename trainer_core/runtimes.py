@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TypeVar
 
 from trainer_core import validation
+from trainer_core.secrets import redact
 
 __all__ = ["Runtime", "RuntimeKind", "RuntimeTrainer", "TrainerType"]
 
@@ -91,8 +92,8 @@ class Runtime:
 
 
 def _member(kind: type[_E], what: str, value: object) -> _E:
-    try:
-        return kind(value)
-    except ValueError:
-        known = ", ".join(repr(member.value) for member in kind)
-        raise ValueError(f"{what} must be one of {known}; got {value!r}") from None
+    for member in kind:
+        if value in (member, member.value):
+            return member
+    known = ", ".join(repr(member.value) for member in kind)
+    raise ValueError(f"{what} must be one of {known}; got {redact(value)}")

@@ -19,7 +19,11 @@ _URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 _SSH_USER = re.compile(r"(?<=ssh://)[^/\s:@]+@")
 #: Values of query parameters such as ``?token=…`` and those of signed URLs.
 _URL_TOKEN = re.compile(r"(?i)(?<=[?&])([\w-]*(?:token|passw|secret|key|sig|auth|credential)[\w-]*=)[^&\s#'\"]+")
-_MAX_QUOTED = 120
+_MAX_QUOTED = 100
+#: Longer texts are not quoted: the mask has to see the end of a password, and takes its time for a long text.
+_MAX_MASKED = 10_000
+#: Whole numbers with more digits are not quoted: Python refuses to convert very long ones.
+_MAX_NUMBER = 10**_MAX_QUOTED
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,12 @@ def redact(value: object, path: Sequence[str] = ()) -> str:
         return ""
     if not isinstance(value, (str, int, float, type(None))):
         return type(value).__name__
-    return mask_credentials(repr(value))[:_MAX_QUOTED]
+    if isinstance(value, int) and abs(value) >= _MAX_NUMBER:
+        return f"a number of more than {_MAX_QUOTED} digits"
+    if isinstance(value, str) and len(value) > _MAX_MASKED:
+        return f"a text of {len(value)} characters"
+    text = mask_credentials(repr(value))
+    return text if len(text) <= _MAX_QUOTED else f"{text[: _MAX_QUOTED - 1]}…"
 
 
 def mask_credentials(text: str) -> str:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from trainer_core import resources, validation
 from trainer_core.initializers import DATASET_PATH
+from trainer_core.secrets import redact
 
 __all__ = [
     "DataFormat",
@@ -241,12 +242,12 @@ def _member(kind: type[_E], what: str, value: object) -> _E | None:
         if value in (member.value, member.name):
             return member
     known = ", ".join(repr(member.value) for member in kind)
-    raise ValueError(f"{what} must be one of {known}; got {value!r}")
+    raise ValueError(f"{what} must be one of {known}; got {redact(value)}")
 
 
 def _check_flag(what: str, value: object) -> None:
     if value is not None and not isinstance(value, (bool, str)):
-        raise ValueError(f"{what} must be True or False, got {value!r}")
+        raise ValueError(f"{what} must be True or False, got {redact(value)}")
 
 
 def _check_kind(what: str, value: object, kind: type[Any]) -> None:

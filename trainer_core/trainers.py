@@ -11,7 +11,7 @@ from typing import Any, Literal
 from trainer_core import resources, validation
 from trainer_core.packaging.project import CodePaths, check_code
 from trainer_core.packaging.requirements import is_requirements_file
-from trainer_core.secrets import SecretRef, parse_secret
+from trainer_core.secrets import SecretRef, parse_secret, redact
 from trainer_core.torchtune import (
     DataFormat,
     DataType,
@@ -113,8 +113,9 @@ class CustomTrainer:
 
     def _check_function(self) -> None:
         validation.check_one_of("packaging", self.packaging, _PACKAGINGS)
-        if not callable(self.func) and not _REFERENCE.fullmatch(str(self.func)):
-            raise ValueError(f"func must be a function or 'package.module:function', got {self.func!r}")
+        is_reference = isinstance(self.func, str) and _REFERENCE.fullmatch(self.func)
+        if not callable(self.func) and not is_reference:
+            raise ValueError(f"func must be a function or 'package.module:function', got {redact(self.func)}")
 
 
 @dataclass
@@ -193,7 +194,7 @@ def trainer_from_dict(data: Mapping[str, Any]) -> CustomTrainer | CustomTrainerC
         return BuiltinTrainer(TorchTuneConfig.from_dict(config) if isinstance(config, Mapping) else config)
     if "image" in data:
         return CustomTrainerContainer(**validation.known_fields(CustomTrainerContainer, data))
-    fields = ", ".join(str(name) for name in data) or "no field"
+    fields = validation.list_names(data) or "no field"
     raise ValueError(f"trainer must have func (a function), config (a recipe) or image (a container); got {fields}")
 
 

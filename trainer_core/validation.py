@@ -9,19 +9,25 @@ A text that contains a brace may be a template that an orchestrator renders late
 
 from __future__ import annotations
 
+import inspect
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from trainer_core import naming
-from trainer_core.errors import InvalidRequestError
+from trainer_core.errors import MAX_MESSAGE, InvalidRequestError, shorten
 from trainer_core.secrets import SecretRef, has_credentials, redact
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
 __all__ = [
+    "MAX_DEPTH",
+    "MAX_ENV_VALUE",
+    "MAX_VALUES",
+    "RESERVED_INITIALIZER_ENV",
     "RESERVED_TORCH_ENV",
     "check_annotations",
     "check_checkpoints_uri",
@@ -38,17 +44,37 @@ __all__ = [
     "check_packages",
     "check_reserved_env",
     "check_result_uri",
+    "check_size",
     "check_string",
     "check_strings",
     "check_tracking_uri",
     "format_problems",
     "is_placeholder",
     "known_fields",
+    "list_names",
     "list_problems",
+    "parse_json",
 ]
 
 #: Variables of torch.distributed that describe the rank of a process and the address of the master.
 RESERVED_TORCH_ENV = re.compile(r"MASTER_(ADDR|PORT)|WORLD_SIZE|RANK|PET_.+")
+
+#: Levels of mappings and lists in plain data. The manifests of Kubernetes have about 20.
+MAX_DEPTH = 100
+#: Values in plain data. Each place that refers to the same list counts, as aliases in YAML do.
+MAX_VALUES = 100_000
+#: Bytes of the value of an environment variable: Linux accepts 131,072 with the name.
+MAX_ENV_VALUE = 100_000
+#: Bytes of all environment variables of a job. Linux accepts 2 MiB with the arguments, etcd 1.5 MiB with the manifest.
+_MAX_ENV = 500_000
+_MAX_ENV_NAME = 1000
+#: Names in a list of names in a message.
+_MAX_LISTED = 10
+_MAX_LISTED_LENGTH = 60
+#: Variables of Trainer's initializers that have fields of their own, and those that backends set.
+RESERVED_INITIALIZER_ENV = frozenset(
+    {"STORAGE_URI", "ROLE", "LINK", "IGNORE_PATTERNS", "CACHE", "TARGET", "PRIVATE", "TERMINATION_LOG"}
+)
 
 #: Counts are int32 in the Kubernetes API.
 _MAX_COUNT = 2**31 - 1
@@ -68,17 +94,72 @@ _IMAGE = re.compile(
 )
 
 
-def check_tracking_uri(field: str, value: str | None) -> None:
+def check_tracking_uri(field: str, value: object) -> None:
     """Check the tracking URI of a server: http or https, without credentials."""
     if value is None or is_placeholder(value):
         return
-    if not value.startswith(("http://", "https://")) or not value.partition("://")[2]:
+    if not isinstance(value, str) or not re.fullmatch(r"https?://[!-~]+", value):
         raise ValueError(f"{field} must be the http(s) URL of an MLflow server, got {redact(value)}")
     if has_credentials(value):
         raise ValueError(
             f"{field} contains a user or password, which would be readable; use an Airflow connection, or "
             "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
         )
+
+
+def check_size(what: str, value: object) -> None:
+    """Check that plain data are neither nested too deeply nor too many. A list that contains itself is both.
+
+    Args:
+        what: Name of the field, for the message.
+        value: The value: mappings, lists, and anything else as a single value.
+
+    Raises:
+        ValueError: More than `MAX_DEPTH` levels, or more than `MAX_VALUES` values.
+    """
+    count = 0
+    pending: list[tuple[object, int]] = [(value, 0)]
+    while pending:
+        item, depth = pending.pop()
+        count += 1
+        if depth > MAX_DEPTH:
+            raise ValueError(f"{what} contains itself, or is nested more than {MAX_DEPTH} levels deep; flatten it")
+        if count + len(pending) > MAX_VALUES:
+            raise ValueError(f"{what} has more than {MAX_VALUES} values; pass large data as a file or dataset")
+        if isinstance(item, Mapping):
+            pending.extend((each, depth + 1) for each in item.values())
+        elif isinstance(item, (list, tuple)):
+            pending.extend((each, depth + 1) for each in item)
+
+
+def parse_json(what: str, text: str | bytes) -> Any:
+    """Return the value of a JSON text.
+
+    Args:
+        what: What the text is, for the message.
+        text: The text.
+
+    Raises:
+        InvalidRequestError: Not JSON, nested too deeply, or a number of thousands of digits.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise InvalidRequestError(f"{what} is nested too deeply; flatten it") from error
+    except ValueError as error:
+        raise InvalidRequestError(f"{what} is not JSON: {error}") from error
+
+
+def list_names(names: Iterable[object]) -> str:
+    """Return names for a message: the first ones, shortened, separated by commas.
+
+    Args:
+        names: The names, of any number, length and content.
+    """
+    given = [name if isinstance(name, str) else redact(name) for name in names]
+    shown = [shorten(name, _MAX_LISTED_LENGTH) for name in given[:_MAX_LISTED]]
+    more = [f"and {len(given) - _MAX_LISTED} more"] if len(given) > _MAX_LISTED else []
+    return ", ".join([*shown, *more])
 
 
 def is_placeholder(value: object) -> bool:
@@ -100,7 +181,7 @@ def check_count(what: str, value: object, minimum: int = 1) -> None:
     if value is None or isinstance(value, str):
         return
     if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= _MAX_COUNT:
-        raise ValueError(f"{what} must be a whole number of at least {minimum}, got {value!r}")
+        raise ValueError(f"{what} must be a whole number of at least {minimum}, got {redact(value)}")
 
 
 def check_fraction(what: str, value: object) -> None:
@@ -112,7 +193,7 @@ def check_fraction(what: str, value: object) -> None:
     if value is None or isinstance(value, str):
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise ValueError(f"{what} must be a number from 0 to 1, got {value!r}")
+        raise ValueError(f"{what} must be a number from 0 to 1, got {redact(value)}")
 
 
 def check_string(what: str, value: object, example: str) -> None:
@@ -167,7 +248,7 @@ def check_mapping(what: str, value: object, example: str) -> None:
         raise ValueError(f"{what} must be a dict such as {example}, got {type(value).__name__}")
     for key in value:
         if not isinstance(key, str):
-            raise ValueError(f"{what} must have strings as keys, got {key!r}; write a dict such as {example}")
+            raise ValueError(f"{what} must have strings as keys, got {redact(key)}; write a dict such as {example}")
 
 
 def check_one_of(what: str, value: object, known: Sequence[str]) -> None:
@@ -177,7 +258,7 @@ def check_one_of(what: str, value: object, known: Sequence[str]) -> None:
         ValueError: The value is unknown; the message lists the known ones.
     """
     if value not in known:
-        raise ValueError(f"{what} must be one of {', '.join(known)}; got {value!r}")
+        raise ValueError(f"{what} must be one of {', '.join(known)}; got {redact(value)}")
 
 
 def check_object_name(what: str, value: object) -> None:
@@ -196,21 +277,32 @@ def check_env(what: str, env: object) -> None:
     """Check environment variables, whose values are strings or `SecretRef`. Accepts None.
 
     Raises:
-        ValueError: A name or a value is invalid.
+        ValueError: A name or a value is invalid, or a value is larger than Linux accepts.
     """
     check_mapping(what, env, "{'LOG_LEVEL': 'debug'}")
+    size = 0
     for name, value in env.items() if isinstance(env, Mapping) else ():
-        if not _ENV_NAME.fullmatch(name):
-            raise ValueError(f"{what} name {name!r} is not a variable name: use letters, digits, '_', '-' and '.'")
+        if not _ENV_NAME.fullmatch(name) or len(name) > _MAX_ENV_NAME:
+            raise ValueError(
+                f"{what} name {redact(name)} is not a variable name: use letters, digits, '_', '-' and '.'"
+            )
         if isinstance(value, SecretRef):
             continue
         if not isinstance(value, str):
-            raise ValueError(f"{what}[{name!r}] must be a string, got {type(value).__name__}; put it in quotes")
+            raise ValueError(f"{what}[{redact(name)}] must be a string, got {type(value).__name__}; put it in quotes")
         if "\0" in value or not _is_encodable(value):
             raise ValueError(
-                f"{what}[{name!r}] contains a character that an environment variable cannot have, such as NUL; "
+                f"{what}[{redact(name)}] contains a character that an environment variable cannot have, such as NUL; "
                 "remove it"
             )
+        length = len(value.encode())
+        if length > MAX_ENV_VALUE:
+            raise ValueError(
+                f"{what}[{redact(name)}] has {length} bytes; use at most {MAX_ENV_VALUE}, and a dataset for large data"
+            )
+        size += length
+    if size > _MAX_ENV:
+        raise ValueError(f"{what} has {size} bytes in all values; use at most {_MAX_ENV}, and a dataset for large data")
 
 
 def check_reserved_env(what: str, names: Iterable[str], is_reserved: Callable[[str], Any], setter: str) -> None:
@@ -227,7 +319,7 @@ def check_reserved_env(what: str, names: Iterable[str], is_reserved: Callable[[s
     """
     reserved = sorted(name for name in names if is_reserved(name))
     if reserved:
-        raise InvalidRequestError(f"{what} must not set {', '.join(reserved)}: {setter} sets it; leave it out")
+        raise InvalidRequestError(f"{what} must not set {list_names(reserved)}: {setter} sets it; leave it out")
 
 
 def check_packages(what: str, packages: object) -> None:
@@ -260,6 +352,11 @@ def check_index_urls(what: str, urls: object) -> None:
         if not _INDEX_URL.fullmatch(url) and not is_placeholder(url):
             # Not quoted: the text may contain a password that `redact` does not recognize.
             raise ValueError(f"{what}[{index}] is not a URL; write one such as 'https://packages.example.com/simple'")
+        if has_credentials(f"https://host/?{url.partition('?')[2]}"):
+            raise ValueError(
+                f"{what}[{index}] has a token after '?', which pip writes into its log; write the URL into pip's "
+                "configuration where the job runs"
+            )
 
 
 def check_result_uri(what: str, value: object) -> None:
@@ -292,8 +389,9 @@ def check_labels(what: str, labels: object) -> None:
             continue
         if not isinstance(value, str) or (value and not _LABEL_NAME.fullmatch(value)):
             raise ValueError(
-                f"{what}[{key!r}] must be a string of at most 63 letters, digits, '-', '_' and '.', with a letter or "
-                f"digit at both ends, got {value!r}"
+                f"{what}[{redact(key)}] must be a string of at most 63 letters, digits, '-', '_' and '.', with a "
+                "letter or "
+                f"digit at both ends, got {redact(value)}"
             )
 
 
@@ -308,7 +406,7 @@ def check_annotations(what: str, annotations: object) -> None:
     for key, value in annotations.items() if isinstance(annotations, Mapping) else ():
         _check_label_key(what, key)
         if not isinstance(value, str) or not _is_encodable(value):
-            raise ValueError(f"{what}[{key!r}] must be a string, got {redact(value)}; put it in quotes")
+            raise ValueError(f"{what}[{redact(key)}] must be a string, got {redact(value)}; put it in quotes")
         size += len(key.encode()) + len(value.encode())
     if size > _MAX_ANNOTATIONS_BYTES:
         raise ValueError(f"{what} have {size} bytes together; use at most {_MAX_ANNOTATIONS_BYTES}")
@@ -322,14 +420,19 @@ def known_fields(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
         data: Values by field.
 
     Raises:
-        ValueError: The data is not a dict, or a key is not a field; the message lists the fields.
+        ValueError: The data is not a dict, a key is not a field, or a field without default is missing.
     """
     if not isinstance(data, Mapping):
         raise ValueError(f"{kind.__name__} must be a dict of its fields, got {type(data).__name__}")
     known = [item.name for item in fields(kind) if item.init]
-    unknown = [str(name) for name in data if name not in known]
+    unknown = [name for name in data if name not in known]
     if unknown:
-        raise ValueError(f"unknown field {', '.join(unknown)} of {kind.__name__}; known are {', '.join(known)}")
+        raise ValueError(f"unknown field {list_names(unknown)} of {kind.__name__}; known are {', '.join(known)}")
+    parameters = inspect.signature(kind).parameters.values()
+    required = [each.name for each in parameters if each.default is each.empty and each.kind is not each.VAR_POSITIONAL]
+    missing = [name for name in required if name not in data]
+    if missing:
+        raise ValueError(f"{kind.__name__} needs {', '.join(missing)}")
     return dict(data)
 
 
@@ -339,7 +442,12 @@ def format_problems(error: ValidationError) -> str:
     Args:
         error: Pydantic's error.
     """
-    return "; ".join(text for _, text in list_problems(error))
+    problems = [text for _, text in list_problems(error)]
+    shown = "; ".join(problems)
+    while len(shown) > MAX_MESSAGE and len(problems) > 1:
+        problems.pop()
+        shown = f"{'; '.join(problems)}; and {error.error_count() - len(problems)} more"
+    return shorten(shown)
 
 
 def list_problems(error: ValidationError) -> list[tuple[tuple[str, ...], str]]:
@@ -350,8 +458,8 @@ def list_problems(error: ValidationError) -> list[tuple[tuple[str, ...], str]]:
     """
     problems = []
     for item in error.errors(include_url=False):
-        path = tuple(str(part) for part in item["loc"])
-        message = item["msg"].removeprefix("Value error, ")
+        path = tuple(shorten(str(part), _MAX_LISTED_LENGTH) for part in item["loc"])
+        message = shorten(item["msg"].removeprefix("Value error, "))
         # The value of an unknown field is not quoted: the field may be a misspelt one for a secret.
         is_quotable = isinstance(item["input"], (str, int, float, bool)) and item["type"] != "extra_forbidden"
         quoted = redact(item["input"], path) if is_quotable else ""
@@ -364,7 +472,7 @@ def _check_label_key(what: str, key: str) -> None:
     prefix, slash, name = key.rpartition("/")
     if not _LABEL_NAME.fullmatch(name) or (slash and not naming.is_object_name(prefix)):
         raise ValueError(
-            f"{what} key {key!r} is not a label key: write name or domain.example/name, the name with at most 63 "
+            f"{what} key {redact(key)} is not a label key: write name or domain.example/name, the name with at most 63 "
             "letters, digits, '-', '_' and '.'"
         )
 

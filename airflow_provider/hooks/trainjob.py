@@ -190,12 +190,13 @@ def _mask_kube_config(content: Any) -> None:
     """Mask a kubeconfig and its credentials in logs."""
     if not content:
         return
-    import yaml
     from airflow.sdk.log import mask_secret  # slow to import, and parsing a DAG file does not need it
 
+    from trainer_core.yaml_documents import parse_yaml
+
     mask_secret(content if isinstance(content, str) else dict(content))
-    with suppress(yaml.YAMLError, AttributeError, TypeError):
-        data = yaml.safe_load(content) if isinstance(content, str) else content
+    with suppress(ValueError, IndexError, KeyError, AttributeError, TypeError):
+        data = parse_yaml(content)[0] if isinstance(content, str) else content
         for entry in data["users"]:
             for value in (entry.get("user") or {}).values():
                 if isinstance(value, str) and value:

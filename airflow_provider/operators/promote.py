@@ -13,6 +13,7 @@ from airflow_provider.hooks.mlflow import MlflowHook
 from airflow_provider.operators.manage import ManageOperator
 from trainer_core.client import TrainerClient
 from trainer_core.jobs import TrainJobRef
+from trainer_core.secrets import redact
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -72,6 +73,10 @@ class PromoteModelOperator(ManageOperator):
         mlflow_conn_id: str | None = MlflowHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
+        texts: dict[str, Any] = {"model": model, "metric": metric, "alias": alias, "artifact": artifact}
+        for name, value in texts.items():
+            if not isinstance(value, str) and not hasattr(value, "resolve"):  # Not a result of an upstream task.
+                raise ValueError(f"{name} must be a string, got {redact(value)}")
         super().__init__(job=job, **kwargs)
         self.model = model
         self.metric = metric

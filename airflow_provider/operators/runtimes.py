@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
+from airflow_provider import spec
 from airflow_provider.exceptions import TrainJobError, TrainJobRejectedError, TrainJobUnreachableError
 from airflow_provider.hooks.trainjob import TrainJobHook
 from trainer_core import validation
@@ -39,6 +40,8 @@ class _RuntimeOperator(BaseOperator):
         trainjob_conn_id: str | None,
         **kwargs: Any,
     ) -> None:
+        # Airflow walks through every value of a template field.
+        validation.check_size("runtime", runtime)
         super().__init__(**kwargs)
         self.runtime = runtime
         self.backend_config = backend_config
@@ -182,16 +185,9 @@ class DeleteRuntimeOperator(_RuntimeOperator):
 
 def _parse_manifest(runtime: Any) -> Any:
     manifest = runtime
+    validation.check_size("runtime", manifest)
     if isinstance(runtime, str):
-        import yaml  # takes 20 ms, so it is imported only for YAML
-
-        try:
-            manifest = yaml.safe_load(runtime)
-        except yaml.YAMLError as error:
-            problem = " ".join(str(error).split())
-            raise ValueError(
-                f"runtime is not valid YAML: {problem}; put templates such as '{{{{ ds }}}}' in quotes"
-            ) from error
+        manifest = spec.parse_template_yaml("runtime", runtime)
     metadata = manifest.get("metadata") if isinstance(manifest, Mapping) else None
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
     if not name or manifest.get("kind") not in _KINDS:

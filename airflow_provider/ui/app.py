@@ -7,7 +7,6 @@ The DAG id is part of the path, because before Airflow 3.2 the permission check 
 
 from __future__ import annotations
 
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,8 +29,10 @@ from trainer_core.errors import TrainerError
 __all__ = ["create_app"]
 
 _STATIC = Path(__file__).with_name("static")
-#: Rows of one page of the list, and the largest number of jobs to read for it.
-_ROWS, _MAX_SCANNED = 50, 1000
+#: Rows of one page of the list, and the largest number of jobs to read for it from the database and from backends.
+_ROWS, _MAX_SCANNED, _MAX_REQUESTED = 50, 1000, 100
+#: Larger numbers are no row of a log, and no map index of Airflow's database.
+_MAX_AFTER, _MAX_MAP_INDEX = 10**12, 2**31 - 1
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -45,7 +46,9 @@ _DAG_PATH = "/api/dags/{dag_id}"
 _Id = Annotated[str, Query(min_length=1, max_length=250)]
 
 
-def _get_task_key(dag_id: str, run_id: _Id, task_id: _Id, map_index: Annotated[int, Query(ge=-1)] = -1) -> TaskKey:
+def _get_task_key(
+    dag_id: str, run_id: _Id, task_id: _Id, map_index: Annotated[int, Query(ge=-1, le=_MAX_MAP_INDEX)] = -1
+) -> TaskKey:
     return TaskKey(dag_id, run_id, task_id, map_index)
 
 
@@ -129,14 +132,19 @@ def list_jobs(
     wanted = readable & {dag} if dag else readable
     found = list(xcom_queries.list_submitted_jobs(session, wanted, before, _MAX_SCANNED))
     matching = [job for job in found if job.deletion is None and serializers.matches_text(job, text)]
-    serialized = ((job, serializers.serialize_row(job, live)) for job, live in backend_view.read_unfinished(matching))
-    rows = list(islice((each for each in serialized if status in (None, each[1].get("status"))), _ROWS))
-    # There can be older jobs if the page is full, or if the limit of jobs to read was reached.
-    last = rows[-1][0] if len(rows) == _ROWS else found[-1] if len(found) == _MAX_SCANNED else None
+    read: list[SubmittedJob] = []
+    rows = []
+    for job, live in backend_view.read_unfinished(matching, _MAX_REQUESTED):
+        read.append(job)
+        row = serializers.serialize_row(job, live)
+        if status in (None, row.get("status")):
+            rows.append(row)
+        if len(rows) == _ROWS:
+            break
+    # There can be older jobs if not all were read, or if the limit of jobs to read was reached.
+    last = read[-1] if len(read) < len(matching) else found[-1] if len(found) == _MAX_SCANNED else None
     older = last.at.isoformat() if last else None
-    return _mask_data(
-        {"dags": xcom_queries.list_dag_ids(session, readable), "jobs": [row for _, row in rows], "older": older}
-    )
+    return _mask_data({"dags": xcom_queries.list_dag_ids(session, readable), "jobs": rows, "older": older})
 
 
 def get_job(request: Request, job: _SubmittedJobDep, user: GetUserDep) -> dict[str, Any]:
@@ -157,7 +165,7 @@ def get_log(
     job: _SubmittedJobDep,
     client: _ClientDep,
     step: Annotated[str, Query(pattern=r"^[a-z0-9-]{1,63}$")] = "node-0",
-    after: Annotated[int, Query(ge=0)] = 0,
+    after: Annotated[int, Query(ge=0, le=_MAX_AFTER)] = 0,
 ) -> dict[str, Any]:
     """Return the log lines of a step after the first `after` lines."""
     return _mask_data(serializers.serialize_log(backend_view.read_log(client, job.ref, step, after)))

@@ -39,6 +39,8 @@ __all__ = [
 
 #: Largest number of log lines in a response; of a longer log, the last lines.
 _MAX_LINES = 500
+#: Largest number of characters of these lines, and of one line: the rest of a longer one is left out.
+_MAX_CHARACTERS, _MAX_LINE = 500_000, 10_000
 #: Largest number of progress points in a response.
 _MAX_POINTS = 1000
 
@@ -102,10 +104,14 @@ def read_job(client: TrainerClient, ref: TrainJobRef) -> JobDetails:
         raise UnreachableError(str(error)) from error
 
 
-def read_unfinished(jobs: Iterable[SubmittedJob]) -> Iterator[tuple[SubmittedJob, TrainJob | None]]:
+def read_unfinished(jobs: Iterable[SubmittedJob], limit: int) -> Iterator[tuple[SubmittedJob, TrainJob | None]]:
     """Yield the jobs with the backend's status of those that have not ended according to their task's XComs.
 
     A backend that is unavailable is requested once, not once for each job.
+
+    Args:
+        jobs: The jobs.
+        limit: Ends before the first job for which a backend would be requested once more than this.
     """
     unavailable = set()
     for job in jobs:
@@ -113,6 +119,9 @@ def read_unfinished(jobs: Iterable[SubmittedJob]) -> Iterator[tuple[SubmittedJob
         if job.xcoms.get("status") in (COMPLETE, FAILED) or backend in unavailable:
             yield job, None
             continue
+        if limit == 0:
+            return
+        limit -= 1
         try:
             yield job, connect(job).get_job(job.ref.name)
         except (UnreachableError, TrainerError) as error:
@@ -127,21 +136,27 @@ def read_log(client: TrainerClient, ref: TrainJobRef, step: str, after: int) -> 
     Raises:
         TrainerError: The step does not exist, or its log cannot be read.
     """
-    lines: deque[str] = deque(maxlen=_MAX_LINES)
+    lines: deque[str] = deque()
     points: deque[dict[str, Any]] = deque(maxlen=_MAX_POINTS)
     count = line_count = 0
     read = client.get_job_logs(ref, step)
     if sum(1 for _ in islice(read, after)) < after:
         # The log is shorter than before: a resumed job has new pods, and the kubelet rotates long logs.
         after, read = 0, client.get_job_logs(ref, step)
+    size = 0
     for line in read:
         count += 1
-        point = parse_progress(line)
+        point = parse_progress(line) if len(line) <= _MAX_LINE else None
         if point:
             points.append(point)
-        else:
-            line_count += 1
-            lines.append(line)
+            continue
+        line_count += 1
+        if len(lines) == _MAX_LINES:
+            size -= len(lines.popleft())
+        lines.append(line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}…")
+        size += len(lines[-1])
+        while size > _MAX_CHARACTERS:
+            size -= len(lines.popleft())
     return LogPart(list(lines), list(points), after + count, line_count - len(lines))
 
 

@@ -11,6 +11,7 @@ import inspect
 import json
 import math
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -20,7 +21,9 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from kfp_components.runtime.request_encoding import decode_request
+from trainer_core import validation
 from trainer_core.errors import InvalidRequestError
+from trainer_core.secrets import redact
 
 __all__ = ["INPUT_REFERENCE", "Artifact", "Task", "get_local_path"]
 
@@ -86,7 +89,7 @@ class Artifact:
         """
         if self.path is None:
             raise InvalidRequestError(
-                f"artifact {self.name!r}: {self.uri!r} is not on this machine; use s3, gs or minio"
+                f"artifact {redact(self.name)}: {redact(self.uri)} is not on this machine; use s3, gs or minio"
             )
         return self.path
 
@@ -124,14 +127,21 @@ class Task:
         """
         try:
             data = json.loads(text)
-        except json.JSONDecodeError as error:
+            validation.check_size("it", data)
+        except (ValueError, RecursionError) as error:
             raise InvalidRequestError(
                 f"the executor input is not JSON ({error}); a pipeline parameter inside a dict must not hold quotes, "
                 "backslashes or line ends: make the whole dict a pipeline parameter"
             ) from error
         if not isinstance(data, dict):
             raise InvalidRequestError("the executor input is no JSON object; pass '{{$}}' as the only argument")
-        task = cls(data)
+        try:
+            task = cls(data)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InvalidRequestError(
+                f"the executor input is damaged ({type(error).__name__}: {error}); pass '{{{{$}}}}' as the only "
+                "argument"
+            ) from error
         if request is not None:
             task._encoded_inputs["request"] = decode_request(request)
         return task
@@ -159,7 +169,7 @@ class Task:
             value = _resolve_parameters(self._values.get(name), self._values)
         if value is None:
             if parameter.default is parameter.empty:
-                raise InvalidRequestError(f"input {name!r} is missing; pass it to the component")
+                raise InvalidRequestError(f"input {redact(name)} is missing; pass it to the component")
             return parameter.default
         return value if kind is Artifact else _convert(name, value, kind)
 
@@ -177,7 +187,9 @@ class Task:
             InvalidRequestError: The component declares none of that name.
         """
         if name not in self.artifacts:
-            raise InvalidRequestError(f"the component has no output artifact {name!r}; its image is of another version")
+            raise InvalidRequestError(
+                f"the component has no output artifact {redact(name)}; its image is of another version"
+            )
         return self.artifacts[name]
 
     def write(self, name: str, value: Any) -> None:
@@ -187,7 +199,7 @@ class Task:
             InvalidRequestError: The component declares none of that name.
         """
         if name not in self._files:
-            raise InvalidRequestError(f"the component has no output {name!r}; its image is of another version")
+            raise InvalidRequestError(f"the component has no output {redact(name)}; its image is of another version")
         text = value if isinstance(value, str) else json.dumps(_replace_non_finite(value), ensure_ascii=False)
         self._files[name].write_text(text, encoding="utf-8")
         self._written.add(name)
@@ -258,13 +270,14 @@ def _convert(name: str, value: Any, kind: type) -> Any:
     if kind is not str and isinstance(value, str):
         try:
             value = json.loads(value.lower() if kind is bool else value)
-        except json.JSONDecodeError:
-            raise InvalidRequestError(f"input {name!r} must be {kind.__name__}, got {value[:120]!r}") from None
+        except (ValueError, RecursionError):
+            raise InvalidRequestError(f"input {name!r} must be {kind.__name__}, got {redact(value)}") from None
+        validation.check_size(f"input {name!r}", value)
     value = _restore_ints(value)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < sys.float_info.max:
         return float(value)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise InvalidRequestError(f"input {name!r} must be {kind.__name__}, got {value!r:.120}")
+        raise InvalidRequestError(f"input {redact(name)} must be {kind.__name__}, got {redact(value)}")
     return value
 
 

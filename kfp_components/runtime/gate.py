@@ -6,6 +6,7 @@ from typing import Any
 
 from kfp_components.runtime.executor_input import Artifact, Task
 from trainer_core.errors import InvalidRequestError
+from trainer_core.secrets import redact
 
 __all__ = ["evaluate_gate"]
 
@@ -25,8 +26,8 @@ def evaluate_gate(
     missed = []
     for word, sign, bounds in (("at least", 1, at_least), ("at most", -1, at_most)):
         for name, bound in (bounds or {}).items():
-            value = _parse_number(f"metric {name!r}", metrics.metadata.get(name))
-            limit = _parse_number(f"bound {name!r}", bound)
+            value = _parse_number(f"metric {redact(name)}", metrics.metadata.get(name))
+            limit = _parse_number(f"bound {redact(name)}", bound)
             good = sign * value >= sign * limit
             print(f"{name} is {value:g}, must be {word} {limit:g}: {'passed' if good else 'missed'}", flush=True)
             missed += [] if good else [f"{name} is {value:g}, not {word} {limit:g}"]
@@ -36,8 +37,8 @@ def evaluate_gate(
 
 def _parse_number(what: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise InvalidRequestError(f"{what} is no number but {value!r}; see that the training function returns it")
+        raise InvalidRequestError(f"{what} is no number but {redact(value)}; see that the training function returns it")
     try:
         return float(value)
     except ValueError:
-        raise InvalidRequestError(f"{what} is no number but {value!r}") from None
+        raise InvalidRequestError(f"{what} is no number but {redact(value)}") from None

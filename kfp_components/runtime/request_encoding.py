@@ -13,10 +13,13 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
+from trainer_core import validation
 from trainer_core.errors import InvalidRequestError
 
 __all__ = ["can_pass_as_parameter", "decode_request", "encode_request"]
 
+#: Bytes of a request: a few kilobytes of base64 can hold gigabytes.
+_MAX_LENGTH = 50_000_000
 #: Whole numbers beyond this lose digits as doubles.
 _MAX_INTEGER = 2**53
 
@@ -34,7 +37,11 @@ def decode_request(text: str) -> dict[str, Any]:
         InvalidRequestError: The text is damaged.
     """
     try:
-        request = json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
+        unpacker = zlib.decompressobj()
+        data = unpacker.decompress(base64.b64decode(text, validate=True), _MAX_LENGTH)
+        if unpacker.unconsumed_tail:
+            raise ValueError(f"more than {_MAX_LENGTH} bytes")
+        request = validation.parse_json("it", data)
     except (binascii.Error, zlib.error, ValueError) as error:
         raise InvalidRequestError(
             f"--request is damaged ({error}); compile the pipeline again with the version of the image"

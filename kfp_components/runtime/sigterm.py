@@ -17,6 +17,7 @@ from trainer_core.client import TrainerClient
 from trainer_core.errors import InvalidRequestError, TrainerError
 from trainer_core.jobs import TrainJobRef
 from trainer_core.request import TrainJobRequest
+from trainer_core.secrets import redact
 
 __all__ = ["ON_KILL", "Terminated", "cancel_on_sigterm", "check_on_kill", "handle_sigterm", "submit_job"]
 
@@ -49,7 +50,7 @@ def check_on_kill(on_kill: str) -> None:
         InvalidRequestError: It is neither ``cancel`` nor ``keep``.
     """
     if on_kill not in ON_KILL:
-        raise InvalidRequestError(f"on_kill must be one of {', '.join(ON_KILL)}, got {on_kill!r}")
+        raise InvalidRequestError(f"on_kill must be one of {', '.join(ON_KILL)}, got {redact(on_kill)}")
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import os
 from kfp_components.runtime.client import IN_CONTAINER
 from kfp_components.runtime.executor_input import Task
 from trainer_core.errors import InvalidRequestError
+from trainer_core.secrets import redact
 
 __all__ = ["look"]
 
@@ -24,7 +25,7 @@ def look(
     from trainer_core.fetch import registry, settings, source  # Only this component needs the fetching code.
 
     if role not in settings.ROLES:
-        raise InvalidRequestError(f"role must be one of {', '.join(settings.ROLES)}, got {role!r}")
+        raise InvalidRequestError(f"role must be one of {', '.join(settings.ROLES)}, got {redact(role)}")
     # In its container the variables are the task's; on a user's machine REGION may belong to another program.
     around = dict(os.environ) if IN_CONTAINER in os.environ else {}
     asked = {"STORAGE_URI": storage_uri, "IGNORE_PATTERNS": ",".join(ignore_patterns or ())}

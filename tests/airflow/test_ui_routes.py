@@ -349,6 +349,13 @@ def test_a_log_that_was_reset_is_read_from_the_beginning(browse, trains):
     assert viewer.get("api/log", after=whole["next"] + 1).json() == whole
 
 
+@pytest.mark.parametrize("field", ["after", "map_index"])
+@pytest.mark.parametrize("number", [10**30, 2**63, "x" * 300, -2])
+def test_a_number_that_no_row_has_is_refused(browse, submitted, field, number):
+    viewer = browse(VIEWER, submitted("open_number"))
+    assert viewer.get("api/log", **{field: number}).status_code == 422
+
+
 @pytest.mark.parametrize("step", ["../../etc/passwd", "node-0/..", "", "NODE"])
 def test_an_invalid_step_name_is_refused(browse, trains, step):
     assert browse(VIEWER, trains("open_step")).get("api/log", step=step).status_code == 422

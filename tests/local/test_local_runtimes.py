@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 
 import pytest
 import yaml
@@ -57,3 +58,27 @@ def test_an_invalid_runtime_is_skipped_with_a_warning(client, home, invalid, cap
     write(home, invalid)
     assert sorted(runtime.name for runtime in client.list_runtimes()) == ["python", "torch-distributed"]
     assert "mine.yaml is skipped" in caplog.text
+
+
+def make_pipe(path):
+    os.mkfifo(path)
+
+
+def link_to_a_device(path):
+    path.symlink_to("/dev/zero")
+
+
+def write_deep_yaml(path):
+    path.write_text("x: " + "[" * 3000)
+
+
+def write_bytes_that_are_no_text(path):
+    path.write_bytes(b"\xff\xfe\x00")
+
+
+@pytest.mark.parametrize("make", [make_pipe, link_to_a_device, write_deep_yaml, write_bytes_that_are_no_text])
+def test_a_file_that_cannot_be_read_hides_no_other_runtime(client, home, make, caplog):
+    write(home, RUNTIME)
+    make(home / "runtimes" / "bad.yaml")
+    assert sorted(runtime.name for runtime in client.list_runtimes()) == ["mine", "python", "torch-distributed"]
+    assert "bad.yaml is skipped" in caplog.text

@@ -90,6 +90,12 @@ def test_reserved_ports_are_unique(tmp_path):
         assert len(set(reserved)) == len(reserved)
 
 
+def test_a_released_port_leaves_no_file(tmp_path):
+    with runner.reserve_port(tmp_path):
+        assert list(tmp_path.iterdir())
+    assert not list(tmp_path.iterdir())
+
+
 def test_concurrent_reservations_return_different_ports(tmp_path):
     with ExitStack() as stack, ThreadPoolExecutor(8) as threads:
         taken = threads.map(lambda _: stack.enter_context(runner.reserve_port(tmp_path)), range(100))

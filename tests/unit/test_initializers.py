@@ -139,7 +139,7 @@ def test_a_data_cache_uri_has_schema_and_table(uri):
 
 
 def test_a_data_cache_refuses_other_uris():
-    with pytest.raises(ValueError, match="storage_uri must start with 'cache://', got s3://a/b"):
+    with pytest.raises(ValueError, match="storage_uri must start with 'cache://', got 's3://a/b'"):
         cache(storage_uri="s3://a/b")
 
 

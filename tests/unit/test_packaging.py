@@ -395,7 +395,7 @@ def test_a_value_that_does_not_convert_is_named_with_its_parameter_and_type(kind
     ) as error:
         coerce({"epochs": given}, {"epochs": kind})
 
-    assert repr(given)[:70] in str(error.value)
+    assert (repr(given)[:70] if given != 10**400 else "a number of more than 100 digits") in str(error.value)
 
 
 def test_what_has_no_declared_type_stays_as_it_is():

@@ -97,7 +97,7 @@ def test_an_environment_variable_has_a_value_or_a_source(entry):
         ([{"name": "", "value": "1"}], "env 'name' must be a non-empty string"),
         ([{"name": "A"}], "Each env entry must have either 'value' or 'valueFrom' key"),
         ([{"name": "A", "value": "1", "valueFrom": {}}], "Each env entry must have either 'value' or 'valueFrom' key"),
-        ([{"name": "A", "value": 1}], "env 'value' of A must be a string, got int"),
+        ([{"name": "A", "value": 1}], "env 'value' of 'A' must be a string, got int"),
         ([{"name": "A", "valueFrom": "s"}], "env 'valueFrom' must be a dictionary"),
         (
             [{"name": "A", "valueFrom": {"secret": {}}}],

@@ -346,7 +346,7 @@ def test_an_option_can_be_given_as_plain_data(given, expected):
     [
         ({"QueueName": "nightly"}, "options must be a list such as"),
         ("Suspend", "options must be a list such as"),
-        (["Queue"], r"unknown option Queue; known are ActiveDeadlineSeconds, Annotations, .*QueueName"),
+        (["Queue"], r"unknown option Queue; known are .*QueueName"),
         (["TrainerClient"], "unknown option TrainerClient"),
         ([{"QueueName": "a", "PriorityClass": "b"}], "an option must be one name .*; got QueueName, PriorityClass"),
         ([{}], "got none"),

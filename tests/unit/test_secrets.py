@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from trainer_core import CustomTrainer
 from trainer_core.secrets import SecretRef, has_credentials, mask_credentials, parse_secret, redact
 
 
@@ -48,7 +49,7 @@ def test_references_are_equal_if_name_and_key_are():
     [
         ("x", ("trainer", "image"), "'x'"),
         (-1, (), "-1"),
-        ("x" * 500, (), "'" + "x" * 119),
+        ("x" * 500, (), "'" + "x" * 98 + "…"),
         (["Hunter2!"], (), "list"),
         ("Hunter2!", ("trainer", "env", "TOKEN"), ""),
         ("Hunter2!", ("initializer", "dataset", "secrets", "HF_TOKEN"), ""),
@@ -93,3 +94,9 @@ def test_credentials_of_urls_are_masked_in_a_text():
 )
 def test_a_url_without_a_user_has_no_credentials(url):
     assert not has_credentials(url)
+
+
+def test_an_index_with_a_token_that_pip_would_write_into_its_log_is_refused():
+    with pytest.raises(ValueError, match=r"pip_index_urls\[0\] has a token after") as refused:
+        CustomTrainer("a:b", packages_to_install=["x"], pip_index_urls=["https://host/simple?token=Hunter2!"])
+    assert "Hunter2!" not in str(refused.value)

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from trainer_core.errors import BackendUnavailableError
+from trainer_core.secrets import redact
 
 if TYPE_CHECKING:
     from trainer_core.backends.base import Backend
@@ -33,8 +34,8 @@ def backend_class(name: str) -> type[Backend]:
         ValueError: No backend has this name.
         BackendUnavailableError: The backend is not part of this release.
     """
-    if name not in BACKENDS:
-        raise ValueError(f"unknown backend {name!r}; known are {', '.join(sorted(BACKENDS))}")
+    if name not in list(BACKENDS):  # A list: the name may be a value that cannot be hashed.
+        raise ValueError(f"unknown backend {redact(name)}; known are {', '.join(sorted(BACKENDS))}")
     module, _, attribute = BACKENDS[name].partition(":")
     try:
         backend: type[Backend] = getattr(import_module(module), attribute)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["list_runtime_files", "parse_runtimes", "warn_skipped"]
+from trainer_core.errors import shorten
+
+__all__ = ["list_runtime_files", "parse_runtimes", "read_runtime_file", "warn_skipped"]
 
 _KIND = "ClusterTrainingRuntime"
 _log = logging.getLogger(__name__)
@@ -17,6 +21,23 @@ _Runtime = TypeVar("_Runtime")
 def list_runtime_files(path: Path) -> list[Path]:
     """Return the YAML files of a folder in alphabetical order, or the path itself if it is not a folder."""
     return sorted(path.glob("*.y*ml")) if path.is_dir() else [path]
+
+
+def read_runtime_file(path: Path) -> str:
+    """Return the text of a file of runtimes.
+
+    Args:
+        path: The file, or a link to one.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: Not text in UTF-8, or not a regular file: a pipe or a device may have no end.
+    """
+    # Without O_NONBLOCK, opening a pipe waits for a writer.
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), encoding="utf-8") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("not a regular file")
+        return file.read()
 
 
 def parse_runtimes(source: str, text: str, parse: Callable[[Mapping[str, Any]], _Runtime]) -> Iterator[_Runtime]:
@@ -29,17 +50,15 @@ def parse_runtimes(source: str, text: str, parse: Callable[[Mapping[str, Any]], 
         text: YAML, with any number of documents.
         parse: Validates one runtime and returns what the backend needs of it.
     """
-    import yaml  # 20 ms, needed only where runtimes are read
+    from trainer_core.yaml_documents import parse_yaml  # 20 ms, needed only where runtimes are read
 
     try:
-        documents = list(yaml.safe_load_all(text))
-    except yaml.YAMLError as error:
+        documents = parse_yaml(text)
+    except ValueError as error:
         warn_skipped(source, error)
         return
     for document in documents:
         if isinstance(document, Mapping) and document.get("kind", _KIND) != _KIND:
-            continue
-        if document is None:
             continue
         try:
             yield parse(document)
@@ -49,4 +68,4 @@ def parse_runtimes(source: str, text: str, parse: Callable[[Mapping[str, Any]], 
 
 def warn_skipped(source: str, error: Exception) -> None:
     """Log that a file or a runtime in it is ignored."""
-    _log.warning("runtime %s is skipped: %s: %s", source, type(error).__name__, " ".join(str(error).split()))
+    _log.warning("runtime %s is skipped: %s: %s", source, type(error).__name__, shorten(str(error)))

@@ -13,7 +13,7 @@ import typer
 
 from trainer_core.cli import create_runtime, doctor, exit_codes, jobs, lint, migrate, runtimes, submit, tracking
 from trainer_core.cli.options import GlobalOptions, move_global_options
-from trainer_core.errors import TrainerError
+from trainer_core.errors import TrainerError, shorten
 
 __all__ = ["app", "run"]
 
@@ -33,6 +33,8 @@ lint.register(app)
 migrate.register(app)
 tracking.register(app)
 
+#: Characters of an error. Messages about what a user gave are shorter; those of clusters may list what is missing.
+_MAX_LINE = 2000
 #: Base class of usage errors; in click or in typer, depending on the version of typer.
 _UsageError: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
@@ -93,7 +95,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         _discard_output()
         return exit_codes.OK
     except _UsageError as error:
-        return _fail(error.format_message(), exit_codes.BAD_INPUT)
+        return _fail(shorten(error.format_message()), exit_codes.BAD_INPUT)
     except (TrainerError, ValueError) as error:
         return _fail(str(error), exit_codes.get_exit_code(error))
     except OSError as error:
@@ -109,5 +111,5 @@ def _discard_output() -> None:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"trainjob: {' '.join(message.split())}", file=sys.stderr)
+    print(f"trainjob: {shorten(message, _MAX_LINE)}", file=sys.stderr)
     return code

@@ -10,6 +10,7 @@ from functools import cached_property
 from trainer_core.client import TrainerClient
 from trainer_core.config import BackendConfig, config_from_dict
 from trainer_core.errors import InvalidRequestError
+from trainer_core.secrets import redact
 
 __all__ = ["GlobalOptions", "move_global_options", "parse_key_values"]
 
@@ -76,6 +77,6 @@ def parse_key_values(option: str, values: Sequence[str] | None) -> dict[str, str
         InvalidRequestError: A value has no ``=`` or no name.
     """
     for value in values or ():
-        if "=" not in value.lstrip("="):
-            raise InvalidRequestError(f"{option} must be name=value, got {value!r}")
+        if not value.partition("=")[0] or "=" not in value:
+            raise InvalidRequestError(f"{option} must be name=value, got {redact(value)}")
     return dict(value.split("=", 1) for value in values or ())

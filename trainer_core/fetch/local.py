@@ -42,9 +42,11 @@ def find_local_problem(uri: str) -> str | None:
     """Return why a ``file://`` URI cannot be fetched on this machine, or None if its file or folder exists."""
     try:
         path = parse_local_path(uri)
+        return None if path.exists() else f"{path} does not exist; create it, or correct the path"
     except ValueError as error:
         return str(error)
-    return None if path.exists() else f"{path} does not exist; create it, or correct the path"
+    except OSError as error:
+        return f"{error.filename} cannot be read ({error.strerror}); correct its permissions"
 
 
 def create_source(settings: FetchSettings) -> LocalSource:

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainer_core.errors import shorten
 from trainer_core.fetch import cache, registry
 from trainer_core.fetch.progress import create_progress
 from trainer_core.fetch.settings import ENV_PREFIX, ROLES, FetchSettings
@@ -26,6 +27,8 @@ from trainer_core.node import env, files
 __all__ = ["main"]
 
 _FAILED = 1
+#: Characters of a failure.
+_MAX_LINE = 1000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -75,6 +78,8 @@ def _fetch(settings: FetchSettings) -> str:
 
 def _report_failure(line: str, code: int) -> int:
     """Write the error as the last line of the log and, if the step has one, as its termination message."""
+    # Names of files may contain line ends and escape sequences of terminals.
+    line = shorten(line, _MAX_LINE)
     print(line, file=sys.stderr, flush=True)
     log = Path(env.setting(env.TERMINATION_LOG))
     if log.parent.is_dir() and (log.exists() or os.environ.get(env.TERMINATION_LOG)):

@@ -25,6 +25,7 @@ from trainer_core.options.runtime import RuntimePatch
 from trainer_core.options.scheduling import GangScheduling, ManagedBy, PriorityClass, QueueName
 from trainer_core.options.tracking import Tracking
 from trainer_core.options.workspace import Workspace
+from trainer_core.secrets import redact
 from trainer_core.trainers import CustomTrainerContainer
 
 if TYPE_CHECKING:
@@ -283,7 +284,7 @@ class Suspend(BaseOption):
 def _check_seconds(what: str, seconds: object) -> None:
     whole = isinstance(seconds, int) and not isinstance(seconds, bool) and 1 <= seconds <= _MAX_SECONDS
     if not whole and not validation.is_placeholder(seconds):
-        raise ValueError(f"{what} must be a positive integer (minimum 1), got {seconds!r}")
+        raise ValueError(f"{what} must be a positive integer (minimum 1), got {redact(seconds)}")
 
 
 def _check_given(what: str, value: object) -> None:
@@ -293,7 +294,7 @@ def _check_given(what: str, value: object) -> None:
 
 def _check_command(what: str, strings: object, example: str) -> None:
     if isinstance(strings, str) or not isinstance(strings, (list, tuple)):
-        raise ValueError(f"{what} must be a list of strings such as [{example!r}], got {strings!r}")
+        raise ValueError(f"{what} must be a list of strings such as [{example!r}], got {redact(strings)}")
     if len(strings) > _MAX_STRINGS:
         raise ValueError(f"{what} has {len(strings)} entries; use at most {_MAX_STRINGS}")
     for index, string in enumerate(strings):

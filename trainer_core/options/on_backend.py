@@ -11,6 +11,7 @@ from trainer_core import resources, validation
 from trainer_core.config import CONFIGS
 from trainer_core.options.base import BaseOption, get_backend_class, section
 from trainer_core.runtimes import Runtime
+from trainer_core.secrets import redact
 from trainer_core.trainers import CustomTrainer
 
 if TYPE_CHECKING:
@@ -72,10 +73,12 @@ class OnBackend(BaseOption):
         for option in options:
             if isinstance(option, OnBackend):
                 raise ValueError(
-                    f"OnBackend({backend!r}) contains another OnBackend; give them next to each other in options"
+                    f"OnBackend({redact(backend)}) contains another OnBackend; give them next to each other in options"
                 )
             if not callable(option):
-                raise ValueError(f"OnBackend({backend!r}) takes options such as QueueName('nightly'), got {option!r}")
+                raise ValueError(
+                    f"OnBackend({redact(backend)}) takes options such as QueueName('nightly'), got {redact(option)}"
+                )
         validation.check_image("OnBackend image", image)
         if runtime is not None and not isinstance(runtime, Runtime):
             validation.check_string("OnBackend runtime", runtime, "torch-distributed")
@@ -123,13 +126,16 @@ class OnBackend(BaseOption):
         if self.packages_to_install is not None:
             if not isinstance(trainer, CustomTrainer):
                 raise ValueError(
-                    f"OnBackend({self.backend!r}) packages_to_install needs a training function: CustomTrainer(func=…)"
+                    f"OnBackend({redact(self.backend)}) packages_to_install needs a training function: "
+                    "CustomTrainer(func=…)"
                 )
             fields["packages"] = list(self.packages_to_install)
             fields["pip_index_urls"] = list(trainer.pip_index_urls) if self.packages_to_install else []
         if fields:
             if trainer is None:
-                raise ValueError(f"OnBackend({self.backend!r}) {', '.join(fields)}: the job has no trainer; give one")
+                raise ValueError(
+                    f"OnBackend({redact(self.backend)}) {', '.join(fields)}: the job has no trainer; give one"
+                )
             section(spec, "trainer").update(fields)
 
 
@@ -143,8 +149,8 @@ def check_backend_name(what: str, name: object) -> None:
     Raises:
         ValueError: No backend has this name.
     """
-    if name not in CONFIGS:
-        raise ValueError(f"{what} has the unknown backend {name!r}; known are {', '.join(sorted(CONFIGS))}")
+    if not isinstance(name, str) or name not in CONFIGS:
+        raise ValueError(f"{what} has the unknown backend {redact(name)}; known are {', '.join(sorted(CONFIGS))}")
 
 
 def log_skipped(backend: str, used: str) -> None:

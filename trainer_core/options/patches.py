@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer_core import validation
+from trainer_core.secrets import redact
 
 __all__ = [
     "ContainerPatch",
@@ -315,9 +316,11 @@ def _check_dict(what: str, value: object) -> None:
 def _check_metadata(metadata: object) -> None:
     _check_dict("metadata", metadata)
     if isinstance(metadata, dict):
-        unknown = [str(key) for key in metadata if key not in ("labels", "annotations")]
+        unknown = [key for key in metadata if key not in ("labels", "annotations")]
         if unknown:
-            raise ValueError(f"metadata {', '.join(unknown)} cannot be patched; only labels and annotations can be")
+            raise ValueError(
+                f"metadata {validation.list_names(unknown)} cannot be patched; only labels and annotations can be"
+            )
         validation.check_labels("metadata labels", metadata.get("labels"))
         validation.check_annotations("metadata annotations", metadata.get("annotations"))
 
@@ -333,7 +336,9 @@ def _check_patches(what: str, values: object, kind: type[Any]) -> None:
         names.append(value.name)
     duplicates = sorted({name for name in names if names.count(name) > 1})
     if duplicates:
-        raise ValueError(f"{what} names {', '.join(duplicates)} twice; merge the changes into one {kind.__name__}")
+        raise ValueError(
+            f"{what} names {validation.list_names(duplicates)} twice; merge the changes into one {kind.__name__}"
+        )
 
 
 def _entries(what: str, values: object) -> list[dict[str, Any]]:
@@ -359,7 +364,9 @@ def _check_env_entry(entry: dict[str, Any]) -> None:
     if ("value" in entry) == ("valueFrom" in entry):
         raise ValueError("Each env entry must have either 'value' or 'valueFrom' key")
     if "value" in entry and not isinstance(entry["value"], str):
-        raise ValueError(f"env 'value' of {entry['name']} must be a string, got {type(entry['value']).__name__}")
+        raise ValueError(
+            f"env 'value' of {redact(entry['name'])} must be a string, got {type(entry['value']).__name__}"
+        )
     if "valueFrom" not in entry:
         return
     if not isinstance(entry["valueFrom"], dict):

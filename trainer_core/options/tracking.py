@@ -63,6 +63,8 @@ class Tracking(BaseOption):
         validation.check_tracking_uri("Tracking uri", self.uri)
         validation.check_tracking_uri("Tracking training_uri", self.training_uri)
         validation.check_one_of("Tracking kind", self.kind, _KINDS)
+        validation.check_mapping("Tracking tags", self.tags, "{'team': 'vision'}")
+        validation.check_size("Tracking tags", self.tags)
 
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
         values = {
@@ -70,7 +72,7 @@ class Tracking(BaseOption):
             "uri": self.uri,
             "experiment": self.experiment,
             "run_name": self.run_name,
-            "tags": {str(key): str(value) for key, value in self.tags.items()},
+            "tags": {str(key): str(value) for key, value in (self.tags or {}).items()},
             "params": self.params and None,
             "join": self.join and None,
             "training_uri": self.training_uri,

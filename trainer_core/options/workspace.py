@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trainer_core import resources, validation
 from trainer_core.options.base import BaseOption, section
 from trainer_core.request import ACCESS_MODES
+from trainer_core.secrets import redact
 
 if TYPE_CHECKING:
     from trainer_core.options.base import AnyTrainer
@@ -48,7 +49,7 @@ class Workspace(BaseOption):
             if getattr(self, name) is not None:
                 validation.check_object_name(f"Workspace {name}", getattr(self, name))
         if not validation.is_placeholder(self.size) and resources.parse_quantity(self.size) <= 0:
-            raise ValueError(f"Workspace size must be greater than 0, got {self.size!r}")
+            raise ValueError(f"Workspace size must be greater than 0, got {redact(self.size)}")
         if not validation.is_placeholder(self.access_mode):
             validation.check_one_of("Workspace access_mode", self.access_mode, ACCESS_MODES)
 

@@ -9,14 +9,15 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from trainer_core import validation
+from trainer_core.secrets import redact
+
 __all__ = ["check_func_args", "coerce", "declared_types"]
 
 #: Types to which strings and numbers are converted, by the spelling of the annotation.
 _TYPES = {"int": "int", "float": "float", "bool": "bool", "str": "str"} | dict.fromkeys(("list", "List"), "list")
 _TYPES |= dict.fromkeys(("dict", "Dict"), "dict")
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
-#: Deeper data contains itself, or is a mistake.
-_MAX_DEPTH = 100
 
 
 def check_func_args(func: Callable[..., Any], args: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -47,8 +48,9 @@ def check_json(args: Mapping[str, Any] | None) -> dict[str, Any]:
     if args is None:
         return {}
     if not isinstance(args, Mapping):
-        raise ValueError(f"func_args must be a dict of keyword arguments such as {{'epochs': 3}}, got {args!r}")
-    return _plain_mapping(args, "func_args", 0)
+        raise ValueError(f"func_args must be a dict of keyword arguments such as {{'epochs': 3}}, got {redact(args)}")
+    validation.check_size("func_args", args)
+    return _plain_mapping(args, "func_args")
 
 
 def declared_types(func: Callable[..., Any]) -> dict[str, str]:
@@ -104,17 +106,15 @@ def _check_names(name: str, parameters: Mapping[str, inspect.Parameter], args: M
         raise ValueError(f"{name} has no parameter {_listed(unknown)}; {known}")
 
 
-def _plain(value: Any, where: str, depth: int) -> Any:
-    if depth > _MAX_DEPTH:
-        raise ValueError(f"{where.split('[')[0]} contains itself, or is nested more than {_MAX_DEPTH} levels deep")
+def _plain(value: Any, where: str) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, (str, int, float)):
         return _plain_scalar(value, where)
     if isinstance(value, Mapping):
-        return _plain_mapping(value, where, depth)
+        return _plain_mapping(value, where)
     if isinstance(value, (list, tuple)):
-        return [_plain(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
+        return [_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
     raise ValueError(f"{where} is a {type(value).__name__}, which is not JSON; {_remedy(value)}")
 
 
@@ -132,11 +132,11 @@ def _plain_scalar(value: Any, where: str) -> Any:
     return float(value)
 
 
-def _plain_mapping(value: Mapping[Any, Any], where: str, depth: int) -> dict[str, Any]:
+def _plain_mapping(value: Mapping[Any, Any], where: str) -> dict[str, Any]:
     for key in value:
         if not isinstance(key, str):
-            raise ValueError(f"{where} has the key {key!r}, but JSON keys are strings; use {str(key)!r}")
-    return {_plain_scalar(k, where): _plain(v, f"{where}[{str(k)!r}]", depth + 1) for k, v in value.items()}
+            raise ValueError(f"{where} has the key {redact(key)}, but JSON keys are strings; put it in quotes")
+    return {_plain_scalar(k, where): _plain(v, f"{where}[{redact(str(k))}]") for k, v in value.items()}
 
 
 def _remedy(value: Any) -> str:
@@ -246,7 +246,8 @@ def _literal(text: str) -> Any:
         found = json.loads(text)
     except ValueError:
         found = ast.literal_eval(text.strip())
-    return _plain(found, "it", 0)
+    validation.check_size("it", found)
+    return _plain(found, "it")
 
 
 def _refuse() -> Any:
@@ -264,9 +265,11 @@ _CONVERTERS: dict[str, Callable[[Any], Any]] = {
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, (str, int, float)):
+        return redact(value)
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def _listed(names: Any) -> str:
-    return ", ".join(names)
+    return validation.list_names(names)

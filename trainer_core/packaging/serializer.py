@@ -20,6 +20,7 @@ from trainer_core.node import files, payload as node_payload
 from trainer_core.packaging import func_args, project_functions, source_extraction
 from trainer_core.packaging.func_args import coerce
 from trainer_core.packaging.project import Project
+from trainer_core.secrets import redact
 
 __all__ = ["BOOTSTRAP", "coerce", "package", "payload", "ship", "shipped_files"]
 
@@ -65,7 +66,7 @@ def package(
         ValueError: The function cannot be packaged in this mode, or the arguments do not match its signature.
     """
     if mode not in _MODES:
-        raise ValueError(f"packaging={mode!r} is unknown; known are {', '.join(_MODES)}")
+        raise ValueError(f"packaging={redact(mode)} is unknown; known are {', '.join(_MODES)}")
     if project is not None:
         return _package_with_project(func, args, mode, project)
     if isinstance(func, str):
@@ -157,11 +158,11 @@ def _is_async_or_generator(func: Callable[..., Any]) -> bool:
 def _named(text: str, mode: str) -> tuple[str, str]:
     """Return a reference given as text, and the function name in it, without importing it."""
     if mode == "cloudpickle":
-        raise ValueError(f"func {text!r} is a reference and cannot be pickled; pass the function itself")
+        raise ValueError(f"func {redact(text)} is a reference and cannot be pickled; pass the function itself")
     module, _, path = text.partition(":")
     parts = [*module.split("."), *path.split(".")]
     if not all(part.isidentifier() and not keyword.iskeyword(part) for part in parts):
-        raise ValueError(f"func must be a function or 'module:function', got {text!r}")
+        raise ValueError(f"func must be a function or 'module:function', got {redact(text)}")
     return text, path
 
 

@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from trainer_core import resources, validation
+from trainer_core.errors import shorten
 from trainer_core.runai import wire
 from trainer_core.runai.items import (
     EnvValue,
@@ -38,7 +39,7 @@ from trainer_core.runai.items import (
     Toleration,
     VolumeClaim,
 )
-from trainer_core.secrets import parse_secret
+from trainer_core.secrets import parse_secret, redact
 
 __all__ = ["TrainingWorkloadSpec", "normalize_fields"]
 
@@ -82,7 +83,7 @@ def _build_list_parser(separator: str) -> Callable[[Any], Any]:
         for entry in value:
             text = str(entry)
             if isinstance(entry, bool) or not isinstance(entry, (str, int)) or not text or separator in text:
-                raise ValueError(f"{entry!r} must be a non-empty string without the separator {separator!r}")
+                raise ValueError(f"{redact(entry)} must be a non-empty string without the separator {separator}")
         return separator.join(map(str, value))
 
     return join_list
@@ -279,6 +280,7 @@ class TrainingWorkloadSpec(BaseModel):
     if not TYPE_CHECKING:
 
         def __init__(self, **data: Any) -> None:
+            validation.check_size("TrainingWorkloadSpec", data)
             self._validate(data)
 
     def _validate(self, data: Mapping[str, Any], context: Mapping[str, Any] | None = None) -> None:
@@ -286,7 +288,7 @@ class TrainingWorkloadSpec(BaseModel):
         try:
             self.__pydantic_validator__.validate_python(dict(data), self_instance=self, context=context)
         except ValidationError as error:
-            raise ValueError(f"TrainingWorkloadSpec: {validation.format_problems(error)}") from error
+            raise ValueError(shorten(f"TrainingWorkloadSpec: {validation.format_problems(error)}")) from error
 
     @classmethod
     def _build(cls, data: Mapping[str, Any], context: Mapping[str, Any]) -> TrainingWorkloadSpec:
@@ -380,9 +382,10 @@ def normalize_fields(fields: TrainingWorkloadSpec | Mapping[str, Any]) -> dict[s
         return fields.to_dict()
     if not isinstance(fields, Mapping):
         raise ValueError(f"TrainingWorkloadSpec must be a dict of its fields, got {type(fields).__name__}")
+    validation.check_size("TrainingWorkloadSpec", fields)
     templated = {str(name): value for name, value in fields.items() if _contains_placeholder(value)}
     if not templated:
-        return TrainingWorkloadSpec(**fields).to_dict()
+        return TrainingWorkloadSpec(**{str(name): value for name, value in fields.items()}).to_dict()
     rest = {name: value for name, value in fields.items() if name not in templated}
     _check_names(templated)
     spec = TrainingWorkloadSpec._build(rest, _PARTIAL)
@@ -437,7 +440,7 @@ def _check_names(data: Mapping[str, Any]) -> None:
         suggestion = f" (did you mean {' or '.join(close)}?)" if close else ""
         raise ValueError(
             f"unknown field {', '.join(unknown)}{suggestion}; pass a field of Run:ai that this model does not have in "
-            f"wire format: extra={{{unknown[0]!r}: {{'value': …}}}}"
+            f"wire format: extra={{{redact(unknown[0])}: {{'value': …}}}}"
         )
     twice = sorted(alias for alias, name in aliases.items() if alias != name and alias in data and name in data)
     if twice:

@@ -12,7 +12,7 @@ from trainer_core import naming, resources, validation
 from trainer_core.k8s.runtimes import ANCESTOR_LABEL, FRAMEWORK_LABEL
 from trainer_core.options.scheduling import VOLCANO_QUEUE
 from trainer_core.runtime_admin.accessors import API_VERSION, INITIALIZERS, VOLUME, list_replicated_jobs
-from trainer_core.secrets import SecretRef
+from trainer_core.secrets import SecretRef, redact
 
 __all__ = [
     "BUILDERS",
@@ -130,7 +130,7 @@ class PodParameters:
     def __post_init__(self) -> None:
         validation.check_labels("node_selector", self.node_selector)
         if self.service_account is not None and not naming.is_object_name(self.service_account):
-            raise ValueError(f"service_account must be a Kubernetes object name, got {self.service_account!r}")
+            raise ValueError(f"service_account must be a Kubernetes object name, got {redact(self.service_account)}")
         unknown = {mount.get("name") for mount in self.mounts} - {volume.get("name") for volume in self.volumes}
         if unknown:
             raise ValueError(
@@ -174,9 +174,13 @@ class RuntimeParameters:
 
     def __post_init__(self) -> None:
         if not naming.is_object_name(self.name):
-            raise ValueError(f"runtime name {self.name!r} must be at most 253 lower-case letters, digits, '-' and '.'")
+            raise ValueError(
+                f"runtime name {redact(self.name)} must be at most 253 lower-case letters, digits, '-' and '.'"
+            )
         if self.namespace is not None and not naming.is_namespace(self.namespace):
-            raise ValueError(f"namespace {self.namespace!r} must be at most 63 lower-case letters, digits and '-'")
+            raise ValueError(
+                f"namespace {redact(self.namespace)} must be at most 63 lower-case letters, digits and '-'"
+            )
         if self.image is not None:
             validation.check_string("image", self.image, "pytorch/pytorch:2.13.0")
         validation.check_count("num_nodes", self.num_nodes)
@@ -215,7 +219,9 @@ class MpiParameters:
         validation.check_count("procs_per_node", self.procs_per_node)
         validation.check_count("user", self.user, minimum=0)
         if not self.ssh_path.startswith("/"):
-            raise ValueError(f"ssh_path must be an absolute path such as '/home/mpiuser/.ssh', got {self.ssh_path!r}")
+            raise ValueError(
+                f"ssh_path must be an absolute path such as '/home/mpiuser/.ssh', got {redact(self.ssh_path)}"
+            )
 
 
 @dataclass(frozen=True)
@@ -239,11 +245,11 @@ class InitializerParameters:
 
     def __post_init__(self) -> None:
         if self.uri is not None and not _URI.fullmatch(self.uri):
-            raise ValueError(f"uri must be a URI such as 'hf://tatsu-lab/alpaca', got {self.uri!r}")
+            raise ValueError(f"uri must be a URI such as 'hf://tatsu-lab/alpaca', got {redact(self.uri)}")
         for field_name in ("secret", "service_account"):
             value = getattr(self, field_name)
             if value is not None and not naming.is_object_name(value):
-                raise ValueError(f"{field_name} must be a Kubernetes object name, got {value!r}")
+                raise ValueError(f"{field_name} must be a Kubernetes object name, got {redact(value)}")
 
 
 @dataclass(frozen=True)
@@ -269,7 +275,7 @@ class StorageParameters:
         resources.parse_quantity(self.size)
         validation.check_one_of("access_mode", self.access_mode, _ACCESS_MODES)
         if self.claim is not None and not naming.is_object_name(self.claim):
-            raise ValueError(f"claim must be the name of a PersistentVolumeClaim, got {self.claim!r}")
+            raise ValueError(f"claim must be the name of a PersistentVolumeClaim, got {redact(self.claim)}")
 
 
 @dataclass(frozen=True)
@@ -403,7 +409,9 @@ def build_torchtune_runtime(
     """
     if parameters.name not in TORCHTUNE_MODELS:
         known = ", ".join(TORCHTUNE_MODELS)
-        raise ValueError(f"runtime {parameters.name!r}: Trainer reads the model from the name; use one of {known}")
+        raise ValueError(
+            f"runtime {redact(parameters.name)}: Trainer reads the model from the name; use one of {known}"
+        )
     known_model = TORCHTUNE_MODELS[parameters.name]
     command = parameters.command or known_model.command()
     return add_initializers(
@@ -516,7 +524,8 @@ def _build_container(parameters: RuntimeParameters, framework: str) -> Manifest:
     image = parameters.image or _DEFAULT_IMAGES.get(framework)
     if image is None:
         raise ValueError(
-            f"runtime {parameters.name!r}: image is missing; set it, because Trainer has no image for {framework!r}"
+            f"runtime {redact(parameters.name)}: image is missing; set it, because Trainer has no image for "
+            f"{redact(framework)}"
         )
     fields = {
         "command": list(parameters.command),

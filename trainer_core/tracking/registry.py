@@ -24,6 +24,7 @@ from urllib.parse import unquote, urlsplit
 
 from trainer_core.errors import InvalidRequestError
 from trainer_core.jobs import Outcome
+from trainer_core.secrets import redact
 from trainer_core.tracking.server import MlflowServer
 
 if TYPE_CHECKING:
@@ -220,7 +221,7 @@ class ModelRegistry(ABC):
             TrackingError: The registry cannot be reached, or refuses.
         """
         if mode not in ("max", "min"):
-            raise InvalidRequestError(f"mode must be max or min, got {mode!r}")
+            raise InvalidRequestError(f"mode must be max or min, got {redact(mode)}")
         if not 0 <= min_delta < math.inf:
             raise InvalidRequestError(f"min_delta must be a number of at least 0, got {min_delta}")
         _check_name("alias", alias)
@@ -420,7 +421,7 @@ def open_registry(uri: str | None = None, server: MlflowServer | None = None) ->
     folder = get_local_path(uri)
     if folder is None or not folder.is_absolute():
         raise InvalidRequestError(
-            f"registry must be an absolute path or file:// URI, or http(s):// of an MLflow server, got {uri!r}"
+            f"registry must be an absolute path or file:// URI, or http(s):// of an MLflow server, got {redact(uri)}"
         )
     return FolderRegistry(folder)
 
@@ -492,7 +493,7 @@ def _get_version(candidate: Candidate) -> str:
 
 def _check_name(what: str, name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise InvalidRequestError(f"{what} must be letters, digits, '-', '_' and '.', at most 63; got {name!r}")
+        raise InvalidRequestError(f"{what} must be letters, digits, '-', '_' and '.', at most 63; got {redact(name)}")
     return name
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from trainer_core import validation
+from trainer_core.secrets import redact
 
 __all__ = ["MlflowServer"]
 
@@ -51,9 +52,11 @@ class MlflowServer:
     def __post_init__(self) -> None:
         validation.check_tracking_uri("tracking URI", self.uri)
         if self.auth not in (None, "kubernetes", "kubernetes-namespaced"):
-            raise ValueError(f"auth must be kubernetes or kubernetes-namespaced, got {self.auth!r}")
+            raise ValueError(f"auth must be kubernetes or kubernetes-namespaced, got {redact(self.auth)}")
         for name, value in (("token", self.token), ("workspace", self.workspace)):
             # Checked here, because http.client quotes such a header in its error.
+            if value is not None and not isinstance(value, str):
+                raise ValueError(f"{name} of the MLflow server must be a string, got {type(value).__name__}")
             if value is not None and not (value.isascii() and value.isprintable()):
                 raise ValueError(f"{name} of the MLflow server has a character that a header cannot have; correct it")
 

@@ -15,10 +15,12 @@ __all__ = ["SECRETS_PATH", "CreateInputs", "build_create_request"]
 #: File with the credentials of an initializer. It is in the container's own layer, readable by its user only, and
 #: emptied when the step has ended.
 SECRETS_PATH = "/trainjob-secrets.json"
+_NO_COMMAND = "the initializer image has no entry point and no command; build it from Trainer's, or set ENTRYPOINT"
 #: Initializer images read credentials from their environment, but `docker inspect` shows arguments and environment of
 #: a container. This program reads the file into the environment and then becomes the program of the image.
 _LOAD_SECRETS = (
-    f"import json, os, sys; os.environ.update(json.load(open({SECRETS_PATH!r}))); os.execvp(sys.argv[1], sys.argv[1:])"
+    f"import json, os, sys; os.environ.update(json.load(open({SECRETS_PATH!r}))); "
+    f"sys.argv[1:] or sys.exit({_NO_COMMAND!r}); os.execvp(sys.argv[1], sys.argv[1:])"
 )
 
 

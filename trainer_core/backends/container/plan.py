@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from trainer_core import checkpoint_place, resources
 from trainer_core.backends.container import names, pod_template
+from trainer_core.backends.machine_limits import check_process_count
 from trainer_core.config import ContainerBackendConfig
 from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.initializers import DATASET_PATH, MODEL_PATH
@@ -190,6 +191,7 @@ def _render_nodes(
     settings.update(pod_template.get_limits(requested, container))
     num_nodes = trainer.num_nodes or runtimes.get_num_nodes(runtime)
     num_processes = _get_num_processes(trainer, policy, settings, runtime)
+    check_process_count(num_nodes, num_processes)
     checkpoint_env, checkpoint_mounts = _render_checkpoints(request, config)
     variables = {
         **settings.pop("env"),

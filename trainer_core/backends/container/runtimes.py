@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from trainer_core.backends.container import paths
-from trainer_core.backends.runtime_files import list_runtime_files, parse_runtimes, warn_skipped
+from trainer_core.backends.runtime_files import list_runtime_files, parse_runtimes, read_runtime_file, warn_skipped
 from trainer_core.errors import RuntimeNotFoundError
 from trainer_core.k8s.runtimes import get_name, parse_runtime
 from trainer_core.node import files
@@ -172,7 +172,7 @@ def _parse_path(source: str) -> Path:
 def _read_files(path: Path) -> Iterator[tuple[str, str]]:
     for file in list_runtime_files(path):
         try:
-            yield str(file), file.read_text(encoding="utf-8")
+            yield str(file), read_runtime_file(file)
         except (OSError, ValueError) as error:
             warn_skipped(str(file), error)
 

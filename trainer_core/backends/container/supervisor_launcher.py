@@ -35,7 +35,6 @@ def launch_supervisor(ref: TrainJobRef, config: Mapping[str, Any], secrets: Mapp
             "trainer_core.backends.container.supervisor",
             [],
             stdin=json.dumps({"ref": ref.to_dict(), "config": config, "secrets": dict(secrets)}),
-            cwd=folder,
             environ=os.environ,
         )
     except OSError as error:

@@ -173,7 +173,6 @@ class LocalProcessBackend(Backend):
             "trainer_core.backends.local.supervisor",
             [str(staged.path)],
             stdin=json.dumps(secrets),
-            cwd=self._state.path,
             environ=_supervisor_variables(),
         )
         answer = finished.stdout.strip()

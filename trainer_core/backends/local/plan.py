@@ -12,6 +12,7 @@ from trainer_core import checkpoint_place, resources
 from trainer_core.backends import local_fetch
 from trainer_core.backends.local.job_store import JobFolder, StateFolder
 from trainer_core.backends.local.runtimes import LocalRuntime
+from trainer_core.backends.machine_limits import check_process_count
 from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.fetch.settings import ENV_PREFIX
 from trainer_core.k8s.runtimes import RESERVED_ENV
@@ -112,6 +113,7 @@ def _render_nodes(
             f"{trainer.num_proc_per_node}; use torch-distributed, or more nodes"
         )
     num_processes = trainer.num_proc_per_node or _default_num_processes(trainer)
+    check_process_count(num_nodes, num_processes)
     nodes = [
         _render_node(rank, num_nodes, num_processes, trainer, runtime.framework, runtime_env, folder)
         for rank in range(num_nodes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
 import os
 import random
@@ -12,8 +13,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
-
-from filelock import FileLock, Timeout
 
 from trainer_core.backends.local import environments, job_record, processes
 from trainer_core.backends.local.artifacts import (
@@ -410,18 +409,32 @@ def reserve_port(folder: Path) -> Iterator[int]:
         OSError: None of the tried ports was free.
     """
     for port in random.sample(range(_FIRST_PORT, _LAST_PORT), _PORT_TRIES):
-        lock = FileLock(folder / f"{port}.lock", mode=0o600)
-        try:
-            lock.acquire(blocking=False)
-        except Timeout:
+        path = folder / f"{port}.lock"
+        lock = _lock_port(path)
+        if lock is None:
             continue
         try:
             if _is_port_free(port):
                 yield port
                 return
         finally:
-            lock.release()
+            # Removed while it is locked, so that nobody removes the lock of another job.
+            path.unlink(missing_ok=True)
+            os.close(lock)
     raise OSError(f"none of {_PORT_TRIES} ports between {_FIRST_PORT} and {_LAST_PORT} is free")
+
+
+def _lock_port(path: Path) -> int | None:
+    """Return the descriptor of a locked file; None if another job has it, or is removing it."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(lock), path.stat()):
+            return lock
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(lock)
+    return None
 
 
 def _is_port_free(port: int) -> bool:

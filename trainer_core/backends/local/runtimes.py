@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer_core import validation
-from trainer_core.backends.runtime_files import list_runtime_files, parse_runtimes, warn_skipped
+from trainer_core.backends.runtime_files import list_runtime_files, parse_runtimes, read_runtime_file, warn_skipped
 from trainer_core.errors import RuntimeNotFoundError
 from trainer_core.k8s.runtimes import FRAMEWORK_LABEL, NODE
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
@@ -98,7 +98,7 @@ def _read_file(path: Path) -> tuple[LocalRuntime, ...]:
 def _read_file_version(path: Path, *version: int) -> tuple[LocalRuntime, ...]:
     """Read a file once for each version of it: listing a thousand jobs asks for a thousand runtimes."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_runtime_file(path)
     except (OSError, ValueError) as error:
         warn_skipped(str(path), error)
         return ()

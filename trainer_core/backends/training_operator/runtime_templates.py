@@ -10,7 +10,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from trainer_core.errors import BackendUnavailableError, RuntimeNotFoundError
+from trainer_core.backends.runtime_files import read_runtime_file
+from trainer_core.errors import BackendUnavailableError, RuntimeNotFoundError, shorten
 from trainer_core.k8s import resources, runtimes
 
 __all__ = ["get_raw_runtime", "list_raw_runtimes"]
@@ -63,13 +64,12 @@ def list_raw_runtimes(folder: Path | None) -> list[dict[str, Any]]:
 
 
 def _read_runtimes(path: Path) -> list[dict[str, Any]]:
-    import yaml  # 20 ms, needed only where runtimes are read
+    from trainer_core.yaml_documents import parse_yaml  # 20 ms, needed only where runtimes are read
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        documents = list(yaml.load_all(path.read_text(encoding="utf-8"), Loader=loader))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        _log.warning("runtimes of %s are skipped: %s", path, str(error).replace("\n", " "))
+        documents = parse_yaml(read_runtime_file(path))
+    except (OSError, ValueError) as error:
+        _log.warning("runtimes of %s are skipped: %s", path, shorten(str(error)))
         return []
     return [raw for raw in documents if _is_runtime(path, raw)]
 

@@ -1,0 +1,65 @@
+"""What one answer of the TrainJobs page may cost: characters of a log, and requests to backends."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+
+from airflow_provider.ui import backend_view
+from airflow_provider.ui.backend_view import UnreachableError, read_log, read_unfinished
+from trainer_core.jobs import TrainJobRef
+
+REF = TrainJobRef("local", "/state", "job", "uid")
+
+
+class Logs:
+    """A client whose job has written these lines."""
+
+    def __init__(self, lines):
+        self.lines = lines
+
+    def get_job_logs(self, ref, step):
+        return iter(self.lines)
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [
+        (["x"] * 2000, 500),
+        (["x" * 9000] * 1000, 55),
+        (["x" * 1_000_000] * 100, 49),
+        ([*["x" * 9000] * 100, *["y"] * 450], 500),
+    ],
+    ids=["many lines", "long lines", "very long lines", "long lines before short ones"],
+)
+def test_an_answer_has_a_bounded_size_and_the_end_of_the_log(lines, shown):
+    part = read_log(Logs(lines), REF, "node-0", 0)
+
+    assert len(part.lines) == shown
+    assert sum(map(len, part.lines)) <= 500_000
+    assert part.lines[-1][:10] == lines[-1][:10]
+    assert part.left_out == len(lines) - shown
+    assert part.next == len(lines)
+
+
+def make_job(number, status=None):
+    ref = TrainJobRef("local", "/state", f"job-{number}", "uid")
+    return types.SimpleNamespace(ref=ref, conn_id=None, xcoms={"status": status} if status else {})
+
+
+def test_a_list_asks_a_backend_for_a_bounded_number_of_jobs(monkeypatch):
+    asked = []
+
+    def connect(job):
+        asked.append(job.ref.name)
+        raise UnreachableError("its task has another owner")
+
+    monkeypatch.setattr(backend_view, "connect", connect)
+    ended = [make_job(number, "Complete") for number in range(5)]
+    running = [make_job(number) for number in range(10)]
+
+    read = [job for job, _ in read_unfinished([*ended, *running], limit=3)]
+
+    assert asked == ["job-0", "job-1", "job-2"]
+    assert read == [*ended, *running[:3]]

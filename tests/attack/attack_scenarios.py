@@ -1,0 +1,429 @@
+"""Attacks on the promises of the documentation. Each plays a number of rounds and returns the violations it saw.
+
+Every random choice comes from the `random.Random` of the scenario, so that a seed repeats the choices. How processes
+interleave is not repeated: that is what the rounds are for.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import psutil
+from k8s_scene import a_client, a_request, a_stage
+from local_jobs import PATIENCE, processes_of, supervisor_of, wait_until_dead
+from local_submitter import submit
+
+from trainer_core import CustomTrainer, Labels, LocalProcessBackendConfig, Name, TrainerClient
+from trainer_core.cli.app import run as run_command
+from trainer_core.config import CONFIGS, config_from_dict
+from trainer_core.errors import MAX_MESSAGE, BackendUnavailableError, TrainerError
+from trainer_core.initializers import initializer_from_dict
+from trainer_core.request import Owner, TrainJobRequest
+from trainer_core.request_builder import build_request_data, parse_options
+from trainer_core.yaml_documents import parse_yaml
+
+__all__ = ["SCENARIOS", "Scenario"]
+
+CANARY = "Hunter2Canary"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """An attack.
+
+    Attributes:
+        name: What is done.
+        promise: What must hold.
+        rounds: Number of rounds of `make attack`.
+        short: Number of rounds of `make test`.
+        play: Plays a number of rounds in an empty folder; returns a line for each violation.
+    """
+
+    name: str
+    promise: str
+    rounds: int
+    short: int
+    play: Callable[[int, random.Random, Path], list[str]]
+
+
+def waits(gate: str) -> str:
+    from pathlib import Path
+
+    print("it runs", flush=True)
+    return Path(gate).read_text()
+
+
+def returns() -> int:
+    return 1
+
+
+def _make_client(home: Path) -> TrainerClient:
+    return TrainerClient(LocalProcessBackendConfig(home=home))
+
+
+def _build(client: TrainerClient, name: str, func: Any = returns, **args: Any) -> TrainJobRequest:
+    return client.build_request(runtime="python", trainer=CustomTrainer(func, func_args=args), options=[Name(name)])
+
+
+@contextmanager
+def _running_job(folder: Path, name: str) -> Iterator[tuple[TrainerClient, Any]]:
+    """Yield a client and the ref of a job that waits; end the job afterwards."""
+    client = _make_client(folder / "state")
+    gate = folder / f"{name}.gate"
+    os.mkfifo(gate)
+    ref = client.submit(_build(client, name, waits, gate=str(gate)))
+    try:
+        next(line for line in client.get_job_logs(name, follow=True) if line == "it runs")
+        yield client, ref
+    finally:
+        client.delete_job(ref)
+
+
+def kill_submitters(rounds: int, chance: random.Random, folder: Path) -> list[str]:
+    """Kill the submitter at a random instant; submit again; each function runs exactly once."""
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["trainer_core.client", "trainer_core.backends.local.backend", "yaml"])
+    home, runs = folder / "state", folder / "runs"
+    runs.mkdir()
+    client = _make_client(home)
+    duration = 1.0
+    for number in range(rounds):
+        submitter = processes.Process(target=submit, args=(home, runs, f"job{number}"))
+        begin = time.monotonic()
+        submitter.start()
+        if number > 1:
+            # Not an assumption about speed: a submitter that is done earlier, or later, is another valid round.
+            submitter.join(chance.uniform(0, duration))
+            submitter.kill()
+        submitter.join(PATIENCE)
+        duration = time.monotonic() - begin if number == 1 else duration
+        submitter = processes.Process(target=submit, args=(home, runs, f"job{number}"))
+        submitter.start()
+        submitter.join(PATIENCE)
+    violations = []
+    for number in range(rounds):
+        outcome = client.wait(client.get_job_ref(f"job{number}"), timeout=PATIENCE)
+        count = len((runs / f"job{number}").read_text().splitlines())
+        if count != 1 or not outcome.succeeded:
+            violations.append(f"job{number} ran {count} times and is {outcome.status}")
+    if len(client.list_jobs()) != rounds:
+        violations.append(f"{len(client.list_jobs())} jobs for {rounds} owners")
+    return violations
+
+
+def kill_supervisors(rounds: int, chance: random.Random, folder: Path) -> list[str]:
+    """Kill the supervisor, its process group, or one node of a running job: the job fails and no process remains."""
+    violations = []
+    for number in range(rounds):
+        with _running_job(folder, f"job{number}") as (client, ref):
+            found = processes_of(ref.uid)
+            supervisor = supervisor_of(folder / "state", ref.name)
+            target = chance.choice(["supervisor", "group", "node"])
+            if target == "group":
+                os.killpg(os.getpgid(supervisor.pid), signal.SIGKILL)
+            else:
+                (supervisor if target == "supervisor" else chance.choice(found)).kill()
+            outcome = client.wait(ref, timeout=PATIENCE)
+            retryable = outcome.diagnosis is not None and outcome.diagnosis.retryable
+            if outcome.succeeded or not retryable:
+                violations.append(f"{target} killed: the job is {outcome.status}, retryable {retryable}")
+            if not wait_until_dead(found):
+                violations.append(f"{target} killed: processes remain")
+    return violations
+
+
+def race_cancels(rounds: int, chance: random.Random, folder: Path) -> list[str]:
+    """Cancel a job while others suspend and resume it: once the cancel has returned, the job is Failed for good."""
+    violations = []
+    for number in range(rounds):
+        with _running_job(folder, f"job{number}") as (client, ref):
+            verbs = [client.suspend, client.resume, client.resume, client.suspend]
+            chance.shuffle(verbs)
+            start = threading.Barrier(len(verbs) + 1)
+
+            def ask(verb: Any, start: threading.Barrier = start, ref: Any = ref) -> None:
+                start.wait()
+                with suppress(TrainerError):
+                    verb(ref)
+
+            with ThreadPoolExecutor(len(verbs) + 1) as threads:
+                list(threads.map(ask, [client.cancel, *verbs]))
+            outcome = client.observe(ref).outcome
+            category = outcome.diagnosis.category.value if outcome and outcome.diagnosis else None
+            if outcome is None or outcome.succeeded or (outcome.diagnosis and outcome.diagnosis.retryable):
+                violations.append(f"{ref.name} is {outcome.status if outcome else 'not ended'} ({category})")
+    return violations
+
+
+def race_owners(rounds: int, chance: random.Random, folder: Path) -> list[str]:
+    """Three clients submit the job of one owner to a cluster where a fifth of the requests fail: one TrainJob each."""
+    del folder
+    violations = []
+    with a_stage() as (cluster, first):
+        clients = [first, a_client(cluster), a_client(cluster)]
+        cluster.faults.at_random(0.2, seed=chance.randrange(10**6))
+
+        def send(client: Any, request: Any) -> str:
+            for _ in range(20):
+                with suppress(BackendUnavailableError):
+                    return str(client.submit(request).uid)
+            return "unavailable"
+
+        for number in range(rounds):
+            request = a_request(f"job{number}", owner=Owner(key=f"owner{number}").model_dump())
+            with ThreadPoolExecutor(3) as threads:
+                uids = set(threads.map(send, clients, [request] * 3))
+            if len(uids) != 1 or "unavailable" in uids:
+                violations.append(f"owner{number} has {len(uids)} jobs: {', '.join(sorted(uids))}")
+        cluster.faults.clear()
+        if len(first.list_jobs()) != rounds:
+            violations.append(f"{len(first.list_jobs())} TrainJobs for {rounds} owners")
+    return violations
+
+
+def _list_hostile_texts() -> list[Any]:
+    odd = ["", " ", "\0", "\x1b[31m", "a\nb", "\ud800", "../x", "-", "{", "{{ x }}", "x" * 2000, "é" * 500, "1e999"]
+    uris = ["hf://a/b", "cache://a/b", "s3://a/b", "file:///a", "pvc://a/b", "http://u:p@h/x", "http://[::1", "s3://["]
+    words = ["a:b", "json:loads", "local", "kubernetes", "python", "9" * 5000, "nan", "1Gi", "true", "2020-13-45"]
+    yaml = ["[" * 3000, "&a [*a]", "x: !!timestamp x", "- - -", "? [a]\n: b", "!!python/object:os.system {}"]
+    return [*odd, *uris, *words, *yaml]
+
+
+def _draw(chance: random.Random, depth: int = 0) -> Any:
+    """Return a hostile value."""
+    kind = chance.random()
+    texts = _list_hostile_texts()
+    if kind < 0.45:
+        return chance.choice(texts)
+    if kind < 0.7 or depth > 3:
+        numbers = [0, 1, -1, 2**31, 10**400, 10**5000, 0.5, 1e308, float("nan"), float("inf")]
+        return chance.choice([None, True, False, *numbers, b"x", object(), {"x"}, (1, 2)])
+    if kind < 0.75:
+        value: list[Any] = ["x"]
+        for _ in range(40):
+            value = [value, value]
+        return value
+    if kind < 0.88:
+        return [_draw(chance, depth + 1) for _ in range(chance.randrange(4))]
+    keys = [*texts, "storage_uri", "name", "key", "func", "image", "config", "env", "version", 1]
+    return {chance.choice(keys): _draw(chance, depth + 1) for _ in range(chance.randrange(4))}
+
+
+def _draw_definition(chance: random.Random) -> dict[str, Any]:
+    trainer = {"func": "json:loads", "packaging": "reference", "image": "x"}
+    fields = ["func_args", "num_nodes", "env", "resources_per_node", "packages_to_install", "pip_index_urls", "config"]
+    parts = {
+        "trainer": {**trainer, **{name: _draw(chance) for name in chance.sample(fields, 2)}},
+        "initializer": {chance.choice(["dataset", "model"]): _draw(chance)},
+        "options": [{chance.choice(["Labels", "RuntimePatch", "OnBackend", "Checkpoints", "Tracking"]): _draw(chance)}],
+    }
+    return {name: chance.choice([value, _draw(chance)]) for name, value in parts.items() if chance.random() < 0.7}
+
+
+def give_hostile_input(rounds: int, chance: random.Random, folder: Path) -> list[str]:  # noqa: C901  # one list of targets
+    """Give hostile values to everything that takes input: a result, or quickly a documented error of one short line."""
+    home = folder / "state"
+    request = {"version": 1, "trainer": {"kind": "container", "image": "x"}}
+
+    def build(definition: dict[str, Any]) -> Any:
+        initializer = definition.pop("initializer", None)
+        made = initializer_from_dict(initializer) if isinstance(initializer, dict) else initializer
+        return build_request_data(backend=None, initializer=made, **definition)
+
+    def parse(data: dict[str, Any]) -> Any:
+        return TrainJobRequest.parse(data).to_json()
+
+    def render(text: str) -> None:
+        # An argument of a process has neither a NUL nor a lone surrogate of another kind.
+        output = StringIO()
+        with redirect_stdout(output), redirect_stderr(output):
+            code = run_command(["--home", str(home), "render", "--image", text, "--name", text])
+        if code not in (2, 3, 4, 5, 6):
+            raise AssertionError(f"exit code {code}")
+        raise ValueError(output.getvalue().strip())
+
+    targets: list[Callable[[], Any]] = [
+        lambda: build(_draw_definition(chance)),
+        lambda: parse({**request, chance.choice(sorted(TrainJobRequest.model_fields)): _draw(chance)}),
+        lambda: config_from_dict(chance.choice([*CONFIGS, _draw(chance)]), _draw(chance)),
+        lambda: parse_options(_draw(chance)),
+        lambda: initializer_from_dict(_draw(chance)),
+        lambda: CustomTrainer(*[_draw(chance) for _ in range(2)]),
+        lambda: parse_yaml(str(chance.choice(_list_hostile_texts()))),
+        lambda: TrainJobRequest.from_json(str(chance.choice(_list_hostile_texts()))),
+        lambda: render(str(chance.choice(_list_hostile_texts()))),
+    ]
+    violations = []
+    for number in range(rounds):
+        target = chance.randrange(len(targets))
+        begin = time.process_time()
+        try:
+            targets[target]()
+        except (ValueError, TrainerError) as error:
+            text = str(error)
+            if not text.strip() or len(text) > MAX_MESSAGE + len("trainjob: ") or not text.isprintable():
+                violations.append(f"round {number}, target {target}: {text[:200]!r}")
+        except Exception as error:  # noqa: BLE001  # every other error is a violation
+            violations.append(f"round {number}, target {target}: {type(error).__name__}: {str(error)[:200]!r}")
+        if time.process_time() - begin > 5:
+            violations.append(f"round {number}, target {target} took {time.process_time() - begin:.0f} s of processor")
+    if (home / "jobs").exists():
+        violations.append("a job was created")
+    return violations
+
+
+def _list_leaking_requests(client: TrainerClient) -> list[tuple[str, Callable[[], Any]]]:
+    """Return what a user may do with a secret, by the channel that it takes."""
+    url = f"https://user:{CANARY}@127.0.0.1:9/simple"
+    token_url = f"https://127.0.0.1:9/simple?token={CANARY}"
+    source = {"storage_uri": "s3://bucket/x", "endpoint": "http://127.0.0.1:9", "access_key_id": CANARY}
+    initializer = initializer_from_dict({"dataset": {**source, "secret_access_key": CANARY}})
+
+    def train(**fields: Any) -> Any:
+        return client.submit(
+            client.build_request(
+                runtime="python", trainer=CustomTrainer(returns, **fields), options=[Name("leak"), Labels({"a": "b"})]
+            )
+        )
+
+    return [
+        ("URL of a package", lambda: train(packages_to_install=[f"x @ {url}"])),
+        ("package index", lambda: train(packages_to_install=["x"], pip_index_urls=[url])),
+        (
+            "token of a package index",
+            lambda: train(packages_to_install=["x"], pip_index_urls=[token_url]),
+        ),
+        ("package index as a string", lambda: train(packages_to_install=["x"], pip_index_urls=url)),
+        ("image", lambda: CustomTrainer(returns, image=5, env={"A": CANARY})),
+        ("value of a variable", lambda: train(env={"A": CANARY + "\0"})),
+        ("kubeconfig", lambda: config_from_dict("kubernetes", {"kube_config": f"token: {CANARY}"})),
+        ("address of an engine", lambda: TrainerClient(config_from_dict("container", {"container_host": url}))),
+        ("tracking URI", lambda: parse_options([{"Tracking": {"uri": url}}])),
+        ("keys of S3", lambda: client.submit(client.build_request(initializer=initializer, options=[Name("leak")]))),
+    ]
+
+
+def plant_canaries(rounds: int, chance: random.Random, folder: Path) -> list[str]:
+    """Give a secret by each channel, and look for it in messages, arguments of processes, logs and files of others."""
+    client = _make_client(folder / "state")
+    channels = _list_leaking_requests(client)
+    violations = []
+    for number in range(rounds):
+        channel, use = channels[number % len(channels)] if rounds >= len(channels) else chance.choice(channels)
+        seen = []
+        try:
+            ref = use()
+        except (ValueError, TrainerError) as error:
+            seen.append(("message", str(error)))
+        else:
+            if hasattr(ref, "uid"):
+                seen += [("arguments", " ".join(_read_arguments(each))) for each in processes_of(ref.uid)]
+                outcome = client.wait(ref, timeout=PATIENCE)
+                steps = [step.name for step in client.get_job(ref.name).steps]
+                seen += [("outcome", outcome.to_json())]
+                seen += [(f"log of {step}", "".join(client.get_job_logs(ref, step))) for step in steps]
+        for path in (folder / "state").rglob("*"):
+            if path.is_file() and path.stat().st_mode & 0o077:
+                seen.append((f"file {path.name}", path.read_bytes().decode("utf-8", "replace")))
+        violations += [f"{channel}: in the {where}" for where, text in seen if CANARY in text]
+        client.delete_job("leak")
+    return violations
+
+
+def _read_arguments(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def soak(rounds: int, chance: random.Random, folder: Path) -> list[str]:
+    """Submit, end and delete jobs, three at a time: neither files nor processes nor memory remain."""
+    client = _make_client(folder / "state")
+    me = psutil.Process()
+    memory: list[int] = []
+
+    def live(number: int) -> str | None:
+        name = f"job{number}"
+        ref = client.submit(_build(client, name))
+        if chance.random() < 0.2:
+            client.cancel(ref)
+        status = client.wait(ref, timeout=PATIENCE).status
+        client.delete_job(ref)
+        memory.append(me.memory_info().rss)
+        return None if status in ("Complete", "Failed") else f"{name} is {status}"
+
+    with ThreadPoolExecutor(3) as threads:
+        violations = [each for each in threads.map(live, range(rounds)) if each]
+    left = [path for name in ("jobs", "staging", "ports", "trash") for path in (folder / "state" / name).iterdir()]
+    if left:
+        violations.append(f"{len(left)} files remain, such as {left[0]}")
+    half = len(memory) // 2
+    if rounds >= 100 and max(memory[half:]) > 1.2 * max(memory[:half]):
+        violations.append(f"memory grew from {max(memory[:half]) >> 20} to {max(memory[half:]) >> 20} MB")
+    return violations
+
+
+SCENARIOS = (
+    Scenario(
+        "Submitter killed at a random instant, then submitted again",
+        "one job for each owner, which runs once",
+        80,
+        2,
+        kill_submitters,
+    ),
+    Scenario(
+        "Supervisor, its process group or a node killed",
+        "the job fails as retryable, and no process remains",
+        40,
+        1,
+        kill_supervisors,
+    ),
+    Scenario(
+        "Cancel at the same time as two suspends and two resumes",
+        "once the cancel has returned, the job has failed and is not retried",
+        40,
+        2,
+        race_cancels,
+    ),
+    Scenario(
+        "Three clients submit for one owner; 20 % of the API requests fail",
+        "one TrainJob for each owner",
+        40,
+        3,
+        race_owners,
+    ),
+    Scenario(
+        "Hostile values in everything that takes input",
+        f"a result, or a documented error: one line of at most {MAX_MESSAGE} characters; no job is created",
+        6_000,
+        150,
+        give_hostile_input,
+    ),
+    Scenario(
+        "A secret given by each of ten channels",
+        "it is in no message, argument, log or outcome, and in no file that others may read",
+        20,
+        10,
+        plant_canaries,
+    ),
+    Scenario(
+        "Soak: submit, sometimes cancel, wait, delete; three at a time",
+        "no file remains, and memory does not grow",
+        150,
+        3,
+        soak,
+    ),
+)

@@ -1,0 +1,344 @@
+"""Whatever a user gives, the answer is a request or a documented error: one line, short, quick, nothing created."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings, strategies as st
+from pydantic import BaseModel
+
+import trainer_core
+from trainer_core import (
+    CustomTrainer,
+    DebugBackendConfig,
+    LocalProcessBackendConfig,
+    Name,
+    TrainerClient,
+    jobs,
+    request,
+    validation,
+)
+from trainer_core.cli.app import run
+from trainer_core.config import CONFIGS, config_from_dict
+from trainer_core.definition_file import build_definition_request, read_definition
+from trainer_core.errors import MAX_MESSAGE, InvalidRequestError, TrainerError, UnsupportedError
+from trainer_core.initializers import initializer_from_dict
+from trainer_core.options import BaseOption
+from trainer_core.request import InitializerSource, Owner, TrainerRequest, TrainJobRequest
+from trainer_core.request_builder import build_request_data, parse_options
+from trainer_core.yaml_documents import parse_yaml
+
+#: Short and the same in every run. A larger number is tried by `make attack`.
+HOSTILE = settings(
+    max_examples=15,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+SELF_CONTAINING: list[Any] = []
+SELF_CONTAINING.append(SELF_CONTAINING)
+BOMB: list[Any] = ["x"]
+for _ in range(30):
+    BOMB = [BOMB, BOMB]
+
+TEXTS = st.one_of(
+    st.text(max_size=8),
+    st.sampled_from(
+        [
+            *("", " ", "\0", "\x1b[31m", "a\nb", "\ud800", "../x", "-", "{", "{{ x }}", "x" * 2000, "é" * 500, "1e999"),
+            *("hf://a/b", "cache://a/b", "s3://a/b", "file:///a", "pvc://a/b", "http://u:p@h/x", "a:b", "json:loads"),
+            *("local", "kubernetes", "torch-distributed", "python", "9" * 5000, "nan", "1Gi", "true", "2020-13-45"),
+        ]
+    ),
+)
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.sampled_from([0, 1, -1, 2**31, 10**30, 10**400]),
+    st.sampled_from([0.5, 1e308, float("nan"), float("inf"), -0.0]),
+    TEXTS,
+)
+KEYS = st.one_of(TEXTS, st.sampled_from(["storage_uri", "name", "key", "func", "image", "config", "env", "version"]))
+PLAIN = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=8
+)
+VALUES = st.one_of(
+    PLAIN,
+    st.sampled_from([SELF_CONTAINING, BOMB, {1: 2}, {None: 1}, {"a": SELF_CONTAINING}, b"x", object(), {"x"}, (1, 2)]),
+)
+
+
+def assert_is_one_short_line(text: str) -> None:
+    assert text.strip(), "the message is empty"
+    assert len(text) <= MAX_MESSAGE, text
+    assert text.isprintable(), repr(text)
+
+
+def call(function: Any, *args: Any, **fields: Any) -> Any:
+    """Return what a function returns, or None after a documented error."""
+    try:
+        return function(*args, **fields)
+    except (ValueError, TrainerError) as error:
+        assert_is_one_short_line(str(error))
+        return None
+
+
+def list_constructors() -> dict[str, Any]:
+    """Return the public classes that users construct."""
+    public = {name: getattr(trainer_core, name) for name in dir(trainer_core) if not name.startswith("_")}
+    kinds = {
+        name: kind
+        for name, kind in public.items()
+        if inspect.isclass(kind)
+        and not issubclass(kind, (BaseException, TrainerClient))
+        # Users receive these; they do not make them.
+        and kind.__module__ not in (jobs.__name__, "trainer_core.tracking.registry", "trainer_core.client")
+        and (dataclasses.is_dataclass(kind) or issubclass(kind, BaseModel))
+        and not inspect.isabstract(kind)
+    }
+    parts = {name: getattr(request, name) for name in request.__all__ if inspect.isclass(getattr(request, name))}
+    return {**parts, **kinds}
+
+
+CONSTRUCTORS = list_constructors()
+
+
+@pytest.mark.parametrize("name", sorted(CONSTRUCTORS))
+@HOSTILE
+@given(data=st.data())
+def test_a_constructor_accepts_a_value_or_refuses_it_in_one_line(name, data):
+    kind = CONSTRUCTORS[name]
+    fields = [
+        each.name
+        for each in inspect.signature(kind).parameters.values()
+        if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+    ]
+    required = [
+        each.name
+        for each in inspect.signature(kind).parameters.values()
+        if each.default is each.empty and each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+    ]
+    names = set(required) | data.draw(st.sets(st.sampled_from(fields), max_size=3) if fields else st.just(set()))
+    given_fields = {field: data.draw(VALUES, label=field) for field in sorted(names)}
+    made = call(kind, **given_fields)
+
+    if isinstance(made, BaseOption):
+        call(build_request_data, backend=None, trainer={"image": "x"}, options=[made])
+
+
+TRAINERS = st.one_of(
+    VALUES,
+    st.fixed_dictionaries(
+        {"func": st.just("json:loads"), "packaging": st.just("reference")},
+        optional={"func_args": VALUES, "num_nodes": VALUES, "env": VALUES, "resources_per_node": VALUES},
+    ),
+    st.fixed_dictionaries(
+        {"image": TEXTS}, optional={"num_nodes": VALUES, "env": VALUES, "resources_per_node": VALUES}
+    ),
+    st.fixed_dictionaries({"config": VALUES}),
+)
+INITIALIZERS = st.one_of(
+    VALUES,
+    st.dictionaries(st.sampled_from(["dataset", "model"]), VALUES, max_size=2),
+    st.fixed_dictionaries(
+        {"dataset": st.fixed_dictionaries({"storage_uri": TEXTS}, optional={"env": VALUES, "ignore_patterns": VALUES})}
+    ),
+)
+OPTIONS = st.one_of(
+    VALUES,
+    st.lists(
+        st.dictionaries(
+            st.sampled_from([each.__name__ for each in CONSTRUCTORS.values() if issubclass(each, BaseOption)]),
+            VALUES,
+            min_size=1,
+            max_size=1,
+        ),
+        max_size=2,
+    ),
+)
+DEFINITIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": VALUES,
+        "runtime": VALUES,
+        "labels": VALUES,
+        "suspend": VALUES,
+        "trainer": TRAINERS,
+        "initializer": INITIALIZERS,
+        "options": OPTIONS,
+    },
+)
+
+
+@pytest.fixture(scope="module")
+def debug_client():
+    return TrainerClient(DebugBackendConfig())
+
+
+@HOSTILE
+@given(definition=st.one_of(DEFINITIONS, VALUES))
+def test_a_definition_becomes_a_request_or_is_refused_in_one_line(debug_client, definition):
+    built = call(build_definition_request, debug_client, definition) if isinstance(definition, dict) else None
+    call(initializer_from_dict, definition)
+    call(parse_options, definition)
+
+    assert built is None or TrainJobRequest.from_json(built.to_json()) == built
+
+
+@HOSTILE
+@given(
+    fields=st.dictionaries(st.sampled_from(sorted(TrainJobRequest.model_fields)), VALUES, max_size=3),
+    trainer=st.dictionaries(st.sampled_from(sorted(TrainerRequest.model_fields)), VALUES, max_size=3),
+    source=st.dictionaries(st.sampled_from(sorted(InitializerSource.model_fields)), VALUES, max_size=3),
+)
+def test_request_data_become_a_request_or_are_refused_in_one_line(fields, trainer, source):
+    data = {
+        "version": 1,
+        "trainer": {"kind": "container", "image": "x", **trainer},
+        "initializer": {"dataset": {"storage_uri": "hf://a/b", **source}},
+        **fields,
+    }
+    parsed = call(TrainJobRequest.parse, data)
+
+    assert parsed is None or len(parsed.fingerprint()) == 64
+
+
+@HOSTILE
+@given(backend=st.one_of(st.sampled_from(sorted(CONFIGS)), VALUES), settings=VALUES, data=st.data())
+def test_a_configuration_is_made_or_refused_in_one_line(backend, settings, data):
+    call(config_from_dict, backend, settings)
+    if isinstance(backend, str) and backend in CONFIGS:
+        names = sorted(set(CONFIGS[backend].model_fields) | {"x"})
+        call(config_from_dict, backend, data.draw(st.dictionaries(st.sampled_from(names), VALUES, max_size=3)))
+
+
+@HOSTILE
+@given(text=st.one_of(TEXTS, PLAIN.map(lambda value: yaml.safe_dump(value, allow_unicode=True)), st.text(max_size=60)))
+def test_a_yaml_text_is_read_or_refused_in_one_line(text):
+    assert isinstance(call(lambda: [parse_yaml(text)]) or [], list)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x: " + "[" * 3000,
+        "\n".join(["- " * 3000]),
+        "a: &a [x, x, x, x, x, x, x, x, x]\n"
+        + "".join(
+            f"{one}: &{one} [{', '.join([f'*{two}'] * 9)}]\n" for two, one in zip("abcdefgh", "bcdefghi", strict=True)
+        ),
+        "&a [*a]",
+        "x: " + "9" * 5000,
+        "x: !!timestamp x",
+        "x: !!python/object:os.system {}",
+    ],
+    ids=["nested", "nested lists", "alias bomb", "contains itself", "digits", "no timestamp", "an object"],
+)
+def test_yaml_beyond_the_limits_is_refused(text):
+    with pytest.raises(ValueError, match=r"line 1[:,]|more than 100000 values|nested more"):
+        parse_yaml(text)
+
+
+def test_an_invalid_yaml_value_is_named_by_file_line_and_key(tmp_path):
+    definition = tmp_path / "job.yaml"
+    definition.write_text("runtime: python\ntrainer:\n  func_args: {day: 2020-13-45}\n", encoding="utf-8")
+
+    with pytest.raises(InvalidRequestError, match=r"job.yaml cannot be read: line 3: day: '2020-13-45' is not valid"):
+        read_definition(str(definition))
+
+
+def test_a_definition_without_an_end_is_refused():
+    with pytest.raises(InvalidRequestError, match="/dev/zero cannot be read"):
+        read_definition("/dev/zero")
+
+
+COMMANDS = [
+    ["submit", "--dataset", "{}", "json:loads", "--packaging", "reference"],
+    ["submit", "json:loads", "--packaging", "reference", "--runtime", "python", "--arg", "={}"],
+    ["submit", "json:loads", "--packaging", "reference", "--runtime", "python", "--env", "{}"],
+    ["submit", "json:loads", "--packaging", "reference", "--runtime", "{}"],
+    ["submit", "json:loads", "--packaging", "reference", "--package", "{}", "--nodes", "2000000000"],
+    ["submit", "json:loads", "--packaging", "reference", "--runtime", "python", "--nodes", "{}"],
+    ["submit", "--image", "{}"],
+    ["submit", "{}"],
+    ["submit", "-f", "{}"],
+    ["initialize", "--dataset", "{}", "--name", "{}"],
+    ["render", "--image", "x", "--name", "{}"],
+    ["get", "{}"],
+    ["wait", "{}", "--timeout", "0"],
+    ["logs", "{}", "--step", "{}"],
+    ["cancel", "{}"],
+    ["list", "--backend", "{}"],
+    ["runtimes", "create", "torch", "{}", "--dry-run"],
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("text", ["cache://a/b", "x" * 2000, "\x1b[31m\n", "9" * 5000, "\0", "a=\0", "../x", "\udcff"])
+def test_a_command_refuses_hostile_text_in_one_line_and_creates_nothing(command, text, tmp_path, capsys):
+    arguments = [each.format(text) for each in command]
+    code = run(["--home", str(tmp_path / "home"), *arguments])
+
+    message = capsys.readouterr().err.strip()
+    assert code not in (0, 1), "1 means that a job has failed"
+    assert_is_one_short_line(message.removeprefix("trainjob: "))
+    assert not (tmp_path / "home" / "jobs").exists() or not list((tmp_path / "home" / "jobs").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Owner(key=5), "Owner: key: Input should be a valid string, got 5"),
+        (lambda: initializer_from_dict({"dataset": "cache://a/b"}), "DataCacheInitializer needs metadata_loc, num_"),
+        (lambda: CustomTrainer("a:b", resources_per_node={"memory": 10**400}), "a number of more than 100 digits"),
+        (lambda: CustomTrainer("a:b", num_nodes=10**5000), "a number of more than 100 digits"),
+        (lambda: TrainJobRequest.from_json("[" * 100_000), "the request is nested too deeply"),
+        (lambda: TrainJobRequest.from_json("9" * 5000), "the request is not JSON"),
+        (lambda: CustomTrainer("a:b", env={"A": "x" * 200_000}), "has 200000 bytes; use at most 100000"),
+        (lambda: CustomTrainer("a:b", env={f"A{n}": "x" * 90_000 for n in range(6)}), "bytes in all values"),
+        (lambda: TrainJobRequest.parse({"patches": [{"a": SELF_CONTAINING}]}), "contains itself, or is nested"),
+        (lambda: TrainJobRequest.parse({"patches": [{"a": BOMB}]}), "has more than 100000 values"),
+        (lambda: build_request_data(backend=None, initializer="hf://a/b"), "a dict of URIs such as {'dataset':"),
+        (lambda: CustomTrainer("x" * 2000), "xxx…"),
+        (lambda: Name("\x1b[31m" + "x" * 2000), "x1b"),
+    ],
+)
+def test_a_message_names_the_field_and_what_to_do(make, message):
+    with pytest.raises(ValueError) as refused:  # noqa: PT011  # the message is compared below
+        make()
+
+    assert message in str(refused.value)
+    assert_is_one_short_line(str(refused.value))
+
+
+def parse_initializer(**fields: Any) -> TrainJobRequest:
+    return TrainJobRequest.parse({"initializer": {"dataset": {"storage_uri": "s3://a/b", **fields}}})
+
+
+@pytest.mark.parametrize("name", sorted(validation.RESERVED_INITIALIZER_ENV))
+def test_a_variable_of_an_initializer_does_not_replace_a_checked_field(name):
+    with pytest.raises(InvalidRequestError, match=f"env must not set {name}"):
+        parse_initializer(env={name: "file:///etc/hostname"})
+
+
+@pytest.mark.parametrize("env", [{"A\0B": "x"}, {"A": "x\0"}, {"A": "x" * 200_000}, {"": "x"}, {"A=B": "x"}])
+def test_a_variable_that_no_process_can_have_is_refused_before_anything_is_created(env):
+    with pytest.raises(InvalidRequestError, match="env"):
+        parse_initializer(env=env)
+    with pytest.raises(ValueError, match="env"):
+        CustomTrainer("json:loads", env=env)
+
+
+@pytest.mark.parametrize("nodes", [1001, 2_000_000_000])
+def test_a_job_of_more_processes_than_a_machine_runs_is_refused(tmp_path, nodes):
+    client = TrainerClient(LocalProcessBackendConfig(home=tmp_path))
+    built = client.build_request(runtime="python", trainer=CustomTrainer("json:loads", num_nodes=nodes))
+
+    with pytest.raises(UnsupportedError, match="use at most 1000 processes, or a backend on a cluster"):
+        client.submit(built)
