@@ -70,6 +70,26 @@ def test_what_gitignore_and_trainjobignore_name_does_not_travel(tree):
     ]
 
 
+@pytest.mark.parametrize(
+    "rules",
+    [
+        "/*\n!/a/\n!/b/**\n",
+        "!/b/**\n*.txt\ndata/\n",
+        "**/b\n*.txt\na/*\n!/a/\n",
+        "a/**\n!/a/**/keep.txt\n!data/\n",
+        "build/\n!c/\n\\!a\n[ab]/*.txt\n",
+    ],
+)
+def test_git_and_a_project_leave_out_the_same_files(tree, rules):
+    folders = ("", "a/", "a/b/", "b/", "b/data/", "a/data/", "c/", "c/build/", "c/build/c/")
+    root = tree({f"{folder}{name}": "" for folder in folders for name in ("x.txt", "keep.txt", "y.py")})
+    (root / ".gitignore").write_text(rules)
+    (root / "b/data/.gitignore").write_text("!*.txt\n/y.py\n")
+    for command in (["init", "--quiet"], ["-c", "core.excludesFile=", "ls-files", "-co", "--exclude-standard"]):
+        done = subprocess.run(["git", *command], cwd=root, check=True, capture_output=True, text=True)
+    assert paths(root) == sorted(done.stdout.splitlines())
+
+
 def test_the_trainjobignore_of_a_folder_can_include_what_its_gitignore_leaves_out(tree):
     root = tree({".gitignore": "*.bin\n", ".trainjobignore": "!small.bin\n", "small.bin": "", "large.bin": ""})
     assert "small.bin" in paths(root)

@@ -21,8 +21,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 from trainer_core.secrets import mask_credentials
 
 if TYPE_CHECKING:
-    from pathspec import GitIgnoreSpec
-
     from trainer_core.packaging.git_commit import GitCommit
 
 __all__ = ["CodePaths", "Project", "check_code", "format_size", "read_files", "read_project"]
@@ -209,7 +207,7 @@ class _Walk:
     root: Path
     found: dict[str, Path] = field(default_factory=dict)
     named: set[str] = field(default_factory=set)
-    _rules: dict[Path, GitIgnoreSpec | None] = field(default_factory=dict)
+    _rules: dict[Path, list[_Rule]] = field(default_factory=dict)
 
     def add(self, entry: str) -> None:
         """Add a file, the files below a folder, or what matches a pattern."""
@@ -273,9 +271,9 @@ class _Walk:
         """Decide as git does: the ignore file that is the nearest to the path and has a matching rule wins."""
         for folder in path.parents:
             rules = self._get_rules(folder)
-            if rules is not None:
+            if rules:
                 name = path.relative_to(folder).as_posix() + ("/" if is_folder else "")
-                decision = rules.check_file(name).include
+                decision = next((rule.is_ignored for rule in rules if rule.applies_to(name)), None)
                 if decision is not None:
                     return decision
             if folder == self._top:
@@ -288,23 +286,42 @@ class _Walk:
         repositories = (folder for folder in (self.root, *self.root.parents) if (folder / ".git").exists())
         return next(repositories, self.root)
 
-    def _get_rules(self, folder: Path) -> GitIgnoreSpec | None:
+    def _get_rules(self, folder: Path) -> list[_Rule]:
         if folder not in self._rules:
             self._rules[folder] = _read_rules(folder)
         return self._rules[folder]
 
 
-def _read_rules(folder: Path) -> GitIgnoreSpec | None:
+@dataclass(frozen=True)
+class _Rule:
+    """A line of an ignore file. A line that starts with ``!`` takes files back."""
+
+    is_ignored: bool
+    regex: re.Pattern[str]
+
+    def applies_to(self, name: str) -> bool:
+        """Return whether it applies to a file, or with a slash at the end to a folder, itself.
+
+        pathspec's expressions also match what is below a folder that a rule names, where git decides on the folder
+        first. One without a group is ``folder/**``, which is what is below the folder and not the folder.
+        """
+        match = self.regex.match(name)
+        return match is not None and (match.end() == len(name)) == bool(self.regex.groups)
+
+
+def _read_rules(folder: Path) -> list[_Rule]:
+    """Return the rules of a folder, the last one first: it wins."""
     texts = [_read_file(folder / name) for name in _IGNORE_FILES if (folder / name).is_file()]
     if not texts:
-        return None
+        return []
     from pathspec import GitIgnoreSpec  # Imported here because most requests have no code.
 
     lines = [line for text in texts for line in text.decode("utf-8", "replace").splitlines()]
     try:
-        return GitIgnoreSpec.from_lines(lines)
+        patterns = list(GitIgnoreSpec.from_lines(lines).patterns)
     except ValueError as error:
         raise ValueError(f"code: an ignore file of {folder} cannot be read: {' '.join(str(error).split())}") from error
+    return [_Rule(each.include, each.regex) for each in reversed(patterns) if each.include is not None and each.regex]
 
 
 def _is_git_uri(code: object) -> TypeGuard[str]:
