@@ -43,9 +43,11 @@ def write_outcome(task: Task, client: TrainerClient, outcome: Outcome, history: 
         "backend": ref.backend,
         "runtime": job.runtime.name if job else None,
         "run_url": run.url if run else None,
+        "checkpoint": outcome.checkpoint,
+        "resumed_from": outcome.resumed_from,
     }
     for name in ("model", "report"):
-        task.get_artifact(name).metadata.update({key: value for key, value in facts.items() if value})
+        task.get_artifact(name).metadata.update({key: value for key, value in facts.items() if value is not None})
     _write_report(task, report.render_html(ref, outcome.status, job, outcome, history))
     task.get_artifact("classification").metadata.update(classification.build_metadata(outcome.result))
     write_result(task, outcome)

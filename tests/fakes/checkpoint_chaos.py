@@ -103,7 +103,7 @@ class Chaos:
     def run(self, target: int, event: int = 0, number: int = 0) -> tuple[int, list[str]]:
         """Run a walk of one rank to its end; return its exit code and what it printed of its steps."""
         process = self.start(target, event, number)
-        out = process.communicate(timeout=120)[0]
+        out = process.communicate(timeout=600)[0]
         lines = [line for line in out.splitlines() if line.startswith(("from ", "saved ", "place ", "struck"))]
         assert process.returncode in (0, -number, 128 + number), out
         return process.returncode, lines

@@ -23,6 +23,7 @@ from trainer_core.node import checkpoint_s3, env, progress, s3_client
 from trainer_core.node.checkpoints import CheckpointError, CheckpointStore, finish
 from trainer_core.packaging import serializer
 
+pytestmark = pytest.mark.timeout(900)  # On a busy machine each of the processes takes long to start.
 SECRET = "a-secret-key"
 SCOPE = "place/train-0123456789/g-0"
 ROLE = "arn:aws:iam::123456789012:role/trainer"
@@ -136,7 +137,7 @@ def list_puts(proxy):
 
 
 def end(process, code):
-    assert process.wait(120) == code, process.log.read_text()
+    assert process.wait(600) == code, process.log.read_text()
     return process.log.read_text()
 
 
@@ -319,18 +320,18 @@ def test_a_kill_during_an_upload_leaves_a_complete_checkpoint(
     async def hold(proxy, request):
         await request.read()
         at.set()
-        await asyncio.to_thread(until.wait, 60)
+        await asyncio.to_thread(until.wait, 600)
         answer = await proxy.forward(request)
         done.set()
         return answer
 
     proxy.faults.append(Fault(hold, key, left=1))
     process = start_rank(steps=5, every_steps=5)
-    assert at.wait(60)
+    assert at.wait(600)
     process.kill()
     process.wait()
     until.set()
-    assert done.wait(60)
+    assert done.wait(600)
 
     again = start_rank(steps=5, every_steps=5)
     assert f"from {complete} " in end(again, 0)

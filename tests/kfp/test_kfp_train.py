@@ -13,6 +13,7 @@ from kfp.pipeline_spec import pipeline_spec_pb2
 from kfp_driver import component_spec, request_for
 
 from kfp_components.runtime.request_encoding import encode_request
+from trainer_core.testing.training_functions import save_checkpoints
 
 ARGUMENTS = {"epochs": 2, "learning_rate": 0.1}
 
@@ -53,6 +54,17 @@ def test_what_the_task_writes_is_an_executor_output_of_kfp(task, request_):
     message = pipeline_spec_pb2.ExecutorOutput()
     json_format.ParseDict(training.executor_output(), message)
     assert message.artifacts["model"].artifacts[0].metadata["runtime"] == "python"
+
+
+def test_the_report_and_the_model_name_the_last_checkpoint(task):
+    request = request_for(save_checkpoints, {"steps": 2})
+    training = task("train", request={**request, "checkpoints": {"every_steps": 1}})
+
+    finished = training.run()
+
+    assert finished.returncode == 0, finished.stderr
+    assert training.metadata("report")["checkpoint"] == 2
+    assert "resumed_from" not in training.metadata("report")
 
 
 def test_the_log_of_the_job_is_the_log_of_the_task(task, request_):
