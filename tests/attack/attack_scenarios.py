@@ -371,7 +371,7 @@ def soak(rounds: int, chance: random.Random, folder: Path) -> list[str]:
     if left:
         violations.append(f"{len(left)} files remain, such as {left[0]}")
     half = len(memory) // 2
-    if rounds >= 100 and max(memory[half:]) > 1.2 * max(memory[:half]):
+    if half >= 10 and max(memory[half:]) > 1.2 * max(memory[:half]):
         violations.append(f"memory grew from {max(memory[:half]) >> 20} to {max(memory[half:]) >> 20} MB")
     return violations
 
@@ -415,7 +415,7 @@ SCENARIOS = (
     Scenario(
         "A secret given by each of ten channels",
         "it is in no message, argument, log or outcome, and in no file that others may read",
-        20,
+        80,
         10,
         plant_canaries,
     ),

@@ -281,3 +281,11 @@ def test_an_interrupted_fetch_of_other_content_is_deleted_from_a_workspace(run_o
 def test_links_lead_to_the_files_of_the_source(source, tmp_path):
     folder, _ = fetch_to_cache(LocalSource(source, link=True), tmp_path / "cache", LogProgress("dataset"))
     assert (folder / "a.csv").readlink() == Path(source / "a.csv")
+
+
+def test_a_failure_is_one_printable_line_whatever_the_names_of_files_are(source, tmp_path):
+    os.mkfifo(source / "a\x1b[31m\nb")
+    ended = run({"STORAGE_URI": source.as_uri(), "TRAINJOB_INITIALIZE_TARGET": str(tmp_path / "target")}, "dataset")
+    assert ended.returncode == 1
+    assert "a\\x1b[31m b is not a regular file" in ended.stderr
+    assert ended.stderr.strip().isprintable()

@@ -174,3 +174,17 @@ def test_a_ref_cannot_name_a_folder_outside_the_state_folder(client, home):
     (elsewhere / "status.json").write_text("not ours")
     client.delete_job(TrainJobRef("local", str(home), "../../elsewhere", "uid"))
     assert (elsewhere / "status.json").exists()
+
+
+def test_a_state_folder_that_cannot_be_read_is_an_error_of_the_backend(tmp_path):
+    # For root, a name that is too long stands for the folder of another user.
+    client = TrainerClient(LocalProcessBackendConfig(home=tmp_path / ("x" * 300)))
+    with pytest.raises(BackendUnavailableError, match=r"cannot be read: .*; fix it, or set another folder as home"):
+        client.list_runtimes()
+
+
+def test_a_file_in_the_state_folder_does_not_replace_a_module_of_python(client, ask, home):
+    home.mkdir(mode=0o700)
+    for module in ("json", "asyncio", "signal"):
+        (home / f"{module}.py").write_text("raise SystemExit('replaced')")
+    assert client.wait(client.submit(ask())).succeeded

@@ -14,7 +14,7 @@ from typing import Any
 
 from trainer_core import validation
 from trainer_core.backends.runtime_files import list_runtime_files, parse_runtimes, read_runtime_file, warn_skipped
-from trainer_core.errors import RuntimeNotFoundError
+from trainer_core.errors import BackendUnavailableError, RuntimeNotFoundError
 from trainer_core.k8s.runtimes import FRAMEWORK_LABEL, NODE
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
@@ -78,9 +78,18 @@ def list_runtimes(folder: Path) -> list[LocalRuntime]:
 
     Args:
         folder: Folder with the user's runtimes; it need not exist.
+
+    Raises:
+        BackendUnavailableError: The folder cannot be read.
     """
     known: dict[str, LocalRuntime] = {}
-    for path in (*(list_runtime_files(folder) if folder.is_dir() else ()), *list_runtime_files(_PACKAGED)):
+    try:
+        own = list_runtime_files(folder) if folder.is_dir() else []
+    except OSError as error:
+        raise BackendUnavailableError(
+            f"state folder {folder} cannot be read: {error.strerror}; fix it, or set another folder as home"
+        ) from error
+    for path in (*own, *list_runtime_files(_PACKAGED)):
         for runtime in _read_file(path):
             known.setdefault(runtime.name, runtime)
     return list(known.values())
