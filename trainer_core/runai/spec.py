@@ -83,7 +83,7 @@ def _build_list_parser(separator: str) -> Callable[[Any], Any]:
         for entry in value:
             text = str(entry)
             if isinstance(entry, bool) or not isinstance(entry, (str, int)) or not text or separator in text:
-                raise ValueError(f"{redact(entry)} must be a non-empty string without the separator {separator}")
+                raise ValueError(f"{redact(entry)} must be a non-empty string without the separator '{separator}'")
         return separator.join(map(str, value))
 
     return join_list
