@@ -18,9 +18,12 @@ import time
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import files
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
 
 __all__ = [
     "Checkpoint",
@@ -34,7 +37,7 @@ __all__ = [
 ]
 
 #: Size and CRC-32 of files by relative path.
-Sums = dict[str, tuple[int, int]]
+Sums: TypeAlias = "dict[str, tuple[int, int]]"
 
 MANIFEST = "manifest.json"
 STEP, PART = "step-", ".part-"

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import hmac
 import http.client
+import importlib
 import importlib.util
 import json
 import os
@@ -313,10 +314,9 @@ class Bucket:
         if url or relative:
             return self._ask_container(url or f"http://169.254.170.2{relative}")
         if importlib.util.find_spec("botocore"):
-            from botocore.session import Session  # type: ignore[import-untyped]
-
+            session = importlib.import_module("botocore.session")
             try:
-                found = Session().get_credentials()
+                found = session.Session().get_credentials()
                 keys = found.get_frozen_credentials() if found else None
             except Exception as error:  # The sources of botocore have many, without a common class.
                 raise S3Error(f"credentials cannot be read: {error}") from error
