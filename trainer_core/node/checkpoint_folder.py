@@ -18,9 +18,12 @@ import time
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Dict, NamedTuple, Tuple  # noqa: UP035 -- for Python 3.8
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import files
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
 
 __all__ = [
     "Checkpoint",
@@ -34,7 +37,7 @@ __all__ = [
 ]
 
 #: Size and CRC-32 of files by relative path.
-Sums = Dict[str, Tuple[int, int]]  # noqa: UP006 -- Python 3.8, which evaluates it, has no dict[…]
+Sums: TypeAlias = "dict[str, tuple[int, int]]"
 
 MANIFEST = "manifest.json"
 STEP, PART = "step-", ".part-"

@@ -312,7 +312,8 @@ class CheckpointBucket:
 def remove_expired(uri: str, now: float) -> list[str]:
     """Delete the trainings below a URI whose time to live is over; return their URIs."""
     name, prefix = _split(uri)
-    bucket, trainings = Bucket(name), dict[str, list[Entry]]()
+    bucket = Bucket(name)
+    trainings: dict[str, list[Entry]] = {}
     for each in bucket.list_objects(f"{prefix}/" if prefix else ""):
         if match := _TRAINING.match(each.key, len(prefix) and len(prefix) + 1):
             trainings.setdefault(each.key[: match.end() - 1], []).append(each)

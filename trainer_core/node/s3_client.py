@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import hmac
 import http.client
+import importlib
 import importlib.util
 import json
 import os
