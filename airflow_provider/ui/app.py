@@ -7,7 +7,6 @@ The DAG id is part of the path, because before Airflow 3.2 the permission check 
 
 from __future__ import annotations
 
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,8 +29,8 @@ from trainer_core.errors import TrainerError
 __all__ = ["create_app"]
 
 _STATIC = Path(__file__).with_name("static")
-#: Rows of one page of the list, and the largest number of jobs to read for it.
-_ROWS, _MAX_SCANNED = 50, 1000
+#: Rows of one page of the list, and the largest number of jobs to read for it from the database and from backends.
+_ROWS, _MAX_SCANNED, _MAX_READS = 50, 1000, 100
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -127,16 +126,21 @@ def list_jobs(
     """Return the jobs of the DAGs that the user may read, newest first."""
     readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
     wanted = readable & {dag} if dag else readable
-    found = list(xcom_queries.list_submitted_jobs(session, wanted, before, _MAX_SCANNED))
+    found = xcom_queries.list_submitted_jobs(session, wanted, before, _MAX_SCANNED)
     matching = [job for job in found if job.deletion is None and serializers.matches_text(job, text)]
-    serialized = ((job, serializers.serialize_row(job, live)) for job, live in backend_view.read_unfinished(matching))
-    rows = list(islice((each for each in serialized if status in (None, each[1].get("status"))), _ROWS))
-    # There can be older jobs if the page is full, or if the limit of jobs to read was reached.
-    last = rows[-1][0] if len(rows) == _ROWS else found[-1] if len(found) == _MAX_SCANNED else None
+    rows: list[dict[str, Any]] = []
+    reads = 0
+    # There can be older jobs if a limit was reached.
+    last = found[-1] if len(found) == _MAX_SCANNED else None
+    for job, live in backend_view.read_unfinished(matching):
+        row = serializers.serialize_row(job, live)
+        rows += [row] if status in (None, row.get("status")) else []
+        reads += live is not None
+        if len(rows) == _ROWS or reads == _MAX_READS:
+            last = job
+            break
     older = last.at.isoformat() if last else None
-    return _mask_data(
-        {"dags": xcom_queries.list_dag_ids(session, readable), "jobs": [row for _, row in rows], "older": older}
-    )
+    return _mask_data({"dags": xcom_queries.list_dag_ids(session, readable), "jobs": rows, "older": older})
 
 
 def get_job(request: Request, job: _SubmittedJobDep, user: GetUserDep) -> dict[str, Any]:
