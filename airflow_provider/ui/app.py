@@ -130,7 +130,7 @@ def list_jobs(
     """Return the jobs of the DAGs that the user may read, newest first."""
     readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
     wanted = readable & {dag} if dag else readable
-    found = list(xcom_queries.list_submitted_jobs(session, wanted, before, _MAX_SCANNED))
+    found = xcom_queries.list_submitted_jobs(session, wanted, before, _MAX_SCANNED)
     matching = [job for job in found if job.deletion is None and serializers.matches_text(job, text)]
     read: list[SubmittedJob] = []
     rows = []

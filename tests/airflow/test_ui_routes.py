@@ -12,6 +12,7 @@ from fake_cluster import Cluster
 from ui_scene import EDITOR, OUTSIDER, VIEWER, Browser, a_dag, push, ref_of, task_of, training
 
 from airflow_provider.sensors.trainjob import TrainJobSensor
+from airflow_provider.ui import app
 from trainer_core import CustomTrainerContainer
 
 _PAGES = [
@@ -332,6 +333,18 @@ def test_the_list_can_be_filtered(browse, trains, filters, count):
     task = trains("open_filter")
     found = browse(VIEWER).get("api/jobs", **{"dag": "open_filter", **filters}).json()["jobs"]
     assert len([row for row in found if row["run_id"] == task["run_id"]]) == count
+
+
+def test_a_filter_that_matches_nothing_reads_a_limited_number_of_jobs(browse, submitted, monkeypatch):
+    monkeypatch.setattr(app, "_MAX_REQUESTED", 2)
+    for number in range(3):
+        submitted(f"open_many_{number}")
+    answer = browse(VIEWER).get("api/jobs", text="open_many", status="Failed").json()
+    older = browse(VIEWER).get("api/jobs", text="open_many", status="Failed", before=answer["older"]).json()
+    assert (answer["jobs"], older["jobs"], older["older"]) == ([], [], None)
+    monkeypatch.setattr(app, "_MAX_REQUESTED", 3)
+    rows = browse(VIEWER).get("api/jobs", text="open_many").json()["jobs"]
+    assert [row["dag_id"] for row in rows] == ["open_many_2", "open_many_1", "open_many_0"]
 
 
 def test_a_log_is_read_in_parts_and_progress_is_separate(browse, trains):

@@ -109,21 +109,23 @@ def list_constructors() -> dict[str, Any]:
 CONSTRUCTORS = list_constructors()
 
 
+def list_fields(kind: type[Any]) -> tuple[list[str], list[str]]:
+    """Return the arguments of a constructor: all, and the required ones."""
+    if issubclass(kind, BaseModel):
+        # Until its first use, the signature of a pydantic class is that of its base class.
+        model = kind.model_fields
+        return list(model), [name for name, each in model.items() if each.is_required()]
+    parameters = inspect.signature(kind).parameters.values()
+    named = [each for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    return [each.name for each in named], [each.name for each in named if each.default is each.empty]
+
+
 @pytest.mark.parametrize("name", sorted(CONSTRUCTORS))
 @HOSTILE
 @given(data=st.data())
 def test_a_constructor_accepts_a_value_or_refuses_it_in_one_line(name, data):
     kind = CONSTRUCTORS[name]
-    fields = [
-        each.name
-        for each in inspect.signature(kind).parameters.values()
-        if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
-    ]
-    required = [
-        each.name
-        for each in inspect.signature(kind).parameters.values()
-        if each.default is each.empty and each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
-    ]
+    fields, required = list_fields(kind)
     names = set(required) | data.draw(st.sets(st.sampled_from(fields), max_size=3) if fields else st.just(set()))
     given_fields = {field: data.draw(VALUES, label=field) for field in sorted(names)}
     made = call(kind, **given_fields)
