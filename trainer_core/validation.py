@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -182,6 +183,18 @@ def check_count(what: str, value: object, minimum: int = 1) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= _MAX_COUNT:
         raise ValueError(f"{what} must be a whole number of at least {minimum}, got {redact(value)}")
+
+
+def check_seconds(what: str, value: object) -> None:
+    """Check a number of seconds. Accepts None, and strings, which are validated after rendering.
+
+    Raises:
+        ValueError: The value is a bool, not a finite number, or less than 0.
+    """
+    if value is None or isinstance(value, str):
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise ValueError(f"{what} must be a number of seconds, at least 0, got {redact(value)}")
 
 
 def check_fraction(what: str, value: object) -> None:

@@ -70,6 +70,9 @@ class Checkpoints(BaseOption):
             validation.check_load(self.load)
         for name, minimum in (("keep", 1), ("every_steps", 1), ("grace", 3), ("ttl", 0)):
             validation.check_count(f"Checkpoints {name}", getattr(self, name), minimum)
+        validation.check_seconds("Checkpoints every_seconds", self.every_seconds)
+        if self.keep_best is not None:
+            validation.check_string("Checkpoints keep_best", self.keep_best, "loss")
         if not validation.is_placeholder(self.after):
             validation.check_one_of("Checkpoints after", self.after, KEPT_CHECKPOINTS)
 
