@@ -442,7 +442,8 @@ def known_fields(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
     if unknown:
         raise ValueError(f"unknown field {list_names(unknown)} of {kind.__name__}; known are {', '.join(known)}")
     parameters = inspect.signature(kind).parameters.values()
-    required = [each.name for each in parameters if each.default is each.empty and each.kind is not each.VAR_POSITIONAL]
+    named = [each for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    required = [each.name for each in named if each.default is each.empty]
     missing = [name for name in required if name not in data]
     if missing:
         raise ValueError(f"{kind.__name__} needs {', '.join(missing)}")

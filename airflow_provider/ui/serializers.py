@@ -82,6 +82,7 @@ def serialize_job(job: SubmittedJob, details: JobDetails | None, unreachable: st
             "deleted": job.deletion,
             "dashboard": links.sanitize_url(job.xcoms.get(links.DashboardLink.xcom_key)),
             "logs": links.sanitize_url(job.xcoms.get(links.LogsLink.xcom_key)),
+            "mlflow_run": links.sanitize_url(job.xcoms.get(links.MlflowLink.xcom_key)),
             **fields,
         }
     )

@@ -17,7 +17,7 @@ from sqlalchemy import and_, select
 from sqlalchemy.orm import aliased
 
 from airflow_provider import owner
-from airflow_provider.links import CONN_ID_KEY, DashboardLink, LogsLink
+from airflow_provider.links import CONN_ID_KEY, DashboardLink, LogsLink, MlflowLink
 from trainer_core.jobs import COMPLETE, FAILED, TrainJobRef
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _DELETION_KEY = "trainjob_deleted"
 _OUTCOME_KEYS = ("status", "metrics", "artifacts", "diagnosis")
 _KEYS = (
     *(*_OUTCOME_KEYS, "progress"),
-    *(CONN_ID_KEY, DashboardLink.xcom_key, LogsLink.xcom_key, _DELETION_KEY),
+    *(CONN_ID_KEY, DashboardLink.xcom_key, LogsLink.xcom_key, MlflowLink.xcom_key, _DELETION_KEY),
 )
 _ENDED = (COMPLETE, FAILED)
 

@@ -73,6 +73,11 @@ def test_the_actions_of_an_unreachable_job_depend_on_the_state_of_its_task(state
 
 @pytest.mark.parametrize("address", ["javascript:alert(1)", "https://[", {"a": "dict"}])
 def test_only_safe_urls_of_xcoms_become_links(address):
-    left = {"trainjob_dashboard_link": address, "trainjob_logs_link": "https://logs.example/train-1"}
+    left = {
+        "trainjob_dashboard_link": address,
+        "trainjob_logs_link": "https://logs.example/train-1",
+        "trainjob_mlflow_link": "https://mlflow.example/#/experiments/1/runs/2",
+    }
     job = serializers.serialize_job(pushed("running", left), None, "there is no connection")
     assert ("dashboard" in job, job["logs"]) == (False, "https://logs.example/train-1")
+    assert job["mlflow_run"] == "https://mlflow.example/#/experiments/1/runs/2"

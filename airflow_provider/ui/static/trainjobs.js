@@ -350,6 +350,9 @@
   function drawFacts(job) {
     const ran = since(ended(job) ? job.started : runStart(job), job.finished);
     const link = (href, words) => el("a", { href, target: "_blank", rel: "noopener noreferrer" }, words);
+    const external = [[job.dashboard, "Dashboard"], [job.logs, "Logs"], [job.mlflow_run, "MLflow run"]]
+      .filter(([href]) => href)
+      .flatMap(([href, words], index) => [index > 0 && " · ", link(href, words)]);
     const facts = [
       ["Task", taskLink(job.task, `${job.task.dag_id} › ${taskName(job.task)}`)],
       ["Run", job.task.run_id],
@@ -360,7 +363,7 @@
       ["Nodes", job.num_nodes && number(job.num_nodes)],
       ["Created", moment(job.created, `${span(since(job.created))} ago`)],
       [ended(job) ? "Ran for" : "Running for", (ended(job) || job.status === "Running") && ran !== undefined && span(ran)],
-      ["External links", (job.dashboard || job.logs) && el("span", {}, job.dashboard && link(job.dashboard, "Dashboard"), job.dashboard && job.logs && " · ", job.logs && link(job.logs, "Logs"))],
+      ["External links", external.length > 0 && el("span", {}, ...external)],
     ].filter(([, value]) => value);
     const texts = facts.map(([name, value]) => [name, value.textContent ?? value]);
     show($("#facts"), texts, () => facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
