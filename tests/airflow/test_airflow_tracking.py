@@ -31,7 +31,7 @@ class Mlflow:
     """What the tests need of an MLflow server: it keeps the last status and the tags of one run."""
 
     def __init__(self):
-        self.tags, self.status, self.authorization = {}, None, set()
+        self.tags, self.status, self.authorization = {}, "RUNNING", set()
 
     def answer(self, path, body):
         for each in body.get("tags", ()):

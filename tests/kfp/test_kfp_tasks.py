@@ -224,7 +224,9 @@ def test_a_pipeline_parameter_in_the_definition_is_refused(tmp_path):
 
 
 def test_more_than_an_argument_can_carry_is_refused():
-    trainer = CustomTrainerContainer(image="registry/train:1.0", env={"TEXT": NOISE.hexdigest(100_000)})
+    text = NOISE.hexdigest(100_000)
+    env = {"A": text[:70_000], "B": text[70_000:140_000], "C": text[140_000:]}
+    trainer = CustomTrainerContainer(image="registry/train:1.0", env=env)
 
     with pytest.raises(ValueError, match="KFP can pass 120000"):
         train_task(trainer=trainer)
@@ -232,8 +234,9 @@ def test_more_than_an_argument_can_carry_is_refused():
 
 def test_a_request_near_the_limit_fits_the_arguments_of_kfps_driver(tmp_path):
     """The driver takes no container of more than 131,072 bytes of escaped JSON."""
-    escaped = '<&>"\\\n' * 4_000 + NOISE.hexdigest(76_000)
-    trainer = CustomTrainerContainer(image="registry/train:1.0", env={"TEXT": escaped})
+    text = NOISE.hexdigest(76_000)
+    env = {"A": '<&>"\\\n' * 4_000 + text[:60_000], "B": text[60_000:]}
+    trainer = CustomTrainerContainer(image="registry/train:1.0", env=env)
 
     @dsl.pipeline
     def pipeline():
@@ -241,7 +244,7 @@ def test_a_request_near_the_limit_fits_the_arguments_of_kfps_driver(tmp_path):
 
     (executor,) = compiled(pipeline, tmp_path)[0]["deploymentSpec"]["executors"].values()
     size = len(json.dumps(json.dumps(executor["container"])))
-    assert encoded_request(pipeline, tmp_path)["trainer"]["env"]["TEXT"] == escaped
+    assert encoded_request(pipeline, tmp_path)["trainer"]["env"] == env
     assert 110_000 < size < 131_072
 
 

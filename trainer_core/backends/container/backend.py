@@ -123,7 +123,7 @@ class ContainerBackend(Backend):
         plan = self.render(request)
         self._check_engine(request, plan)
         runtime = dump_raw_runtime(self._get_raw_runtime(request)) if request.trainer else None
-        extra = {"host": socket.gethostname(), "engine_host": self._engine.hostname, "runtime": runtime}
+        extra = {"host": socket.gethostname(), "runtime": runtime}
         job = self._store.create_job(request, attempt, strip_commands(plan), extra)
         self._launch_supervisor(job.ref, request)
         return job.ref

@@ -53,6 +53,7 @@ class JobStore:
         owner = request.owner
         claim = {
             "engine": self._get_or_create_engine_id(),
+            "engine_host": self.engine.hostname,
             "created": format_time(self.engine.now()),
             "attempt": attempt,
             "fingerprint": request.fingerprint(),
