@@ -34,6 +34,7 @@ def a_dag(name: str, dag_arguments: dict | None = None, **arguments) -> DAG:
 
 waiting = a_dag("waiting", retries=1, retry_delay=datetime.timedelta(seconds=1))
 deferred = a_dag("deferred", deferrable=True)
+cleared = a_dag("cleared", deferrable=True, retries=1, retry_delay=datetime.timedelta(seconds=1))
 kept = a_dag("kept", deferrable=True, on_kill="keep")
 #: Starts with the task, so it must be long enough to submit on a busy machine.
 out_of_time = a_dag("out_of_time", deferrable=True, execution_timeout=datetime.timedelta(seconds=10))
