@@ -69,7 +69,7 @@ class RefusedTask:
 
 @contextmanager
 def collect_refused_tasks(path: Path) -> Iterator[list[RefusedTask]]:
-    """Collect the tasks that `TrainJobOperator` refuses, so that parsing goes on behind the first one of a file.
+    """Collect the tasks that `TrainJobOperator` refuses, so that parsing continues after the first one of a file.
 
     In place of such a task its DAG has a task without a TrainJob.
 

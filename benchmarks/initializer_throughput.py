@@ -66,7 +66,7 @@ def by_opendal(endpoint: str, prefix: str, target: Path) -> None:
 
 
 def step(contender: str, endpoint: str, prefix: str, target: Path) -> tuple[float, float]:
-    """Run one contender in a process of its own; return seconds and processor seconds."""
+    """Run one contender in a separate process; return seconds and processor seconds."""
     command = [sys.executable, __file__, "--contender", contender, endpoint, prefix, str(target)]
     env = dict(os.environ)
     if contender == "ours":

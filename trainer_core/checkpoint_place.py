@@ -1,4 +1,4 @@
-"""Where the checkpoints of a request are, and what its nodes are told about them. Pure.
+"""Where the checkpoints of a request are, and the settings that its nodes get. Pure.
 
 The folder of a training is ``<uri>/<slug>-<digest of the owner>/g-<generation>``: attempts of one generation share it,
 and no other training has it. Without an owner the job's own nonce takes the place of the digest.

@@ -732,7 +732,7 @@ class TrainerClient:
 
         Args:
             job: Its name or ref.
-            progress: True if the observations shall have the reported progress, which may be in the log only. Default
+            progress: True to include the reported progress in observations, which may be in the log only. Default
                 False.
 
         Raises:

@@ -63,7 +63,7 @@ _OF_DETAILS: dict[str, Callable[[JobDetails], Any]] = {
     "model": lambda details: details.model,
     "resumed_from": lambda details: details.resumed_from,
 }
-#: Columns of a comparison that no two jobs have in common, or that say how a job went and not what it was.
+#: Columns that differ between any two jobs, so that a comparison leaves them out.
 _UNIQUE = frozenset({"name", "created", "started", "finished"})
 
 
@@ -122,7 +122,7 @@ def get_value(column: str, details: JobDetails) -> Any:
 
 
 def sort_jobs(jobs: Sequence[JobDetails], column: str, descending: bool = False) -> list[JobDetails]:
-    """Return the jobs by the values of a column; numbers before texts, and jobs without a value last.
+    """Return the jobs by the values of a column; numbers before strings, and jobs without a value last.
 
     Args:
         jobs: The jobs.

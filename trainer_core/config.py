@@ -74,8 +74,7 @@ def _check_kube_config(value: Any) -> Any:
         if refused:
             raise ValueError(
                 f"{section} {redact(entry.get('name'))} has {', '.join(refused)}, which runs a program or reads a "
-                "file; put "
-                "certificates into the …-data fields and use a token, or name the file with config_file"
+                "file; put certificates into the …-data fields and use a token, or name the file with config_file"
             )
     return SecretStr(json.dumps(data))
 

@@ -50,7 +50,7 @@ def shorten(text: str, limit: int = MAX_MESSAGE) -> str:
 
     Args:
         text: The text.
-        limit: Maximum number of characters. Default `MAX_MESSAGE`. The end is kept: it says what to do.
+        limit: Maximum number of characters. Default `MAX_MESSAGE`. The end is kept: it contains the advice.
     """
     line = "".join(each if each.isprintable() else repr(each)[1:-1] for each in " ".join(text.split()))
     if len(line) <= limit:

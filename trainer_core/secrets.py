@@ -20,7 +20,7 @@ _SSH_USER = re.compile(r"(?<=ssh://)[^/\s:@]+@")
 #: Values of query parameters such as ``?token=…`` and those of signed URLs.
 _URL_TOKEN = re.compile(r"(?i)(?<=[?&])([\w-]*(?:token|passw|secret|key|sig|auth|credential)[\w-]*=)[^&\s#'\"]+")
 _MAX_QUOTED = 100
-#: Longer texts are not quoted: the mask has to see the end of a password, and takes its time for a long text.
+#: Longer strings are not quoted: masking must read a password to its end, which is slow in a long string.
 _MAX_MASKED = 10_000
 #: Whole numbers with more digits are not quoted: Python refuses to convert very long ones.
 _MAX_NUMBER = 10**_MAX_QUOTED

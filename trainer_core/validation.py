@@ -403,8 +403,7 @@ def check_labels(what: str, labels: object) -> None:
         if not isinstance(value, str) or (value and not _LABEL_NAME.fullmatch(value)):
             raise ValueError(
                 f"{what}[{redact(key)}] must be a string of at most 63 letters, digits, '-', '_' and '.', with a "
-                "letter or "
-                f"digit at both ends, got {redact(value)}"
+                f"letter or digit at both ends, got {redact(value)}"
             )
 
 

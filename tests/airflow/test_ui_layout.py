@@ -32,7 +32,7 @@ JOBS = [
 ]
 JOBS[0]["progress"] = {"step": 5, "total": 10, "percentage": 50}
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-#: Texts of the table that are broken within a word: each part between two separators must be on one line.
+#: Strings of the table that are broken within a word: each part between two separators must be on one line.
 BROKEN = """() => {
   const broken = [];
   const walker = document.createTreeWalker(document.querySelector("table"), NodeFilter.SHOW_TEXT);

@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 
 def a_client(cluster: Cluster, namespace: str = "default", **settings: Any) -> TrainerClient:
-    """A client of its own, with a connection of its own."""
+    """A new client with a separate connection."""
     config = KubernetesBackendConfig(namespace=namespace, client_configuration=cluster.configuration(), **settings)
     return TrainerClient(config)
 
@@ -73,7 +73,7 @@ def condition(cluster: Cluster, name: str, *types: str) -> dict[str, Any] | None
 
 
 def until_ended(cluster: Cluster, name: str = "job") -> dict[str, Any]:
-    """Wait until the cluster says that a job has ended, without asking it as a client."""
+    """Wait until a job has ended in the state of the cluster, without a request."""
     return cluster.until(lambda: condition(cluster, name, "Complete", "Failed"))
 
 
@@ -84,7 +84,7 @@ def until_the_next_second(cluster: Cluster) -> None:
 
 
 def seen(client: TrainerClient, ref: TrainJobRef, condition: Callable[[Observation], _T], patience: float = 60.0) -> _T:
-    """What a condition says of a job as soon as it says anything; looked at again and again."""
+    """Return the first true value of a condition of a job, which is polled."""
     end = time.monotonic() + patience
     while not (found := condition(client.observe(ref))):
         assert time.monotonic() < end, client.observe(ref)

@@ -1,4 +1,4 @@
-"""The queue of local jobs: at most max_parallel run, first come, first served, whoever is killed or suspended."""
+"""The queue of local jobs: at most max_parallel run, first come, first served, also after kills and suspensions."""
 
 from __future__ import annotations
 

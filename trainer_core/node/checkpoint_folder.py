@@ -90,7 +90,7 @@ class CheckpointFolder:
 
     #: Whether the ranks write into one folder.
     shares_parts = True
-    #: Seconds between two looks at what another rank writes, between two exchanges of the ranks, and to wait for one.
+    #: Seconds between two reads of what another rank writes, between two exchanges of the ranks, and to wait for one.
     poll, interval, timeout = 0.005, 1.0, 600.0
 
     def __init__(self, root: str) -> None:

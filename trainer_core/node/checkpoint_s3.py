@@ -6,7 +6,7 @@
       .part-<step>-<nonce>-1/.done-<rank>          a rank has uploaded its files
       start.json                                   as in a folder
 
-Each rank writes into a folder of its own on its node, whose files are uploaded when the block of `save` ends.
+Each rank writes into a separate folder on its node, whose files are uploaded when the block of `save` ends.
 """
 
 from __future__ import annotations

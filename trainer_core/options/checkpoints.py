@@ -37,7 +37,7 @@ class Checkpoints(BaseOption):
         load: What to start from if this training has no checkpoint: ``"fresh"`` (the default) for nothing, ``"owner"``
             for the newest of earlier runs of the same task, or a URI of the same volume. ``"never"`` also ignores the
             training's own checkpoints. Airflow renders it.
-        grace: Seconds from SIGTERM to SIGKILL, for the checkpoint of a job that is told to stop. Default 30, the
+        grace: Seconds from SIGTERM to SIGKILL, for the checkpoint of a job that is stopped. Default 30, the
             default of Kubernetes (``terminationGracePeriodSeconds``).
         after: What a complete job leaves: ``"last"`` (the default; and the best one), ``"none"`` or ``"all"``. A failed
             job leaves all, for its retry.

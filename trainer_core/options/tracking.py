@@ -32,7 +32,7 @@ class Tracking(BaseOption):
         tags: Further tags of the run. Default: none.
         params: Whether the arguments of the training function become parameters of the run. Default True.
         join: True (default): ``MLFLOW_RUN_ID`` is set for the nodes, so that mlflow inside the training logs to the
-            same run. False: mlflow inside the training starts runs of its own in the same experiment.
+            same run. False: mlflow inside the training starts separate runs in the same experiment.
         training_uri: Tracking URI for the training, where the nodes reach the server at another address. Default:
             `uri`.
         required: True: the submit fails if no run can be created. False (default): the job runs in any case, and the

@@ -27,7 +27,7 @@ __all__ = ["RunReporter", "end_abandoned_run"]
 
 _log = logging.getLogger(__name__)
 
-#: Seconds before the first report, so that a short look at a job costs nothing, and between two reports.
+#: Seconds before the first report, so that a short wait costs nothing, and between two reports.
 _FIRST_SECONDS = 1.0
 _INTERVAL_SECONDS = 5.0
 _MAX_PAUSE_SECONDS = 60.0

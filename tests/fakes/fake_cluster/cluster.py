@@ -201,7 +201,7 @@ class Cluster:
 
     @property
     def tokens(self) -> set[str]:
-        """Bearer tokens that are valid now; `set` them anew to let others expire."""
+        """Bearer tokens that are valid now; `set` them again to let others expire."""
         return self._gate.tokens
 
     @tokens.setter
@@ -261,7 +261,7 @@ class Cluster:
         edit: Callable[[dict[str, Any]], None],
         namespace: str | None = "default",
     ) -> None:
-        """Edit an object in place, status and all, as an administrator who asks nobody."""
+        """Edit an object in place, including its status, without validation."""
         asked = self._kind(kind)
         place = namespace if asked.namespaced else None
 
@@ -321,7 +321,7 @@ class Cluster:
         self.call(lambda: self._logs.start(*self._container(pod, container, namespace), Log(lines, ended)))
 
     def end_log(self, pod: str, *, container: str | None = None, namespace: str = "default") -> None:
-        """Say that a container prints nothing more; who follows its log is done."""
+        """End the log of a container, and with it the requests that follow it."""
 
         def end() -> None:
             if log := self._logs.current(*self._container(pod, container, namespace)):
@@ -385,7 +385,7 @@ class Cluster:
         self._gate.allow(verb, resource, namespace)
 
     def until(self, condition: Callable[[], _T], patience: float = 60.0) -> _T:
-        """Return what a condition returns as soon as that is true; looked at again and again.
+        """Return what a condition returns as soon as that is true; it is polled.
 
         Raises:
             TimeoutError: It never is.

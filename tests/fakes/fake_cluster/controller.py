@@ -1,4 +1,4 @@
-"""Runs controllers: each looks at an object whenever it, or something that it owns, has changed."""
+"""Runs controllers: each reconciles an object when it, or an object that it owns, has changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Key = tuple[ApiResource, str, str]
 
 
 class Controllers:
-    """A queue of objects to look at, and who looks."""
+    """A queue of objects to reconcile, and its worker."""
 
     def __init__(self, store: Store, reconcile: Mapping[ApiResource, Reconcile]) -> None:
         self._store = store
@@ -31,14 +31,14 @@ class Controllers:
         store.listeners.append(self._on_change)
 
     def start(self) -> None:
-        """Begin with what is there; must be called in the event loop."""
+        """Begin with the existing objects; must be called in the event loop."""
         for kind in self._reconcile:
             for record in self._store.listed(kind):
                 self._add((kind, *record.key))
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Look no more; raises what went wrong while looking."""
+        """Stop; raises the error of a reconciliation."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

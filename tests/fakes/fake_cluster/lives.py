@@ -23,7 +23,7 @@ __all__ = ["ANNOTATION", "JOB_LIVES", "Lives"]
 #: On a TrainJob: names of lives, separated by commas.
 ANNOTATION = "fake-cluster/life"
 PROCESS = "process"
-#: Lives of a job that have no pods, or go on around them.
+#: Lives of a job that have no pods, or continue without them.
 JOB_LIVES = ("quota", "rejected-children", "deadline", "kueue")
 _JOB_LABELS = ("jobset.sigs.k8s.io/jobset-name", "batch.kubernetes.io/job-name", JOB_NAME, "trainjob-workflows/job")
 #: Kinds of jobs that an annotation can choose the life of.
@@ -49,7 +49,7 @@ class Lives:
     """The lives of a cluster's jobs.
 
     Attributes:
-        delay: Seconds between two moves of lives that go on by themselves; None where only `tick` moves them.
+        delay: Seconds between two moves of lives that advance by themselves; None where only `tick` moves them.
         on_deadline: Ends a TrainJob whose deadline is over.
     """
 
@@ -97,7 +97,7 @@ class Lives:
         return len(self._moves)
 
     async def stop(self) -> None:
-        """Let no life go on."""
+        """Stop all lives."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

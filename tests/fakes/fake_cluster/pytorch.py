@@ -25,7 +25,7 @@ _UNFINISHED = ("Pending", "Running")
 
 
 class PyTorchJobs:
-    """Looks at PyTorchJobs.
+    """Reconciles PyTorchJobs.
 
     Attributes:
         quota: Why the pods of a job cannot be created, if they cannot.
@@ -94,7 +94,7 @@ class PyTorchJobs:
         return self._store.change(PYTORCH_JOBS, *record.key, start, "status") or record
 
     def _ensure_pods(self, record: Record, pods: list[Record]) -> float | None:
-        """Make the pods that are missing, and remove those whose places are to be filled anew."""
+        """Make the pods that are missing, and remove those that are to be replaced."""
         there = {(pytorch_pods.type_of(pod.raw), pytorch_pods.index_of(pod.raw)): pod for pod in pods}
         for kind, (spec, count) in pytorch_pods.replicas_of(record.raw).items():
             for index in range(count):
@@ -121,7 +121,7 @@ class PyTorchJobs:
         return True
 
     def _judge(self, record: Record) -> None:
-        """Count, and say how the job does; it has succeeded with its master, or else with all of its workers."""
+        """Set the status of the job from its pods; it succeeds with its master, or else with all workers."""
         pods = [pod for kind, pod in self._store.children(record) if kind == PODS]
         counts = {kind: _counts(record, kind, pods) for kind in pytorch_pods.replicas_of(record.raw)}
         changed = self._store.change(PYTORCH_JOBS, *record.key, lambda raw: _write(raw, counts), "status")

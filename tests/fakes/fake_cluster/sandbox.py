@@ -35,7 +35,7 @@ class Network:
         self._ports: dict[tuple[str, str], int] = {}
 
     def local(self, metadata: Mapping[str, Any], values: Mapping[str, str]) -> dict[str, str]:
-        """Return variables in which the hosts of a pod's job are this machine, and its port is one of its own."""
+        """Return variables in which the hosts of a pod's job are this machine, and its port is unused."""
         labels = metadata.get("labels") or {}
         for label, (hosts, port) in _MEETINGS.items():
             if job := labels.get(label):
@@ -69,7 +69,7 @@ def _is_free(port: int) -> bool:
 class Sandbox:
     """The files of one container.
 
-    A Python of its own (a virtual environment made by hand, in a millisecond), so that what a job installs stays in
+    A separate Python (a virtual environment made by hand, in a millisecond), so that what a job installs stays in
     its container. What this Python has installed is seen there, trainer_core excepted where it is installed as
     editable: the image of a training does not have it.
 

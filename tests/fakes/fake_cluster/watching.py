@@ -99,7 +99,7 @@ class _Stream:
         self._chosen = chosen
 
     async def show_all(self) -> int:
-        """Show what is there, as if it were added now; return the revision."""
+        """Send the existing objects as added; return the revision."""
         revision = self._store.history.revision
         records = self._store.listed(self._address.kind, self._address.namespace)
         await self._write([_line("ADDED", shown(self._address.kind, r)) for r in records if self._chosen(r.raw)])

@@ -1,4 +1,4 @@
-"""A proxy in front of S3 storage that has a bad day: it refuses, resets, spoils and waits as it is told."""
+"""A proxy in front of S3 storage with faults that a test sets: it refuses, resets, damages and delays."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Fault:
     left: int = 1_000_000
 
     def hits(self, request: web.Request) -> bool:
-        """Say whether it happens to a request; to a question about an object nothing ever does."""
+        """Return whether the fault applies to a request; none applies to HEAD requests."""
         if request.method == "HEAD" or self.left < 1:
             return False
         listing = "list-type" in request.query
@@ -136,7 +136,7 @@ def after(change: Callable[[], object]) -> Act:
 
 
 def held(at: threading.Event, until: threading.Event) -> Act:
-    """Say that a request has come, and let it wait."""
+    """Signal that a request has arrived, and hold it."""
 
     async def act(proxy: Proxy, request: web.Request) -> web.Response:
         at.set()

@@ -87,7 +87,7 @@ def _remove_abandoned_folders(state: StateFolder) -> None:
 
 
 def _remove_old_queues(state: StateFolder, keep_days: float) -> None:
-    """Remove the queues of earlier boots of this host, and of hosts that submit nothing any more."""
+    """Remove the queues of earlier boots of this host, and of hosts that no longer submit jobs."""
     own = JobQueue(state.queue).path
     for path in state.queue.glob("*"):
         with suppress(FileNotFoundError):

@@ -1,7 +1,7 @@
 """Queue of the local jobs of a host: first come, first served, without a process that serves it.
 
 Each job that has not ended holds a ticket: a numbered file with a lock that its supervisor holds. The number orders the
-jobs; the lock tells whether the supervisor lives, so that the ticket of a killed one blocks nobody. A job may run when
+jobs; the lock tells whether the supervisor lives, so that the ticket of a killed one blocks no job. A job may run when
 fewer tickets than its ``max_parallel`` are ahead of its own.
 
     <home>/queue/<boot id>/

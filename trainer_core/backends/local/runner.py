@@ -208,7 +208,7 @@ class LocalJobRunner:
             if steps in done:
                 await steps
                 return
-            # All nodes are told to stop, so that they can save a checkpoint; after the failure of one they cannot.
+            # All nodes get SIGTERM, so that they can save a checkpoint; after the failure of one they cannot.
             self._grace = self._plan.get("grace_seconds") or _TERMINATION_GRACE_SECONDS
             if not done:
                 raise _FailedError(Facts(deadline_seconds=seconds))
@@ -418,7 +418,7 @@ def reserve_port(folder: Path) -> Iterator[int]:
                 yield port
                 return
         finally:
-            # Removed while it is locked, so that nobody removes the lock of another job.
+            # Removed while it is locked, so that no job removes the lock of another one.
             path.unlink(missing_ok=True)
             os.close(lock)
     raise OSError(f"none of {_PORT_TRIES} ports between {_FIRST_PORT} and {_LAST_PORT} is free")
