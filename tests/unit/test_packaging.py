@@ -101,6 +101,7 @@ def test_a_refusal_names_the_function_and_the_ways_out():
 
     assert line.startswith("misspelt uses prnt, defined outside it")
     assert "import or define it in the function" in line
+    assert 'code="path/to/project"' in line
     assert 'packaging="reference"' in line
     assert 'packaging="cloudpickle"' in line
 

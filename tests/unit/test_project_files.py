@@ -13,6 +13,7 @@ import pytest
 
 from trainer_core import CustomTrainer
 from trainer_core.backends.debug import DebugBackend
+from trainer_core.backends.local.job_store import StateFolder
 from trainer_core.node import project as node_project
 from trainer_core.packaging import argv_payload, serializer
 from trainer_core.packaging.project import read_files, read_project
@@ -369,3 +370,14 @@ def test_the_largest_project_fits_the_arguments_of_a_container(tree):
     assert 850_000 < len(code.project.archive) < 900_000
     argv = argv_payload.render_argv(code, ["scikit-learn"], ["https://example.com/simple"])
     assert sum(map(len, argv)) < 1_000_000
+
+
+def test_a_state_folder_of_the_local_backend_does_not_travel(tree):
+    root = tree({"train.py": "", "home/notes.txt": ""})
+    StateFolder(root / "home").create_folders()
+
+    assert paths(root) == ["train.py"]
+    with pytest.raises(
+        ValueError, match=r"home is the state folder of the local backend; use another folder for --home"
+    ):
+        paths(root / "home")

@@ -45,6 +45,8 @@ _LEFT_OUT = frozenset(
 _LEFT_OUT_SUFFIXES = (".pyc", ".pyo")
 #: Files of a folder that is an environment.
 _ENVIRONMENT_FILES = ("pyvenv.cfg", "conda-meta")
+#: What every state folder of the local backend has. Each job changes it, so with it no two submits would be equal.
+_STATE_FOLDER_ENTRIES = ("id", "jobs", "staging", "trash")
 _SECRETS = (
     *(".env", ".env.*", "*.env", ".netrc", "_netrc", ".pypirc", ".pgpass", ".git-credentials", ".htpasswd"),
     *("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk", "*.gpg", "*.asc"),
@@ -168,6 +170,8 @@ def read_project(code: CodePaths, folder: Path | None = None) -> Project:
         if not path.exists():
             raise ValueError(f"code: {path} does not exist; give the folder of the project")
         root, entries = (path, [""]) if path.is_dir() else (path.parent, [path.name])
+    if _is_state_folder(root):
+        raise ValueError(f"code: {root} is the state folder of the local backend; use another folder for --home")
     walk = _Walk(root)
     for entry in entries:
         walk.add(entry)
@@ -176,6 +180,10 @@ def read_project(code: CodePaths, folder: Path | None = None) -> Project:
     project = Project(root, *_read_contents(root, walk))
     is_package = entries == [""] and "__init__.py" in project.files
     return project.with_top(root.name) if is_package else project
+
+
+def _is_state_folder(folder: Path) -> bool:
+    return all((folder / name).exists() for name in _STATE_FOLDER_ENTRIES)
 
 
 def format_size(size: int) -> str:
@@ -263,7 +271,7 @@ class _Walk:
     def _is_left_out(self, path: Path, is_folder: bool) -> bool:
         if path.name in _LEFT_OUT or (not is_folder and path.name.endswith(_LEFT_OUT_SUFFIXES)):
             return True
-        if is_folder and any((path / name).exists() for name in _ENVIRONMENT_FILES):
+        if is_folder and (any((path / name).exists() for name in _ENVIRONMENT_FILES) or _is_state_folder(path)):
             return True
         return self._is_ignored(path, is_folder)
 

@@ -31,7 +31,10 @@ _OF_A_MODULE = {
 _AVAILABLE = (set(dir(builtins)) - _ADDED_TO_BUILTINS) | _OF_A_MODULE
 _FIRST_LINE = re.compile(r"\s*(@|def\s)")
 _LOADS = {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"}
-_REMEDY = 'or use packaging="reference" (a module that is installed in the job) or packaging="cloudpickle"'
+_REMEDY = (
+    'or send its files with code="path/to/project", or use packaging="reference" (a module that is installed in the '
+    'job) or packaging="cloudpickle"'
+)
 
 
 def extract_source(func: Callable[..., Any]) -> tuple[str, str]:
