@@ -1,4 +1,4 @@
-"""All errors of the core, in one tree, and the sentence that names a missing extra.
+"""All errors of the core, in one tree, and functions for their messages.
 
     TrainerError
      ├── InvalidRequestError      (ValueError)     a value of a request is invalid
@@ -37,6 +37,7 @@ __all__ = [
     "TrainerError",
     "UnsupportedError",
     "WaitTimeoutError",
+    "format_size",
     "missing_extra",
     "shorten",
 ]
@@ -57,6 +58,15 @@ def shorten(text: str, limit: int = MAX_MESSAGE) -> str:
         return line
     start = limit * 2 // 3
     return f"{line[:start]} … {line[len(line) - (limit - start - 3) :]}"
+
+
+def format_size(size: float) -> str:
+    """Return a number of bytes for people: ``249 bytes``, ``1.23 MB``."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
 
 
 class TrainerError(Exception):

@@ -39,11 +39,17 @@ from airflow_provider.hooks.trainjob import TrainJobHook
 from airflow_provider.lineage import OpenLineageMixin
 from trainer_core import request_builder
 from trainer_core.config import BackendConfig
-from trainer_core.errors import ConflictError, JobElsewhereError, RuntimeNotFoundError, TrainerError, WaitTimeoutError
+from trainer_core.errors import (
+    ConflictError,
+    JobElsewhereError,
+    RuntimeNotFoundError,
+    TrainerError,
+    WaitTimeoutError,
+    format_size,
+)
 from trainer_core.initializers import Initializer
 from trainer_core.jobs import CREATED, Observation, Outcome, TrainJobRef
 from trainer_core.lifecycle.pending_failure_log import PendingFailureLog
-from trainer_core.packaging.project import format_size
 from trainer_core.request import TrainJobRequest
 from trainer_core.request_builder import Option, Trainer
 from trainer_core.runtimes import Runtime

@@ -283,8 +283,8 @@ def test_names_contents_and_executable_bits_change_the_digest(tree):
 def test_a_project_that_is_too_large_is_refused_with_its_largest_files(tree):
     root = tree({"train.py": "", "a.bin": noise(500_000), "b.bin": noise(400_000)})
     message = (
-        r"code: 3 files of .* take 1\.2 MB compressed, and a job can carry 900 KB compressed; "
-        r"the largest are a\.bin \(500 KB\), b\.bin \(400 KB\), train\.py \(0 bytes\); name what"
+        r"code: 3 files of .* take 1\.21 MB compressed, and a job can carry 900 kB compressed; "
+        r"the largest are a\.bin \(500 kB\), b\.bin \(400 kB\), train\.py \(0 bytes\); name what"
     )
     with pytest.raises(ValueError, match=message):
         read_project(root).pack()
@@ -294,7 +294,7 @@ def test_a_huge_file_is_refused_before_it_is_read(tree):
     root = tree({"train.py": ""})
     with (root / "model.bin").open("wb") as file:
         file.truncate(10**12)
-    with pytest.raises(ValueError, match=r"have 1000000\.0 MB.*model\.bin \(1000000\.0 MB\)"):
+    with pytest.raises(ValueError, match=r"have 1\.0 TB.*model\.bin \(1\.0 TB\)"):
         read_project(root)
 
 

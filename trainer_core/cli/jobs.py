@@ -15,7 +15,7 @@ from trainer_core.cli.output import OutputFormat, OutputOption, format_time, pri
 from trainer_core.cli.submit import wait_and_print
 from trainer_core.client import TrainerClient
 from trainer_core.config import ClusterConfig
-from trainer_core.errors import InvalidRequestError
+from trainer_core.errors import InvalidRequestError, format_size
 from trainer_core.jobs import Progress, TrainJobRef
 from trainer_core.k8s import kfp_runs
 from trainer_core.logs import merge_streams
@@ -207,7 +207,7 @@ def checkpoints(
     rows = [
         (
             each.step,
-            f"{each.size / 1e6:.1f} MB",
+            format_size(each.size),
             format_time(each.saved),
             each.job,
             ", ".join(word for word in ("newest", "best", "loaded") if getattr(each, word)),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from trainer_core.errors import format_size
 from trainer_core.fetch.listing_cache import list_source
 from trainer_core.fetch.source import FetchError, FetchProgress, Snapshot, Source
 
@@ -136,7 +137,7 @@ def _check_disk_space(part: Path, snapshot: Snapshot) -> None:
     needed, free = snapshot.size - present, shutil.disk_usage(part).free
     if needed > free:
         raise FetchError(
-            f"{part.parent} has {_format_size(free)} free, but the fetch needs {_format_size(needed)}; "
+            f"{part.parent} has {format_size(free)} free, but the fetch needs {format_size(needed)}; "
             "free disk space, or leave files out with ignore_patterns"
         )
 
@@ -182,11 +183,3 @@ def _read_digest(record: Path) -> str | None:
         return str(json.loads(record.read_text(encoding="utf-8"))["digest"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _format_size(size: float) -> str:
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"

@@ -323,7 +323,7 @@ class Bucket:
             if keys is not None:
                 return _Keys(keys.access_key, keys.secret_key, keys.token or "", time.time() + 2 * _RENEW)
         raise S3Error(
-            "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in env of the trainer, as SecretRefs"
+            "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, for a training as SecretRefs in its env"
         )
 
     def _assume_role(self, token: Path, role: str) -> _Keys:

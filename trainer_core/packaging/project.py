@@ -18,12 +18,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
+from trainer_core.errors import format_size
 from trainer_core.secrets import mask_credentials
 
 if TYPE_CHECKING:
     from trainer_core.packaging.git_commit import GitCommit
 
-__all__ = ["CodePaths", "Project", "check_code", "format_size", "read_files", "read_project"]
+__all__ = ["CodePaths", "Project", "check_code", "read_files", "read_project"]
 
 #: A folder, a file, or a list of paths and patterns.
 CodePaths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -184,13 +185,6 @@ def read_project(code: CodePaths, folder: Path | None = None) -> Project:
 
 def _is_state_folder(folder: Path) -> bool:
     return all((folder / name).exists() for name in _STATE_FOLDER_ENTRIES)
-
-
-def format_size(size: int) -> str:
-    """Return a number of bytes for people, such as ``1.2 MB``."""
-    if size < 1000:
-        return f"{size} bytes"
-    return f"{size / 1e6:.1f} MB" if size >= 1_000_000 else f"{size / 1e3:.0f} KB"
 
 
 def read_files(packed: Mapping[str, Any]) -> dict[str, bytes]:
