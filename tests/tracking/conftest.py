@@ -56,7 +56,7 @@ def mlflow_uri(mlflow_python, tmp_path_factory):
         wait_until_healthy(server, port, folder / "log")
         yield f"http://127.0.0.1:{port}"
     finally:
-        server.terminate()
+        server.kill()
         server.wait()
 
 
@@ -90,7 +90,8 @@ def ask(mlflow_python, mlflow_uri):
             return json.loads(reader.stdout.readline())
 
         yield _ask
-        reader.stdin.close()
+        # The end of its input is not enough: a process that another test has forked can hold the pipe open.
+        reader.kill()
 
 
 @pytest.fixture(autouse=True)
