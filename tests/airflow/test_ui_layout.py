@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import pathlib
-import shutil
 import urllib.parse
 
+import chromium
 import pytest
 
 from airflow_provider import ui
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs `pip install playwright`")
 expect = sync_api.expect
-_CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 pytestmark = [
-    pytest.mark.skipif(_CHROMIUM is None, reason="needs Chromium on PATH: `apt-get install chromium`"),
+    pytest.mark.skipif(chromium.find() is None, reason="needs Chromium on PATH: `apt-get install chromium`"),
 ]
 
 STATIC = pathlib.Path(ui.__file__).with_name("static")
@@ -51,7 +50,7 @@ OVERFLOW = """() => [document.documentElement, ...document.querySelectorAll(".sc
 @pytest.fixture(scope="module")
 def browser():
     with sync_api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        running = playwright.chromium.launch(executable_path=chromium.__file__, args=["--no-sandbox", "--disable-gpu"])
         yield running
         running.close()
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import pathlib
 import re
-import shutil
 import urllib.parse
 from datetime import datetime, timedelta, timezone
 
+import chromium
 import pytest
 from standalone import a_running_airflow, until
 
@@ -20,12 +20,11 @@ from trainer_core import LocalProcessBackendConfig, TrainerClient
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs `pip install playwright`")
 expect = sync_api.expect
-_CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(_CHROMIUM is None, reason="needs Chromium on PATH: `apt-get install chromium`"),
+    pytest.mark.skipif(chromium.find() is None, reason="needs Chromium on PATH: `apt-get install chromium`"),
 ]
 
 _SCREENSHOTS = pathlib.Path(__file__).parents[2] / "build" / "screenshots"
@@ -47,7 +46,7 @@ def airflow(tmp_path_factory):
 @pytest.fixture(scope="module")
 def browser():
     with sync_api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=_CHROMIUM, args=list(_QUIET))
+        running = playwright.chromium.launch(executable_path=chromium.__file__, args=list(_QUIET))
         yield running
         running.close()
 

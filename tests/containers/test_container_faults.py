@@ -178,6 +178,19 @@ def test_a_supervisor_does_not_create_containers_of_a_deleted_job(sandbox):
     assert sandbox.list_objects() == []
 
 
+def test_a_supervisor_exits_when_the_engine_has_lost_its_volumes(sandbox):
+    client = sandbox.client()
+    client.train(runtime="python", trainer=CustomTrainer(func=run_forever), options=[Name("job")])
+    wait_until_running(client)
+    uid = client.get_job_ref("job").uid
+    wait_until(lambda: supervisor_launcher.is_supervised(uid), "the supervisor starts")
+    # The identity of the engine goes first, as `podman volume prune` may remove it.
+    sandbox.engine.remove_volume(names.engine_volume(client.get_job_ref("job").namespace))
+    for each in sandbox.engine.list_volumes(sandbox.label):
+        sandbox.engine.remove_volume(each["Name"])
+    wait_until(lambda: not supervisor_launcher.is_supervised(uid), "the supervisor exits")
+
+
 def has_exited(process):
     try:
         return process.status() == psutil.STATUS_ZOMBIE

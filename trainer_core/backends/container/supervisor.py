@@ -69,7 +69,7 @@ def _run_to_end(arguments: dict[str, Any], ref: Any) -> None:
     from trainer_core.backends.container.runner import ContainerJobRunner
     from trainer_core.backends.container.store import JobStore
     from trainer_core.config import ContainerBackendConfig
-    from trainer_core.errors import BackendUnavailableError, JobNotFoundError
+    from trainer_core.errors import BackendUnavailableError, JobElsewhereError, JobNotFoundError
 
     engine = connect_engine(ContainerBackendConfig(**arguments["config"]))
     runner = ContainerJobRunner(JobStore(engine, ref.namespace), ref, arguments["secrets"])
@@ -77,7 +77,8 @@ def _run_to_end(arguments: dict[str, Any], ref: Any) -> None:
     while True:
         try:
             action = runner.reconcile_once()
-        except JobNotFoundError:
+        except (JobNotFoundError, JobElsewhereError):
+            # Deleted, or the engine behind the address has lost its volumes. On another engine, nothing is to be done.
             return
         except BackendUnavailableError:
             unavailable_since = unavailable_since or time.monotonic()
