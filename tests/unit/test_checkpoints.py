@@ -8,13 +8,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from node_process import BARE, Node
 
-from trainer_core.node import env, progress
+from trainer_core.node import bootstrap, env, progress
+from trainer_core.node.checkpoint_folder import CheckpointFolder
 from trainer_core.node.checkpoints import CheckpointError, CheckpointStore, checkpoint_path
 from trainer_core.packaging import argv_payload, serializer
 
@@ -26,16 +29,17 @@ from trainer_core import checkpoints, progress
 def say(*words):
     print(*words, flush=True)
 
-steps, seconds = int(sys.argv[1]), float(sys.argv[2])
+steps, seconds, background = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3] == "True"
 store = checkpoints()
 last = store.latest()
 say("from", last.step if last else 0)
 for step in range((last.step if last else 0) + 1, steps + 1):
     time.sleep(seconds)
     if store.due(step):
-        with store.save(step, {"loss": 1 / step}) as folder:
+        with store.save(step, {"loss": 1 / step}, background=background) as folder:
             (folder / f"rank-{store.rank}.txt").write_text(str(step))
         say("saved", step)
+store.flush()
 say("done")
 """
 
@@ -70,7 +74,7 @@ def start_rank(root, shipped, tmp_path):
     """Start the training as a process of the bare kit."""
     processes = []
 
-    def start(rank=0, world=1, steps=10_000, seconds=0.005, **settings):
+    def start(rank=0, world=1, steps=10_000, seconds=0.005, background=False, **settings):
         log = tmp_path / f"rank-{rank}-{len(processes)}.log"
         variables = {
             "PYTHONPATH": str(shipped),
@@ -80,7 +84,7 @@ def start_rank(root, shipped, tmp_path):
             env.CHECKPOINTS: json.dumps({"grace": 30, **settings}),
         }
         with log.open("wb") as file:
-            command = [sys.executable, "-S", "-c", TRAINING, str(steps), str(seconds)]
+            command = [sys.executable, "-S", "-c", TRAINING, str(steps), str(seconds), str(background)]
             process = subprocess.Popen(command, env=variables, cwd=tmp_path, stdout=file, stderr=file)
         process.log = log
         processes.append(process)
@@ -92,9 +96,9 @@ def start_rank(root, shipped, tmp_path):
         process.wait()
 
 
-def save(store, *steps, **losses):
+def save(store, *steps, background=False, **losses):
     for step in steps:
-        with store.save(step, {"loss": losses.get(f"at_{step}", 1.0)}) as folder:
+        with store.save(step, {"loss": losses.get(f"at_{step}", 1.0)}, background=background) as folder:
             (folder / "state.txt").write_text(f"state of {step}")
 
 
@@ -219,6 +223,57 @@ def test_an_attempt_that_was_replaced_saves_nothing(start_store, root):
     with pytest.raises(CheckpointError, match="a newer attempt of this job has started"):
         save(old, 4)
     assert steps_of(root) == [3]
+
+
+@pytest.fixture
+def slow_disk(monkeypatch):
+    """A checkpoint is complete only after `release`; `reached` says that one waits for that."""
+    disk = SimpleNamespace(reached=threading.Event(), release=threading.Event())
+    complete = CheckpointFolder.complete
+
+    def complete_later(*args):
+        disk.reached.set()
+        assert disk.release.wait(60)
+        return complete(*args)
+
+    monkeypatch.setattr(CheckpointFolder, "complete", complete_later)
+    yield disk
+    disk.release.set()
+
+
+def test_training_goes_on_during_a_save_in_the_background(start_store, slow_disk):
+    store = start_store()
+    save(store, 3, background=True)
+    assert store.all() == []
+    slow_disk.release.set()
+    assert store.latest().step == 3
+    save(store, 4, 5, background=True)
+    store.flush()
+    assert [each.step for each in store.all()] == [3, 4, 5]
+
+
+NEXT_CALLS = {
+    "due": lambda store: store.due(4),
+    "save": lambda store: save(store, 4),
+    "latest": lambda store: store.latest(),
+    "flush": lambda store: store.flush(),
+}
+
+
+@pytest.mark.parametrize("name", NEXT_CALLS)
+def test_the_next_call_raises_what_went_wrong_in_the_background(start_store, root, monkeypatch, capsys, name):
+    def fail(*_):
+        raise OSError("no space left")
+
+    store = start_store(every_steps=2)
+    with monkeypatch.context() as full:
+        full.setattr(CheckpointFolder, "complete", fail)
+        save(store, 3, background=True)
+        with pytest.raises(CheckpointError, match=r"checkpoint of step 3 was not saved in .*: no space left"):
+            NEXT_CALLS[name](store)
+    assert "step 3 was not saved" in capsys.readouterr().out
+    save(store, 4)
+    assert (steps_of(root), leftovers(root)) == ([4], [])
 
 
 def test_due_by_steps_and_by_time(start_store):
@@ -357,6 +412,13 @@ def train_four():
     return [each.step for each in store.all()]
 
 
+def train_in_the_background():
+    from trainer_core import checkpoints
+
+    with checkpoints().save(1, background=True) as folder:
+        (folder / "state.txt").write_text("state")
+
+
 @pytest.fixture
 def node(tmp_path, shipped):
     return Node(tmp_path, shipped)
@@ -384,15 +446,29 @@ def test_what_a_complete_training_leaves(node, root, after, kept):
     assert (ended.result, steps_of(root)) == ([1, 3, 4], kept)
 
 
+def test_a_job_ends_after_its_save_in_the_background(start_store, root, slow_disk, tmp_path):
+    start_store()
+    payload = serializer.package(train_in_the_background)
+    job = threading.Thread(target=bootstrap.call, args=(payload, tmp_path / "function"))
+    job.start()
+    assert slow_disk.reached.wait(60)
+    job.join(0.2)
+    assert job.is_alive()
+    slow_disk.release.set()
+    job.join()
+    assert steps_of(root) == [1]
+
+
 # ---- several ranks ---------------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_has_the_files_of_all_ranks_and_they_stop_at_the_same_step(start_rank, root):
+@pytest.mark.parametrize("background", [False, True])
+def test_a_checkpoint_has_the_files_of_all_ranks_and_they_stop_at_the_same_step(start_rank, root, background):
     # What an earlier start left must not be taken for a part of this one.
     root.mkdir(parents=True)
     (root / "start.json").write_text('{"nonce": "old", "tokens": {"1": "old"}, "resume": null}')
     (root / ".hello-1").write_text('{"nonce": "old", "token": "old"}')
-    ranks = [start_rank(rank, 3, every_steps=20) for rank in range(3)]
+    ranks = [start_rank(rank, 3, every_steps=20, background=background) for rank in range(3)]
     wait_for(ranks[1], "saved 20")
     # Only one rank hears the signal.
     ranks[2].send_signal(signal.SIGTERM)
@@ -404,8 +480,10 @@ def test_a_checkpoint_has_the_files_of_all_ranks_and_they_stop_at_the_same_step(
     assert sorted(manifest["files"]) == ["rank-0.txt", "rank-1.txt", "rank-2.txt"]
     assert {(newest / f"rank-{n}.txt").read_text() for n in range(3)} == {str(manifest["step"])}
 
-    again = [start_rank(rank, 2, steps=manifest["step"] + 3, every_steps=1) for rank in range(2)]
+    steps = manifest["step"] + 3
+    again = [start_rank(rank, 2, steps=steps, every_steps=1, background=background) for rank in range(2)]
     assert all(f"from {manifest['step']}\n" in end(rank, 0) for rank in again)
+    assert max(steps_of(root)) == steps
 
 
 def test_without_the_files_of_one_rank_there_is_no_checkpoint(start_rank, root):

@@ -17,6 +17,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import traceback
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -83,13 +84,24 @@ def call(payload: dict[str, Any], folder: Path) -> Any:
         PayloadError: The payload is damaged, or the function is asynchronous or a generator.
         Exception: Any exception of the function.
     """
-    value = load(payload, folder)(**payload.get("args") or {})
+    function = load(payload, folder)
+    try:
+        value = function(**payload.get("args") or {})
+    finally:
+        _wait_for_saves()
     if inspect.isawaitable(value) or inspect.isgenerator(value) or inspect.isasyncgen(value):
         raise PayloadError(
             f"{payload.get('entry')} returned a {type(value).__name__} and did not run: a training function must be a "
             "plain function, not async and not a generator"
         )
     return value
+
+
+def _wait_for_saves() -> None:
+    """Wait for checkpoints that are saved in the background: the job ends with the function."""
+    for thread in threading.enumerate():
+        if thread.name == env.SAVE_THREAD:
+            thread.join()
 
 
 def _call() -> Any:

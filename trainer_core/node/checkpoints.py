@@ -160,6 +160,7 @@ class CheckpointStore:
         self._next = -math.inf
         self._saved = self._exchanged = time.monotonic()
         self._exchanged_step: float | None = None
+        self._background: _BackgroundSave | None = None
         #: What rank 0 deletes from; nothing is read for that after a save.
         self._complete: list[Checkpoint] = []
         try:
@@ -182,7 +183,11 @@ class CheckpointStore:
         return self._signalled or self._stop
 
     def latest(self) -> Checkpoint | None:
-        """Return the newest complete checkpoint; None at the start of a new training. Equal on all ranks."""
+        """Return the newest complete checkpoint; None at the start of a new training. Equal on all ranks.
+
+        Waits for a save in the background, as `flush` does.
+        """
+        self.flush()
         return self._latest
 
     def all(self) -> list[Checkpoint]:
@@ -198,6 +203,7 @@ class CheckpointStore:
             step: Completed steps.
 
         Raises:
+            CheckpointError: The save before this one was in the background, and failed.
             Stopped: The job was told to stop, and the checkpoint of this step is complete.
         """
         every = self._settings.get("every_steps") or 0
@@ -206,13 +212,14 @@ class CheckpointStore:
             save = self._exchange(step) or save
         if not (save or self._stop):
             return False
+        self.flush()
         if self._place.is_complete(step):
             self._exit_if_stopping(step)
             return False
         return True
 
     @contextlib.contextmanager
-    def save(self, step: int, metrics: Mapping[str, Any] | None = None) -> Iterator[Path]:
+    def save(self, step: int, metrics: Mapping[str, Any] | None = None, *, background: bool = False) -> Iterator[Path]:
         """Save a checkpoint: write its files into the folder of the ``with`` block.
 
         Every rank enters the block with the same step; files of different ranks need different names. At the end of
@@ -221,20 +228,48 @@ class CheckpointStore:
         Args:
             step: Completed steps.
             metrics: Numbers by name, for ``keep_best``.
+            background: Whether a thread makes the files durable, computes their checksums and uploads them while
+                training goes on. The next save waits for it. A job that was told to stop always saves in the
+                foreground. The same on all ranks.
 
         Raises:
-            CheckpointError: It could not be completed, or another rank failed. Older checkpoints stay.
+            CheckpointError: It could not be completed, or another rank failed. Older checkpoints stay. Of a save in
+                the background, the next call of `due`, `save`, `latest` or `flush` raises it.
             Stopped: The job was told to stop; raised after the checkpoint is complete.
         """
+        self.flush()
         begun, complete = time.monotonic(), self._place.is_complete(step)
         self._count += 1
         part = f"{PART}{step:012d}-{self._nonce}-{self._count}"
         if complete:
             part = f"{part}-{self.rank}"
-        try:
+        with self._discard_after_error(part, step):
             yield self._place.create_part(part)
-            if not complete:
-                self._commit(part, step, metrics, begun)
+        if complete:
+            self._place.discard_part(part)
+        elif background and not self.stopping:
+            self._background = _BackgroundSave(partial(self._commit, part, step, metrics, begun))
+        else:
+            self._commit(part, step, metrics, begun)
+        self._exit_if_stopping(step)
+
+    def flush(self) -> None:
+        """Wait for a save in the background. It is called for a training function that returns.
+
+        Raises:
+            CheckpointError: That save failed. Older checkpoints stay.
+        """
+        if self._background is not None:
+            error = self._background.wait()
+            self._background = None
+            if error is not None:
+                raise error
+
+    @contextlib.contextmanager
+    def _discard_after_error(self, part: str, step: int) -> Iterator[None]:
+        """Delete an unfinished checkpoint and tell the other ranks, if the block raises an exception."""
+        try:
+            yield
         except BaseException as error:
             if self.world_size == 1 or not self._place.shares_parts:
                 self._place.discard_part(part)
@@ -244,9 +279,6 @@ class CheckpointStore:
             if isinstance(error, OSError):
                 raise CheckpointError(f"checkpoint of step {step} was not saved in {self.root}: {error}") from error
             raise
-        if complete:
-            self._place.discard_part(part)
-        self._exit_if_stopping(step)
 
     def _start(self) -> tuple[str, Checkpoint | None]:
         """Sweep what earlier starts left, wait for all ranks, and publish what they resume from."""
@@ -329,28 +361,29 @@ class CheckpointStore:
     def _exit_if_stopping(self, step: int) -> None:
         # Several ranks stop where `due` has told all of them to; a single one stops wherever it saves.
         if self._stop or (self._signalled and self.world_size == 1):
+            self.flush()
             progress.flush()
             raise Stopped(step)
 
     def _commit(self, part: str, step: int, metrics: Mapping[str, Any] | None, begun: float) -> None:
-        if self.rank == 0:
-            self._latest = self._write_manifest(part, step, metrics)
-        else:
-            sums = self._place.hand_in(part)
-            self._place.write(f"{part}/.done-{self.rank}", {"files": sums})
-            self._wait(
-                lambda: self._place.is_complete(step) or self._read_done(part, 0), f"rank 0 to complete step {step}"
-            )
-            self._latest = self._place.get(step)
-        self._saved = time.monotonic()
-        progress.note(checkpoint=step)
-        if self.rank == 0 and self._latest is not None:
-            say(
-                f"checkpoint of step {step} is complete ({self._saved - begun:.2f} s, {self._latest.size / 1e6:.1f} MB)"
-            )
-            complete = sorted([*self._complete, self._latest], key=lambda each: each.step)
-            keep, keep_best = int(self._settings.get("keep", 3)), self._settings.get("keep_best")
-            self._complete = prune(self._place, complete, keep, keep_best)
+        with self._discard_after_error(part, step):
+            if self.rank == 0:
+                self._latest = self._write_manifest(part, step, metrics)
+            else:
+                sums = self._place.hand_in(part)
+                self._place.write(f"{part}/.done-{self.rank}", {"files": sums})
+                self._wait(
+                    lambda: self._place.is_complete(step) or self._read_done(part, 0), f"rank 0 to complete step {step}"
+                )
+                self._latest = self._place.get(step)
+            self._saved = time.monotonic()
+            progress.note(checkpoint=step)
+            if self.rank == 0 and self._latest is not None:
+                took, size = self._saved - begun, self._latest.size / 1e6
+                say(f"checkpoint of step {step} is complete ({took:.2f} s, {size:.1f} MB)")
+                complete = sorted([*self._complete, self._latest], key=lambda each: each.step)
+                keep, keep_best = int(self._settings.get("keep", 3)), self._settings.get("keep_best")
+                self._complete = prune(self._place, complete, keep, keep_best)
 
     def _write_manifest(self, part: str, step: int, metrics: Mapping[str, Any] | None) -> Checkpoint:
         """Collect the files of all ranks, and write the manifest."""
@@ -422,6 +455,28 @@ class CheckpointStore:
 
         threading.Thread(target=end_late, name="trainjob-grace", daemon=True).start()
         signal.signal(signal.SIGTERM, on_signal)
+
+
+class _BackgroundSave:
+    """A thread that completes a checkpoint."""
+
+    def __init__(self, commit: Callable[[], None]) -> None:
+        self._commit = commit
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name=env.SAVE_THREAD)
+        self._thread.start()
+
+    def wait(self) -> Exception | None:
+        """Return what went wrong once the thread has ended."""
+        self._thread.join()
+        return self._error
+
+    def _run(self) -> None:
+        try:
+            self._commit()
+        except Exception as error:  # noqa: BLE001 -- raised in the thread of the training
+            self._error = error
+            say(str(error))
 
 
 def _read_settings() -> dict[str, Any]:

@@ -56,6 +56,10 @@ _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "JAX_PROCESS_ID", "DMLC_TASK_ID", "PET
 #: Numbers of processes, by the launchers of `_RANKS`.
 _WORLD_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "JAX_NUM_PROCESSES", "DMLC_NUM_WORKER", NODES)
 
+#: Name of the thread that saves a checkpoint. The function may import another copy of this package than bootstrap,
+#: which waits for it.
+SAVE_THREAD = "trainjob-save"
+
 #: Exit code of an initializer after a failure that a retry may fix: EX_TEMPFAIL of sysexits.h.
 TRY_AGAIN = 75
 
