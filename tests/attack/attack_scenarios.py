@@ -20,6 +20,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import checkpointed_walk as walk
 import psutil
 from k8s_scene import a_client, a_request, a_stage
 from local_jobs import PATIENCE, processes_of, supervisor_of, wait_until_dead
@@ -142,6 +143,41 @@ def kill_supervisors(rounds: int, chance: random.Random, folder: Path) -> list[s
             if not wait_until_dead(found):
                 violations.append(f"{target} killed: processes remain")
     return violations
+
+
+def interrupt_trainings(rounds: int, chance: random.Random, folder: Path) -> list[str]:
+    """Interrupt a training of two ranks at random instants; its last attempt has the result of an undisturbed one."""
+    client = _make_client(folder / "state")
+    expected = client.wait(walk.submit(client, Owner(key="undisturbed"), seconds=0), timeout=PATIENCE).result["place"]
+    kinds = [walk.kill_rank, walk.kill_all, walk.kill_supervisor, walk.terminate_rank]
+    violations = []
+    for training in range(0, rounds, len(kinds)):
+        owner = Owner(key=f"training-{training}", generation="0")
+        finish, trace = folder / f"finish-{training}", folder / f"trace-{training}"
+        trace.touch()
+        chance.shuffle(kinds)
+        least = done = 0
+        for number, interrupt in enumerate([*kinds[: rounds - training], None]):
+            what = interrupt.__name__ if interrupt else "the last attempt"
+            if interrupt is None:
+                finish.touch()
+            ref = walk.submit(client, owner, finish=str(finish), trace=str(trace))
+            if interrupt:
+                walk.wait_for_step(client, ref, least=chance.randint(1, 60) + 60 * number)
+                time.sleep(chance.random() / 50)
+                interrupt(client, ref, chance)
+            outcome = client.wait(ref, timeout=PATIENCE)
+            if interrupt and not (outcome.diagnosis and outcome.diagnosis.retryable):
+                violations.append(f"{what}: the job is {outcome.status}, and no retry follows")
+            if interrupt is None and (outcome.result or {}).get("place") != expected:
+                violations.append(f"{what}: the job is {outcome.status}, and its result differs")
+            begun = int(outcome.resumed_from or 0)
+            if not least <= begun <= done:
+                violations.append(f"{what}: continued from step {begun}, expected {least} to {done}")
+            done = max(map(int, trace.read_text().split()))
+            least = done if interrupt is walk.terminate_rank else max(0, done - walk.INTERVAL)
+    left = [*(folder / "state" / "checkpoints").glob("*/*/.part-*")]
+    return [*violations, *(f"{path} remains" for path in left)]
 
 
 def race_cancels(rounds: int, chance: random.Random, folder: Path) -> list[str]:
@@ -390,6 +426,13 @@ SCENARIOS = (
         40,
         1,
         kill_supervisors,
+    ),
+    Scenario(
+        "A training of two ranks: one or all killed, the supervisor killed, told to stop",
+        f"a retry continues, with at most {walk.INTERVAL} steps done twice, none after SIGTERM; the result is the same",
+        80,
+        4,
+        interrupt_trainings,
     ),
     Scenario(
         "Cancel at the same time as two suspends and two resumes",
