@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 from container_jobs import PACKAGED, build_job, build_plan, build_request, build_runtime
@@ -200,6 +202,19 @@ def test_credentials_are_in_neither_arguments_nor_environment_nor_labels():
     assert "hf_secret" not in json.dumps([job, step])
     assert job["Cmd"] == ["python", "-m", "fetch"]
     assert create_request.SECRETS_PATH in job["Entrypoint"][2]
+
+
+def test_an_initializer_image_without_a_program_is_explained(tmp_path):
+    secrets = tmp_path / "secrets.json"
+    secrets.write_text("{}")
+    program = create_request._LOAD_SECRETS.replace(create_request.SECRETS_PATH, str(secrets))
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr.strip()) == (1, create_request._NO_COMMAND)
+
+
+def test_more_processes_than_one_machine_runs_are_refused():
+    with pytest.raises(UnsupportedError, match="use at most 1000 processes, or a backend on a cluster"):
+        nodes(trainer={"num_nodes": 1001})
 
 
 def test_checkpoints_are_in_a_volume_of_the_engine_or_in_a_folder():

@@ -24,7 +24,9 @@ from local_jobs import (
 )
 
 from trainer_core import Category, Owner, Suspend
+from trainer_core.backends import supervisor_process
 from trainer_core.backends.local import backend as local
+from trainer_core.errors import BackendUnavailableError
 from trainer_core.testing.case import wait_for_status
 
 
@@ -162,6 +164,22 @@ def test_a_suspended_job_has_no_process_except_its_supervisor(client, running, h
     wait_for_status(client, "job", "Suspended")
     assert processes_of(ref.uid) == []
     assert supervisor_of(home, "job").status() != psutil.STATUS_ZOMBIE
+
+
+def test_a_supervisor_that_does_not_start_in_time_leaves_no_job(client, ask, home, monkeypatch):
+    monkeypatch.setattr(supervisor_process, "_START_SECONDS", 0.001)
+    with pytest.raises(BackendUnavailableError, match=r"it did not answer in 0.001 seconds; no job was created"):
+        client.submit(ask())
+    assert client.list_jobs() == []
+
+
+def test_a_supervisor_that_hangs_after_it_has_created_the_job_is_no_failure(client, ask, monkeypatch):
+    def start_and_hang(*args, **fields):
+        supervisor_process.start_supervisor(*args, **fields)
+        raise OSError("it did not answer")
+
+    monkeypatch.setattr(local, "start_supervisor", start_and_hang)
+    assert client.wait(client.submit(ask()), timeout=PATIENCE).succeeded
 
 
 def test_concurrent_observers_of_a_finished_job_see_the_same_outcome(client, ask):

@@ -167,14 +167,20 @@ class LocalProcessBackend(Backend):
         Raises:
             NameTakenError: Another job has the name.
             BackendUnavailableError: The supervisor did not start.
+            OSError: It could not be started, or did not answer in time; no job was created.
         """
         secrets = {key: value.get_secret_value() for key, value in request.literal_secrets.items()}
-        finished = start_supervisor(
-            "trainer_core.backends.local.supervisor",
-            [str(staged.path)],
-            stdin=json.dumps(secrets),
-            environ=_supervisor_variables(),
-        )
+        try:
+            finished = start_supervisor(
+                "trainer_core.backends.local.supervisor",
+                [str(staged.path)],
+                stdin=json.dumps(secrets),
+                environ=_supervisor_variables(),
+            )
+        except OSError:
+            if self._was_created(record):
+                return
+            raise
         answer = finished.stdout.strip()
         if answer == "taken":
             raise NameTakenError(record.name)
@@ -185,7 +191,7 @@ class LocalProcessBackend(Backend):
             )
 
     def _was_created(self, record: JobRecord) -> bool:
-        """Return whether a supervisor that died without an answer had already created the job."""
+        """Return whether a supervisor that died or hangs without an answer had already created the job."""
         try:
             return job_status.read_record(self._state.job_folder(record.name)).uid == record.uid
         except TrainerError:
