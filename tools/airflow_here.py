@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 #: In the order of their start. The API server serves the others, so it is stopped last.
 COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 
-_TIMEOUT = 180  # seconds; 15 are enough on two idle cores
+_TIMEOUT = 450  # seconds; 15 are enough on two idle cores
 _STOP_TIMEOUT = 20  # seconds that each process has to end by itself
 
 #: Ports outside the ephemeral range of the kernel, so that no client socket takes one between the choice and its use.

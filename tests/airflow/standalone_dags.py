@@ -37,5 +37,5 @@ deferred = a_dag("deferred", deferrable=True)
 cleared = a_dag("cleared", deferrable=True, retries=1, retry_delay=datetime.timedelta(seconds=1))
 kept = a_dag("kept", deferrable=True, on_kill="keep")
 #: Starts with the task, so it must be long enough to submit on a busy machine.
-out_of_time = a_dag("out_of_time", deferrable=True, execution_timeout=datetime.timedelta(seconds=10))
+out_of_time = a_dag("out_of_time", deferrable=True, execution_timeout=datetime.timedelta(seconds=40))
 run_out_of_time = a_dag("run_out_of_time", {"dagrun_timeout": datetime.timedelta(hours=1)}, deferrable=True)

@@ -13,6 +13,7 @@ from airflow_provider.hooks.mlflow import MlflowHook, _parse_connection
 from airflow_provider.operators.promote import PromoteModelOperator
 from airflow_provider.operators.trainjob import TrainJobOperator
 from trainer_core import CustomTrainer
+from trainer_core.tracking import reporter, submission
 
 
 def fit():
@@ -46,6 +47,15 @@ class Mlflow:
             "runs/get": {"run": {"info": info, "data": data}},
         }
         return answers.get(path.partition("?")[0].removeprefix("/api/2.0/mlflow/"), {})
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """A busy machine is no server that is away; and what one test takes for away is not away for the next."""
+    monkeypatch.setattr(submission, "_SUBMIT_TIMEOUT", 60.0)
+    monkeypatch.setattr(reporter, "_TIMEOUT", 60.0)
+    monkeypatch.setattr(reporter, "_FINISH_SECONDS", 100.0)
+    monkeypatch.setattr(submission, "_unreachable_until", {})
 
 
 @pytest.fixture

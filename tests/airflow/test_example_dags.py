@@ -67,7 +67,6 @@ print(sorted({{"torch", "sklearn", "numpy", "kubernetes", "kfp"}} & set(sys.modu
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_retraining_trains_promotes_and_keeps_types(run_dag, xcom, bag, dags, client):
     from digits import write_dataset
 
@@ -85,7 +84,6 @@ def test_the_retraining_trains_promotes_and_keeps_types(run_dag, xcom, bag, dags
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_one_deferrable_task_gives_the_same_result(run_dag, xcom, bag, dags):
     from digits import write_dataset
 

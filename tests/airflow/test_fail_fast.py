@@ -15,8 +15,6 @@ from trainer_core.errors import InvalidRequestError
 from trainer_core.k8s import failure_reasons
 from trainer_core.lifecycle import wait_state
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture
 def cluster():

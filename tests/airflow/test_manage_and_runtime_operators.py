@@ -68,7 +68,7 @@ def test_suspending_and_resuming_are_idempotent(running, client):
         for _ in range(2):
             returned, ti = run(operator_class, running.name)
             assert returned == ti.xcoms["ref"] == running.to_dict()
-        client.wait_for_job_status(running.name, {status}, timeout=90, polling_interval=1)
+        client.wait_for_job_status(running.name, {status}, timeout=300, polling_interval=1)
 
 
 def test_suspending_a_missing_job_fails(home):

@@ -338,7 +338,6 @@ def isolated(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_test_inside_a_task_passes_fails_and_skips_like_any_other(ordinary):
     assert "1 failed" in ordinary.said, ordinary.said
     assert "assert 1 == 2" in ordinary.said
@@ -347,28 +346,24 @@ def test_a_test_inside_a_task_passes_fails_and_skips_like_any_other(ordinary):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_airflow_settings_are_restored_after_the_test(ordinary):
     assert ordinary.ended("back") == {"test_one": "PASSED", "test_two": "PASSED"}, ordinary.said
     assert not (ordinary.own_airflow / "airflow.db").exists()
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_airflow_can_be_isolated_before_it_is_imported(isolated):
     assert isolated.ended("isolated") == {"test_one": "PASSED"}, isolated.said
     assert list(isolated.own_airflow.iterdir()) == []
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_tests_of_the_guide_pass(isolated):
     ended = [how for name in tests_of_the_guide() for how in isolated.ended(name).values()]
     assert ended == ["PASSED"] * 4, isolated.said
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("project", ["ordinary", "isolated"])
 def test_temporary_folders_are_removed(project, request):
     assert list(request.getfixturevalue(project).temporary.glob("trainjob-*")) == []

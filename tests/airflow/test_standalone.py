@@ -24,7 +24,7 @@ from standalone import EXAMPLES, Task, a_running_airflow, needs_trigger_on_kill,
 
 from trainer_core import TrainJobRef
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow]
 
 _DAGS = pathlib.Path(__file__).with_name("standalone_dags.py")
 _DIGITS = ("digits", "registry", "retraining", "ingest_digits", "retrain_digits", "retrain_digits_one_task")

@@ -26,8 +26,6 @@ from trainer_core.jobs import CREATED, RUNNING
 from trainer_core.k8s import informer
 from trainer_core.request import TrainJobRequest
 
-pytestmark = pytest.mark.timeout(120)
-
 TRAINER = {"kind": "container", "image": "registry.local/train:1"}
 MANY = 60
 
@@ -166,6 +164,7 @@ async def test_a_slow_list_request_does_not_make_each_trigger_poll(cluster, subm
     cluster.faults.next(hang=3, path="trainjobs", method="GET", times=8)
     cluster.forget_requests()
     async with waiting(*map(wait_for, refs)) as tasks:
+        await until(lambda: any(request.verb == "get" for request in cluster.requests))
         await asyncio.sleep(2)
         asked = [request for request in cluster.requests if request.verb == "get"]
         # Counts the requests before the first response, independent of its time.

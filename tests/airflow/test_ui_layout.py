@@ -50,7 +50,9 @@ OVERFLOW = """() => [document.documentElement, ...document.querySelectorAll(".sc
 @pytest.fixture(scope="module")
 def browser():
     with sync_api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium.__file__, args=["--no-sandbox", "--disable-gpu"])
+        running = playwright.chromium.launch(
+            executable_path=chromium.__file__, args=["--no-sandbox", "--disable-gpu"], timeout=180_000
+        )
         yield running
         running.close()
 

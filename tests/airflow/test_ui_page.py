@@ -23,7 +23,6 @@ expect = sync_api.expect
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(600),
     pytest.mark.skipif(chromium.find() is None, reason="needs Chromium on PATH: `apt-get install chromium`"),
 ]
 
@@ -46,7 +45,7 @@ def airflow(tmp_path_factory):
 @pytest.fixture(scope="module")
 def browser():
     with sync_api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium.__file__, args=list(_QUIET))
+        running = playwright.chromium.launch(executable_path=chromium.__file__, args=list(_QUIET), timeout=180_000)
         yield running
         running.close()
 

@@ -8,7 +8,6 @@ import pytest
 from attack_scenarios import SCENARIOS
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.play.__name__)
 def test_an_attack_breaks_no_promise(scenario, tmp_path, monkeypatch):
     # Nothing listens at the addresses that are used: repeating a connection only takes time.

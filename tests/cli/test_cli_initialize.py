@@ -42,7 +42,7 @@ def test_wait_prints_the_progress_of_a_fetch(trainjob, hub, monkeypatch):
 def test_no_file_of_the_job_contains_the_token(trainjob, hub, client):
     source = HuggingFaceDatasetInitializer("hf://org/data", access_token=TOKEN)
 
-    done = client.wait(client.get_job_ref(client.initialize(Initializer(dataset=source), [Name("fetch")])), timeout=60)
+    done = client.wait(client.get_job_ref(client.initialize(Initializer(dataset=source), [Name("fetch")])), timeout=300)
 
     assert done.succeeded, done.diagnosis
     files = [path for path in (trainjob.folder / "home").rglob("*") if path.is_file()]

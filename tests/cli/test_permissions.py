@@ -58,7 +58,7 @@ def wait_forever():
 
 def test_the_role_allows_all_requests_of_train_wait_read_and_delete(client, cluster):
     name = client.train(runtime="python", trainer=CustomTrainer(func=train))
-    client.wait(client.get_job_ref(name), timeout=60)
+    client.wait(client.get_job_ref(name), timeout=300)
     list(client.get_job_logs(name))
     client.get_job_events(name)
     client.list_jobs()

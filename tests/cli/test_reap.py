@@ -40,7 +40,7 @@ def submit(cluster, client):
         options += [DeleteAfter(delete_after)] if delete_after else []
         trainer = CustomTrainerContainer(image="registry.example/train:1.0")
         client.train(runtime="torch-distributed", trainer=trainer, options=options)
-        client.wait(name, timeout=60) if completes else None
+        client.wait(name, timeout=300) if completes else None
 
     return submit_job
 

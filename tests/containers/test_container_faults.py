@@ -13,6 +13,7 @@ import tarfile
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from socket import gethostname
 
@@ -28,7 +29,7 @@ from trainer_core.errors import BackendUnavailableError, JobElsewhereError, JobN
 from trainer_core.jobs import Category, TrainJobRef
 from trainer_core.testing.training_functions import run_forever
 
-PATIENCE = 90.0
+PATIENCE = 300.0
 HERE = Path(__file__).parent
 TOOL = HERE.parents[2] / "shared" / "tools" / "container-engine"
 #: Requests and process starts of a submission: three reads, the identity of the engine and the claim (each sent in two
@@ -130,17 +131,21 @@ def send_signal(client):
     client.backend._engine._api.kill(node.pod_name, signal.SIGUSR1)
 
 
+def has_open(pid, path):
+    with suppress(OSError):  # The process has ended.
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):  # The file was closed.
+                if entry.readlink() == path:
+                    return True
+    return False
+
+
 def kill_supervisor(client):
     """Kill the process that holds the lock of the job."""
     path = paths.lock_path(client.get_job_ref("job").uid)
     wait_until(lambda: supervisor_launcher.is_supervised(client.get_job_ref("job").uid), "the supervisor starts")
-    for entry in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            holds = entry.readlink() == path
-        except OSError:
-            continue
-        pid = int(entry.parts[2])
-        if holds and pid != os.getpid():
+    for pid in psutil.pids():
+        if pid != os.getpid() and has_open(pid, path):
             os.kill(pid, 9)
     wait_until(lambda: not supervisor_launcher.is_supervised(client.get_job_ref("job").uid), "the supervisor exits")
 

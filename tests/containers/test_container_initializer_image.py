@@ -12,7 +12,6 @@ from moto.server import ThreadedMotoServer
 from trainer_core import CustomTrainer, Initializer, Name, S3DatasetInitializer
 
 pytestmark = [
-    pytest.mark.timeout(600),  # The first test builds the image.
     # The docker library leaves the sockets of streams to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

@@ -44,7 +44,7 @@ from trainer_core.options import (
 )
 from trainer_core.testing.training_functions import print_lines, read_files, return_value, run_forever
 
-PATIENCE = 60.0
+PATIENCE = 300.0
 
 #: Program of a test initializer image: prints its settings and writes a file where nodes read it.
 FETCHES = """

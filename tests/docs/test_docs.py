@@ -33,7 +33,6 @@ def typed(folder, capsys):
     return run
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", RUN, ids=identity)
 def test_every_snippet_of_the_page_runs(page, folder, typed):
     shown = [block for block in blocks(page) if block.reason is None]
@@ -128,7 +127,6 @@ def test_the_reference_has_an_entry_for_every_module_that_a_dag_imports(kind):
     assert modules - documented_objects() == set()
 
 
-@pytest.mark.timeout(300)
 def test_the_site_builds_without_a_warning(tmp_path):
     program = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -18,7 +18,6 @@ def hub(monkeypatch, tmp_path):
         yield hub
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("hub")
 def test_the_guide_fetches_and_trains(folder):
     page = blocks(ROOT / "docs" / "guides" / "initializers.md")

@@ -6,7 +6,7 @@ import pytest
 
 from trainer_core.testing import BackendContract
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.usefixtures("empty_namespace")]
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("empty_namespace")]
 
 
 class TestContract(BackendContract):

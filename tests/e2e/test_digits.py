@@ -39,7 +39,7 @@ def test_two_nodes_train_one_model_and_texts_arrive_as_numbers(digits, client, t
     data = digits.write_dataset(tmp_path / "data").parent
     trainer = digits.digits_trainer("8", "0.005", str(data), num_nodes="2", num_proc_per_node="1")
 
-    outcome = client.wait(client.submit(client.build_request(trainer=trainer)), timeout=100)
+    outcome = client.wait(client.submit(client.build_request(trainer=trainer)), timeout=300)
 
     assert outcome.status == "Complete", outcome.diagnosis
     assert outcome.result["accuracy"] >= 0.95

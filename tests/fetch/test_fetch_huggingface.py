@@ -242,7 +242,7 @@ def test_a_killed_fetch_is_resumed(hub, step, cache):
 
 def wait_for_a_part(cache):
     """Wait until the first 10 MiB of the large file are on disk."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while not any(part.stat().st_size >= PIECE for part in cache.glob(".*.part/model.safetensors")):
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -285,7 +285,7 @@ def test_a_damaged_download_is_fetched_again_by_the_next_try(hub, fetch):
 def test_the_error_of_an_unreachable_hub_is_retryable_and_has_no_secret(hub, step):
     gone = step("hf://org/model", HF_ENDPOINT="http://127.0.0.1:9", **{ENV_PREFIX + "ACCESS_TOKEN": "hf_reader"})
 
-    out, err = gone.communicate(timeout=60)
+    out, err = gone.communicate(timeout=300)
 
     assert gone.returncode == node_env.TRY_AGAIN
     assert "http://127.0.0.1:9 could not be read" in err

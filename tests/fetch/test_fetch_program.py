@@ -18,7 +18,7 @@ from trainer_core.fetch.progress import LogProgress
 from trainer_core.fetch.settings import FetchSettings
 from trainer_core.fetch.source import FetchError
 
-TIMEOUT = 60
+TIMEOUT = 300
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ def test_unchanged_progress_is_not_printed_again(lines, capsys):
 def test_progress_is_printed_without_further_calls(lines, capsys):
     lines.begin(100 * MB, 10)
     lines.advance(40 * MB, 4)
-    end, seen = time.monotonic() + 60, []
+    end, seen = time.monotonic() + 300, []
     while not seen and time.monotonic() < end:
         seen += read_progress(capsys)
         time.sleep(0.05)
@@ -126,7 +126,7 @@ def test_a_terminal_shows_a_bar(tmp_path):
     terminal, end = pty.openpty()
 
     done = subprocess.run(
-        [sys.executable, "-m", "trainer_core.fetch"], env=env, stdout=subprocess.PIPE, stderr=end, timeout=60
+        [sys.executable, "-m", "trainer_core.fetch"], env=env, stdout=subprocess.PIPE, stderr=end, timeout=300
     )
 
     os.close(end)

@@ -16,7 +16,7 @@ from s3_storage.trouble import Fault
 from trainer_core.fetch.s3.download import LARGE_FILE_SIZE
 from trainer_core.fetch.source import FetchError
 
-TIMEOUT = 60
+TIMEOUT = 300
 MIB = 2**20
 
 

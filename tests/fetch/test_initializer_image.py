@@ -12,7 +12,6 @@ from fake_hub import Hub, held
 from trainer_core.node import env as node_env
 
 pytestmark = [
-    pytest.mark.timeout(600),  # The first test builds the image.
     # The docker library does not close the sockets of streams.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
@@ -71,7 +70,7 @@ def start(engine, image, hub, volume):
 
 
 def wait_for_exit(container):
-    code = container.wait(timeout=120)["StatusCode"]
+    code = container.wait(timeout=300)["StatusCode"]
     return code, container.logs().decode()
 
 
@@ -139,5 +138,5 @@ def test_the_container_exits_when_the_pod_is_deleted(start, hub):
 
     container.stop(timeout=60)
 
-    assert container.wait(timeout=60)["StatusCode"] == 143
+    assert container.wait(timeout=300)["StatusCode"] == 143
     assert time.monotonic() - begin < 55

@@ -23,7 +23,6 @@ from trainer_core.node import checkpoint_s3, env, progress, s3_client
 from trainer_core.node.checkpoints import CheckpointError, CheckpointStore, finish
 from trainer_core.packaging import serializer
 
-pytestmark = pytest.mark.timeout(900)  # On a busy machine each of the processes takes long to start.
 SECRET = "a-secret-key"
 SCOPE = "place/train-0123456789/g-0"
 ROLE = "arn:aws:iam::123456789012:role/trainer"

@@ -124,7 +124,7 @@ def terminated(launched, environment=None):
     )
     until_it_trains(process)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     return process.returncode
 
 

@@ -19,7 +19,6 @@ from kfp_components.testing import docker_runner
 from trainer_core import CustomTrainer
 
 pytestmark = [
-    pytest.mark.timeout(600),  # The first test builds the image.
     # The docker library leaves the sockets of streams to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

@@ -18,7 +18,6 @@ from kfp_components.tasks import train_task, wait_task
 from trainer_core import CustomTrainer
 
 #: Each step is a new interpreter: on a busy machine that takes a while.
-pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")

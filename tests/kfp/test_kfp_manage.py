@@ -81,7 +81,7 @@ def test_a_suspended_job_is_resumed(task, client, job):
 
     assert codes == [0, 0]
     assert suspending.output("status") == "Suspended"
-    assert client.wait_for_job_status(job["name"], {"Running"}, timeout=100, polling_interval=1).status == "Running"
+    assert client.wait_for_job_status(job["name"], {"Running"}, timeout=300, polling_interval=1).status == "Running"
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from trainer_core import CustomTrainer, request_builder
 from trainer_core.client import backend_for
 
 #: A pipeline has up to nine steps, each a new interpreter: on a busy machine that takes minutes.
-pytestmark = pytest.mark.timeout(300)
 
 PIPELINES = REPOSITORY / "pipelines"
 #: Settings of installations: as KFP's manifests have them, with a bucket of one's own, and without published logs.
@@ -121,7 +120,6 @@ def on_cluster(config):
 
 @requires("torch", "numpy")
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_retrain_digits_trains_on_a_cluster_and_promotes_the_model(make_installation, settings, on_cluster):
     backend = make_installation(**settings)
 
@@ -136,7 +134,6 @@ def test_retrain_digits_trains_on_a_cluster_and_promotes_the_model(make_installa
 
 @requires("torch", "numpy")
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_sweep_trains_once_for_each_rate_and_promotes_the_best_model(
     make_installation, settings, on_cluster, cluster, namespace
 ):
@@ -163,7 +160,6 @@ def object_store_secret(cluster, namespace):
 
 @requires("torch", "numpy")
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("object_store_secret")
 def test_retrain_scheduled_trains_in_a_claim_and_promotes_from_it(make_installation, settings, config):
     backend = make_installation(**settings)

@@ -128,7 +128,7 @@ def test_two_tries_at_the_same_time_share_one_job(task, client, request_):
     training = task("train", request=request_)
 
     tries = [training.start() for _ in range(3)]
-    codes = [(process.communicate(timeout=60), process.returncode)[1] for process in tries]
+    codes = [(process.communicate(timeout=300), process.returncode)[1] for process in tries]
 
     assert codes == [0, 0, 0]
     assert len(client.list_jobs()) == 1

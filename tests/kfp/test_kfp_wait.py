@@ -148,7 +148,7 @@ def terminated(waiting):
     for line in process.stdout:
         if "training has begun" in line:
             process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     return process.returncode
 
 

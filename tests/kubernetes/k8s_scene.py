@@ -83,7 +83,9 @@ def until_the_next_second(cluster: Cluster) -> None:
     cluster.until(lambda: int(time.time()) > this)
 
 
-def seen(client: TrainerClient, ref: TrainJobRef, condition: Callable[[Observation], _T], patience: float = 60.0) -> _T:
+def seen(
+    client: TrainerClient, ref: TrainJobRef, condition: Callable[[Observation], _T], patience: float = 300.0
+) -> _T:
     """Return the first true value of a condition of a job, which is polled."""
     end = time.monotonic() + patience
     while not (found := condition(client.observe(ref))):

@@ -476,7 +476,7 @@ def test_a_connection_can_be_used_in_a_forked_child(cluster, account):
     child = context.Process(target=_list_in_child, args=(connection, results))
     child.start()
 
-    assert results.get(timeout=60) == []
+    assert results.get(timeout=300) == []
     child.join()
 
 

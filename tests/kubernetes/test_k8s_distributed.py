@@ -242,7 +242,7 @@ def test_training_reads_env_and_the_request_is_restored_from_the_job():
             runtime="python", trainer=trainer, options=[Name("job"), config, Labels({"a": "b"})]
         )
         ref = client.submit(request)
-        assert client.wait(ref, timeout=60).result == "b"
+        assert client.wait(ref, timeout=300).result == "b"
         assert client.get_job_request(ref) == request
         (pod,) = cluster.objects("Pod")
         assert pod["metadata"]["labels"]["team"] == "vision"

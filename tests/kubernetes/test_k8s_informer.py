@@ -21,7 +21,7 @@ from trainer_core.k8s.errors import ForbiddenError
 from trainer_core.k8s.resources import TRAINJOBS
 
 JOBSET = "jobset.sigs.k8s.io/jobset-name"
-TIMEOUT = 60.0
+TIMEOUT = 300.0
 TIMINGS = informer.WatchTimings(idle_timeout=0.2, error_grace=0.5, silence_timeout=30.0, forbidden_retry=0.3)
 
 
@@ -514,11 +514,12 @@ from trainer_core.k8s import informer, resources
 from trainer_core.k8s.connection import Connection
 from trainer_core.config import KubernetesBackendConfig
 config = KubernetesBackendConfig(client_configuration=Configuration(host={cluster.url!r}))
+informer._STOP_SECONDS = 60.0
 target = informer.WatchTarget(resources.TRAINJOBS, "l", lambda raw: 1, lambda raw: 1)
-print(informer.subscribe(Connection(config), target, "a").wait(20))
+print(informer.subscribe(Connection(config), target, "a").wait(120))
 """
 
-    ended = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=300)
 
     assert (ended.stdout, ended.stderr, ended.returncode) == ("True\n", "", 0)
 

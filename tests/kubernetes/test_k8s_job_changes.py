@@ -234,7 +234,7 @@ def test_waiting_for_a_cancelled_job_to_complete_raises_job_failed(stage):
     _, client = stage
     client.cancel(client.submit(a_request()))
     with pytest.raises(JobFailedError, match="it was cancelled"):
-        client.wait_for_job_status("job", timeout=60)
+        client.wait_for_job_status("job", timeout=300)
 
 
 # Delete.

@@ -29,7 +29,7 @@ def connect(cluster):
 
 def submit_and_wait(client, func, args):
     client.train(runtime="python", trainer=CustomTrainer(func=func, func_args=args), options=[Name("job")])
-    return client.wait("job", timeout=60)
+    return client.wait("job", timeout=300)
 
 
 def delete_pods(cluster):
@@ -78,10 +78,10 @@ def test_an_outcome_is_written_once_however_often_it_is_read(cluster, connect):
     client = connect()
     client.train(runtime="python", trainer=CustomTrainer(func=return_value), options=[Name("job")])
     with ThreadPoolExecutor(10) as pool:
-        outcomes = list(pool.map(lambda _: client.wait("job", timeout=60), range(10)))
+        outcomes = list(pool.map(lambda _: client.wait("job", timeout=300), range(10)))
     assert len({outcome.to_json() for outcome in outcomes}) == 1
     assert count_patches(cluster) == 1
     for reader in (client, connect()):
         assert reader.get_job_outcome("job") == outcomes[0]
-        assert reader.wait("job", timeout=60) == outcomes[0]
+        assert reader.wait("job", timeout=300) == outcomes[0]
     assert count_patches(cluster) == 1

@@ -168,7 +168,7 @@ def test_training_reads_a_secret_from_its_environment():
         trainer = CustomTrainer(return_env, {"name": "HF_TOKEN"}, env={"HF_TOKEN": SecretRef("hf", "token")})
         name = client.train("python", trainer=trainer, options=[Name("job")])
         assert "s3cr3t" not in json.dumps(cluster.get("TrainJob", "job"))
-        assert client.wait(name, timeout=60).result == "s3cr3t"
+        assert client.wait(name, timeout=300).result == "s3cr3t"
 
 
 def test_the_request_annotation_contains_no_secret():

@@ -114,7 +114,7 @@ def test_a_job_of_another_tool_can_be_read_waited_for_and_deleted(stage):
     cluster, client = stage
     cluster.lives.set("*", "complete")
     cluster.add(FOREIGN)
-    assert client.wait("job", timeout=60).succeeded
+    assert client.wait("job", timeout=300).succeeded
     assert client.get_job("job").runtime.name == "python"
     client.delete_job("job")
     assert names(cluster) == []

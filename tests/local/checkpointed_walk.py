@@ -69,7 +69,7 @@ def list_pids(client: TrainerClient, ref: TrainJobRef) -> list[int]:
 
 
 def wait_for_step(client: TrainerClient, ref: TrainJobRef, least: int) -> None:
-    end = time.monotonic() + 180
+    end = time.monotonic() + 300
     while time.monotonic() < end:
         observation = client.observe(ref)
         reached = observation.progress.step if observation.progress else None

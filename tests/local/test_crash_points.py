@@ -53,7 +53,6 @@ def list_folder(home, name):
     return list((home / name).iterdir())
 
 
-@pytest.mark.timeout(300)
 def test_a_supervisor_killed_before_its_job_is_created_leaves_the_complete_job_or_nothing(
     client, supervisors_die, home
 ):
@@ -70,7 +69,6 @@ def test_a_supervisor_killed_before_its_job_is_created_leaves_the_complete_job_o
         assert list_folder(home, "staging") == []
 
 
-@pytest.mark.timeout(300)
 def test_a_supervisor_killed_at_any_side_effect_leads_to_a_retryable_failure_or_the_result(
     client, supervisors_die, num_supervisor_changes
 ):
@@ -86,7 +84,6 @@ def test_a_supervisor_killed_at_any_side_effect_leads_to_a_retryable_failure_or_
         assert client.wait(client.submit(build_request(client, f"owner {number}")), timeout=PATIENCE).result == 1
 
 
-@pytest.mark.timeout(300)
 def test_a_submitter_killed_at_any_side_effect_leads_to_one_job_after_its_retry(
     processes, client, home, run_log, tmp_path
 ):

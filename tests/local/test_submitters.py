@@ -35,7 +35,6 @@ def end_supervisor(home: Path, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("how", "rounds"), [(signal.SIGKILL, ROUNDS), (signal.SIGTERM, ROUNDS // 4)], ids=["killed", "interrupted"]
 )
@@ -78,7 +77,6 @@ def test_retrying_a_submitter_killed_at_any_instant_gives_one_job(processes, cli
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_submitters_racing_on_one_name_get_one_job(processes, client, home, run_log):
     names = [f"job{number}" for number in range(RACES)]
 

@@ -81,7 +81,7 @@ def build_pod(name: str = "digits-0-0", role: str = "", phase: str = "Running", 
 
 
 def wait_until(
-    client: TrainerClient, ref: TrainJobRef, condition: Callable[[Observation], _T], timeout: float = 60.0
+    client: TrainerClient, ref: TrainJobRef, condition: Callable[[Observation], _T], timeout: float = 300.0
 ) -> _T:
     """Poll a job until a condition is true of its observation; return the value of the condition."""
     deadline = time.monotonic() + timeout

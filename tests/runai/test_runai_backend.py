@@ -28,7 +28,7 @@ def stage():
 
 
 def wait_for_end(client, ref):
-    return client.wait(ref, timeout=60)
+    return client.wait(ref, timeout=300)
 
 
 def test_a_workload_is_created_in_the_namespace_of_its_project(stage):
@@ -198,7 +198,7 @@ def test_a_deleted_job_failed():
     with run_cluster("runs") as (cluster, client):
         ref = client.submit(build_request())
         outcome = client.wait(
-            ref, timeout=60, on_observation=lambda _: cluster.delete("TrainingWorkload", "job", NAMESPACE)
+            ref, timeout=300, on_observation=lambda _: cluster.delete("TrainingWorkload", "job", NAMESPACE)
         )
         assert outcome.diagnosis.category is Category.DELETED
 

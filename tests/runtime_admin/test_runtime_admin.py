@@ -87,7 +87,7 @@ def train_job(name, runtime="mine", kind="ClusterTrainingRuntime", namespace="te
 
 def wait_for(condition):
     """Poll until a condition holds, for a minute at most."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while not (found := condition()) and time.monotonic() < end:
         time.sleep(0.02)
     return found

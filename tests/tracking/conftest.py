@@ -33,9 +33,6 @@ def mlflow_python():
 def mlflow_uri(mlflow_python, tmp_path_factory):
     """The URI of an MLflow server with a SQLite database, as `mlflow server` starts it."""
     folder = tmp_path_factory.mktemp("mlflow")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     store = f"sqlite:///{folder}/mlflow.db"
     environ = {
         **{name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")},
@@ -47,10 +44,12 @@ def mlflow_uri(mlflow_python, tmp_path_factory):
         "_MLFLOW_SERVER_SERVE_ARTIFACTS": "true",
         "MLFLOW_DISABLE_TELEMETRY": "true",
     }
-    command = [mlflow_python, "-m", "uvicorn", "--host", "127.0.0.1", "--port", str(port), "--log-level", "warning"]
-    with (folder / "log").open("wb") as log:
+    command = [mlflow_python, "-m", "uvicorn", "--log-level", "warning", "mlflow.server.fastapi_app:app"]
+    # The server inherits the socket: it takes half a minute to start, and another process could take a free port.
+    with socket.create_server(("127.0.0.1", 0)) as listener, (folder / "log").open("wb") as log:
+        port, fd = listener.getsockname()[1], listener.fileno()
         server = subprocess.Popen(
-            [*command, "mlflow.server.fastapi_app:app"], cwd=folder, env=environ, stdout=log, stderr=log
+            [*command, "--fd", str(fd)], cwd=folder, env=environ, stdout=log, stderr=log, pass_fds=[fd]
         )
     try:
         wait_until_healthy(server, port, folder / "log")

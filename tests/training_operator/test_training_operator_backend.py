@@ -42,7 +42,7 @@ def get_condition(cluster, kind):
 )
 def test_a_failure_is_diagnosed_with_its_category(life, category, retryable):
     with run_cluster(life) as (_, client):
-        outcome = client.wait(client.submit(build_request()), timeout=60)
+        outcome = client.wait(client.submit(build_request()), timeout=300)
     assert (outcome.diagnosis.category, outcome.diagnosis.retryable) == (category, retryable)
 
 
@@ -57,7 +57,7 @@ def test_a_refused_pod_is_diagnosed_from_the_events_of_the_operator():
 def test_the_nodes_of_an_elastic_job_are_all_workers():
     with run_cluster("complete") as (cluster, client):
         request = build_request(runtime="torch-distributed", trainer={"num_nodes": 2}, pytorch_job=ELASTIC)
-        outcome = client.wait(client.submit(request), timeout=60)
+        outcome = client.wait(client.submit(request), timeout=300)
         job = client.get_job("job")
         pods = [pod["metadata"]["name"] for pod in cluster.objects("pods")]
     assert (outcome.status, outcome.result) == ("Complete", {"loss": 0.25})
@@ -70,7 +70,7 @@ def test_the_running_nodes_of_a_failed_job_are_deleted():
         client = create_client(cluster)
         trainer = CustomTrainer(func=fails_on_the_second_node, num_nodes=2)
         outcome = client.wait(
-            client.get_job_ref(client.train("python", trainer=trainer, options=[Name("job")])), timeout=60
+            client.get_job_ref(client.train("python", trainer=trainer, options=[Name("job")])), timeout=300
         )
         cluster.until(lambda: [pod["metadata"]["name"] for pod in cluster.objects("pods")] == ["job-worker-0"])
     assert (outcome.diagnosis.step, outcome.diagnosis.reason) == ("node-1", "KeyError: 'no luck'")
@@ -79,7 +79,7 @@ def test_the_running_nodes_of_a_failed_job_are_deleted():
 def test_a_clean_pod_policy_of_the_job_is_kept():
     with run_cluster("fails") as (cluster, client):
         policy = {"run_policy": {"cleanPodPolicy": "None"}}
-        client.wait(client.submit(build_request(pytorch_job=policy)), timeout=60)
+        client.wait(client.submit(build_request(pytorch_job=policy)), timeout=300)
         assert cluster.get("PyTorchJob", "job")["spec"]["runPolicy"]["cleanPodPolicy"] == "None"
 
 
@@ -90,7 +90,7 @@ def test_a_queued_job_waits_until_kueue_admits_it():
         cluster.until(lambda: client.observe(ref).status == SUSPENDED)
         assert "waits for admission by Kueue" in client.get_job("job").reason
         cluster.admit("job")
-        assert client.wait(ref, timeout=60).status == COMPLETE
+        assert client.wait(ref, timeout=300).status == COMPLETE
 
 
 def test_the_operator_deletes_a_job_after_its_ttl():
@@ -127,7 +127,7 @@ def test_a_job_works_without_access_to_pods_and_events():
             cluster.forbid("*", resource)
         ref = client.submit(build_request())
         cluster.until(lambda: get_condition(cluster, "Succeeded"))
-        assert client.wait(ref, timeout=60).result is None
+        assert client.wait(ref, timeout=300).result is None
         assert [step.name for step in client.get_job("job").steps] == ["node-0"]
 
 
@@ -137,7 +137,7 @@ def test_waiting_survives_an_unavailable_server(caplog):
         ref = client.submit(build_request())
         cluster.faults.next(status=503, method="GET", times=3)
         cluster.break_watches()
-        assert client.wait(ref, timeout=60).succeeded
+        assert client.wait(ref, timeout=300).succeeded
 
 
 def test_a_lost_response_creates_no_second_job():
@@ -150,7 +150,7 @@ def test_a_lost_response_creates_no_second_job():
 
 def test_events_of_an_earlier_job_of_the_same_name_are_not_listed():
     with run_cluster("complete") as (cluster, client):
-        client.wait(client.submit(build_request()), timeout=60)
+        client.wait(client.submit(build_request()), timeout=300)
         client.delete_job("job")
         pod = {"kind": "Pod", "name": "job-master-0", "namespace": "default", "uid": "old"}
         old_event = {
@@ -164,7 +164,7 @@ def test_events_of_an_earlier_job_of_the_same_name_are_not_listed():
             "lastTimestamp": "2020-01-01T00:00:00Z",
         }
         cluster.add(old_event)
-        client.wait(client.submit(build_request()), timeout=60)
+        client.wait(client.submit(build_request()), timeout=300)
         assert "of an earlier job" not in [event.message for event in client.get_job_events("job")]
 
 
@@ -197,7 +197,7 @@ def test_a_literal_token_becomes_a_secret_of_the_job():
         client = create_client(cluster)
         request = build_request(trainer={"command": ["python3", "-c", "import os; print(os.environ['KEY'])"]})
         client.submit(request.model_copy(update={"literal_secrets": {"trainer.KEY": SecretStr("s3cret")}}))
-        client.wait("job", timeout=60)
+        client.wait("job", timeout=300)
         assert list(client.get_job_logs("job")) == ["s3cret"]
         assert "s3cret" not in str(cluster.get("PyTorchJob", "job"))
         client.delete_job("job")

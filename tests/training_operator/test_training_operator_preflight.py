@@ -84,7 +84,7 @@ def test_the_lifecycle_of_a_job_uses_only_granted_permissions(cluster):
     cluster.lives.set("*", "complete")
     cluster.forget_requests()
     ref = client.submit(build_request())
-    client.wait(ref, timeout=60)
+    client.wait(ref, timeout=300)
     list(client.get_job_logs("job"))
     client.get_job_events("job")
     client.list_jobs()

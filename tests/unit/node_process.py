@@ -74,7 +74,10 @@ class Node:
 
     def end(self, process: subprocess.Popen[str]) -> Ended:
         """Wait for a process and read what the node reports."""
-        stdout, stderr = process.communicate(timeout=60)
+        try:
+            stdout, stderr = process.communicate(timeout=300)
+        finally:
+            process.kill()
         record = termination.parse_record(self.log.read_bytes()) if self.log.exists() else None
         return Ended(process.returncode, stdout, stderr, record)
 

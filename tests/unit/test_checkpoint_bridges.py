@@ -6,8 +6,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 from trainer_core.node import env
 
 #: torch is imported once: the ranks are forks.
@@ -64,7 +62,6 @@ print(run(save, 2), run(load, 4), flush=True)
 """
 
 
-@pytest.mark.timeout(900)  # It imports torch.
 def test_a_distributed_checkpoint_of_two_processes_is_loaded_by_four(tmp_path):
     root = tmp_path / "base" / "train" / "g-0"
     variables = {env.CHECKPOINT_PATH: str(root), env.CHECKPOINTS: "{}", "OMP_NUM_THREADS": "1"}

@@ -111,7 +111,7 @@ def leftovers(root):
 
 
 def wait_for(process, text):
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while text not in process.log.read_text():
         assert process.poll() is None or text in process.log.read_text(), process.log.read_text()
         assert time.monotonic() < deadline, process.log.read_text()

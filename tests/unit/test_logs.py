@@ -18,7 +18,7 @@ def readers():
 
 def end_of(threads):
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=300)
     return [thread for thread in threads if thread.is_alive()]
 
 
@@ -74,4 +74,4 @@ def test_closing_early_leaves_no_thread(readers):
     threads = readers()
     lines.close()
     assert end_of(threads) == []
-    assert all(closed.acquire(timeout=60) for _ in range(8))
+    assert all(closed.acquire(timeout=300) for _ in range(8))

@@ -332,7 +332,7 @@ def test_processes_that_unpack_at_once_share_one_folder(tree, tmp_path):
     for process in started:
         process.stdin.write(json.dumps(packed) + "\n")
         process.stdin.flush()
-    folders = {process.communicate(timeout=60)[0].strip() for process in started}
+    folders = {process.communicate(timeout=300)[0].strip() for process in started}
     assert len(folders) == 1
     assert len(list((tmp_path / "job").iterdir())) == 1
     assert len(list((tmp_path / "job").glob("*/m*.py"))) == 200

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 #: Seconds to wait for a status; far more than needed, because the machine may be busy or have to pull an image first.
-_TIMEOUT = 180.0
+_TIMEOUT = 300.0
 #: Seconds between polls: the first and the longest interval.
 _INTERVAL, _MAX_INTERVAL = 0.02, 0.5
 

@@ -22,7 +22,7 @@ __all__ = ["Checkpointing"]
 
 BuildRequest = Callable[..., TrainJobRequest]
 #: Seconds to wait for a checkpoint; far more than needed.
-_TIMEOUT = 180.0
+_TIMEOUT = 300.0
 
 
 def _build_owner(generation: int = 0, key: str | None = None) -> Owner:

@@ -118,7 +118,7 @@ class Lifecycle(Contract):
             client.cancel(ref)
             cancelled.set()
         client.resume(ref)
-        diagnosis = client.wait(ref, timeout=60).diagnosis
+        diagnosis = client.wait(ref, timeout=300).diagnosis
         assert [each.exception() for each in others] == [None, None]
         assert diagnosis is not None
         assert diagnosis.category == Category.DELETED

@@ -384,7 +384,7 @@ class Cluster:
         """Give a permission back."""
         self._gate.allow(verb, resource, namespace)
 
-    def until(self, condition: Callable[[], _T], patience: float = 60.0) -> _T:
+    def until(self, condition: Callable[[], _T], patience: float = 300.0) -> _T:
         """Return what a condition returns as soon as that is true; it is polled.
 
         Raises:

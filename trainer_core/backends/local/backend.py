@@ -48,8 +48,10 @@ __all__ = ["LocalProcessBackend"]
 _log = logging.getLogger(__name__)
 #: Time for the supervisor to end a job before its processes are killed.
 _CANCEL_SECONDS = 15.0
-#: Time for the supervisor of a finished job to exit before it is killed, and for a killed one to be gone.
+#: Time for the supervisor of a finished job to exit before it is killed.
 _EXIT_SECONDS = 1.0
+#: Time for a killed supervisor to be gone, also on a busy machine.
+_KILLED_SECONDS = 15.0
 _POLL_SECONDS = 0.05
 #: Environment variables that a backend or launcher sets for one job. A job that submits another job must not pass
 #: them on.
@@ -259,7 +261,7 @@ class LocalProcessBackend(Backend):
         if record.supervisor and folder.is_supervised():
             job_status.check_signals_possible(record, folder)
             processes.kill_process(record.supervisor)
-            deadline = time.monotonic() + _EXIT_SECONDS
+            deadline = time.monotonic() + _KILLED_SECONDS
             while folder.is_supervised() and time.monotonic() < deadline:
                 time.sleep(_POLL_SECONDS)
         processes.kill_job_processes([ref.uid])

@@ -364,6 +364,8 @@ class LocalJobRunner:
         message = str(outcome.diagnosis) if outcome.diagnosis else f"TrainJob {self._record.name} is complete"
         self._append_event(status, message)
         self._record.outcome = outcome.to_dict()
+        # Before anybody sees the end: afterwards nothing of the job changes.
+        self._leave_queue()
         self._set_status(status)
 
     def _interrupt(self) -> None:
