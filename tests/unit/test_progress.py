@@ -6,7 +6,6 @@ import sys
 import time
 
 import pytest
-import torch
 from hypothesis import given, strategies as st
 from node_process import BARE, Node
 
@@ -134,6 +133,7 @@ def test_what_no_line_has_shown_is_printed_at_the_end(reporter, lines):
 
 
 def test_a_tensor_is_read_when_a_line_is_printed_and_not_kept_otherwise(reporter, clock, lines):
+    torch = pytest.importorskip("torch")
     reporter.report(1, metrics={"loss": torch.tensor(0.5, requires_grad=True)})
     reporter.report(2, metrics={"loss": torch.tensor(0.25), "rate": 0.1})
     clock.now += INTERVAL

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, strategies as st
 
 from trainer_core.node import env
@@ -54,6 +53,12 @@ def error_of(message="boom", depth=0):
     return caught.value
 
 
+@pytest.fixture
+def torch():
+    """Imported by the tests that need it: that takes seconds of each pytest worker."""
+    return pytest.importorskip("torch")
+
+
 # ---- results -------------------------------------------------------------------------------------------------
 
 
@@ -68,9 +73,6 @@ def error_of(message="boom", depth=0):
         (np.int64(3), 3),
         (np.bool_(True), True),
         (np.array([[1, 2], [3, 4]]), [[1, 2], [3, 4]]),
-        (torch.tensor(0.5, requires_grad=True), 0.5),
-        (torch.tensor([1, 2]), [1, 2]),
-        (torch.tensor(0.5, dtype=torch.bfloat16), 0.5),
         ({"path": Path("/out/model.pt")}, {"path": "/out/model.pt"}),
         ({1: "a", Kind.FAST: Level.HIGH}, {"1": "a", "f": 3}),
         ({"text": "half \ud800"}, {"text": "half ?"}),
@@ -82,12 +84,22 @@ def test_a_result_becomes_plain_json(value, expected):
     assert parse_record(encode_result(result_record(value))) == {"result": value if expected is None else expected}
 
 
+def test_a_tensor_becomes_a_number_or_a_list(torch):
+    small = torch.tensor(0.5, requires_grad=True), torch.tensor([1, 2]), torch.tensor(0.5, dtype=torch.bfloat16)
+    assert [result_record(value) for value in small] == [{"result": 0.5}, {"result": [1, 2]}, {"result": 0.5}]
+
+
+def test_a_large_tensor_and_a_module_become_a_note(torch):
+    large = result_record(torch.zeros(200, 200)), result_record(torch.nn.Linear(1, 1))
+    assert [record["result"] for record in large] == [None, None]
+    assert large[0]["note"].startswith("the function returned Tensor, which is not JSON")
+    assert large[1]["note"].startswith("the function returned Linear, which is not JSON")
+
+
 @pytest.mark.parametrize(
     ("value", "start"),
     [
         (object(), "the function returned object, which is not JSON: return numbers, strings, lists and dicts"),
-        (torch.zeros(200, 200), "the function returned Tensor, which is not JSON"),
-        (torch.nn.Linear(1, 1), "the function returned Linear, which is not JSON"),
         ({"model": [b"x"]}, "the function returned bytes in result.model[0], which is not JSON"),
         ({("a", "b"): 1}, "the function returned tuple in a key of result, which is not JSON"),
         (np.array(["2026-01-01"], dtype="datetime64[s]"), "the function returned datetime in result[0]"),
@@ -163,7 +175,7 @@ def test_an_error_names_type_message_and_rank(monkeypatch):
     assert "restart" not in error
 
 
-def test_an_error_of_a_library_is_named_with_its_module():
+def test_an_error_of_a_library_is_named_with_its_module(torch):
     error = error_record(torch.OutOfMemoryError("CUDA out of memory"))["error"]
 
     assert error["type"].startswith("torch.")
