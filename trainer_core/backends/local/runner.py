@@ -11,6 +11,7 @@ import signal
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -37,7 +38,8 @@ from trainer_core.jobs import (
     build_complete_outcome,
 )
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts
-from trainer_core.node import env
+from trainer_core.node import env, resource_monitor
+from trainer_core.resource_use import ResourceUse, summarize_resource_use
 
 __all__ = ["LocalJobRunner", "reserve_port"]
 
@@ -295,23 +297,47 @@ class LocalJobRunner:
                 start_new_session=True,
             )
         self._record_step_start(state, process.pid)
+        reports = asyncio.create_task(self._report_resource_use(step, process.pid))
         try:
             code = await process.wait()
         except asyncio.CancelledError:
             await _terminate(process, self._grace)
             self._record_step_end(state, process.returncode)
             raise
+        finally:
+            reports.cancel()
         self._record_step_end(state, code)
         if code != 0:
             order = sum(each.status == job_record.STEP_FAILED for each in self._record.steps)
             raise _StepFailedError(self._collect_facts(name, code), order)
+
+    async def _report_resource_use(self, step: dict[str, Any], pid: int) -> None:
+        """Report the use of resources by a node in its log, until it is cancelled."""
+        environ = {**os.environ, **step["env"]}
+        interval = resource_monitor.get_interval(environ)
+        if step["kind"] != "node" or not interval:
+            return
+        monitor = resource_monitor.Monitor(
+            partial(processes.read_usage, pid),
+            resource_monitor.GpuQuery(environ, interval / 2),
+            partial(_append_line, self._folder.log_path(step["name"])),
+            self._folder.termination_path(step["name"]),
+        )
+        try:
+            while True:
+                await asyncio.sleep(interval / 2)
+                # In this thread: it takes a few milliseconds at most, and cannot write after the end of the step.
+                monitor.sample()
+        finally:
+            monitor.close()
 
     def _get_interpreter(self, step: dict[str, Any]) -> Path:
         spec = self._plan["environment"] if step["kind"] == "node" else None
         return environments.get_interpreter(self._state.environments, spec)
 
     def _collect_facts(self, name: str, code: int) -> StepFacts:
-        error = read_termination_record(self._folder.termination_path(name)).get("error") or {}
+        record = read_termination_record(self._folder.termination_path(name))
+        error = record.get("error") or {}
         return StepFacts(
             name=name,
             exit_code=code,
@@ -320,7 +346,12 @@ class LocalJobRunner:
             error_message=str(error.get("message", "")),
             traceback=error.get("traceback"),
             log_tail=read_last_lines(self._folder.log_path(name)),
+            record=record,
         )
+
+    def _summarize_resource_use(self) -> ResourceUse | None:
+        paths = (self._folder.termination_path(step["name"]) for step in self._list_nodes())
+        return summarize_resource_use(map(read_termination_record, paths))
 
     def _record_step_start(self, state: StepRecord, pid: int) -> None:
         if state.started:
@@ -349,12 +380,14 @@ class LocalJobRunner:
             finished_at=self._record.finished,
             last_progress=progress,
             fetched=list_fetched_uris(self._folder.workspace),
+            resource_use=self._summarize_resource_use(),
         )
 
     def _finish_failed(self, facts: Facts) -> None:
         self._record.finished = utc_timestamp()
         last = read_last_progress(self._folder.log_path("node-0"))
-        self._finish(FAILED, job_record.failed_outcome(self._record, self._ref, facts, last))
+        use = self._summarize_resource_use()
+        self._finish(FAILED, job_record.failed_outcome(self._record, self._ref, facts, last, use))
 
     def _finish(self, status: str, outcome: Outcome) -> None:
         self._folder.reserve.unlink(missing_ok=True)
@@ -449,6 +482,17 @@ def _is_port_free(port: int) -> bool:
 
 def _open_log(path: Path) -> IO[bytes]:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
+
+
+def _append_line(path: Path, line: str) -> None:
+    """Append a line to a log, unless the training has not ended its last line yet."""
+    with path.open("r+b") as log:
+        if log.seek(0, os.SEEK_END):
+            log.seek(-1, os.SEEK_END)
+            if log.read(1) != b"\n":
+                return
+    with _open_log(path) as log:
+        log.write(line.encode())
 
 
 async def _terminate(process: asyncio.subprocess.Process, grace: float) -> None:
