@@ -12,6 +12,7 @@ from trainer_core.resource_use import (
     strip_resource_report,
     summarize_resource_use,
 )
+from trainer_core.tracking.reporter import build_system_metrics
 
 REPORT = (
     '[trainjob:resources] {"t": 1790000000000, "cpu": 71.5, "memory": 400, "memory_limit": 1000, '
@@ -154,3 +155,25 @@ def test_the_diagnosis_of_a_lack_of_memory_quotes_peak_and_limit(step, reason):
 def test_the_log_lines_of_a_diagnosis_have_no_reports():
     tail = [REPORT, *(f"line {number}" for number in range(20)), REPORT]
     assert diagnose(Facts(steps=[StepFacts("node-0", exit_code=1, log_tail=tail)])).log_tail == tuple(tail[1:-1])
+
+
+def test_a_report_has_the_names_and_units_of_system_metrics_of_mlflow():
+    report = REPORT.replace('"memory": 400, "memory_limit": 1000', '"memory": 4000000, "memory_limit": 16000000')
+    points = list(build_system_metrics("node-0", report.replace("30", "30000000").replace("80}", "80000000}")))
+    assert {name: value for name, value, *_ in points} == {
+        "system/cpu_utilization_percentage": 71.5,
+        "system/system_memory_usage_megabytes": 4.0,
+        "system/system_memory_usage_percentage": 25.0,
+        "system/gpu_0_utilization_percentage": 93,
+        "system/gpu_0_memory_usage_megabytes": 30.0,
+        "system/gpu_0_memory_usage_percentage": 37.5,
+    }
+    assert {(time, step) for *_, time, step in points} == {(1790000000000, 0)}
+
+
+def test_the_system_metrics_of_a_further_node_have_its_name():
+    assert next(build_system_metrics("node-1", REPORT))[0] == "system/node-1/cpu_utilization_percentage"
+
+
+def test_a_line_of_the_training_is_no_system_metric():
+    assert list(build_system_metrics("node-0", "loss 0.5")) == []

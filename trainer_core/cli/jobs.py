@@ -119,6 +119,8 @@ def get(context: typer.Context, name: NameArgument, output: OutputOption = Outpu
     print_table(("STEP", "STATUS", "EXIT CODE", "STARTED", "FINISHED"), steps)
     if outcome is not None and outcome.succeeded:
         print(f"\nresult: {outcome.missing_result or outcome.result}")
+    if outcome is not None and outcome.resource_use is not None:
+        print(f"\nresources: {outcome.resource_use}")
 
 
 def wait(

@@ -229,7 +229,7 @@ class Monitor:
         self._add(seconds=seconds, cpu_seconds=used, cpu_available_seconds=available)
         self._note_peak("memory", memory, last.memory_limit)
         gpus = {gpu.number: gpu for gpu in readings}
-        self._totals["gpus"] = len(gpus)
+        self._totals["gpus"] = max(len(gpus), self._totals.get("gpus", 0))
         self._add(gpu_seconds=len(gpus) * seconds)
         for gpu in readings:
             share = len(gpus) * seconds / len(readings)
@@ -247,7 +247,7 @@ class Monitor:
         }
         with contextlib.suppress(OSError):
             self._write(PREFIX + json.dumps(report) + "\n")
-        termination.report_resources({name: round(value, 3) for name, value in self._totals.items()}, self._record)
+        termination.report_resources({name: round(value, 6) for name, value in self._totals.items()}, self._record)
 
     def _add(self, **values: float) -> None:
         for name, value in values.items():
