@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections import deque
 
 import pytest
 
@@ -48,14 +49,25 @@ def test_gpus_are_read_with_nvidia_smi_and_end_with_the_job(client, ask, tmp_pat
     assert {"number": 0, "utilization": 90, "memory": 4000 * 2**20, "memory_limit": 8000 * 2**20} in gpus
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"), [("", "report\n"), ("line\n", "line\nreport\n"), ("unfinished", "unfinished")]
-)
-def test_a_report_is_not_written_into_an_unfinished_line(tmp_path, text, expected):
-    log = tmp_path / "log"
+@pytest.mark.parametrize(("text", "expected"), [("", "a\nb\n"), ("line\n", "line\na\nb\n")])
+def test_reports_are_written_after_the_end_of_a_line(tmp_path, text, expected):
+    log, waiting = tmp_path / "log", deque(["a\n", "b\n"])
     log.write_text(text)
-    runner._append_line(log, "report\n")
-    assert log.read_text() == expected
+    runner._append_lines(log, waiting)
+    assert (log.read_text(), list(waiting)) == (expected, [])
+
+
+def test_reports_wait_for_the_end_of_an_unfinished_line(tmp_path):
+    log, waiting = tmp_path / "log", deque(["a\n"])
+    log.write_text("epoch 1:")
+    runner._append_lines(log, waiting)
+    assert (log.read_text(), list(waiting)) == ("epoch 1:", ["a\n"])
+
+
+def test_reports_are_dropped_with_their_log(tmp_path):
+    waiting = deque(["a\n"])
+    runner._append_lines(tmp_path / "log", waiting)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_use_of_a_process_includes_its_children():

@@ -142,9 +142,8 @@ class GpuQuery:
     """
 
     def __init__(self, environ: Mapping[str, str], interval: float) -> None:
-        self._visible = environ.get("CUDA_VISIBLE_DEVICES")
-        program = None if self._visible in ("", "-1") else shutil.which("nvidia-smi", path=environ.get("PATH"))
-        self._command = [program, *_GPU_QUERY, f"--loop={max(1, int(interval))}"] if program else []
+        self._visible, self._path = environ.get("CUDA_VISIBLE_DEVICES"), environ.get("PATH")
+        self._command = [] if self._visible in ("", "-1") else [*_GPU_QUERY, f"--loop={max(1, int(interval))}"]
         self._process: subprocess.Popen[bytes] | None = None
         self._rest = b""
 
@@ -154,9 +153,10 @@ class GpuQuery:
         A program that has ended is started again, unless it failed: then there is no driver.
         """
         if self._process is None or self._process.stdout is None:
-            if self._command:
-                null = subprocess.DEVNULL
-                self._process = subprocess.Popen(self._command, stdin=null, stdout=subprocess.PIPE, stderr=null)
+            program = self._command and shutil.which("nvidia-smi", path=self._path)
+            if program:
+                command, null = [program, *self._command], subprocess.DEVNULL
+                self._process = subprocess.Popen(command, stdin=null, stdout=subprocess.PIPE, stderr=null)
             return []
         output = self._process.stdout.fileno()
         os.set_blocking(output, False)

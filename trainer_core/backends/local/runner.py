@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import socket
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -50,6 +51,8 @@ _PEER_FAILURE_SECONDS = 0.5
 #: Below the range of ports that Linux uses for outgoing connections.
 _FIRST_PORT, _LAST_PORT = 20_000, 32_000
 _PORT_TRIES = 200
+#: Reports of the use of resources that wait for the end of a line: those of almost three hours.
+_MAX_WAITING_REPORTS = 1000
 _QUEUE_POLL_SECONDS, _MAX_QUEUE_POLL_SECONDS = 0.2, 2.0
 
 
@@ -306,6 +309,8 @@ class LocalJobRunner:
             raise
         finally:
             reports.cancel()
+            # The last reports are in the log before the end of the step is recorded.
+            await asyncio.gather(reports, return_exceptions=True)
         self._record_step_end(state, code)
         if code != 0:
             order = sum(each.status == job_record.STEP_FAILED for each in self._record.steps)
@@ -317,19 +322,24 @@ class LocalJobRunner:
         interval = resource_monitor.get_interval(environ)
         if step["kind"] != "node" or not interval:
             return
+        # Those of an unfinished line, such as a progress bar, wait for its end.
+        waiting: deque[str] = deque(maxlen=_MAX_WAITING_REPORTS)
         monitor = resource_monitor.Monitor(
             partial(processes.read_usage, pid),
             resource_monitor.GpuQuery(environ, interval / 2),
-            partial(_append_line, self._folder.log_path(step["name"])),
+            waiting.append,
             self._folder.termination_path(step["name"]),
         )
+        log_path = self._folder.log_path(step["name"])
         try:
             while True:
                 await asyncio.sleep(interval / 2)
                 # In this thread: it takes a few milliseconds at most, and cannot write after the end of the step.
                 monitor.sample()
+                _append_lines(log_path, waiting)
         finally:
             monitor.close()
+            _append_lines(log_path, waiting)
 
     def _get_interpreter(self, step: dict[str, Any]) -> Path:
         spec = self._plan["environment"] if step["kind"] == "node" else None
@@ -484,15 +494,19 @@ def _open_log(path: Path) -> IO[bytes]:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
 
 
-def _append_line(path: Path, line: str) -> None:
-    """Append a line to a log, unless the training has not ended its last line yet."""
-    with path.open("r+b") as log:
-        if log.seek(0, os.SEEK_END):
-            log.seek(-1, os.SEEK_END)
-            if log.read(1) != b"\n":
-                return
-    with _open_log(path) as log:
-        log.write(line.encode())
+def _append_lines(path: Path, lines: deque[str]) -> None:
+    """Move lines to a log, unless the training has not ended its last line yet, or the log cannot be written."""
+    if not lines:
+        return
+    with suppress(OSError):
+        with path.open("rb") as log:
+            if log.seek(0, os.SEEK_END):
+                log.seek(-1, os.SEEK_END)
+                if log.read(1) != b"\n":
+                    return
+        with _open_log(path) as log:
+            log.write("".join(lines).encode())
+        lines.clear()
 
 
 async def _terminate(process: asyncio.subprocess.Process, grace: float) -> None:
