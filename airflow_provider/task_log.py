@@ -12,6 +12,7 @@ from trainer_core.errors import TrainerError
 from trainer_core.jobs import Progress, TrainJobRef
 from trainer_core.logs import LogChunk, build_progress
 from trainer_core.node.progress import parse_progress
+from trainer_core.resource_use import strip_resource_report
 
 __all__ = [
     "LOG_KEY",
@@ -76,10 +77,11 @@ class LogPosition:
         return [line for line in found if line]
 
     def _format_line(self, step: str, line: str, now: float) -> str:
-        """Return a line with its step; empty for progress that is not due, which training may report very often."""
+        """Return a line with its step; empty for progress that is not due, and for the use of resources."""
         report = parse_progress(line)
         if report is None:
-            return f"[{step}] {line}"
+            text = strip_resource_report(line)
+            return "" if text is None else f"[{step}] {text}"
         self.progress = build_progress(report)
         percent = self.progress.percentage
         last = self._percent

@@ -15,13 +15,15 @@ def push_ref(ti: Any, ref: TrainJobRef) -> None:
 
 
 def push_outcome(ti: Any, outcome: Outcome) -> None:
-    """Push status, metrics, artifacts, the steps of its checkpoints and, of a failed job, the diagnosis."""
+    """Push status, metrics, artifacts, steps of checkpoints, use of resources and, of a failed job, the diagnosis."""
     data = outcome.to_dict()
     for key in ("status", "metrics", "artifacts"):
         ti.xcom_push(key=key, value=data[key])
     for key in ("checkpoint", "resumed_from"):
         if data[key] is not None:
             ti.xcom_push(key=key, value=int(data[key]))
+    if outcome.resource_use is not None:
+        ti.xcom_push(key="resource_use", value=data["resource_use"])
     if outcome.diagnosis is not None:
         # Log lines and traceback belong in the task's log, not in the database.
         diagnosis = outcome.diagnosis.model_dump(mode="json", exclude={"log_tail", "traceback"}, exclude_none=True)

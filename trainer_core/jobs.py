@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from trainer_core import validation
+from trainer_core.resource_use import ResourceUse
 from trainer_core.runtimes import Runtime
 from trainer_core.secrets import redact
 
@@ -407,6 +408,8 @@ class Outcome(_Model):
         result_note: Why `result` is None although the function returned a value.
         checkpoint: Step of its last checkpoint. None without one.
         resumed_from: Step of the checkpoint from which it was last resumed. None if it began from the start.
+        resource_use: Its use of processor, memory and GPUs. None if it ended before the first report, or if reports
+            are switched off or not available.
     """
 
     version: Literal[1] = 1
@@ -422,6 +425,7 @@ class Outcome(_Model):
     result_note: str | None = None
     checkpoint: float | None = None
     resumed_from: float | None = None
+    resource_use: ResourceUse | None = None
 
     @property
     def succeeded(self) -> bool:
@@ -516,6 +520,7 @@ def build_complete_outcome(
     finished_at: str | None,
     last_progress: Progress | None = None,
     fetched: Mapping[str, str] | None = None,
+    resource_use: ResourceUse | None = None,
 ) -> Outcome:
     """Build the outcome of a complete TrainJob.
 
@@ -526,6 +531,7 @@ def build_complete_outcome(
         finished_at: When it ended.
         last_progress: What `progress` reported last.
         fetched: URIs of what the initializers fetched, by role.
+        resource_use: Use of resources by its nodes.
     """
     uris = dict(fetched or {})
     result = termination.get("result") if termination else (uris or None)
@@ -539,6 +545,7 @@ def build_complete_outcome(
         finished_at=finished_at,
         result_truncated=bool(termination.get("truncated")),
         result_note=termination.get("note"),
+        resource_use=resource_use,
         **extract_checkpoint(last_progress),
     )
 

@@ -22,6 +22,7 @@ from trainer_core.config import CONFIGS, LocalProcessBackendConfig, config_from_
 from trainer_core.errors import BackendUnavailableError, TrainerError
 from trainer_core.jobs import COMPLETE, FAILED, Event, Observation, TrainJob, TrainJobRef
 from trainer_core.node.progress import parse_progress
+from trainer_core.resource_use import parse_resource_report, strip_resource_report
 
 if TYPE_CHECKING:
     from airflow_provider.ui.xcom_queries import SubmittedJob
@@ -63,14 +64,17 @@ class LogPart:
     """Part of a step's log.
 
     Attributes:
-        lines: The lines, without those of `progress`.
+        lines: The lines, without those of `progress` and of the use of resources.
         points: What `progress` reported.
+        resources: Reports of the use of resources: time ``t`` in milliseconds since 1970, ``cpu`` in percent,
+            ``memory`` and ``memory_limit`` in bytes, and ``gpus``.
         next: Number of lines up to the end of this part.
         left_out: Number of lines before `lines` that were omitted.
     """
 
     lines: list[str]
     points: list[dict[str, Any]]
+    resources: list[dict[str, Any]]
     next: int
     left_out: int
 
@@ -138,17 +142,23 @@ def read_log(client: TrainerClient, ref: TrainJobRef, step: str, after: int) -> 
     """
     lines: deque[str] = deque()
     points: deque[dict[str, Any]] = deque(maxlen=_MAX_POINTS)
+    resources: deque[dict[str, Any]] = deque(maxlen=_MAX_POINTS)
     count = line_count = 0
     read = client.get_job_logs(ref, step)
     if sum(1 for _ in islice(read, after)) < after:
         # The log is shorter than before: a resumed job has new pods, and the kubelet rotates long logs.
         after, read = 0, client.get_job_logs(ref, step)
     size = 0
-    for line in read:
+    for raw in read:
         count += 1
-        point = parse_progress(line) if len(line) <= _MAX_LINE else None
+        point = parse_progress(raw) if len(raw) <= _MAX_LINE else None
         if point:
             points.append(point)
+            continue
+        line = strip_resource_report(raw)
+        if line != raw and (report := parse_resource_report(raw)):
+            resources.append(report)
+        if line is None:
             continue
         line_count += 1
         if len(lines) == _MAX_LINES:
@@ -157,7 +167,7 @@ def read_log(client: TrainerClient, ref: TrainJobRef, step: str, after: int) -> 
         size += len(lines[-1])
         while size > _MAX_CHARACTERS:
             size -= len(lines.popleft())
-    return LogPart(list(lines), list(points), after + count, line_count - len(lines))
+    return LogPart(list(lines), list(points), list(resources), after + count, line_count - len(lines))
 
 
 def read_manifest(client: TrainerClient, ref: TrainJobRef) -> dict[str, Any]:

@@ -138,6 +138,7 @@ def _serialize_details(details: JobDetails) -> dict[str, Any]:
         "steps": [_serialize_step(step) for step in live.steps],
         "events": [_serialize_event(event) for event in details.events],
         "metrics": dict(outcome.metrics) if outcome else None,
+        "resource_use": _serialize_resource_use(outcome),
         "artifacts": dict(outcome.artifacts) if outcome else None,
         "note": _get_result_note(outcome),
         "diagnosis": _drop_empty(diagnosis.model_dump(mode="json")) if diagnosis else None,
@@ -174,6 +175,11 @@ def _get_result_note(outcome: Outcome | None) -> str | None:
     if outcome is None:
         return None
     return "The result is too large to return and was omitted." if outcome.result_truncated else outcome.result_note
+
+
+def _serialize_resource_use(outcome: Outcome | None) -> dict[str, Any] | None:
+    use = outcome.resource_use if outcome else None
+    return _drop_empty(use.model_dump(mode="json")) if use else None
 
 
 def _serialize_step(step: Step) -> dict[str, Any]:

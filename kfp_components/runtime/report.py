@@ -81,6 +81,8 @@ def render_html(
         sections += ["<h2>Metrics</h2>", _render_pairs(rows)]
     for name, points in (history.get_curves() if history else {}).items():
         sections += [f"<h3>{escape(name)}</h3>", charts.render_curve(points)]
+    if outcome is not None and outcome.resource_use is not None:
+        sections += ["<h2>Use of resources</h2>", _render_pairs(outcome.resource_use.describe().items())]
     if outcome is not None and outcome.artifacts:
         sections += ["<h2>Artifacts</h2>", _render_pairs(sorted(outcome.artifacts.items()))]
     if job is not None:

@@ -19,6 +19,7 @@ from trainer_core.errors import InvalidRequestError, TrainerError
 from trainer_core.jobs import Outcome, TrainJobRef
 from trainer_core.lifecycle import wait_state
 from trainer_core.lifecycle.pending_failure_log import PendingFailureLog
+from trainer_core.resource_use import strip_resource_report
 
 __all__ = ["finish_job", "wait", "wait_for_job"]
 
@@ -102,7 +103,10 @@ class _Printer(threading.Thread):
 
     def run(self) -> None:
         try:
-            for line in self._client.get_job_logs(self._ref, self._step, follow=True):
+            for raw in self._client.get_job_logs(self._ref, self._step, follow=True):
+                line = strip_resource_report(raw)
+                if line is None:
+                    continue
                 sys.stdout.write(f"[{self._step}] {line}\n")
                 sys.stdout.flush()
                 self._history.add(line)

@@ -199,3 +199,8 @@ def test_a_deferred_task_has_a_log_position_before_its_trigger_reads_it(run_trai
     done = run_trainjob_task(TrainJobOperator(task_id="t", runtime="python", trainer=trainer, deferrable=True))
     assert len(positions) == 1
     assert done.xcoms["trainjob_log"]["uid"] == done.xcoms["ref"]["uid"]
+
+
+def test_reports_of_the_use_of_resources_are_not_written(log):
+    report = '[trainjob:resources] {"t": 5, "cpu": 71.5, "memory": 4, "memory_limit": 10, "gpus": []}'
+    assert log.poll(report, "one", f"two: {report}") == ["[node-0] one", "[node-0] two: "]

@@ -74,6 +74,15 @@ def test_logs_print_progress_as_text_and_json_has_the_line(trainjob):
     assert "[trainjob:progress]" in trainjob("logs", "job", "-o", "json").stdout
 
 
+def test_get_prints_the_use_of_resources_and_logs_do_not_print_its_reports(trainjob):
+    function = "trainer_core.testing.training_functions:wait_for_resource_report"
+    interval = "TRAINJOB_RESOURCE_INTERVAL=0.2"
+    done = trainjob("submit", function, "--env", interval, "--runtime", "python", "--name", "used", "--wait")
+    assert done.returncode == 0
+    assert "resources: peak memory " in trainjob("get", "used").stdout
+    assert trainjob("logs", "used").stdout == trainjob("logs", "used", "-o", "json").stdout == ""
+
+
 def test_a_table_is_not_padded_to_its_longest_reason(trainjob):
     trainjob(
         "submit", "train:train", "--arg", "x=1", "--arg", "fail=true", "--runtime", "python", "--name", "bad", "--wait"

@@ -52,6 +52,7 @@ CASES = (
         enforces_deadline=False,
         runs_multiple_nodes=False,
         installs_packages=False,
+        reports_resource_use=False,
     ),
     BackendCase("container", container_engine.client),
     BackendCase("kubernetes", connect_to_cluster, reads_local_files=False, runs_runtime_without_trainer=True),

@@ -20,6 +20,7 @@ class GoesSilent(TrainerClient):
 
     def get_job_logs(self, name, step="node-0", follow=False):
         yield '[trainjob:progress] {"step": 1, "metrics": {"loss": 1}}'
+        yield '[trainjob:resources] {"t": 5, "cpu": 71.5, "memory": 4, "memory_limit": 10, "gpus": []}'
         yield '[trainjob:progress] {"step": 2, "metrics": {"loss": 0.5}}'
         self.silent.set()
         self.gate.wait()
@@ -45,3 +46,4 @@ def test_a_log_that_goes_silent_before_its_end_does_not_hold_up_the_end_of_the_t
 
     assert outcome.succeeded
     assert history.get_curves()["loss"] == [(1.0, 1.0), (2.0, 0.5)]
+    assert "[trainjob:resources]" not in capsys.readouterr().out

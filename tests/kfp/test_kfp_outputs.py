@@ -7,8 +7,10 @@ import pytest
 from kfp.dsl import ClassificationMetrics
 from kfp_driver import request_for
 
-from kfp_components.runtime import charts, classification
+from kfp_components.runtime import charts, classification, report
 from kfp_components.runtime.metric_history import MetricHistory
+from trainer_core.jobs import Outcome, TrainJobRef
+from trainer_core.resource_use import ResourceUse
 
 
 @pytest.fixture
@@ -80,3 +82,21 @@ def test_one_point_is_no_curve():
 @pytest.mark.parametrize("points", [[(0, 1), (1, 1)], [(2, 0), (2, 5)]])
 def test_a_curve_without_height_or_width_is_drawn(points):
     assert "polyline" in charts.render_curve(points)
+
+
+def test_the_report_has_the_use_of_resources():
+    ref = TrainJobRef("local", "/home", "job", "uid")
+    use = ResourceUse(
+        nodes=1,
+        seconds=60.0,
+        cpu_percent=50.0,
+        memory_peak=3_900_000_000,
+        memory_limit=4_000_000_000,
+        gpus=2,
+        gpu_hours=1.5,
+    )
+    page = report.render_html(ref, "Complete", None, Outcome(ref=ref.to_dict(), status="Complete", resource_use=use))
+
+    assert "<h2>Use of resources</h2>" in page
+    assert "<th>peak memory</th><td>3.9 GB of 4 GB</td>" in page
+    assert "<th>GPU hours</th><td>1.50</td>" in page

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from k8s_objects import IMAGE, LATER, disrupted, end, ended, error, event, runs, seen, unscheduled, waits
 
@@ -197,6 +199,15 @@ def test_among_failed_nodes_the_one_with_an_exception_is_the_cause():
 )
 def test_out_of_memory_is_detected_in_state_and_last_state(main):
     assert _classify(seen(main=main))[0] is Category.OUT_OF_MEMORY
+
+
+def test_out_of_memory_quotes_the_last_report_of_the_memory():
+    totals = {"seconds": 60, "cpu_seconds": 1, "cpu_available_seconds": 60, "memory_peak": 3.9e9, "memory_limit": 4e9}
+    record = json.dumps({"resources": totals})
+    diagnosis = _detect(seen(main=ended(137, message=record, reason="OOMKilled"))).diagnosis
+
+    assert diagnosis.reason.startswith("it ran out of memory (highest report: 3.9 GB of 4 GB);")
+    assert diagnosis.log_tail == ()
 
 
 @pytest.mark.parametrize(

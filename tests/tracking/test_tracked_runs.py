@@ -18,6 +18,7 @@ from trainer_core import (
 )
 from trainer_core.errors import BackendUnavailableError
 from trainer_core.request import Owner
+from trainer_core.testing.training_functions import wait_for_resource_report
 from trainer_core.tracking import submission
 from trainer_core.tracking.server import MlflowServer
 
@@ -86,6 +87,20 @@ def test_a_job_has_one_run_with_params_tags_curves_and_its_end(client, tracked, 
     assert times[-1] <= run["end"]
     assert outcome.succeeded
     assert client.get_run(ref).url.endswith(f"/runs/{run['id']}")
+
+
+def test_the_use_of_resources_is_in_the_system_metrics_of_the_run(client, tracked, experiment, read_runs):
+    trainer = CustomTrainer(wait_for_resource_report, env={"TRAINJOB_RESOURCE_INTERVAL": "0.2"})
+    name = client.train(runtime="python", trainer=trainer, options=[Tracking(experiment=experiment)])
+    outcome = client.wait(name)
+
+    (run,) = read_runs()
+
+    memory = [value for _, value, _ in run["history"]["system/system_memory_usage_megabytes"]]
+    assert max(memory) >= round(outcome.resource_use.memory_peak / 1e6, 1)
+    assert 0 <= run["metrics"]["system/cpu_utilization_percentage"] <= 100
+    times = [timestamp for *_, timestamp in run["history"]["system/cpu_utilization_percentage"]]
+    assert times == sorted(set(times))
 
 
 def test_the_progress_of_a_fetch_is_no_metric_of_the_run(client, tracked, experiment, read_runs, tmp_path):

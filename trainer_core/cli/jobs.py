@@ -20,6 +20,7 @@ from trainer_core.jobs import Progress, TrainJobRef
 from trainer_core.k8s import kfp_runs
 from trainer_core.logs import merge_streams
 from trainer_core.node.progress import parse_progress
+from trainer_core.resource_use import strip_resource_report
 
 __all__ = ["register"]
 
@@ -118,6 +119,8 @@ def get(context: typer.Context, name: NameArgument, output: OutputOption = Outpu
     print_table(("STEP", "STATUS", "EXIT CODE", "STARTED", "FINISHED"), steps)
     if outcome is not None and outcome.succeeded:
         print(f"\nresult: {outcome.missing_result or outcome.result}")
+    if outcome is not None and outcome.resource_use is not None:
+        print(f"\nresources: {outcome.resource_use}")
 
 
 def wait(
@@ -150,7 +153,10 @@ def logs(
     """Print the log of one step or of all steps."""
     client = _get_client(context)
     steps = [each.name for each in client.get_job(name).steps] if all_steps else [step]
-    for source, line in _read_logs(client, name, steps, follow):
+    for source, raw in _read_logs(client, name, steps, follow):
+        line = strip_resource_report(raw)
+        if line is None:
+            continue
         if output is OutputFormat.JSON:
             print_json({"step": source, "line": line})
         else:

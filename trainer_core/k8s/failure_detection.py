@@ -276,6 +276,7 @@ def _build_step_facts(
         log_tail=tuple(tails.get(step) or lines),
         out_of_memory=termination is not None and termination.reason == "OOMKilled",
         message=to_single_line(lines[-1], _MAX_MESSAGE_LENGTH) if lines else "",
+        record=record,
     )
     return replace(facts, **known)
 

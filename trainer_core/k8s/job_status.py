@@ -6,7 +6,7 @@ Pure functions without I/O, shared by all backends on Kubernetes.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -44,6 +44,7 @@ from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
 from trainer_core.logs import find_checkpoint
 from trainer_core.node.termination import parse_record
 from trainer_core.request import TrainJobRequest
+from trainer_core.resource_use import summarize_resource_use
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
 __all__ = [
@@ -281,6 +282,7 @@ def _build_complete_outcome(
         finished_at=_format_time(job.finished_at),
         last_progress=progress,
         fetched=dict(job.fetched_uris),
+        resource_use=summarize_resource_use(_parse_node_records(pods)),
     )
 
 
@@ -301,6 +303,7 @@ def _build_failed_outcome(
         **find_checkpoint(diagnosis),
         started_at=_format_time(started),
         finished_at=_format_time(job.finished_at),
+        resource_use=None if _was_cancelled(job) else summarize_resource_use(_parse_node_records(pods)),
     )
 
 
@@ -346,6 +349,14 @@ def _parse_termination_record(pods: Sequence[PodState]) -> dict[str, Any]:
         if record and "result" in record:
             return record
     return {}
+
+
+def _parse_node_records(pods: Sequence[PodState]) -> Iterator[dict[str, Any] | None]:
+    """Yield the termination record of the newest run of each node."""
+    for step, group in group_pods_by_step(pods).items():
+        terminated = group[-1].main_container.latest_termination
+        if step.startswith(f"{NODE}-") and terminated:
+            yield parse_record(terminated.message)
 
 
 def _build_step(name: str, pods: Sequence[PodState], status: str) -> Step:

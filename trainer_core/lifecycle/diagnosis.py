@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from trainer_core.jobs import Category, Diagnosis
 from trainer_core.node import env
+from trainer_core.resource_use import describe_memory, strip_resource_report
 
 __all__ = ["Facts", "StepFacts", "diagnose"]
 
@@ -32,6 +34,8 @@ _CRASHES = {
 _EXIT_CODES = {126: "the command cannot be executed", 127: "the command was not found"}
 #: What a training function raises that saved a checkpoint after SIGTERM: see `node.checkpoints.Stopped`.
 _STOPPED = "trainjob.Stopped"
+#: What torch raises if the memory of a GPU is exhausted.
+_GPU_MEMORY_ERROR = "OutOfMemoryError"
 _NO_REASON = "it failed without a reported reason; see its log"
 
 
@@ -51,6 +55,7 @@ class StepFacts:
         message: What the system, or the step itself, reports about its end.
         preempted: Why it was removed from its machine in favour of another workload. None if it was not.
         node_lost: What happened to its machine, if the machine is lost. None if it is not.
+        record: Its termination record, for its use of memory. Empty without one.
     """
 
     name: str
@@ -64,6 +69,7 @@ class StepFacts:
     message: str = ""
     preempted: str | None = None
     node_lost: str | None = None
+    record: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -162,9 +168,10 @@ def _diagnose_step(step: StepFacts) -> Diagnosis:
 
 
 def _cut_log_tail(step: StepFacts) -> tuple[str, ...]:
-    """Return the last lines before torchrun's report, if there is one."""
+    """Return the last lines before torchrun's report, if there is one, without reports of the use of resources."""
     end = next((n for n, line in enumerate(step.log_tail) if _TORCHRUN_REPORT.search(line)), 0)
-    return tuple(step.log_tail[: end or None][-_TAIL_LINES:])
+    lines = (strip_resource_report(line) for line in step.log_tail[: end or None])
+    return tuple(line for line in lines if line is not None)[-_TAIL_LINES:]
 
 
 def _get_exit_code(step: StepFacts) -> int | None:
@@ -178,8 +185,8 @@ def _classify_step(step: StepFacts) -> tuple[Category, str]:
         return Category.NODE_LOST, step.node_lost
     if step.preempted:
         return Category.PREEMPTED, step.preempted
-    if step.out_of_memory or step.error_type in ("MemoryError", "OutOfMemoryError"):
-        return Category.OUT_OF_MEMORY, "it ran out of memory; request more, or use smaller batches"
+    if step.out_of_memory or _get_error_name(step) in ("MemoryError", _GPU_MEMORY_ERROR):
+        return Category.OUT_OF_MEMORY, _explain_memory(step)
     if step.error_type == _STOPPED:
         return Category.PREEMPTED, step.error_message or "it was told to stop"
     error = _get_first_line(f"{step.error_type}: {step.error_message}") if step.error_type else ""
@@ -201,6 +208,19 @@ def _classify_exit(step: StepFacts) -> tuple[Category, str]:
     if killed[1] in _CRASHES:
         return Category.USER_CODE, f"a training process crashed with {killed[1]} ({_CRASHES[killed[1]]})"
     return Category.INFRASTRUCTURE, f"a training process was killed by {killed[1]}{_explain_signal(killed[1])}"
+
+
+def _get_error_name(step: StepFacts) -> str:
+    """Return the name of the exception's class without its module."""
+    return (step.error_type or "").rpartition(".")[2]
+
+
+def _explain_memory(step: StepFacts) -> str:
+    """Return the reason of a step that ran out of memory: torch's exception is about the memory of a GPU."""
+    is_gpu = not step.out_of_memory and _get_error_name(step) == _GPU_MEMORY_ERROR
+    used = describe_memory(step.record, is_gpu)
+    quoted = f" (highest report: {used}{' of a GPU' * is_gpu})" if used else ""
+    return f"it ran out of memory{quoted}; request more, or use smaller batches"
 
 
 def _explain_signal(name: str) -> str:

@@ -15,6 +15,7 @@ __all__ = [
     "OUTPUT_PATH",
     "PAYLOAD",
     "RECORD_LIMIT",
+    "RESOURCE_INTERVAL",
     "RESULT_URI",
     "TERMINATION_LOG",
     "TRY_AGAIN",
@@ -38,6 +39,8 @@ OUTPUT_PATH = "TRAINJOB_OUTPUT_PATH"
 CHECKPOINT_PATH = "TRAINJOB_CHECKPOINT_PATH"
 CHECKPOINTS = "TRAINJOB_CHECKPOINTS"
 NAME = "TRAINJOB_NAME"
+#: Seconds between two reports of the use of resources; 0 for none. Optional.
+RESOURCE_INTERVAL = "TRAINJOB_RESOURCE_INTERVAL"
 #: Number of nodes, for launchers that do not pass it to their processes.
 NODES = "TRAINJOB_NODES"
 #: Marks every process of a job, so that all of them can be ended.

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from . import env, packages, termination
+from . import env, packages, resource_monitor, termination
 
 __all__ = ["PACKAGES", "PAYLOAD", "LaunchError", "main", "rendezvous_variables"]
 
@@ -55,6 +55,7 @@ def main(launch: str, folder: str) -> None:
         sys.exit(f"trainjob: {error}")
     sys.stdout.flush()
     sys.stderr.flush()
+    resource_monitor.start_process()
     os.execv(command[0], command)  # noqa: S606 -- an argument vector, no shell
 
 

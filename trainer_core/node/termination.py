@@ -23,6 +23,7 @@ __all__ = [
     "error_record",
     "parse_record",
     "report_error",
+    "report_resources",
     "report_result",
     "result_record",
 ]
@@ -94,9 +95,13 @@ def parse_record(text: str | bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(record, dict):
         return None
+    resources = {key: value for key, value in record.items() if key == "resources"}
     if isinstance(record.get("error"), dict):
-        return {"error": _with_string_fields(record["error"], ("type", "message", "traceback"))}
-    return _with_string_fields(record, ("note",)) if "error" not in record and "result" in record else None
+        return {"error": _with_string_fields(record["error"], ("type", "message", "traceback")), **resources}
+    if "error" not in record and "result" in record:
+        return _with_string_fields(record, ("note",))
+    # Of a node that has not ended, or was killed.
+    return resources or None
 
 
 def _with_string_fields(record: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
@@ -130,23 +135,50 @@ def report_error(error: BaseException, output: str | None = None) -> None:
     _report(encode_error(error_record(error, output)), is_error=True)
 
 
+def report_resources(totals: dict[str, Any], path: Path) -> None:
+    """Add the use of resources so far to the record of a node. Never raises.
+
+    A record without room for it, and what another program wrote to the file, stay as they are.
+
+    Args:
+        totals: The use of resources.
+        path: File of the record.
+    """
+    with contextlib.suppress(OSError), files.locked(path.absolute().parent):
+        data = path.read_bytes() if path.is_file() else b""
+        record = parse_record(data) if data.strip() else {}
+        if record is not None and len(new := _encode({**record, "resources": totals})) <= env.RECORD_LIMIT:
+            files.write(path, new)
+
+
 def _report(data: bytes, is_error: bool) -> None:
     path = Path(env.setting(env.TERMINATION_LOG))
     try:
         with files.locked(path.absolute().parent):
             if not _has_error(path):
-                files.write(path, data)
+                files.write(path, _keep_resources(path, data))
     except OSError as problem:
         what = "error" if is_error else "result"
         _warn(f"the {what} could not be written to {env.TERMINATION_LOG}={path}: {problem}")
 
 
+def _keep_resources(path: Path, data: bytes) -> bytes:
+    """Return a record with the use of resources that the file has, if there is room for both."""
+    resources = (_read_record(path) or {}).get("resources")
+    complete = _encode({**json.loads(data), "resources": resources}) if resources else data
+    return complete if len(complete) <= env.RECORD_LIMIT else data
+
+
+def _read_record(path: Path) -> dict[str, Any] | None:
+    try:
+        return parse_record(path.read_bytes())
+    except OSError:
+        return None
+
+
 def _has_error(path: Path) -> bool:
     """Return whether an error of this node is recorded; one from before torchrun's last restart does not count."""
-    try:
-        record = parse_record(path.read_bytes())
-    except OSError:
-        return False
+    record = _read_record(path)
     if not record or "error" not in record:
         return False
     restart = record["error"].get("restart", 0)

@@ -11,7 +11,7 @@ import ast
 import base64
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -86,21 +86,43 @@ def render_argv(
 def _kit(s3: bool) -> dict[str, str]:
     """Return the files that every node needs: text by path."""
     left_out = {_LOADER} if s3 else {_LOADER, *_S3_FILES}
-    kit = serializer.shipped_files().items()
-    return {path: _strip_comments(text) for path, text in kit if Path(path).name not in left_out}
+    kit = {path: _strip_comments(text) for path, text in serializer.shipped_files().items()}
+    # The order by size compresses better than that by name.
+    ordered = sorted(kit.items(), key=lambda item: (len(item[1]), item[0]))
+    return {path: text for path, text in ordered if Path(path).name not in left_out}
 
 
 def _strip_comments(text: str) -> str:
-    """Return a program without docstrings and lines of comments; the numbers of the other lines stay the same."""
+    """Return a program without docstrings, ``__all__``, types of arguments and results, and lines of comments.
+
+    The numbers of the other lines stay the same.
+    """
     lines = text.splitlines()
+    tree = ast.parse(text)
+    # From the end, so that the columns of what is before stay the same. The files are ASCII: a column is a byte.
+    for row, first, last in sorted(_find_annotations(tree, lines), reverse=True):
+        lines[row] = lines[row][:first] + lines[row][last:]
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
-    for node in (each for each in ast.walk(ast.parse(text)) if isinstance(each, kinds) and ast.get_docstring(each)):
+    for node in (each for each in ast.walk(tree) if isinstance(each, kinds) and ast.get_docstring(each)):
         first, last = node.body[0].lineno - 1, node.body[0].end_lineno or 0
         indent = lines[first][: len(lines[first]) - len(lines[first].lstrip())]
         # A body may consist of its docstring alone, and a __future__ import may follow nothing but a string.
         lines[first:last] = [f'{indent}""', *[""] * (last - first - 1)]
+    exports = (each for each in tree.body if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "__all__")
+    for each in exports:
+        lines[each.lineno - 1 : each.end_lineno] = [""] * ((each.end_lineno or 0) - each.lineno + 1)
     # No file of the kit has another string of several lines, in which a line could look like a comment.
     return "\n".join("" if line.lstrip().startswith("#") else line for line in lines) + "\n"
+
+
+def _find_annotations(tree: ast.Module, lines: Sequence[str]) -> Iterator[tuple[int, int, int]]:
+    """Yield row, first and last column of the types of arguments and results. They are never evaluated."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg) and node.annotation:
+            yield node.lineno - 1, node.col_offset + len(node.arg), node.annotation.end_col_offset or 0
+        elif isinstance(node, ast.FunctionDef) and node.returns:
+            row = node.returns.lineno - 1
+            yield row, lines[row].rindex(" ->", 0, node.returns.col_offset), node.returns.end_col_offset or 0
 
 
 def _check_index_urls(urls: Sequence[str]) -> None:

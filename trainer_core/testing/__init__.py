@@ -27,6 +27,7 @@ from trainer_core.testing.initializers import Initializers
 from trainer_core.testing.lifecycle import Lifecycle
 from trainer_core.testing.logs import Logs
 from trainer_core.testing.projects import Projects
+from trainer_core.testing.resource_use import ResourceReports
 from trainer_core.testing.results import Results
 from trainer_core.testing.validation import Validation
 from trainer_core.testing.waiting import Waiting
@@ -39,6 +40,7 @@ class BackendContract(
     ExactlyOnce,
     Results,
     Projects,
+    ResourceReports,
     Logs,
     Failures,
     Lifecycle,

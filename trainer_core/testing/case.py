@@ -57,6 +57,7 @@ class BackendCase:
         installs_packages: It installs `packages_to_install`.
         reads_local_files: Its initializers can read the files of the client's machine.
         runs_runtime_without_trainer: It runs a runtime without a trainer.
+        reports_resource_use: It reports the use of processor, memory and GPUs.
         image: Image for the training, instead of that of the runtime; it must contain ``python3``. Default: None, for
             the image of the runtime.
     """
@@ -71,6 +72,7 @@ class BackendCase:
     installs_packages: bool = True
     reads_local_files: bool = True
     runs_runtime_without_trainer: bool = False
+    reports_resource_use: bool = True
     image: str | None = None
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "return_value",
     "run_forever",
     "save_checkpoints",
+    "wait_for_resource_report",
     "write_text",
 ]
 
@@ -109,3 +110,17 @@ def save_checkpoints(steps: int, fail_at: int = 0) -> object:
         if steps > 100:
             time.sleep(0.01)
     return {"from": begun, "saved": saved, "ranks": store.world_size}
+
+
+def wait_for_resource_report(seconds: float = 120.0) -> None:
+    import os
+    import time
+    from pathlib import Path
+
+    record = Path(os.environ.get("TRAINJOB_TERMINATION_LOG") or "/dev/termination-log")
+    end = time.monotonic() + seconds
+    # The totals are written after the line.
+    while not (record.is_file() and "memory_peak" in record.read_text(encoding="utf-8")):
+        if time.monotonic() > end:
+            raise TimeoutError("no report of the use of resources")
+        time.sleep(0.02)

@@ -10,7 +10,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -18,12 +18,13 @@ from trainer_core.backends.base import Backend
 from trainer_core.errors import JobNotFoundError, TrackingError, TrainerError
 from trainer_core.jobs import CREATED, SUSPENDED, Category, Diagnosis, Outcome, TrainJobRef
 from trainer_core.node.progress import parse_progress, parse_report_time
+from trainer_core.resource_use import parse_resource_report
 from trainer_core.tracking import tags
 from trainer_core.tracking.mlflow_api import MAX_BATCH, MlflowApi
 from trainer_core.tracking.server import MlflowServer
 from trainer_core.tracking.submission import choose_server, create_late_run, get_api
 
-__all__ = ["RunReporter", "end_abandoned_run"]
+__all__ = ["RunReporter", "build_system_metrics", "end_abandoned_run"]
 
 _log = logging.getLogger(__name__)
 
@@ -172,16 +173,17 @@ class RunReporter:
         while True:
             chunk = self._backend.tail(self._ref, self._cursor, job_ended)
             # The progress of a fetch is no metric of the training.
-            lines = [line for step, line in chunk.lines if not step.endswith("-initializer")]
-            points = [point for line in lines for point in self._build_points(line)]
+            lines = [(step, line) for step, line in chunk.lines if not step.endswith("-initializer")]
+            points = [point for step, line in lines for point in self._build_points(step, line)]
             run.send(points)
             self._cursor = chunk.cursor
             if not chunk.lines or chunk.complete or (self._stop.is_set() and not job_ended):
                 return
 
-    def _build_points(self, line: str) -> Iterable[tuple[str, float, int, int]]:
+    def _build_points(self, step: str, line: str) -> Iterable[tuple[str, float, int, int]]:
         report = parse_progress(line)
         if not report:
+            yield from build_system_metrics(step, line)
             return
         self._last_step = int(report.get("step", self._last_step))
         # Only a log of an earlier release has no times; then the step orders the points.
@@ -262,6 +264,36 @@ class _Run:
     def _choose_name(self, name: str) -> str:
         is_foreign = name in self._latest and name not in self._curves
         return f"{_PREFIX}{name}" if is_foreign else name
+
+
+def build_system_metrics(step: str, line: str) -> Iterator[tuple[str, float, int, int]]:
+    """Yield the use of resources in a line of a log as MLflow's system metrics: name, value, time in ms, and step 0.
+
+    The names and units are those of ``mlflow.enable_system_metrics_logging``. Nodes after the first one have their
+    name as MLflow's node id: ``system/node-1/cpu_utilization_percentage``.
+
+    Args:
+        step: Step of the job that wrote the line.
+        line: The line.
+    """
+    report = parse_resource_report(line)
+    if report is None:
+        return
+    prefix = "system/" if step == "node-0" else f"system/{step}/"
+    values = {"cpu_utilization_percentage": report["cpu"], **_describe_memory("system_memory_usage", report)}
+    for gpu in report["gpus"]:
+        name = f"gpu_{gpu['number']:.0f}"
+        values |= {f"{name}_utilization_percentage": gpu["utilization"]} if "utilization" in gpu else {}
+        values |= _describe_memory(f"{name}_memory_usage", gpu)
+    for name, value in values.items():
+        yield f"{prefix}{name}", round(value, 1), int(report["t"]), 0
+
+
+def _describe_memory(name: str, report: Mapping[str, float]) -> dict[str, float]:
+    used, limit = report.get("memory"), report.get("memory_limit")
+    if used is None or not limit:
+        return {}
+    return {f"{name}_megabytes": used / 1e6, f"{name}_percentage": 100 * used / limit}
 
 
 def end_abandoned_run(backend: Backend, api: MlflowApi, run_id: str, run_tags: Mapping[str, str]) -> bool:

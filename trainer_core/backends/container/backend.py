@@ -244,7 +244,8 @@ class ContainerBackend(Backend):
             if job.outcome is not None:
                 return job
             facts = Facts(cancelled=True, cancel_diagnosis=diagnosis)
-            entry = outcome.build_failed_entry(job, facts, self._engine.now())
+            use = outcome.read_resource_use(job, self._engine)
+            entry = outcome.build_failed_entry(job, facts, self._engine.now(), use)
             if self._store.append_entry(job, job_journal.END, entry):
                 return self._store.get(ref)
 

@@ -22,19 +22,23 @@ from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
 from trainer_core.logs import find_checkpoint
 from trainer_core.node import files
 from trainer_core.node.termination import parse_record
+from trainer_core.resource_use import ResourceUse, summarize_resource_use
 
-__all__ = ["build_complete_entry", "build_failed_entry", "collect_facts"]
+__all__ = ["build_complete_entry", "build_failed_entry", "collect_facts", "read_resource_use"]
 
 _TAIL_LINES = 50
 
 
-def build_failed_entry(job: ContainerJob, facts: Facts, now: datetime) -> dict[str, Any]:
+def build_failed_entry(
+    job: ContainerJob, facts: Facts, now: datetime, resource_use: ResourceUse | None = None
+) -> dict[str, Any]:
     """Return the content of the entry for a job that has failed.
 
     Args:
         job: The job.
         facts: Facts about the failure.
         now: The current time of the engine's clock.
+        resource_use: Use of resources by its nodes.
     """
     diagnosis = diagnose(facts)
     outcome = Outcome(
@@ -43,6 +47,7 @@ def build_failed_entry(job: ContainerJob, facts: Facts, now: datetime) -> dict[s
         diagnosis=diagnosis,
         started_at=_format_optional(job_status.get_start_time(job)),
         finished_at=format_time(max(now, job_status.get_start_time(job) or now)),
+        resource_use=resource_use,
         **find_checkpoint(diagnosis),
     )
     return {"outcome": outcome.to_dict(), "progress": None}
@@ -56,7 +61,8 @@ def build_complete_entry(job: ContainerJob, engine: Engine) -> dict[str, Any]:
         engine: The engine.
     """
     first = job.get_current_container("node-0")
-    termination = _read_termination_record(engine, first) if first else {}
+    records = _read_node_records(job, engine)
+    termination = records.get("node-0", {})
     progress = ProgressReader(engine).read(first) if first else None
     if first:
         termination = {**termination, **_store_result(job, engine, first, termination)}
@@ -69,6 +75,7 @@ def build_complete_entry(job: ContainerJob, engine: Engine) -> dict[str, Any]:
         finished_at=_format_optional(max(ended, default=None)),
         last_progress=progress,
         fetched=dict(_list_fetched_uris(job)),
+        resource_use=summarize_resource_use(records.values()),
     )
     return {"outcome": outcome.to_dict(), "progress": asdict(progress) if progress else None}
 
@@ -105,7 +112,8 @@ def _collect_timeout_facts(job: ContainerJob, engine: Engine, step: str) -> Step
 
 
 def _collect_step_facts(engine: Engine, each: Container) -> StepFacts:
-    error = _read_termination_record(engine, each).get("error") or {}
+    record = _read_termination_record(engine, each)
+    error = record.get("error") or {}
     return StepFacts(
         name=each.step,
         exit_code=each.exit_code,
@@ -116,7 +124,25 @@ def _collect_step_facts(engine: Engine, each: Container) -> StepFacts:
         log_tail=read_last_lines(engine, each, _TAIL_LINES),
         out_of_memory=each.out_of_memory,
         message=each.message,
+        record=record,
     )
+
+
+def read_resource_use(job: ContainerJob, engine: Engine) -> ResourceUse | None:
+    """Return the use of resources by the nodes of a job; None if none has reported it.
+
+    Args:
+        job: The job.
+        engine: The engine.
+    """
+    return summarize_resource_use(_read_node_records(job, engine).values())
+
+
+def _read_node_records(job: ContainerJob, engine: Engine) -> dict[str, dict[str, Any]]:
+    """Return the termination records of the nodes, by step."""
+    nodes = (step["name"] for step in job.plan["steps"] if step["kind"] == NODE)
+    containers = ((name, job.get_current_container(name)) for name in nodes)
+    return {name: _read_termination_record(engine, each) for name, each in containers if each is not None}
 
 
 def _read_termination_record(engine: Engine, each: Container) -> dict[str, Any]:

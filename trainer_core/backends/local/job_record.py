@@ -11,6 +11,7 @@ from trainer_core.backends.local.host import HostIdentity
 from trainer_core.jobs import COMPLETE, CREATED, FAILED, Diagnosis, Outcome, Progress, TrainJobRef, extract_checkpoint
 from trainer_core.lifecycle import diagnosis
 from trainer_core.lifecycle.diagnosis import Facts
+from trainer_core.resource_use import ResourceUse
 
 __all__ = [
     "DAMAGED",
@@ -123,7 +124,13 @@ def utc_timestamp() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
 
 
-def failed_outcome(record: JobRecord, ref: TrainJobRef, facts: Facts, progress: Progress | None = None) -> Outcome:
+def failed_outcome(
+    record: JobRecord,
+    ref: TrainJobRef,
+    facts: Facts,
+    progress: Progress | None = None,
+    resource_use: ResourceUse | None = None,
+) -> Outcome:
     """Return the outcome of a failed job."""
     return Outcome(
         ref=ref.to_dict(),
@@ -131,6 +138,7 @@ def failed_outcome(record: JobRecord, ref: TrainJobRef, facts: Facts, progress: 
         diagnosis=diagnosis.diagnose(facts),
         started_at=record.started,
         finished_at=record.finished,
+        resource_use=resource_use,
         **extract_checkpoint(progress),
     )
 

@@ -1,4 +1,4 @@
-"""Finds and kills the processes of a job by an environment variable that each of them inherits.
+"""Finds and kills the processes of a job by an environment variable that each of them inherits; measures a step.
 
 A child that left the session of its parent, or lost its parent, still has the variable.
 """
@@ -10,12 +10,14 @@ import signal
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
-from trainer_core.node import env
+from trainer_core.node import env, resource_monitor
+from trainer_core.node.resource_monitor import Usage
 
-__all__ = ["kill_job_processes", "kill_process", "signal_group"]
+__all__ = ["kill_job_processes", "kill_process", "read_usage", "signal_group"]
 
 _KILL_SECONDS = 3.0
 _MAX_ROUNDS = 10
@@ -26,6 +28,35 @@ def signal_group(pid: int, number: signal.Signals) -> None:
     """Send a signal to the process group of a step. If the group does not exist, this succeeds."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
+
+
+def read_usage(pid: int, proc: Path = Path("/proc")) -> Usage:
+    """Return the use of processor and memory by a process and its descendants; the limits are those of this process.
+
+    Memory is their resident memory without files and shared memory.
+
+    Args:
+        pid: The process.
+        proc: Where procfs is mounted.
+
+    Raises:
+        OSError: The files of the machine cannot be read.
+        ValueError: A file has another format.
+    """
+    limits = resource_monitor.read_usage(proc.parent)
+    ticks = pages = 0
+    pids = [pid]
+    while pids:
+        folder = proc / str(pids.pop())
+        with suppress(OSError):  # It has ended meanwhile.
+            # After the name, which can contain anything: its times and those of its children that have ended.
+            ticks += sum(map(int, (folder / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()[11:15]))
+            resident, shared = (folder / "statm").read_text("ascii").split()[1:3]
+            pages += int(resident) - int(shared)
+            for children in folder.glob("task/*/children"):
+                pids += map(int, children.read_text("ascii").split())
+    seconds = ticks / os.sysconf("SC_CLK_TCK")
+    return Usage(seconds, limits.cpus, pages * os.sysconf("SC_PAGE_SIZE"), limits.memory_limit)
 
 
 def kill_process(pid: int) -> None:

@@ -9,8 +9,10 @@ import os
 import random
 import signal
 import socket
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -37,7 +39,8 @@ from trainer_core.jobs import (
     build_complete_outcome,
 )
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts
-from trainer_core.node import env
+from trainer_core.node import env, resource_monitor
+from trainer_core.resource_use import ResourceUse, summarize_resource_use
 
 __all__ = ["LocalJobRunner", "reserve_port"]
 
@@ -48,6 +51,8 @@ _PEER_FAILURE_SECONDS = 0.5
 #: Below the range of ports that Linux uses for outgoing connections.
 _FIRST_PORT, _LAST_PORT = 20_000, 32_000
 _PORT_TRIES = 200
+#: Reports of the use of resources that wait for the end of a line: those of almost three hours.
+_MAX_WAITING_REPORTS = 1000
 _QUEUE_POLL_SECONDS, _MAX_QUEUE_POLL_SECONDS = 0.2, 2.0
 
 
@@ -295,23 +300,54 @@ class LocalJobRunner:
                 start_new_session=True,
             )
         self._record_step_start(state, process.pid)
+        reports = asyncio.create_task(self._report_resource_use(step, process.pid))
         try:
             code = await process.wait()
         except asyncio.CancelledError:
             await _terminate(process, self._grace)
             self._record_step_end(state, process.returncode)
             raise
+        finally:
+            reports.cancel()
+            # The last reports are in the log before the end of the step is recorded.
+            await asyncio.gather(reports, return_exceptions=True)
         self._record_step_end(state, code)
         if code != 0:
             order = sum(each.status == job_record.STEP_FAILED for each in self._record.steps)
             raise _StepFailedError(self._collect_facts(name, code), order)
+
+    async def _report_resource_use(self, step: dict[str, Any], pid: int) -> None:
+        """Report the use of resources by a node in its log, until it is cancelled."""
+        environ = {**os.environ, **step["env"]}
+        interval = resource_monitor.get_interval(environ)
+        if step["kind"] != "node" or not interval:
+            return
+        # Those of an unfinished line, such as a progress bar, wait for its end.
+        waiting: deque[str] = deque(maxlen=_MAX_WAITING_REPORTS)
+        monitor = resource_monitor.Monitor(
+            partial(processes.read_usage, pid),
+            resource_monitor.GpuQuery(environ, interval / 2),
+            waiting.append,
+            self._folder.termination_path(step["name"]),
+        )
+        log_path = self._folder.log_path(step["name"])
+        try:
+            while True:
+                await asyncio.sleep(interval / 2)
+                # In this thread: it takes a few milliseconds at most, and cannot write after the end of the step.
+                monitor.sample()
+                _append_lines(log_path, waiting)
+        finally:
+            monitor.close()
+            _append_lines(log_path, waiting)
 
     def _get_interpreter(self, step: dict[str, Any]) -> Path:
         spec = self._plan["environment"] if step["kind"] == "node" else None
         return environments.get_interpreter(self._state.environments, spec)
 
     def _collect_facts(self, name: str, code: int) -> StepFacts:
-        error = read_termination_record(self._folder.termination_path(name)).get("error") or {}
+        record = read_termination_record(self._folder.termination_path(name))
+        error = record.get("error") or {}
         return StepFacts(
             name=name,
             exit_code=code,
@@ -320,7 +356,12 @@ class LocalJobRunner:
             error_message=str(error.get("message", "")),
             traceback=error.get("traceback"),
             log_tail=read_last_lines(self._folder.log_path(name)),
+            record=record,
         )
+
+    def _summarize_resource_use(self) -> ResourceUse | None:
+        paths = (self._folder.termination_path(step["name"]) for step in self._list_nodes())
+        return summarize_resource_use(map(read_termination_record, paths))
 
     def _record_step_start(self, state: StepRecord, pid: int) -> None:
         if state.started:
@@ -349,12 +390,14 @@ class LocalJobRunner:
             finished_at=self._record.finished,
             last_progress=progress,
             fetched=list_fetched_uris(self._folder.workspace),
+            resource_use=self._summarize_resource_use(),
         )
 
     def _finish_failed(self, facts: Facts) -> None:
         self._record.finished = utc_timestamp()
         last = read_last_progress(self._folder.log_path("node-0"))
-        self._finish(FAILED, job_record.failed_outcome(self._record, self._ref, facts, last))
+        use = self._summarize_resource_use()
+        self._finish(FAILED, job_record.failed_outcome(self._record, self._ref, facts, last, use))
 
     def _finish(self, status: str, outcome: Outcome) -> None:
         self._folder.reserve.unlink(missing_ok=True)
@@ -451,6 +494,21 @@ def _is_port_free(port: int) -> bool:
 
 def _open_log(path: Path) -> IO[bytes]:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
+
+
+def _append_lines(path: Path, lines: deque[str]) -> None:
+    """Move lines to a log, unless the training has not ended its last line yet, or the log cannot be written."""
+    if not lines:
+        return
+    with suppress(OSError):
+        with path.open("rb") as log:
+            if log.seek(0, os.SEEK_END):
+                log.seek(-1, os.SEEK_END)
+                if log.read(1) != b"\n":
+                    return
+        with _open_log(path) as log:
+            log.write("".join(lines).encode())
+        lines.clear()
 
 
 async def _terminate(process: asyncio.subprocess.Process, grace: float) -> None:

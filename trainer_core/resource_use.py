@@ -1,0 +1,170 @@
+"""The use of processor, memory and GPUs by a TrainJob: report lines of its nodes, and the summary in its outcome. Pure.
+
+`trainer_core.node.resource_monitor` writes the lines, and the totals of each node into its termination record.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from trainer_core.errors import format_size
+from trainer_core.node.resource_monitor import PREFIX
+
+__all__ = ["ResourceUse", "describe_memory", "parse_resource_report", "strip_resource_report", "summarize_resource_use"]
+
+_GPU_FIELDS = ("number", "utilization", "memory", "memory_limit")
+
+
+class ResourceUse(BaseModel):
+    """Use of resources by the nodes of a TrainJob, from their first report to their last one.
+
+    Attributes:
+        nodes: Number of nodes that reported.
+        seconds: Reported time of the node that reported longest, in seconds.
+        cpu_percent: Mean use of the processors that the nodes may use, 0 to 100.
+        memory_peak: Highest reported memory of a node, in bytes. A peak between two samples is not seen.
+        memory_limit: Memory that this node may use, in bytes.
+        gpus: Number of GPUs of all nodes.
+        gpu_percent: Mean utilisation of the GPUs, 0 to 100. None without GPUs, or if they do not report it.
+        gpu_memory_peak: Highest reported memory of a GPU, in bytes. None without GPUs.
+        gpu_memory_limit: Memory of this GPU, in bytes. None without GPUs.
+        gpu_hours: Reported time multiplied by the number of GPUs, in hours.
+        gpu_idle_share: Share of the GPU time with a utilisation below 5 percent, 0 to 1. None as for `gpu_percent`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    nodes: int
+    seconds: float
+    cpu_percent: float
+    memory_peak: int
+    memory_limit: int
+    gpus: int = 0
+    gpu_percent: float | None = None
+    gpu_memory_peak: int | None = None
+    gpu_memory_limit: int | None = None
+    gpu_hours: float = 0.0
+    gpu_idle_share: float | None = None
+
+    def __str__(self) -> str:
+        """Return the summary as one line."""
+        return ", ".join(f"{name} {value}" for name, value in self.describe().items())
+
+    def describe(self) -> dict[str, str]:
+        """Return the summary as text by name, for tables."""
+        texts = {
+            "peak memory": f"{format_size(self.memory_peak)} of {format_size(self.memory_limit)}",
+            "processor use": f"{self.cpu_percent:.0f}%",
+        }
+        if self.gpus:
+            texts["GPUs"] = f"{self.gpus}"
+            texts["GPU hours"] = f"{self.gpu_hours:.2f}"
+        if self.gpu_percent is not None and self.gpu_idle_share is not None:
+            texts["GPU use"] = f"{self.gpu_percent:.0f}%"
+            texts["GPU idle"] = f"{self.gpu_idle_share:.0%}"
+        if self.gpu_memory_peak is not None and self.gpu_memory_limit is not None:
+            texts["peak GPU memory"] = f"{format_size(self.gpu_memory_peak)} of {format_size(self.gpu_memory_limit)}"
+        return texts
+
+
+def summarize_resource_use(records: Iterable[Mapping[str, Any] | None]) -> ResourceUse | None:
+    """Return the use of resources of a TrainJob; None if no node has reported it.
+
+    Args:
+        records: Termination records of its nodes.
+    """
+    nodes = [totals for record in records if (totals := _get_totals(record))]
+    if not nodes:
+        return None
+    total = {name: sum(node.get(name, 0.0) for node in nodes) for name in set().union(*nodes)}
+    memory = max(nodes, key=lambda node: node["memory_peak"])
+    gpu = max(nodes, key=lambda node: node.get("gpu_memory_peak", -1.0))
+    read = total.get("gpu_read_seconds", 0.0)
+    return ResourceUse(
+        nodes=len(nodes),
+        seconds=max(node["seconds"] for node in nodes),
+        cpu_percent=round(_divide(100 * total["cpu_seconds"], total["cpu_available_seconds"]), 1),
+        memory_peak=int(memory["memory_peak"]),
+        memory_limit=int(memory["memory_limit"]),
+        gpus=int(total.get("gpus", 0)),
+        gpu_percent=round(100 * total.get("gpu_busy_seconds", 0.0) / read, 1) if read else None,
+        gpu_memory_peak=int(gpu["gpu_memory_peak"]) if "gpu_memory_peak" in gpu else None,
+        gpu_memory_limit=int(gpu["gpu_memory_limit"]) if "gpu_memory_limit" in gpu else None,
+        gpu_hours=round(total.get("gpu_seconds", 0.0) / 3600, 4),
+        gpu_idle_share=round(total.get("gpu_idle_seconds", 0.0) / read, 3) if read else None,
+    )
+
+
+def describe_memory(record: Mapping[str, Any] | None, gpu: bool = False) -> str | None:
+    """Return the highest reported memory of a node and its limit, as text; None if it has not reported it.
+
+    Args:
+        record: Its termination record.
+        gpu: The memory of its GPUs, not of the node.
+    """
+    totals = _get_totals(record)
+    kind = "gpu_memory" if gpu else "memory"
+    if not totals or f"{kind}_peak" not in totals or f"{kind}_limit" not in totals:
+        return None
+    return f"{format_size(totals[f'{kind}_peak'])} of {format_size(totals[f'{kind}_limit'])}"
+
+
+def parse_resource_report(line: str) -> dict[str, Any] | None:
+    """Parse a log line; return None if it is no report of the use of resources.
+
+    Args:
+        line: A log line.
+
+    Returns:
+        ``t`` (milliseconds since 1970), ``cpu`` (percent), ``memory`` and ``memory_limit`` (bytes), and ``gpus``: a
+        list of ``number``, ``utilization`` (percent), ``memory`` and ``memory_limit``, as far as they are known.
+    """
+    _, found, text = line.partition(PREFIX)
+    if not found:
+        return None
+    try:
+        data = json.loads(text)
+        gpus = [_select_numbers(gpu, _GPU_FIELDS) for gpu in data["gpus"]]
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return None
+    report = _select_numbers(data, ("t", "cpu", "memory", "memory_limit"))
+    return {**report, "gpus": [gpu for gpu in gpus if "number" in gpu]} if len(report) == 4 else None
+
+
+def strip_resource_report(line: str) -> str | None:
+    """Return a log line without a report of the use of resources; None if the line has nothing else.
+
+    A report that met an unfinished line of the training is behind the beginning of that line.
+
+    Args:
+        line: A log line.
+    """
+    before, found, _ = line.partition(PREFIX)
+    return line if not found else before or None
+
+
+def _get_totals(record: Mapping[str, Any] | None) -> dict[str, float]:
+    """Return the totals in a termination record; empty without them, or if another program has changed them."""
+    resources = (record or {}).get("resources")
+    numbers = dict(_list_numbers(resources)) if isinstance(resources, Mapping) else {}
+    required = ("seconds", "cpu_seconds", "cpu_available_seconds", "memory_peak", "memory_limit")
+    return numbers if all(name in numbers for name in required) else {}
+
+
+def _list_numbers(data: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for name, value in data.items():
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0:
+            yield name, value
+
+
+def _select_numbers(data: Mapping[str, Any], names: Iterable[str]) -> dict[str, float]:
+    return {name: value for name, value in _list_numbers(data) if name in names}
+
+
+def _divide(value: float, by: float) -> float:
+    return value / by if by else 0.0
