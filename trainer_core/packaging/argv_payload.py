@@ -93,7 +93,7 @@ def _kit(s3: bool) -> dict[str, str]:
 
 
 def _strip_comments(text: str) -> str:
-    """Return a program without docstrings, ``__all__``, types of arguments and results, and lines of comments.
+    """Return a program without docstrings, ``__all__``, types of arguments and results, lines of comments and indents.
 
     The numbers of the other lines stay the same.
     """
@@ -112,7 +112,13 @@ def _strip_comments(text: str) -> str:
     for each in exports:
         lines[each.lineno - 1 : each.end_lineno] = [""] * ((each.end_lineno or 0) - each.lineno + 1)
     # No file of the kit has another string of several lines, in which a line could look like a comment.
-    return "\n".join("" if line.lstrip().startswith("#") else line for line in lines) + "\n"
+    return "\n".join("" if line.lstrip().startswith("#") else _shorten_indent(line) for line in lines) + "\n"
+
+
+def _shorten_indent(line: str) -> str:
+    """Indent by one space for four. Lines that continue others may have any indent."""
+    code = line.lstrip(" ")
+    return " " * -((len(code) - len(line)) // 4) + code
 
 
 def _find_annotations(tree: ast.Module, lines: Sequence[str]) -> Iterator[tuple[int, int, int]]:
