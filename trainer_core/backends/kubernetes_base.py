@@ -88,6 +88,9 @@ class BaseKubernetesBackend(Backend):
         """Build the Secret that is created after the job and owned by it; None if the request has no literal secret."""
         return None
 
+    def get_place(self, ref: TrainJobRef) -> str | None:
+        return self._connection.server_digest
+
     def resolve_request(self, request: TrainJobRequest) -> TrainJobRequest:
         return request.with_checkpoints_uri(self._checkpoints_uri)
 

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -19,11 +20,11 @@ from trainer_core.errors import JobNotFoundError, TrackingError, TrainerError
 from trainer_core.jobs import CREATED, SUSPENDED, Category, Diagnosis, Outcome, TrainJobRef
 from trainer_core.node.progress import parse_progress, parse_report_time
 from trainer_core.tracking import tags
-from trainer_core.tracking.mlflow_api import MAX_BATCH, MlflowApi
+from trainer_core.tracking.mlflow_api import MAX_BATCH, MlflowApi, MlflowRun
 from trainer_core.tracking.server import MlflowServer
 from trainer_core.tracking.submission import choose_server, create_late_run, get_api
 
-__all__ = ["RunReporter", "end_abandoned_run"]
+__all__ = ["EndedRun", "RunReporter", "end_abandoned_run", "end_abandoned_runs", "find_abandoned_outcome"]
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +35,8 @@ _MAX_PAUSE_SECONDS = 60.0
 _TIMEOUT = 5.0
 #: Seconds after which the end of a job is no longer delayed by its run.
 _FINISH_SECONDS = 10.0
+#: Experiments in one search.
+_MAX_EXPERIMENTS = 100
 #: Prefix of metrics that the training logs itself under the same name.
 _PREFIX = "progress/"
 
@@ -131,8 +134,19 @@ class RunReporter:
 
     def _finish_once(self, outcome: Outcome) -> None:
         run = self._find_run()
-        if run is None:
-            return
+        if run is not None:
+            self.complete(outcome, run)
+
+    def complete(self, outcome: Outcome, run: _Run) -> None:
+        """Report everything that is left, and how the job ended, unless another process has done so.
+
+        Args:
+            outcome: Outcome of the job.
+            run: Its run.
+
+        Raises:
+            TrackingError: The server cannot be reached, or refuses.
+        """
         run.load()
         if run.tags.get(tags.REPORTED) == self._ref.uid:
             return
@@ -140,6 +154,8 @@ class RunReporter:
             self._send_log(run, job_ended=True)
         except TrackingError:
             raise
+        except JobNotFoundError:
+            pass  # Its log is gone with it.
         except TrainerError as error:
             _log.warning("TrainJob %s: its log cannot be read, so its run may lack points: %s", self._ref.name, error)
         if outcome.diagnosis is not None:
@@ -162,7 +178,7 @@ class RunReporter:
         if server is None:
             return None
         api = get_api(server, _TIMEOUT)
-        run_id = tracking.run_id or create_late_run(api, request, self._ref)[1]
+        run_id = tracking.run_id or create_late_run(api, self._backend, request, self._ref)[1]
         self._run = _Run(api, run_id)
         self._run.load()
         return self._run
@@ -264,33 +280,102 @@ class _Run:
         return f"{_PREFIX}{name}" if is_foreign else name
 
 
-def end_abandoned_run(backend: Backend, api: MlflowApi, run_id: str, run_tags: Mapping[str, str]) -> bool:
-    """End a run whose job has ended, or is gone, while no process waited for it; return whether it is ended now.
+@dataclass(frozen=True)
+class EndedRun:
+    """A run that was ended because no process waited for its job.
+
+    Attributes:
+        job: Name of the TrainJob.
+        status: FINISHED, FAILED or KILLED.
+        url: Address of the run in MLflow's UI.
+    """
+
+    job: str
+    status: str
+    url: str
+
+
+def end_abandoned_runs(backend: Backend, server: MlflowServer, redact: Callable[[str], str] = str) -> list[EndedRun]:
+    """End all runs whose jobs have ended, or are gone, while no process waited for them; with what their logs have.
+
+    A run stays as it is if its job is active, or lives where `backend` cannot see it.
+
+    Args:
+        backend: Backend of the jobs. Runs of other backends are left alone.
+        server: The server.
+        redact: Masks secrets in the diagnosis. Default: the text unchanged.
+
+    Raises:
+        TrackingError: The server cannot be reached, or refuses.
+    """
+    api = get_api(server, _TIMEOUT)
+    ended = []
+    for run in _list_active_runs(api, backend.name):
+        outcome = find_abandoned_outcome(backend, run.tags)
+        if outcome is None:
+            continue
+        try:
+            RunReporter(backend, outcome.job, server, redact).complete(outcome, _Run(api, run.id))
+        except TrackingError as error:
+            if error.transient:
+                raise
+            _log.warning("TrainJob %s: its run cannot be ended: %s", outcome.job.name, error)
+        else:
+            url = server.get_run_url(run.info.experiment_id, run.id)
+            ended.append(EndedRun(outcome.job.name, tags.get_run_status(outcome), url))
+    return ended
+
+
+def find_abandoned_outcome(backend: Backend, run_tags: Mapping[str, str]) -> Outcome | None:
+    """Return the outcome of a run's job that has ended or is gone; None if it is active, or cannot be seen from here.
+
+    Args:
+        backend: Backend of the job.
+        run_tags: Tags of the run.
+    """
+    name, place = run_tags[tags.NAME], run_tags.get(tags.PLACE)
+    ref = TrainJobRef(backend.name, run_tags.get(tags.NAMESPACE, ""), name, run_tags[tags.UID], place)
+    try:
+        return backend.observe(ref).outcome
+    except JobNotFoundError:
+        # Another cluster or machine, or a release that recorded no place, may have the job.
+        if place is None or place != backend.get_place(ref):
+            return None
+        diagnosis = Diagnosis(category=Category.DELETED, reason=f"TrainJob {name!r} was deleted")
+        return Outcome(ref=ref.to_dict(), status="Failed", diagnosis=diagnosis)
+    except TrainerError:
+        return None
+
+
+def end_abandoned_run(backend: Backend, api: MlflowApi, run: MlflowRun) -> None:
+    """End a run whose job has ended, or is gone, without reading its log.
 
     Args:
         backend: Backend of the job.
         api: API of the server.
-        run_id: The run.
-        run_tags: Its tags.
+        run: The run, which is bound to a job.
     """
-    name, uid = run_tags[tags.NAME], run_tags[tags.UID]
-    try:
-        ref = backend.get_ref(name)
-        if ref.uid != uid:
-            raise JobNotFoundError(f"TrainJob {name!r} was deleted")
-        outcome = backend.observe(ref).outcome
-    except JobNotFoundError:
-        ref = TrainJobRef(backend.name, run_tags.get(tags.NAMESPACE, ""), name, uid)
-        diagnosis = Diagnosis(category=Category.DELETED, reason=f"TrainJob {name!r} was deleted")
-        outcome = Outcome(ref=ref.to_dict(), status="Failed", diagnosis=diagnosis)
-    except TrainerError:
-        return False
-    if outcome is None:
-        return False
-    run = _Run(api, run_id)
-    run.load()
-    run.end(outcome, 0)
-    return True
+    outcome = find_abandoned_outcome(backend, run.tags)
+    if outcome is not None:
+        loaded = _Run(api, run.id)
+        loaded.load()
+        loaded.end(outcome, 0)
+
+
+def _list_active_runs(api: MlflowApi, backend: str) -> list[MlflowRun]:
+    """Return the runs of all experiments that have a job of a backend and have not ended."""
+    experiments = api.list_experiment_ids()
+    runs = [
+        run
+        for start in range(0, len(experiments), _MAX_EXPERIMENTS)
+        for status in ("RUNNING", "SCHEDULED")
+        for run in api.search_runs(
+            experiments[start : start + _MAX_EXPERIMENTS],
+            f"attributes.status = '{status}' and tags.`{tags.BACKEND}` = '{backend}'",
+        )
+    ]
+    # A run without a job belongs to a submit: one that runs now, or a killed one, which the next submit repeats.
+    return [run for run in runs if run.tags.get(tags.UID)]
 
 
 def _to_milliseconds(timestamp: str | None) -> int:
