@@ -33,8 +33,8 @@ _log = logging.getLogger(__name__)
 _DEFAULT_EXPERIMENT = "trainjob"
 #: Backends whose nodes run on the machine of the submitter, so that a loopback address reaches the same server.
 _ON_THIS_MACHINE = frozenset({"local", "debug"})
-#: Its nodes get no secrets.
-_WITHOUT_SECRETS = frozenset({"container"})
+#: Its nodes read secrets from a file with Python, which only the image of a function is known to have.
+_SECRETS_FOR_FUNCTIONS = frozenset({"container"})
 #: A submit waits this long for each answer of the server, and for no server that did not answer recently.
 _SUBMIT_TIMEOUT = 2.0
 _PAUSE_SECONDS = 30.0
@@ -227,7 +227,7 @@ class Submission:
         server, trainer = self._server, request.trainer
         if server is None or trainer is None or any(name.startswith("MLFLOW_") for name in trainer.env):
             return False  # The user's own settings count, and would not fit ours.
-        if server.get_training_secrets() and self._backend.name in _WITHOUT_SECRETS:
+        if server.get_training_secrets() and trainer.code is None and self._backend.name in _SECRETS_FOR_FUNCTIONS:
             return False
         return bool(self._tracking.training_uri) or not server.is_loopback or self._backend.name in _ON_THIS_MACHINE
 
