@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -18,13 +19,15 @@ from typing import Any
 from trainer_core.backends.base import Backend
 from trainer_core.errors import JobNotFoundError, TrackingError, TrainerError
 from trainer_core.jobs import CREATED, SUSPENDED, Category, Diagnosis, Outcome, TrainJobRef
+from trainer_core.logs import LogChunk
 from trainer_core.node.progress import parse_progress, parse_report_time
+from trainer_core.request import TrainJobRequest
 from trainer_core.tracking import tags
 from trainer_core.tracking.mlflow_api import MAX_BATCH, MlflowApi, MlflowRun
 from trainer_core.tracking.server import MlflowServer
 from trainer_core.tracking.submission import choose_server, create_late_run, get_api
 
-__all__ = ["EndedRun", "RunReporter", "end_abandoned_run", "end_abandoned_runs", "find_abandoned_outcome"]
+__all__ = ["EndedRun", "Point", "RunReporter", "end_abandoned_run", "end_abandoned_runs", "find_abandoned_outcome"]
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +42,8 @@ _FINISH_SECONDS = 10.0
 _MAX_EXPERIMENTS = 100
 #: Prefix of metrics that the training logs itself under the same name.
 _PREFIX = "progress/"
+#: Name, value, milliseconds since 1970, and step of a point of a curve.
+Point = tuple[str, float, int, int]
 
 
 class RunReporter:
@@ -52,6 +57,7 @@ class RunReporter:
 
     Attributes:
         status: Last observed status of the job. The waiting process sets it.
+        has_given_up: Whether no further points are sent before the job ends.
     """
 
     def __init__(
@@ -62,10 +68,13 @@ class RunReporter:
         redact: Callable[[str], str] = str,
     ) -> None:
         self.status: str | None = None
+        self.has_given_up = False
         self._backend = backend
         self._ref = ref
         self._configured = configured
         self._redact = redact
+        self._request: TrainJobRequest | None = None
+        self._server: MlflowServer | None = None
         self._run: _Run | None = None
         self._cursor: Mapping[str, Any] = {}
         self._last_step = 0
@@ -163,39 +172,78 @@ class RunReporter:
             outcome = outcome.model_copy(update={"diagnosis": masked})
         run.end(outcome, self._last_step)
 
+    def find_server(self) -> MlflowServer | None:
+        """Return the server of the job's run; None if the job is not tracked, or was deleted.
+
+        Raises:
+            BackendUnavailableError: The backend cannot be reached.
+        """
+        if self._server is None:
+            with suppress(JobNotFoundError):
+                self._request = self._backend.get_request(self._ref)
+            tracking = self._request.tracking if self._request else None
+            if tracking is not None and tracking.kind == "mlflow":
+                self._server = choose_server(tracking.uri, self._configured)
+        return self._server
+
+    def send(self, points: Sequence[Point]) -> None:
+        """Send points of the job's curves.
+
+        Args:
+            points: The points, from `build_points`.
+
+        Raises:
+            TrainerError: The server or the backend cannot be reached, or refuses.
+        """
+        run = self._find_run()
+        if run is not None:
+            run.send(points)
+
+    def build_points(self, chunk: LogChunk) -> list[Point]:
+        """Return the points that are in lines of the job's log.
+
+        Args:
+            chunk: The lines; those after the previous chunk.
+        """
+        # The progress of a fetch is no metric of the training.
+        lines = [line for step, line in chunk.lines if not step.endswith("-initializer")]
+        return [point for line in lines for point in self._parse_line(line)]
+
+    def give_up(self, reason: TrackingError | None = None) -> None:
+        """Send no further points. The end of the job is reported with all of them.
+
+        Args:
+            reason: Why, for a warning. None (the default): the job is not tracked.
+        """
+        self.has_given_up = True
+        if reason is not None:
+            self._warn(str(reason))
+
     def _find_run(self) -> _Run | None:
         """Return the run, created now if the server was away when the job was created; None if it is not tracked."""
         if self._run is not None:
             return self._run
-        try:
-            request = self._backend.get_request(self._ref)
-        except JobNotFoundError:
-            return None
-        tracking = request.tracking
-        if tracking is None or tracking.kind != "mlflow":
-            return None
-        server = choose_server(tracking.uri, self._configured)
-        if server is None:
+        server, request = self.find_server(), self._request
+        if server is None or request is None or request.tracking is None:
             return None
         api = get_api(server, _TIMEOUT)
-        run_id = tracking.run_id or create_late_run(api, self._backend, request, self._ref)[1]
-        self._run = _Run(api, run_id)
-        self._run.load()
+        run_id = request.tracking.run_id or create_late_run(api, self._backend, request, self._ref)[1]
+        run = _Run(api, run_id)
+        run.load()
+        # A request can have the files of a project.
+        self._run, self._request = run, None
         return self._run
 
     def _send_log(self, run: _Run, job_ended: bool) -> None:
         """Send the points of the new lines of the log. The cursor advances when the server has stored them."""
         while True:
             chunk = self._backend.tail(self._ref, self._cursor, job_ended)
-            # The progress of a fetch is no metric of the training.
-            lines = [line for step, line in chunk.lines if not step.endswith("-initializer")]
-            points = [point for line in lines for point in self._build_points(line)]
-            run.send(points)
+            run.send(self.build_points(chunk))
             self._cursor = chunk.cursor
             if not chunk.lines or chunk.complete or (self._stop.is_set() and not job_ended):
                 return
 
-    def _build_points(self, line: str) -> Iterable[tuple[str, float, int, int]]:
+    def _parse_line(self, line: str) -> Iterable[Point]:
         report = parse_progress(line)
         if not report:
             return
@@ -239,7 +287,7 @@ class _Run:
             self.api.post("runs/update", run_id=self.id, status=wanted)
             self._status = wanted
 
-    def send(self, points: Sequence[tuple[str, float, int, int]]) -> None:
+    def send(self, points: Sequence[Point]) -> None:
         if not points:
             return
         names = {name: self._choose_name(name) for name, *_ in points}
