@@ -76,3 +76,10 @@ def test_runs_without_a_server_says_what_to_set(run, monkeypatch):
     code, output = run("runs")
 
     assert (code, "set MLFLOW_TRACKING_URI" in output.err) == (2, True)
+
+
+def test_doctor_asks_the_server(run, tracked):
+    code, output = run("doctor", "-o", "json")
+
+    check = json.loads(output.out)["checks"][-1]
+    assert (code, check) == (0, {"what": "tracking", "state": "ok", "found": f"{tracked} answers", "cost": ""})
