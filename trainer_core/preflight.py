@@ -35,6 +35,8 @@ from trainer_core.k8s.preflight import LIMITED, MISSING, OK, UNKNOWN, PreflightC
 from trainer_core.runtime_admin.validate import validate_runtime
 
 _CHECKPOINTS = "checkpoints"
+#: A person waits for the answer, and a slow server is no server that is away.
+_TRACKING_SECONDS = 30.0
 _FAILS = "TrainJobs with the option Checkpoints fail"
 _REFUSED = "TrainJobs with the option Checkpoints are refused"
 
@@ -168,7 +170,7 @@ def _check_tracking() -> Iterator[PreflightCheck]:
         server = MlflowServer.from_environment()
         if server is None:
             raise ValueError("MLFLOW_TRACKING_URI is not the http(s) address of an MLflow server")
-        api = MlflowApi(server)
+        api = MlflowApi(server, _TRACKING_SECONDS)
         try:
             api.find_experiment_id(server.experiment or "trainjob")
         finally:
