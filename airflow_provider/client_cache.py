@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,6 +12,8 @@ from weakref import WeakKeyDictionary
 
 from asgiref.sync import sync_to_async
 
+from airflow_provider import tracking
+from airflow_provider.compat import AirflowNotFoundException
 from airflow_provider.hooks.trainjob import TrainJobHook
 
 if TYPE_CHECKING:
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["get_client", "run_in_thread"]
 
+_log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 #: Seconds after which the connection is read again, so that changes to it take effect.
 _KEEP_SECONDS = 300.0
@@ -27,7 +31,10 @@ _clients = WeakKeyDictionary()
 
 
 async def get_client(
-    trainjob_conn_id: str | None, backend: str | None, backend_config: Mapping[str, Any] | None
+    trainjob_conn_id: str | None,
+    backend: str | None,
+    backend_config: Mapping[str, Any] | None,
+    tracked_by: Mapping[str, Any] | None = None,
 ) -> TrainerClient:
     """Return the client for these arguments, shared within the event loop.
 
@@ -37,6 +44,7 @@ async def get_client(
         trainjob_conn_id: Id of an Airflow connection of type ``trainjob``; None for no connection.
         backend: Name of the backend; None for the backend of the connection.
         backend_config: Settings that override those of the connection, as plain data.
+        tracked_by: ``mlflow_conn_id`` of tracked jobs. None for jobs that are not tracked.
 
     Raises:
         ValueError: Connection and arguments name different backends, or a setting is invalid.
@@ -44,12 +52,12 @@ async def get_client(
         BackendUnavailableError: An extra is not installed, or the backend cannot be reached.
     """
     clients = _clients.setdefault(asyncio.get_running_loop(), {})
-    key = json.dumps([trainjob_conn_id, backend, backend_config], sort_keys=True, default=repr)
+    key = json.dumps([trainjob_conn_id, backend, backend_config, tracked_by], sort_keys=True, default=repr)
     now = time.monotonic()
     created_at, task = clients.get(key, (0.0, None))
     if task is None or now - created_at >= _KEEP_SECONDS or _has_failed(task):
         hook = TrainJobHook(trainjob_conn_id, backend, backend_config)
-        task = asyncio.create_task(run_in_thread(lambda: hook.client))
+        task = asyncio.create_task(run_in_thread(lambda: _create_client(hook, tracked_by)))
         clients[key] = (now, task)
     # Cancelling one caller must not cancel the creation that the other callers wait for.
     return await asyncio.shield(task)
@@ -61,6 +69,16 @@ async def run_in_thread(function: Callable[[], _T]) -> _T:
     The shield keeps the message of a cancellation, which asgiref drops; the triggerer calls `on_kill` depending on it.
     """
     return await asyncio.shield(asyncio.ensure_future(sync_to_async(function, thread_sensitive=False)()))
+
+
+def _create_client(hook: TrainJobHook, tracked_by: Mapping[str, Any] | None) -> TrainerClient:
+    if tracked_by is not None:
+        try:
+            tracking.configure(hook, tracked_by["mlflow_conn_id"], asked=True)
+        except (ValueError, AirflowNotFoundException) as error:
+            # The worker reports the end of the job.
+            _log.warning("MLflow gets the curves of deferred tasks at their end only: %s", error)
+    return hook.client
 
 
 def _has_failed(task: asyncio.Task[TrainerClient]) -> bool:

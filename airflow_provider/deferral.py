@@ -32,12 +32,15 @@ def compute_deadline(ti: Any, limit: timedelta | None) -> float | None:
     return float(begin + limit.total_seconds())
 
 
-def create_trigger(hook: TrainJobHook, ref: TrainJobRef, **kwargs: Any) -> TrainJobTrigger:
+def create_trigger(
+    hook: TrainJobHook, ref: TrainJobRef, *, mlflow_conn_id: str | None, **kwargs: Any
+) -> TrainJobTrigger:
     """Return the trigger that waits for a TrainJob.
 
     Args:
-        hook: Hook of the job's backend.
+        hook: Hook of the job's backend. If its client tracks jobs, the trigger sends the progress to the job's run.
         ref: The TrainJob.
+        mlflow_conn_id: Id of the connection to the tracking server. None for the environment of the triggerer.
         **kwargs: Further arguments of `TrainJobTrigger`.
 
     Raises:
@@ -46,7 +49,8 @@ def create_trigger(hook: TrainJobHook, ref: TrainJobRef, **kwargs: Any) -> Train
     # Importing Airflow's triggers is slow, and parsing a DAG file does not need them.
     from airflow_provider.triggers.trainjob import TrainJobTrigger
 
-    return TrainJobTrigger(ref.to_dict(), **hook.to_trigger_kwargs(), **kwargs)
+    tracked_by = {"mlflow_conn_id": mlflow_conn_id} if hook.client.is_tracking else None
+    return TrainJobTrigger(ref.to_dict(), **hook.to_trigger_kwargs(), tracked_by=tracked_by, **kwargs)
 
 
 def compute_defer_timeout(deadline: float | None) -> timedelta | None:

@@ -19,6 +19,8 @@ def wait(
     status: dsl.OutputPath(str),
     result: dsl.OutputPath(Dict),
     metric: dsl.OutputPath(float),
+    checkpoint: dsl.OutputPath(int),
+    resumed_from: dsl.OutputPath(int),
     model: dsl.Output[dsl.Model],
     metrics: dsl.Output[dsl.Metrics],
     report: dsl.Output[dsl.HTML],
@@ -49,6 +51,8 @@ def wait(
         status: Complete.
         result: What the training function returned; a value that is not a dict is under "value".
         metric: The metric `metric_name`; 0 without it.
+        checkpoint: Step of the last checkpoint (option Checkpoints); 0 without one.
+        resumed_from: Step of the checkpoint that the training last resumed from; 0 if it began from the start.
         model: The model that the result names as {"artifacts": {"model": uri}}.
         metrics: The numbers of the result.
         report: Page with curves of metrics and a timeline of the steps. KFP stores it only if the task succeeds.

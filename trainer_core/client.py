@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from trainer_core.runtimes import Runtime
     from trainer_core.saved_checkpoints import SavedCheckpoint
     from trainer_core.tracking.registry import Promotion
-    from trainer_core.tracking.reporter import RunReporter
+    from trainer_core.tracking.reporter import EndedRun, RunReporter
     from trainer_core.tracking.server import MlflowServer
 
 __all__ = ["TrackedRun", "TrainerClient", "backend_for"]
@@ -339,6 +339,23 @@ class TrainerClient:
         from trainer_core.tracking.reporter import RunReporter  # Only where TrainJobs are tracked.
 
         RunReporter(self.backend, outcome.job, self.tracking, self.redact).finish(outcome)
+
+    def get_progress_sender(self, ref: TrainJobRef) -> Callable[[LogChunk], None]:
+        """Return a function that sends the progress in a TrainJob's log to its MLflow run, if it has one.
+
+        For an orchestrator that reads the log anyway, and must not wait for the server: call it with each chunk of
+        `tail_job_logs`. It queues the points; one thread of the process sends them for all TrainJobs. What the server
+        does not take is sent by `track_outcome`.
+
+        Args:
+            ref: The TrainJob.
+        """
+        from trainer_core.tracking.progress_sender import get_progress_sender  # Only where TrainJobs are tracked.
+        from trainer_core.tracking.reporter import RunReporter
+
+        # The job can be tracked by its option alone, which only its stored request has.
+        reporter, sender = RunReporter(self.backend, ref, self.tracking, self.redact), get_progress_sender()
+        return lambda chunk: sender.put(reporter, reporter.build_points(chunk))
 
     def promote(
         self,
@@ -633,8 +650,33 @@ class TrainerClient:
         return request, uri
 
     def reap(self) -> list[str]:
-        """Delete the ended TrainJobs whose `DeleteAfter` time has passed, and return their names."""
+        """Delete the ended TrainJobs whose `DeleteAfter` time has passed, and return their names.
+
+        Call `end_abandoned_runs` before: afterwards a run of a deleted TrainJob can only be ended as KILLED.
+        """
         return self.backend.reap()
+
+    def end_abandoned_runs(self) -> list[EndedRun]:
+        """End the MLflow runs of TrainJobs that have ended, or were deleted, while no process waited for them.
+
+        A TrainJob that ended gives its run the points of its log, its final metrics and its status; that of a deleted
+        one is KILLED. Other runs stay as they are: those without a TrainJob, of other backends, of active TrainJobs,
+        and of TrainJobs that are not found but live elsewhere: on another machine, engine or API server (also the same
+        one by another address). Repeating it changes nothing.
+
+        Returns:
+            The ended runs. Empty if no tracking server is configured.
+
+        Raises:
+            TrackingError: The server cannot be reached, or refuses.
+        """
+        if not self.is_tracking:
+            return []
+        from trainer_core.tracking.reporter import end_abandoned_runs  # Only where TrainJobs are tracked.
+        from trainer_core.tracking.submission import choose_server
+
+        server = choose_server(None, self.tracking)
+        return [] if server is None else end_abandoned_runs(self.backend, server, self.redact)
 
     def observe(self, job: str | TrainJobRef) -> Observation:
         """Return the status of a TrainJob now, with its progress and, if it has ended, its outcome.

@@ -19,6 +19,7 @@ __all__ = [
     "MAX_NAME_LENGTH",
     "build_attempt_name",
     "build_job_name",
+    "find_attempt",
     "generate_name",
     "hash_owner_key",
     "is_namespace",
@@ -31,6 +32,8 @@ MAX_NAME_LENGTH = 33
 
 _DIGEST_LENGTH = 10
 _OWNER_HASH_LENGTH = 40
+#: A longer number at the end of a name is none of an attempt.
+_MAX_ATTEMPT_DIGITS = 6
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _OBJECT_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -54,6 +57,19 @@ def build_job_name(slug: str, owner_key: str, attempt: int = 0) -> str:
     digest = hashlib.sha256(owner_key.encode()).hexdigest()[:_DIGEST_LENGTH]
     suffix = f"-{digest}-{attempt}" if attempt else f"-{digest}"
     return _slugify(slug, MAX_NAME_LENGTH - len(suffix)) + suffix
+
+
+def find_attempt(slug: str, owner_key: str, name: str) -> int | None:
+    """Return the attempt whose TrainJob has a name that `build_job_name` built, 0 for the first; None for another name.
+
+    Args:
+        slug: Readable part.
+        owner_key: Key of the owner.
+        name: The name.
+    """
+    suffix = name.rpartition("-")[2]
+    candidates = [0, *([int(suffix)] if suffix.isdecimal() and len(suffix) <= _MAX_ATTEMPT_DIGITS else [])]
+    return next((each for each in candidates if build_job_name(slug, owner_key, each) == name), None)
 
 
 def build_attempt_name(name: str, attempt: int) -> str:

@@ -6,19 +6,21 @@ Folders of this machine and buckets can be read from here; claims and volumes of
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from trainer_core import checkpoint_place
 from trainer_core.errors import BackendUnavailableError, UnsupportedError
 from trainer_core.node import checkpoint_folder, checkpoints
 from trainer_core.request import TrainJobRequest
 
-__all__ = ["SavedCheckpoint", "list_saved", "prune_saved", "remove_expired"]
+__all__ = ["SavedCheckpoint", "list_saved", "prune_saved", "remove_expired", "try_bucket"]
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,30 @@ def remove_expired(uri: str) -> list[str]:
 
             return checkpoint_s3.remove_expired(uri.rstrip("/"), time.time())
         return checkpoint_folder.remove_expired(Path(_get_folder(uri)))
+
+
+def try_bucket(uri: str) -> None:
+    """Write, list and delete a small object at a place in a bucket, as the nodes do. Leaves nothing behind.
+
+    Args:
+        uri: The place, ``s3://<bucket>/<path>``.
+
+    Raises:
+        OSError: There are no credentials, or the bucket does not answer or refuses; the message is one line.
+    """
+    from trainer_core.node.s3_client import Bucket  # Only for buckets.
+
+    parts = urlsplit(uri)
+    key = f"{parts.path.strip('/')}/.trainjob-doctor-{uuid.uuid4().hex}".lstrip("/")
+    bucket = Bucket(parts.netloc)
+    bucket.list_objects(key)
+    try:
+        bucket.put(key, b"0")
+    except OSError:
+        with suppress(OSError):  # The object can exist although the answer to its request was lost.
+            bucket.delete([key])
+        raise
+    bucket.delete([key])
 
 
 def _build_root(request: TrainJobRequest, uri: str) -> str:

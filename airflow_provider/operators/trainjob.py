@@ -387,6 +387,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             on_kill=self.on_kill_policy,
             fail_fast=self.fail_fast,
             masked=connection_secrets.list_connection_fields(self.secrets, self.spec),
+            mlflow_conn_id=self.mlflow_conn_id,
         )
         timeout = deferral.compute_defer_timeout(deadline)
         task_log.push_log_position(ti, ref, self._task_store)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,7 +13,7 @@ from airflow.configuration import conf
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_provider import assets, cancellation, deferral, job_ref, task_log, tracking, xcom
-from airflow_provider.compat import AirflowSensorTimeout, AirflowSkipException
+from airflow_provider.compat import AirflowNotFoundException, AirflowSensorTimeout, AirflowSkipException
 from airflow_provider.exceptions import TrainJobRejectedError, TrainJobUnreachableError, build_failure
 from airflow_provider.hooks.mlflow import MlflowHook
 from airflow_provider.hooks.trainjob import TrainJobHook
@@ -243,8 +244,15 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
             return poked.xcom_value
         limits = [timedelta(seconds=self.timeout), self.execution_timeout]
         deadline = deferral.compute_deadline(context["ti"], min(limit for limit in limits if limit is not None))
+        with suppress(ValueError, AirflowNotFoundException):  # Reported with the end of the job.
+            tracking.configure(self.hook, self.mlflow_conn_id)
         trigger = deferral.create_trigger(
-            self.hook, self.ref, deadline=deadline, on_kill=self.on_kill_policy, fail_fast=self.fail_fast
+            self.hook,
+            self.ref,
+            deadline=deadline,
+            on_kill=self.on_kill_policy,
+            fail_fast=self.fail_fast,
+            mlflow_conn_id=self.mlflow_conn_id,
         )
         timeout = deferral.compute_defer_timeout(deadline)
         task_log.push_log_position(context["ti"], self.ref)

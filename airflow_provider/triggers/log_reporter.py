@@ -53,6 +53,7 @@ class LogReporter:
         ref: The job.
         ti: The deferred task instance; None without one, and then no XCom is written.
         write_line: Called with each line of the log.
+        send_progress: Called in a thread with each chunk of the log while the job runs; None for nothing.
     """
 
     __slots__ = (
@@ -62,15 +63,23 @@ class LogReporter:
         "_reading",
         "_ref",
         "_saved_xcoms",
+        "_send_progress",
         "_ti",
         "_write_line",
         "_writing",
     )
 
-    def __init__(self, ref: TrainJobRef, ti: Any, write_line: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        ref: TrainJobRef,
+        ti: Any,
+        write_line: Callable[[str], object],
+        send_progress: Callable[[LogChunk], None] | None = None,
+    ) -> None:
         self._ref = ref
         self._ti = ti
         self._write_line = write_line
+        self._send_progress = send_progress
         self._position: LogPosition | None = None
         self._due: float | None = None
         self._reading: asyncio.Task[LogChunk] | None = None
@@ -136,8 +145,15 @@ class LogReporter:
     async def _read(self, follower: Follower, job_ended: bool) -> LogChunk:
         position = await self._load_position()
         return await asyncio.get_running_loop().run_in_executor(
-            _get_thread_pool(), partial(follower.tail, position.cursor, job_ended)
+            _get_thread_pool(), self._read_chunk, follower, position.cursor, job_ended
         )
+
+    def _read_chunk(self, follower: Follower, cursor: dict[str, Any], job_ended: bool) -> LogChunk:
+        chunk = follower.tail(cursor, job_ended)
+        # At the end of the job the worker sends all progress.
+        if self._send_progress is not None and not job_ended:
+            self._send_progress(chunk)
+        return chunk
 
     async def _write_read_lines(self, seconds: float, job_ended: bool) -> bool:
         """Write the lines of the pending read if it is done in time; return whether there may be more.

@@ -62,6 +62,8 @@ class TrainJobTrigger(BaseTrigger):
             itself reports the job as failed.
         masked: Fields of connections to mask in the log, as pairs of connection id and field:
             ``[["hf_default", "password"]]``.
+        tracked_by: ``{"mlflow_conn_id": …}`` with the id of an Airflow connection of type ``mlflow``, or None, for a
+            tracked job, whose progress the triggerer sends to its run. Default: None, the job is not tracked.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class TrainJobTrigger(BaseTrigger):
         on_kill: str = "cancel",
         fail_fast: bool = True,
         masked: Sequence[Sequence[str]] = (),
+        tracked_by: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.ref = ref
@@ -85,6 +88,7 @@ class TrainJobTrigger(BaseTrigger):
         self.on_kill_policy = on_kill
         self.fail_fast = fail_fast
         self.masked = [list(each) for each in masked]
+        self.tracked_by = tracked_by
         self._fired = False
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -98,6 +102,7 @@ class TrainJobTrigger(BaseTrigger):
             "on_kill": self.on_kill_policy,
             "fail_fast": self.fail_fast,
             "masked": self.masked,
+            "tracked_by": self.tracked_by,
         }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -136,8 +141,10 @@ class TrainJobTrigger(BaseTrigger):
             ref = TrainJobRef.from_dict(self.ref)
             if self.masked:
                 await client_cache.run_in_thread(lambda: connection_secrets.mask_connection_fields(self.masked))
-            with LogReporter(ref, self.task_instance, lambda line: self.log.info("%s", line)) as reporter:
-                return await self._follow(await self._get_client(), ref, reporter)
+            client = await self._get_client()
+            send = None if self.tracked_by is None else await asyncio.to_thread(client.get_progress_sender, ref)
+            with LogReporter(ref, self.task_instance, lambda line: self.log.info("%s", line), send) as reporter:
+                return await self._follow(client, ref, reporter)
         except JobElsewhereError as error:
             # The task may return to a worker on the host of the job.
             return {"error": str(error), "elsewhere": True}
@@ -145,7 +152,7 @@ class TrainJobTrigger(BaseTrigger):
             return {"error": str(error)}
 
     async def _get_client(self) -> TrainerClient:
-        return await client_cache.get_client(self.trainjob_conn_id, self.backend, self.backend_config)
+        return await client_cache.get_client(self.trainjob_conn_id, self.backend, self.backend_config, self.tracked_by)
 
     async def _follow(self, client: TrainerClient, ref: TrainJobRef, reporter: LogReporter) -> dict[str, Any]:
         timeout = None if self.deadline is None else self.deadline - time.time()

@@ -46,11 +46,14 @@ def render_curve(points: Sequence[tuple[float, float]]) -> str:
     )
 
 
-def render_timeline(bars: Sequence[tuple[str, str, datetime, datetime]]) -> str:
+def render_timeline(
+    bars: Sequence[tuple[str, str, datetime, datetime]], marks: Sequence[tuple[str, datetime]] = ()
+) -> str:
     """Return when each step ran.
 
     Args:
         bars: (name, status, start, end), one at least.
+        marks: (text, time) of what happened meanwhile; each has a row below the bars.
     """
     begin, end = min(bar[2] for bar in bars), max(bar[3] for bar in bars)
     whole = (end - begin).total_seconds() or 1.0
@@ -66,7 +69,16 @@ def render_timeline(bars: Sequence[tuple[str, str, datetime, datetime]]) -> str:
             f'<rect x="{x:.1f}" y="{y + 4}" width="{length:.1f}" height="{_ROW - 8}" class="{escape(status)}"/>',
             _render_text(x + length + 4, y + 15, f"{seconds:.1f} s"),
         ]
-    return f"{_render_svg_tag(len(bars) * _ROW)}{''.join(rows)}</svg>"
+    for number, (text, time) in enumerate(marks, len(bars)):
+        x = left + width * min(1.0, max(0.0, (time - begin).total_seconds() / whole))
+        y = number * _ROW
+        # The text is on the side with more room.
+        after, anchor = (4, "start") if x < left + width / 2 else (-4, "end")
+        rows += [
+            f'<path class="mark" d="M{x:.1f} 0V{y + _ROW}"/>',
+            _render_text(x + after, y + 15, text, anchor),
+        ]
+    return f"{_render_svg_tag((len(bars) + len(marks)) * _ROW)}{''.join(rows)}</svg>"
 
 
 def _render_svg_tag(height: int) -> str:

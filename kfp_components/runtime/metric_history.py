@@ -1,26 +1,42 @@
-"""How the metrics of a training came to be, as its log tells it: the points of the report's curves."""
+"""The history of a training according to its log: the points of the report's curves, and where it resumed."""
 
 from __future__ import annotations
 
-from trainer_core.node.progress import parse_progress
+import re
+
+from trainer_core.node.progress import parse_progress, parse_report_time
 
 __all__ = ["MetricHistory"]
 
 #: Points of a curve from which on every other one is dropped: a step that waits for days must not grow.
 _MAX_POINTS = 1000
+#: What `checkpoints()` prints on rank 0 when it has found a checkpoint.
+_RESUMED = re.compile(r"trainjob: resumed from step (\d+), saved by TrainJob (\S+)")
 
 
 class MetricHistory:
-    """Curves by metric. One thread adds, another reads when it is done."""
+    """Curves by metric. One thread adds, another reads when it is done.
+
+    Attributes:
+        resumptions: Step of the checkpoint, TrainJob that saved it, and milliseconds since 1970 of the first progress
+            afterwards, for each time that the training resumed from a checkpoint.
+    """
 
     def __init__(self) -> None:
+        self.resumptions: list[tuple[int, str, int]] = []
+        self._resumed: tuple[int, str] | None = None
         self._curves: dict[str, list[tuple[float, float]]] = {}
         self._strides: dict[str, int] = {}
         self._seen: dict[str, int] = {}
 
     def add(self, line: str) -> None:
         """Read a line of a log; most have no metric."""
+        if resumed := _RESUMED.fullmatch(line):
+            self._resumed = int(resumed[1]), resumed[2]
         progress = parse_progress(line) or {}
+        if self._resumed is not None and (time := parse_report_time(line)) is not None:
+            self.resumptions.append((*self._resumed, time))
+            self._resumed = None
         for name, value in progress.get("metrics", {}).items():
             seen = self._seen.get(name, 0)
             self._seen[name] = seen + 1

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Any
 
 from kfp_components.runtime import classification, report
 from kfp_components.runtime.executor_input import Artifact, Task, get_local_path
 from kfp_components.runtime.metric_history import MetricHistory
+from trainer_core import naming
 from trainer_core.client import TrainerClient
 from trainer_core.errors import TrainerError
 from trainer_core.jobs import Outcome, TrainJob, TrainJobRef
@@ -37,6 +39,8 @@ def write_outcome(task: Task, client: TrainerClient, outcome: Outcome, history: 
     ref = outcome.job
     job = _get_job(client, ref)
     task.write("status", outcome.status)
+    for name, step in (("checkpoint", outcome.checkpoint), ("resumed_from", outcome.resumed_from)):
+        task.write(name, int(step or 0))
     run = client.get_run(ref) if job and client.is_tracking else None
     facts = {
         "job": ref.name,
@@ -48,7 +52,8 @@ def write_outcome(task: Task, client: TrainerClient, outcome: Outcome, history: 
     }
     for name in ("model", "report"):
         task.get_artifact(name).metadata.update({key: value for key, value in facts.items() if value is not None})
-    _write_report(task, report.render_html(ref, outcome.status, job, outcome, history))
+    resumptions = _describe_resumptions(client, ref, history)
+    _write_report(task, report.render_html(ref, outcome.status, job, outcome, history.get_curves(), resumptions))
     task.get_artifact("classification").metadata.update(classification.build_metadata(outcome.result))
     write_result(task, outcome)
 
@@ -79,6 +84,23 @@ def place_artifact(artifact: Artifact, uri: str) -> None:
         copy_path(source, artifact.require_path())
         return
     print(f"artifact {artifact.name!r}: its content stays at {uri}, which is in its metadata as 'uri'", flush=True)
+
+
+def _describe_resumptions(client: TrainerClient, ref: TrainJobRef, history: MetricHistory) -> list[report.Resumption]:
+    """Return when the training resumed, and from which step of which attempt."""
+    if not history.resumptions:
+        return []
+    try:
+        owner = client.get_job_request(ref).owner
+    except TrainerError:
+        owner = None
+    found = []
+    for step, job, milliseconds in history.resumptions:
+        attempt = naming.find_attempt(owner.slug, owner.key, job) if owner else None
+        source = f"TrainJob {job}" if attempt is None else f"attempt {attempt + 1}"
+        at = datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
+        found.append(report.Resumption(f"resumed from step {step} of {source}", at))
+    return found
 
 
 def _get_job(client: TrainerClient, ref: TrainJobRef) -> TrainJob | None:

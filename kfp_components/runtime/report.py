@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from html import escape
 from string import Template
+from types import MappingProxyType
 
 from kfp_components.runtime import charts
-from kfp_components.runtime.metric_history import MetricHistory
 from trainer_core.jobs import Diagnosis, Outcome, Step, TrainJob, TrainJobRef
 
-__all__ = ["render_html"]
+__all__ = ["Resumption", "render_html"]
 
 #: Whole numbers up to here are written out.
 _MAX_INTEGER = 1e15
@@ -43,6 +45,7 @@ svg { display: block; max-width: 100%; height: auto; margin-top: .8em; }
 svg text { fill: var(--quiet); font: 11px system-ui, sans-serif; }
 svg .curve { fill: none; stroke: var(--busy); stroke-width: 1.5; }
 svg .axis { fill: none; stroke: var(--line); }
+svg .mark { fill: none; stroke: var(--busy); stroke-dasharray: 3 3; }
 svg rect { fill: var(--quiet); }
 .Complete, .Succeeded { color: var(--good); fill: var(--good) !important; }
 .Failed { color: var(--bad); fill: var(--bad) !important; }
@@ -57,12 +60,26 @@ $sections
 """)
 
 
+@dataclass(frozen=True)
+class Resumption:
+    """A training that continued from a checkpoint.
+
+    Attributes:
+        text: From which step of which attempt.
+        at: When.
+    """
+
+    text: str
+    at: datetime
+
+
 def render_html(
     ref: TrainJobRef,
     status: str,
     job: TrainJob | None,
     outcome: Outcome | None = None,
-    history: MetricHistory | None = None,
+    curves: Mapping[str, Sequence[tuple[float, float]]] = MappingProxyType({}),
+    resumptions: Sequence[Resumption] = (),
 ) -> str:
     """Return the page.
 
@@ -71,7 +88,8 @@ def render_html(
         status: Its status.
         job: Its steps; None where they are not known.
         outcome: What it left; None for a job that has not ended.
-        history: How its metrics came to be.
+        curves: Points (step, value) by metric.
+        resumptions: When the training resumed from a checkpoint.
     """
     sections = [_render_pairs(_list_facts(ref, job, outcome))]
     if outcome is not None and outcome.diagnosis is not None:
@@ -79,7 +97,7 @@ def render_html(
     if outcome is not None and outcome.metrics:
         rows = [(name, _format_number(value)) for name, value in sorted(outcome.metrics.items())]
         sections += ["<h2>Metrics</h2>", _render_pairs(rows)]
-    for name, points in (history.get_curves() if history else {}).items():
+    for name, points in curves.items():
         sections += [f"<h3>{escape(name)}</h3>", charts.render_curve(points)]
     if outcome is not None and outcome.resource_use is not None:
         sections += ["<h2>Use of resources</h2>", _render_pairs(outcome.resource_use.describe().items())]
@@ -89,7 +107,7 @@ def render_html(
         rows_of_steps = [_build_step_row(step) for step in job.steps]
         sections += ["<h2>Steps</h2>", _render_table(("step", "status", "exit code", "seconds"), rows_of_steps)]
         bars = [(s.name, s.status or "", s.started, s.finished) for s in job.steps if s.started and s.finished]
-        sections += [charts.render_timeline(bars)] if bars else []
+        sections += [charts.render_timeline(bars, [(each.text, each.at) for each in resumptions])] if bars else []
     return _PAGE.substitute(name=escape(ref.name), status=escape(status), sections="\n".join(sections))
 
 
@@ -100,6 +118,8 @@ def _list_facts(ref: TrainJobRef, job: TrainJob | None, outcome: Outcome | None)
         "namespace": ref.namespace,
         "started": _format_time(outcome.started_at) if outcome else None,
         "finished": _format_time(outcome.finished_at) if outcome else None,
+        "resumed from": _format_step(outcome.resumed_from) if outcome else None,
+        "last checkpoint": _format_step(outcome.checkpoint) if outcome else None,
         "result": outcome.result_note if outcome else None,
         "logs": f"trainjob logs {ref.name}",
     }
@@ -128,6 +148,10 @@ def _build_step_row(step: Step) -> tuple[str, str, str, str]:
 
 def _format_number(value: float) -> str:
     return f"{value:.0f}" if value.is_integer() and abs(value) < _MAX_INTEGER else f"{value:.6g}"
+
+
+def _format_step(step: float | None) -> str | None:
+    return None if step is None else f"step {_format_number(float(step))}"
 
 
 def _format_time(text: str | None) -> str | None:

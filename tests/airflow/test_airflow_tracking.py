@@ -12,8 +12,9 @@ from airflow.sdk import DAG, Connection
 from airflow_provider.hooks.mlflow import MlflowHook, _parse_connection
 from airflow_provider.operators.promote import PromoteModelOperator
 from airflow_provider.operators.trainjob import TrainJobOperator
+from airflow_provider.sensors.trainjob import TrainJobSensor
 from trainer_core import CustomTrainer
-from trainer_core.tracking import reporter, submission
+from trainer_core.tracking import progress_sender, reporter, submission
 
 
 def fit():
@@ -28,13 +29,36 @@ def fail():
     raise ValueError("the key is s3cr3t-word")
 
 
+def fit_until(path: str):
+    """Report progress, and train on until a file exists."""
+    import time
+    from pathlib import Path
+
+    from trainer_core import progress
+
+    progress(step=1, metrics={"loss": 0.5})
+    deadline = time.monotonic() + 60
+    while not Path(path).exists():
+        assert time.monotonic() < deadline, "the progress did not arrive"
+        time.sleep(0.05)
+
+
 class Mlflow:
-    """What the tests need of an MLflow server: it keeps the last status and the tags of one run."""
+    """What the tests need of an MLflow server: it keeps the last status, the tags and the metrics of one run.
+
+    Attributes:
+        arrived: File that is created when the first point arrives.
+    """
 
     def __init__(self):
         self.tags, self.status, self.authorization = {}, "RUNNING", set()
+        self.metrics, self.arrived = {}, None
 
     def answer(self, path, body):
+        for each in body.get("metrics", ()):
+            self.metrics.setdefault(each["key"], set()).add((each["step"], each["value"], each["timestamp"]))
+            if self.arrived is not None:
+                self.arrived.touch()
         for each in body.get("tags", ()):
             self.tags[each["key"]] = each["value"]
         self.status = body.get("status", self.status)
@@ -103,6 +127,25 @@ def test_a_task_is_one_run_with_its_tags_link_and_id(run_dag, xcom, mlflow, defe
     assert xcom(run, "train", "mlflow_run_id") == "run-1"
     assert xcom(run, "train", "trainjob_mlflow_link") == "https://ui.example/#/experiments/7/runs/run-1"
     assert all(each.startswith("Basic ") for each in mlflow.authorization)
+
+
+@pytest.mark.parametrize("waits", ["operator", "sensor"])
+def test_the_curve_of_a_deferred_task_arrives_while_its_job_runs(run_dag, mlflow, tmp_path, monkeypatch, waits):
+    monkeypatch.setattr(progress_sender, "_INTERVAL_SECONDS", 0.05)
+    mlflow.arrived = tmp_path / "arrived"
+    with DAG("tracked") as dag:
+        trainer = CustomTrainer(fit_until, func_args={"path": str(mlflow.arrived)})
+        is_deferred = waits == "operator"
+        train = TrainJobOperator(
+            task_id="train", runtime="python", trainer=trainer, deferrable=True, wait_for_completion=is_deferred
+        )
+        if not is_deferred:
+            TrainJobSensor(task_id="wait", job=train.output["ref"], deferrable=True)
+
+    run = run_dag(dag)
+
+    assert (run.state, mlflow.status) == ("success", "FINISHED")
+    assert [(step, value) for step, value, _ in mlflow.metrics["loss"]] == [(1, 0.5)]
 
 
 def test_a_failed_task_ends_its_run_with_a_masked_diagnosis(run_dag, mlflow):

@@ -28,8 +28,8 @@ def doctor(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TRAINJOB_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COLUMNS", "80")
 
-    def command(backend="kubernetes"):
-        code = main(["--backend", backend, "doctor", "-o", "json"])
+    def command(backend="kubernetes", *options):
+        code = main(["--backend", backend, "doctor", *options, "-o", "json"])
         return code, Report(json.loads(capsys.readouterr().out))
 
     return command
@@ -257,7 +257,7 @@ def test_an_unreachable_server_is_not_reported_as_a_tls_problem(doctor, cluster,
 def test_the_local_backend_passes(doctor):
     code, report = doctor("local")
 
-    assert (code, [each["what"] for each in report["checks"]]) == (0, ["python", "torch", "home"])
+    assert (code, [each["what"] for each in report["checks"]]) == (0, ["python", "torch", "home", "checkpoints"])
     assert report.check("python")["found"] == ".".join(map(str, sys.version_info[:3]))
 
 
@@ -267,6 +267,54 @@ def test_a_home_folder_without_write_permission_is_missing(doctor, tmp_path, mon
     code, report = doctor("local")
 
     assert (code, report.state("home")) == (6, "missing")
+
+
+def test_a_folder_of_checkpoints_that_cannot_be_written_is_limited(doctor, tmp_path):
+    (tmp_path / "file").touch()
+    code, report = doctor("local", "--checkpoints", (tmp_path / "file" / "checkpoints").as_uri())
+
+    assert (code, report.state("checkpoints")) == (0, "limited")
+    assert "cannot be written: Not a directory" in report.check("checkpoints")["found"]
+
+
+@pytest.mark.parametrize(
+    ("modes", "state", "found"),
+    [
+        (None, "limited", "claim 'ckpt' does not exist"),
+        (["ReadWriteOnce"], "limited", "claim 'ckpt', ReadWriteOnce"),
+        (["ReadWriteMany", "ReadWriteOnce"], "ok", "claim 'ckpt', ReadWriteMany, ReadWriteOnce"),
+    ],
+)
+def test_the_claim_of_checkpoints_is_checked(doctor, cluster, modes, state, found):
+    if modes:
+        metadata = {"name": "ckpt", "namespace": "team"}
+        spec = {"accessModes": modes, "resources": {"requests": {"storage": "1Gi"}}}
+        cluster.add({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec})
+    code, report = doctor("kubernetes", "--checkpoints", "pvc://ckpt/runs")
+
+    assert (code, report.state("checkpoints"), report.check("checkpoints")["found"]) == (0, state, found)
+
+
+def test_a_place_of_checkpoints_that_the_backend_does_not_have_is_refused(capsys):
+    assert main(["doctor", "--checkpoints", "pvc://claim"]) == 2
+    assert "use file:// or s3://" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("uri", "found"),
+    [
+        ("http://127.0.0.1:9", "MLflow server http://127.0.0.1:9 cannot be reached"),
+        ("sqlite:///runs.db", "is not the http(s) address"),
+        ("http://ada:s3cr3t@mlflow", "contains a user or password"),
+    ],
+)
+def test_a_tracking_server_that_does_not_answer_is_limited(doctor, monkeypatch, uri, found):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    code, report = doctor("local")
+
+    assert (code, report.state("tracking")) == (0, "limited")
+    assert found in report.check("tracking")["found"]
+    assert "s3cr3t" not in json.dumps(report)
 
 
 def test_doctor_leaves_no_files(doctor, tmp_path):

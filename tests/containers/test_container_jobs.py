@@ -23,8 +23,10 @@ from trainer_core import (
     HuggingFaceDatasetInitializer,
     HuggingFaceModelInitializer,
     Initializer,
+    MlflowServer,
     Name,
     RuntimePatch,
+    Tracking,
     TrainerCommand,
     VolumeDatasetInitializer,
 )
@@ -141,6 +143,15 @@ def meet_at_first_node():
         except OSError:
             time.sleep(0.1)
     raise TimeoutError(master)
+
+
+def show_tracking():
+    import hashlib
+    import os
+
+    found = {name: value for name, value in os.environ.items() if name.startswith("MLFLOW_")}
+    password = found.pop("MLFLOW_TRACKING_PASSWORD")
+    return {**found, "password": hashlib.sha256(password.encode()).hexdigest()}
 
 
 def inspect_environment():
@@ -378,6 +389,28 @@ def test_credentials_reach_the_initializer_and_are_not_visible_to_inspect(sandbo
         sandbox.engine.list_containers(sandbox.label),
         sandbox.engine.list_volumes(sandbox.label),
     ]
+    assert secret not in json.dumps(visible)
+    wait_until(
+        lambda: sandbox.engine.read_file(step.pod_name, "/trainjob-secrets.json") == b"{}", "the credentials are erased"
+    )
+
+
+def test_the_tracking_server_and_its_credentials_reach_a_function_and_are_not_visible_to_inspect(sandbox):
+    secret = "s3cr3t-word"
+    client = sandbox.client()
+    client.tracking = MlflowServer("http://127.0.0.1:1", username="ada", password=secret)
+    train(client, show_tracking, options=[Tracking(training_uri="http://mlflow.example")])
+    untracked = sandbox.client()  # No server listens, and a wait would try to reach it.
+    outcome = untracked.wait("job")
+
+    (step,) = untracked.get_job("job").steps
+    visible = [sandbox.engine.inspect_container(step.pod_name), sandbox.engine.list_volumes(sandbox.label)]
+    assert outcome.result == {
+        "MLFLOW_EXPERIMENT_NAME": "trainjob",
+        "MLFLOW_TRACKING_URI": "http://mlflow.example",
+        "MLFLOW_TRACKING_USERNAME": "ada",
+        "password": hashlib.sha256(secret.encode()).hexdigest(),
+    }
     assert secret not in json.dumps(visible)
     wait_until(
         lambda: sandbox.engine.read_file(step.pod_name, "/trainjob-secrets.json") == b"{}", "the credentials are erased"

@@ -217,6 +217,40 @@ def test_more_processes_than_one_machine_runs_are_refused():
         nodes(trainer={"num_nodes": 1001})
 
 
+TRACKING_ENV = {"MLFLOW_TRACKING_URI": "https://mlflow.example", "MLFLOW_RUN_ID": "1"}
+TRACKED = {"tracking": {"env": TRACKING_ENV}}
+
+
+def with_token(asked):
+    return asked.model_copy(update={"literal_secrets": {"trainer.MLFLOW_TRACKING_TOKEN": "hf_secret"}})
+
+
+def test_the_tracking_server_and_its_credentials_reach_the_node_of_a_function_by_a_file():
+    asked = with_token(build_request(**TRACKED))
+    step = build_plan(asked)["steps"][0]
+    body = create_request.build_create_request(build_job(asked), step, CreateInputs("data", {}, {}))
+
+    assert "hf_secret" not in json.dumps([body, step])
+    assert [each for each in body["Env"] if each.startswith("MLFLOW_")] == []
+    assert create_request.SECRETS_PATH in body["Entrypoint"][2]
+    assert body["Cmd"] == step["command"]
+
+
+def test_a_tracking_server_without_credentials_is_in_the_environment():
+    step = build_plan(build_request(**TRACKED))["steps"][0]
+    body = create_request.build_create_request(build_job(build_request()), step, CreateInputs("data", {}, {}))
+
+    assert {f"{name}={value}" for name, value in TRACKING_ENV.items()} <= set(body["Env"])
+    assert body["Entrypoint"] == step["command"]
+
+
+def test_the_image_of_a_user_gets_no_credentials_because_it_may_have_no_python():
+    trainer = {"kind": "container", "image": "train:1", "code": None, "command": ["train"]}
+    step = build_plan(with_token(build_request(trainer=trainer)))["steps"][0]
+
+    assert "secrets" not in step
+
+
 def test_checkpoints_are_in_a_volume_of_the_engine_or_in_a_folder():
     owner = {"key": "a", "slug": "train"}
     default = node(checkpoints={}, owner=owner)

@@ -19,6 +19,7 @@ from s3_storage import serving
 from s3_storage.trouble import Fault, lose_answer, reset, says, spoil
 
 from trainer_core import Checkpoints, CustomTrainer, LocalProcessBackendConfig, Owner, TrainerClient
+from trainer_core.cli import main
 from trainer_core.node import checkpoint_s3, env, progress, s3_client
 from trainer_core.node.checkpoints import CheckpointError, CheckpointStore, finish
 from trainer_core.packaging import serializer
@@ -469,3 +470,31 @@ def test_a_retried_job_resumes_from_a_bucket_and_no_secret_is_stored(bucket, tmp
     assert (listed[2].size, listed[2].job) == (1, name)
     stored = [path.read_bytes() for path in Path(tmp_path, "home").rglob("*") if path.is_file()]
     assert not any(SECRET.encode() in each for each in stored)
+
+
+def test_doctor_tries_the_bucket_and_leaves_nothing_in_it(bucket, list_keys, proxy, capsys, tmp_path):
+    code = main(["--home", str(tmp_path), "doctor", "--checkpoints", f"s3://{bucket.name}/place/train", "-o", "json"])
+
+    check = json.loads(capsys.readouterr().out)["checks"][-1]
+    assert (code, check["what"], check["state"], check["found"]) == (
+        0,
+        "checkpoints",
+        "ok",
+        f"s3://{bucket.name}/place/train",
+    )
+    assert len(list_puts(proxy)) == 1
+    assert list_keys("") == []
+
+
+@pytest.mark.parametrize(
+    ("environ", "found"),
+    [({"AWS_ACCESS_KEY_ID": ""}, "no credentials"), ({}, "NoSuchBucket; the bucket does not exist")],
+)
+def test_doctor_says_why_a_bucket_cannot_be_used(machine, capsys, tmp_path, environ, found):
+    for name, value in environ.items():
+        machine.setenv(name, value)
+    code = main(["--home", str(tmp_path), "doctor", "--checkpoints", "s3://no-such-bucket/place", "-o", "json"])
+
+    check = json.loads(capsys.readouterr().out)["checks"][-1]
+    assert (code, check["state"]) == (0, "limited")
+    assert found in check["found"]

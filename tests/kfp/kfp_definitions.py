@@ -28,6 +28,24 @@ def fail_with_markup():
     raise ValueError("<b>no luck</b>")
 
 
+def save_and_fail_once(marker: str):
+    """Save a checkpoint at each of four steps, and fail once before the third."""
+    from pathlib import Path
+
+    from trainer_core import checkpoints, progress
+
+    store = checkpoints()
+    last = store.latest()
+    for step in range(last.step + 1 if last else 1, 5):
+        if step == 3 and not Path(marker).exists():
+            Path(marker).touch()
+            raise RuntimeError("the node is gone")
+        progress(step=step, total=4)
+        if store.due(step):
+            with store.save(step) as folder:
+                (folder / "state").write_text(str(step))
+
+
 def fail_once(marker: str):
     from pathlib import Path
 

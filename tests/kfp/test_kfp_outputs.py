@@ -72,6 +72,24 @@ def test_a_history_of_days_stays_small_and_keeps_its_shape():
     assert points[-1][0] > 99_000
 
 
+def test_each_resumption_is_in_the_history_with_the_time_of_its_first_progress():
+    history = MetricHistory()
+    for line in (
+        '[trainjob:progress] {"step": 1, "t": 1700000000000}',
+        "trainjob: resumed from step 1, saved by TrainJob train-0123456789",
+        '[trainjob:progress] {"step": 2, "t": 1700000001000}',
+        "trainjob: resumed from step 2, saved by TrainJob train-0123456789-1",
+        '[trainjob:progress] {"step": 3, "t": 1700000002000}',
+        '[trainjob:progress] {"step": 4, "t": 1700000003000}',
+    ):
+        history.add(line)
+
+    assert history.resumptions == [
+        (1, "train-0123456789", 1700000001000),
+        (2, "train-0123456789-1", 1700000002000),
+    ]
+
+
 def test_one_point_is_no_curve():
     history = MetricHistory()
     history.add('[trainjob:progress] {"step": 1, "metrics": {"loss": 1}}')

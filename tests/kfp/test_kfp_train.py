@@ -67,6 +67,27 @@ def test_the_report_and_the_model_name_the_last_checkpoint(task):
     assert "resumed_from" not in training.metadata("report")
 
 
+def test_a_retry_that_resumes_has_the_steps_as_outputs_and_in_its_report(task, tmp_path):
+    request = request_for(definitions.save_and_fail_once, {"marker": str(tmp_path / "marker")})
+    training = task("train", request={**request, "checkpoints": {"every_steps": 1}})
+
+    codes = [training.run().returncode, training.run().returncode]
+
+    assert codes == [1, 0]
+    assert (training.output("checkpoint"), training.output("resumed_from")) == (4, 2)
+    report = training.artifact("report").read_text()
+    assert ">resumed from step 2 of attempt 1</text>" in report
+    assert "<tr><th>resumed from</th><td>step 2</td></tr>" in report
+
+
+def test_a_training_without_checkpoints_has_zero_as_their_steps(task, request_):
+    training = task("train", request=request_)
+
+    training.run()
+
+    assert (training.output("checkpoint"), training.output("resumed_from")) == (0, 0)
+
+
 def test_the_log_of_the_job_is_the_log_of_the_task(task, request_):
     finished = task("train", request=request_).run()
 

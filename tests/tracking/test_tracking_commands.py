@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer_core import CustomTrainer, Name, Tracking
+from trainer_core import CustomTrainer, Name, Tracking, preflight
 from trainer_core.cli import app
 
 
@@ -76,3 +76,11 @@ def test_runs_without_a_server_says_what_to_set(run, monkeypatch):
     code, output = run("runs")
 
     assert (code, "set MLFLOW_TRACKING_URI" in output.err) == (2, True)
+
+
+def test_doctor_asks_the_server(run, tracked, monkeypatch):
+    monkeypatch.setattr(preflight, "_TRACKING_SECONDS", 100.0)
+    code, output = run("doctor", "-o", "json")
+
+    check = json.loads(output.out)["checks"][-1]
+    assert (code, check) == (0, {"what": "tracking", "state": "ok", "found": f"{tracked} answers", "cost": ""})

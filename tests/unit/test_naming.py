@@ -53,3 +53,17 @@ def test_an_empty_owner_and_a_negative_attempt_are_refused():
         naming.build_job_name("a", "")
     with pytest.raises(ValueError, match="attempt"):
         naming.build_job_name("a", "owner", -1)
+
+
+@pytest.mark.parametrize(
+    ("name", "attempt"),
+    [
+        (naming.build_job_name("train", "a"), 0),
+        (naming.build_job_name("train", "a", 12), 12),
+        (naming.build_job_name("train", "another", 1), None),
+        ("nightly-1", None),
+        ("train-" + "9" * 5000, None),
+    ],
+)
+def test_the_attempt_of_a_name_is_found(name, attempt):
+    assert naming.find_attempt("train", "a", name) == attempt

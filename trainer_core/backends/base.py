@@ -338,6 +338,16 @@ class Backend(ABC):
         """
         return []
 
+    def get_place(self, ref: TrainJobRef) -> str | None:
+        """Return the place where a TrainJob lives, the same from each process; None if it is unknown.
+
+        A TrainJob that is not found at its place was deleted. At another place that proves nothing.
+
+        Args:
+            ref: The TrainJob.
+        """
+        return ref.host
+
     def get_pod(self, name: str, uid: str, namespace: str | None = None) -> dict[str, Any] | None:
         """Return a pod as Kubernetes returns it; None if it does not exist, or on a backend without Kubernetes.
 

@@ -44,8 +44,6 @@ __all__ = ["BaseKubernetesBackend"]
 _GARBAGE_COLLECTION_SECONDS = 5.0
 #: How often a write is repeated because the object has changed since it was read.
 _MAX_WRITES = 20
-#: Access modes of claims that the pods of one node, or one pod, can mount.
-_SINGLE_NODE_MODES = frozenset({"ReadWriteOnce", "ReadWriteOncePod"})
 
 
 class BaseKubernetesBackend(Backend):
@@ -87,6 +85,9 @@ class BaseKubernetesBackend(Backend):
     def _build_secret(self, request: TrainJobRequest, ref: TrainJobRef) -> RawObject | None:
         """Build the Secret that is created after the job and owned by it; None if the request has no literal secret."""
         return None
+
+    def get_place(self, ref: TrainJobRef) -> str | None:
+        return self._connection.server_digest
 
     def resolve_request(self, request: TrainJobRequest) -> TrainJobRequest:
         return request.with_checkpoints_uri(self._checkpoints_uri)
@@ -150,7 +151,7 @@ class BaseKubernetesBackend(Backend):
                 modes = self._api.get(resources.VOLUME_CLAIMS, name, namespace=self.namespace)["spec"]["accessModes"]
             except (NotFoundError, ForbiddenError):
                 continue
-            if set(modes) <= _SINGLE_NODE_MODES and self._get_num_nodes(request) > 1:
+            if set(modes) <= resources.SINGLE_NODE_MODES and self._get_num_nodes(request) > 1:
                 raise UnsupportedError(
                     f"Checkpoints uri: claim {name!r} is {', '.join(modes)}, which one node can mount, and the job has "
                     f"{self._get_num_nodes(request)}; use a claim with ReadWriteMany, or s3://"

@@ -1,9 +1,12 @@
-"""Subcommand `doctor`: checks the requirements of the backend."""
+"""Subcommand `doctor`: checks the requirements of the backend, of checkpoints and of tracking."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from trainer_core import validation
 from trainer_core.cli import exit_codes
 from trainer_core.cli.output import OutputFormat, OutputOption, print_json, print_table, print_yaml
 from trainer_core.preflight import PreflightReport, check_backend
@@ -16,12 +19,25 @@ def register(app: typer.Typer) -> None:
     app.command(epilog=exit_codes.HELP)(doctor)
 
 
-def doctor(context: typer.Context, output: OutputOption = OutputFormat.TABLE) -> int:
-    """Check whether TrainJobs can run on the backend, and print what is missing.
+def doctor(
+    context: typer.Context,
+    checkpoints_uri: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoints",
+            metavar="URI",
+            help="Place of checkpoints to check (file://, pvc:// or s3://). Default: that of the backend.",
+        ),
+    ] = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> int:
+    """Check whether TrainJobs can run on the backend, be tracked and keep checkpoints; print what is missing.
 
-    Exit code 6 if they cannot run. Creates nothing.
+    Exit code 6 if they cannot run. Leaves nothing behind.
     """
-    report = check_backend(context.obj.config)
+    if checkpoints_uri is not None:
+        validation.check_checkpoints_uri("--checkpoints", checkpoints_uri)
+    report = check_backend(context.obj.config, checkpoints_uri)
     if output is OutputFormat.JSON:
         checks = [check.to_dict() for check in report.checks]
         print_json({"fit": report.fit, "checks": checks, "repair": list(report.repair)})

@@ -247,7 +247,21 @@ def reap(
         ),
     ] = None,
 ) -> None:
-    """Delete TrainJobs whose retention time (option DeleteAfter) is over; print their names."""
+    """Delete TrainJobs whose retention time (option DeleteAfter) is over; print their names.
+
+    Before, end the MLflow runs of TrainJobs that have ended or were deleted while no process waited for them.
+    """
+    try:
+        for run in _get_client(context).end_abandoned_runs():
+            print(f"run of {run.job}: {run.status} {run.url}")
+    finally:  # A tracking server that is away keeps no job: the error follows.
+        _delete_expired(context, runs_in, alive, checkpoints_at)
+
+
+def _delete_expired(
+    context: typer.Context, runs_in: str | None, alive: list[str] | None, checkpoints_at: str | None
+) -> None:
+    """Delete expired checkpoints and jobs, and jobs of KFP runs that are gone; print them."""
     if checkpoints_at is not None:
         validation.check_checkpoints_uri("--checkpoints", checkpoints_at)
         from trainer_core import saved_checkpoints

@@ -5,6 +5,7 @@ Both HTTP clients are built from one loaded configuration, so that only this mod
 
 from __future__ import annotations
 
+import hashlib
 import os
 import ssl
 import threading
@@ -72,6 +73,16 @@ class Connection:
     def identity(self) -> Hashable:
         """Equal for connections to the same server as the same user."""
         return (self.url, self._loaded.origin)
+
+    @property
+    def server_digest(self) -> str:
+        """Tells this API server from others: 20 hex digits of its address and the certificates of its authority.
+
+        The address alone does not: inside of many clusters it is 10.96.0.1.
+        """
+        authority = self._loaded.configuration.ssl_ca_cert
+        certificates = Path(authority).read_bytes() if authority else b""
+        return hashlib.sha256(self.url.encode() + b"\n" + certificates).hexdigest()[:20]
 
     @property
     def credentials_generation(self) -> int:

@@ -20,6 +20,7 @@ __all__ = [
     "PODS",
     "PYTORCH_JOBS",
     "SECRETS",
+    "SINGLE_NODE_MODES",
     "TRAINING_RUNTIMES",
     "TRAINING_WORKLOADS",
     "TRAINJOBS",
@@ -83,6 +84,8 @@ EVENTS = ApiResource("", "v1", "events", "Event")
 EVENTS_V1 = ApiResource("events.k8s.io", "v1", "events", "Event")
 SECRETS = ApiResource("", "v1", "secrets", "Secret")
 VOLUME_CLAIMS = ApiResource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+#: Access modes of claims that the pods of one node, or one pod, can mount.
+SINGLE_NODE_MODES = frozenset({"ReadWriteOnce", "ReadWriteOncePod"})
 CONFIG_MAPS = ApiResource("", "v1", "configmaps", "ConfigMap")
 CRDS = ApiResource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False

@@ -54,6 +54,7 @@ class _Experiment(BaseModel):
 
 class _ExperimentPage(BaseModel):
     experiments: list[_Experiment] = []
+    next_page_token: str = ""
 
 
 class _RunInfo(BaseModel):
@@ -199,8 +200,15 @@ class MlflowApi:
 
     def list_experiment_ids(self) -> list[str]:
         """Return the ids of all active experiments."""
-        page = self.parse(_ExperimentPage, self.post("experiments/search", max_results=_PAGE_SIZE))
-        return [each.experiment_id for each in page.experiments]
+        ids: list[str] = []
+        token = None
+        while True:
+            answer = self.post("experiments/search", max_results=_PAGE_SIZE, page_token=token)
+            page = self.parse(_ExperimentPage, answer)
+            ids += [each.experiment_id for each in page.experiments]
+            token = page.next_page_token
+            if not token:
+                return ids
 
     def create_run(self, experiment_id: str, name: str, tags: Mapping[str, str], start_time: int) -> str:
         """Create a run and return its id."""

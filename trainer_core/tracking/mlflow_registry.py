@@ -105,10 +105,9 @@ class MlflowRegistry(ModelRegistry):
         self._api.close()
 
     def _promote(self, candidate: Candidate, model: str, mode: Mode, min_delta: float, alias: str) -> Promotion:
-        self._create_model(model)
-        own = self._register(candidate, model, mode, min_delta)
-        verdict = self._decide(model, own, alias)
-        self._move_alias(model, alias, own.number)
+        own, versions = self._register(candidate, model, mode, min_delta)
+        verdict = self._decide(model, own, versions, alias)
+        self._move_alias(model, alias, own.number, versions)
         uri = f"models:/{model}@{alias}"
         return Promotion(verdict["promoted"], str(own.number), uri, candidate.value, verdict["before"])
 
@@ -157,7 +156,7 @@ class MlflowRegistry(ModelRegistry):
         for key in self._get_model(model)[1]:
             if key.startswith(_MOVING):
                 self._api.post("registered-models/delete-tag", "DELETE", name=model, key=key)
-        self._move_alias(model, alias, 0)
+        self._move_alias(model, alias, 0, self._list_versions(model))
 
     def _create_model(self, model: str) -> None:
         try:
@@ -166,9 +165,12 @@ class MlflowRegistry(ModelRegistry):
             if error.code != "RESOURCE_ALREADY_EXISTS":
                 raise
 
-    def _register(self, candidate: Candidate, model: str, mode: Mode, min_delta: float) -> _Version:
-        """Return the version of a model, created once: of a race, the lowest number stays."""
-        found = self._find_versions(model, candidate)
+    def _register(
+        self, candidate: Candidate, model: str, mode: Mode, min_delta: float
+    ) -> tuple[_Version, list[_Version]]:
+        """Return the version of a candidate, created once, and all versions. Of a race, the lowest number stays."""
+        versions = self._list_versions(model)
+        found = _select_versions(versions, candidate)
         if not found:
             run_id, source = self._store_files(candidate)
             tags = {
@@ -180,12 +182,14 @@ class MlflowRegistry(ModelRegistry):
                 _MIN_DELTA: repr(min_delta),
             }
             self._create_version(model, source, run_id, [{"key": key, "value": value} for key, value in tags.items()])
-            found = self._find_versions(model, candidate)
+            versions = self._list_versions(model)
+            found = _select_versions(versions, candidate)
         if not found:
             raise TrackingError(f"the version of {candidate.job!r} was deleted by another client; promote it again")
         for double in found[1:]:
             self._delete_version(model, double.number)
-        return found[0]
+        doubles = {each.number for each in found[1:]}
+        return found[0], [each for each in versions if each.number not in doubles]
 
     def _delete_version(self, model: str, number: int) -> None:
         try:
@@ -201,12 +205,14 @@ class MlflowRegistry(ModelRegistry):
                 self._api.post("model-versions/create", name=model, source=source, run_id=run_id, tags=tags)
                 return
             except TrackingError as error:
-                if not error.transient or attempt == _CREATE_TRIES - 1:
+                if attempt == _CREATE_TRIES - 1:
+                    raise
+                if error.code == "RESOURCE_DOES_NOT_EXIST":
+                    self._create_model(model)
+                    continue
+                if not error.transient:
                     raise
                 time.sleep(random.uniform(0.05, 0.3))  # noqa: S311 -- no secret
-
-    def _find_versions(self, model: str, candidate: Candidate) -> list[_Version]:
-        return [each for each in self._list_versions(model) if each.tags.get(_JOB) == candidate.identity]
 
     def _store_files(self, candidate: Candidate) -> tuple[str | None, str]:
         """Return run and source of a version; files of this machine are uploaded below the run."""
@@ -242,14 +248,13 @@ class MlflowRegistry(ModelRegistry):
         self._api.post("runs/update", run_id=run_id, status="FINISHED")
         return run_id
 
-    def _decide(self, model: str, own: _Version, alias: str) -> dict[str, Any]:
+    def _decide(self, model: str, own: _Version, versions: list[_Version], alias: str) -> dict[str, Any]:
         """Return whether the version is better than all others, as decided when it was compared first."""
         stored = own.tags.get(_VERDICT + "." + alias)
         if stored:
             return dict(json.loads(stored))
-        versions = self._list_versions(model)
-        self._detect_person(model, alias, versions, own.number)
-        versions = self._list_versions(model)
+        if self._detect_person(model, alias, versions, own.number):
+            versions = self._list_versions(model)
         others = _find_best([each for each in versions if each.number != own.number], alias)
         best = _find_best(versions, alias)
         verdict = {
@@ -259,19 +264,23 @@ class MlflowRegistry(ModelRegistry):
         self._set_tag(model, own.number, _VERDICT + "." + alias, json.dumps(verdict))
         return verdict
 
-    def _move_alias(self, model: str, alias: str, own: int) -> None:
+    def _move_alias(self, model: str, alias: str, own: int, versions: list[_Version]) -> None:
         """Set the alias until it names the best of all versions that were read after it was set."""
         moving = f"{_MOVING}{alias}.{own}"
-        is_marked = moving in self._get_model(model)[1]
         for _ in range(_MAX_ROUNDS):
-            best = _find_best(self._list_versions(model), alias)
-            current = self._get_model(model)[0].get(alias)
-            if best is None or current == best.number or (current is not None and self._is_foreign(model, current)):
+            aliases, tags = self._get_model(model)
+            current, is_marked = aliases.get(alias), moving in tags
+            if current is not None and all(each.number != current for each in versions):
+                versions = self._list_versions(model)  # It was registered later.
+            best = _find_best(versions, alias)
+            # A version without a metric was registered by a person: then no promotion moves the alias.
+            is_foreign = any(each.number == current and each.metric is None for each in versions)
+            if best is None or current == best.number or is_foreign:
                 break
             if not is_marked:
                 self._api.post("registered-models/set-tag", name=model, key=moving, value=str(best.number))
-                is_marked = True
             self._set_alias(model, alias, best.number)
+            versions = self._list_versions(model)
         else:
             raise TrackingError(f"alias {alias!r} of model {model!r} is moved by others repeatedly; promote it again")
         if best is not None and current == best.number and _PROMOTED + alias not in best.tags:
@@ -279,23 +288,23 @@ class MlflowRegistry(ModelRegistry):
         if is_marked:
             self._api.post("registered-models/delete-tag", "DELETE", name=model, key=moving)
 
-    def _is_foreign(self, model: str, number: int) -> bool:
-        """Return whether a version was registered without a metric, by a person: then no promotion moves the alias."""
-        version = next((each for each in self._list_versions(model) if each.number == number), None)
-        return version is not None and version.metric is None
-
-    def _detect_person(self, model: str, alias: str, versions: list[_Version], own: int) -> None:
-        """Demote the versions from which a person has moved the alias back."""
+    def _detect_person(self, model: str, alias: str, versions: list[_Version], own: int) -> bool:
+        """Demote the versions from which a person has moved the alias back, and return whether there was one."""
         best = _find_best([each for each in versions if each.number != own], alias)
         if best is None or _PROMOTED + alias not in best.tags:
-            return
+            return False
         # Read after the versions, and twice: a promoter that has just finished is no person.
-        seen = [self._get_model(model) for _ in range(2)]
+        seen = [self._get_model(model)]
+        if seen[0][0].get(alias) == best.number:
+            return False
+        seen.append(self._get_model(model))
         targets = {aliases.get(alias) for aliases, _ in seen}
         is_moving = any(key.startswith(_MOVING + alias) for _, tags in seen for key in tags)
         target = next((each for each in versions if targets == {each.number}), None)
         if target is not None and target.number != best.number and not is_moving:
             self._respect_person(model, alias, versions, target, own)
+            return True
+        return False
 
     def _respect_person(
         self, model: str, alias: str, versions: list[_Version], target: _Version, own: int | None
@@ -332,6 +341,10 @@ class MlflowRegistry(ModelRegistry):
             token = page.get("next_page_token") or ""
             if not token:
                 return found
+
+
+def _select_versions(versions: list[_Version], candidate: Candidate) -> list[_Version]:
+    return [each for each in versions if each.tags.get(_JOB) == candidate.identity]
 
 
 def _find_best(versions: list[_Version], alias: str) -> _Version | None:

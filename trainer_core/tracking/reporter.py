@@ -11,20 +11,32 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from trainer_core.backends.base import Backend
 from trainer_core.errors import JobNotFoundError, TrackingError, TrainerError
 from trainer_core.jobs import CREATED, SUSPENDED, Category, Diagnosis, Outcome, TrainJobRef
+from trainer_core.logs import LogChunk
 from trainer_core.node.progress import parse_progress, parse_report_time
+from trainer_core.request import TrainJobRequest
 from trainer_core.resource_use import parse_resource_report
 from trainer_core.tracking import tags
-from trainer_core.tracking.mlflow_api import MAX_BATCH, MlflowApi
+from trainer_core.tracking.mlflow_api import MAX_BATCH, MlflowApi, MlflowRun
 from trainer_core.tracking.server import MlflowServer
 from trainer_core.tracking.submission import choose_server, create_late_run, get_api
 
-__all__ = ["RunReporter", "build_system_metrics", "end_abandoned_run"]
+__all__ = [
+    "EndedRun",
+    "Point",
+    "RunReporter",
+    "build_system_metrics",
+    "end_abandoned_run",
+    "end_abandoned_runs",
+    "find_abandoned_outcome",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -35,8 +47,12 @@ _MAX_PAUSE_SECONDS = 60.0
 _TIMEOUT = 5.0
 #: Seconds after which the end of a job is no longer delayed by its run.
 _FINISH_SECONDS = 10.0
+#: Experiments in one search.
+_MAX_EXPERIMENTS = 100
 #: Prefix of metrics that the training logs itself under the same name.
 _PREFIX = "progress/"
+#: Name, value, milliseconds since 1970, and step of a point of a curve.
+Point = tuple[str, float, int, int]
 
 
 class RunReporter:
@@ -50,6 +66,7 @@ class RunReporter:
 
     Attributes:
         status: Last observed status of the job. The waiting process sets it.
+        has_given_up: Whether no further points are sent before the job ends.
     """
 
     def __init__(
@@ -60,10 +77,13 @@ class RunReporter:
         redact: Callable[[str], str] = str,
     ) -> None:
         self.status: str | None = None
+        self.has_given_up = False
         self._backend = backend
         self._ref = ref
         self._configured = configured
         self._redact = redact
+        self._request: TrainJobRequest | None = None
+        self._server: MlflowServer | None = None
         self._run: _Run | None = None
         self._cursor: Mapping[str, Any] = {}
         self._last_step = 0
@@ -132,8 +152,19 @@ class RunReporter:
 
     def _finish_once(self, outcome: Outcome) -> None:
         run = self._find_run()
-        if run is None:
-            return
+        if run is not None:
+            self.complete(outcome, run)
+
+    def complete(self, outcome: Outcome, run: _Run) -> None:
+        """Report everything that is left, and how the job ended, unless another process has done so.
+
+        Args:
+            outcome: Outcome of the job.
+            run: Its run.
+
+        Raises:
+            TrackingError: The server cannot be reached, or refuses.
+        """
         run.load()
         if run.tags.get(tags.REPORTED) == self._ref.uid:
             return
@@ -141,6 +172,8 @@ class RunReporter:
             self._send_log(run, job_ended=True)
         except TrackingError:
             raise
+        except JobNotFoundError:
+            pass  # Its log is gone with it.
         except TrainerError as error:
             _log.warning("TrainJob %s: its log cannot be read, so its run may lack points: %s", self._ref.name, error)
         if outcome.diagnosis is not None:
@@ -148,39 +181,78 @@ class RunReporter:
             outcome = outcome.model_copy(update={"diagnosis": masked})
         run.end(outcome, self._last_step)
 
+    def find_server(self) -> MlflowServer | None:
+        """Return the server of the job's run; None if the job is not tracked, or was deleted.
+
+        Raises:
+            BackendUnavailableError: The backend cannot be reached.
+        """
+        if self._server is None:
+            with suppress(JobNotFoundError):
+                self._request = self._backend.get_request(self._ref)
+            tracking = self._request.tracking if self._request else None
+            if tracking is not None and tracking.kind == "mlflow":
+                self._server = choose_server(tracking.uri, self._configured)
+        return self._server
+
+    def send(self, points: Sequence[Point]) -> None:
+        """Send points of the job's curves.
+
+        Args:
+            points: The points, from `build_points`.
+
+        Raises:
+            TrainerError: The server or the backend cannot be reached, or refuses.
+        """
+        run = self._find_run()
+        if run is not None:
+            run.send(points)
+
+    def build_points(self, chunk: LogChunk) -> list[Point]:
+        """Return the points that are in lines of the job's log.
+
+        Args:
+            chunk: The lines; those after the previous chunk.
+        """
+        # The progress of a fetch is no metric of the training.
+        lines = [(step, line) for step, line in chunk.lines if not step.endswith("-initializer")]
+        return [point for step, line in lines for point in self._parse_line(step, line)]
+
+    def give_up(self, reason: TrackingError | None = None) -> None:
+        """Send no further points. The end of the job is reported with all of them.
+
+        Args:
+            reason: Why, for a warning. None (the default): the job is not tracked.
+        """
+        self.has_given_up = True
+        if reason is not None:
+            self._warn(str(reason))
+
     def _find_run(self) -> _Run | None:
         """Return the run, created now if the server was away when the job was created; None if it is not tracked."""
         if self._run is not None:
             return self._run
-        try:
-            request = self._backend.get_request(self._ref)
-        except JobNotFoundError:
-            return None
-        tracking = request.tracking
-        if tracking is None or tracking.kind != "mlflow":
-            return None
-        server = choose_server(tracking.uri, self._configured)
-        if server is None:
+        server, request = self.find_server(), self._request
+        if server is None or request is None or request.tracking is None:
             return None
         api = get_api(server, _TIMEOUT)
-        run_id = tracking.run_id or create_late_run(api, request, self._ref)[1]
-        self._run = _Run(api, run_id)
-        self._run.load()
+        run_id = request.tracking.run_id or create_late_run(api, self._backend, request, self._ref)[1]
+        run = _Run(api, run_id)
+        run.load()
+        # A request can have the files of a project.
+        self._run, self._request = run, None
         return self._run
 
     def _send_log(self, run: _Run, job_ended: bool) -> None:
         """Send the points of the new lines of the log. The cursor advances when the server has stored them."""
         while True:
             chunk = self._backend.tail(self._ref, self._cursor, job_ended)
-            # The progress of a fetch is no metric of the training.
-            lines = [(step, line) for step, line in chunk.lines if not step.endswith("-initializer")]
-            points = [point for step, line in lines for point in self._build_points(step, line)]
-            run.send(points)
+            run.send(self.build_points(chunk))
             self._cursor = chunk.cursor
             if not chunk.lines or chunk.complete or (self._stop.is_set() and not job_ended):
                 return
 
-    def _build_points(self, step: str, line: str) -> Iterable[tuple[str, float, int, int]]:
+    def _parse_line(self, step: str, line: str) -> Iterable[Point]:
         report = parse_progress(line)
         if not report:
             yield from build_system_metrics(step, line)
@@ -225,7 +297,7 @@ class _Run:
             self.api.post("runs/update", run_id=self.id, status=wanted)
             self._status = wanted
 
-    def send(self, points: Sequence[tuple[str, float, int, int]]) -> None:
+    def send(self, points: Sequence[Point]) -> None:
         if not points:
             return
         names = {name: self._choose_name(name) for name, *_ in points}
@@ -266,7 +338,7 @@ class _Run:
         return f"{_PREFIX}{name}" if is_foreign else name
 
 
-def build_system_metrics(step: str, line: str) -> Iterator[tuple[str, float, int, int]]:
+def build_system_metrics(step: str, line: str) -> Iterator[Point]:
     """Yield the use of resources in a line of a log as MLflow's system metrics: name, value, time in ms, and step 0.
 
     The names and units are those of ``mlflow.enable_system_metrics_logging``. Nodes after the first one have their
@@ -296,33 +368,102 @@ def _describe_memory(name: str, report: Mapping[str, float]) -> dict[str, float]
     return {f"{name}_megabytes": used / 1e6, f"{name}_percentage": 100 * used / limit}
 
 
-def end_abandoned_run(backend: Backend, api: MlflowApi, run_id: str, run_tags: Mapping[str, str]) -> bool:
-    """End a run whose job has ended, or is gone, while no process waited for it; return whether it is ended now.
+@dataclass(frozen=True)
+class EndedRun:
+    """A run that was ended because no process waited for its job.
+
+    Attributes:
+        job: Name of the TrainJob.
+        status: FINISHED, FAILED or KILLED.
+        url: Address of the run in MLflow's UI.
+    """
+
+    job: str
+    status: str
+    url: str
+
+
+def end_abandoned_runs(backend: Backend, server: MlflowServer, redact: Callable[[str], str] = str) -> list[EndedRun]:
+    """End all runs whose jobs have ended, or are gone, while no process waited for them; with what their logs have.
+
+    A run stays as it is if its job is active, or lives where `backend` cannot see it.
+
+    Args:
+        backend: Backend of the jobs. Runs of other backends are left alone.
+        server: The server.
+        redact: Masks secrets in the diagnosis. Default: the text unchanged.
+
+    Raises:
+        TrackingError: The server cannot be reached, or refuses.
+    """
+    api = get_api(server, _TIMEOUT)
+    ended = []
+    for run in _list_active_runs(api, backend.name):
+        outcome = find_abandoned_outcome(backend, run.tags)
+        if outcome is None:
+            continue
+        try:
+            RunReporter(backend, outcome.job, server, redact).complete(outcome, _Run(api, run.id))
+        except TrackingError as error:
+            if error.transient:
+                raise
+            _log.warning("TrainJob %s: its run cannot be ended: %s", outcome.job.name, error)
+        else:
+            url = server.get_run_url(run.info.experiment_id, run.id)
+            ended.append(EndedRun(outcome.job.name, tags.get_run_status(outcome), url))
+    return ended
+
+
+def find_abandoned_outcome(backend: Backend, run_tags: Mapping[str, str]) -> Outcome | None:
+    """Return the outcome of a run's job that has ended or is gone; None if it is active, or cannot be seen from here.
+
+    Args:
+        backend: Backend of the job.
+        run_tags: Tags of the run.
+    """
+    name, place = run_tags[tags.NAME], run_tags.get(tags.PLACE)
+    ref = TrainJobRef(backend.name, run_tags.get(tags.NAMESPACE, ""), name, run_tags[tags.UID], place)
+    try:
+        return backend.observe(ref).outcome
+    except JobNotFoundError:
+        # Another cluster or machine, or a release that recorded no place, may have the job.
+        if place is None or place != backend.get_place(ref):
+            return None
+        diagnosis = Diagnosis(category=Category.DELETED, reason=f"TrainJob {name!r} was deleted")
+        return Outcome(ref=ref.to_dict(), status="Failed", diagnosis=diagnosis)
+    except TrainerError:
+        return None
+
+
+def end_abandoned_run(backend: Backend, api: MlflowApi, run: MlflowRun) -> None:
+    """End a run whose job has ended, or is gone, without reading its log.
 
     Args:
         backend: Backend of the job.
         api: API of the server.
-        run_id: The run.
-        run_tags: Its tags.
+        run: The run, which is bound to a job.
     """
-    name, uid = run_tags[tags.NAME], run_tags[tags.UID]
-    try:
-        ref = backend.get_ref(name)
-        if ref.uid != uid:
-            raise JobNotFoundError(f"TrainJob {name!r} was deleted")
-        outcome = backend.observe(ref).outcome
-    except JobNotFoundError:
-        ref = TrainJobRef(backend.name, run_tags.get(tags.NAMESPACE, ""), name, uid)
-        diagnosis = Diagnosis(category=Category.DELETED, reason=f"TrainJob {name!r} was deleted")
-        outcome = Outcome(ref=ref.to_dict(), status="Failed", diagnosis=diagnosis)
-    except TrainerError:
-        return False
-    if outcome is None:
-        return False
-    run = _Run(api, run_id)
-    run.load()
-    run.end(outcome, 0)
-    return True
+    outcome = find_abandoned_outcome(backend, run.tags)
+    if outcome is not None:
+        loaded = _Run(api, run.id)
+        loaded.load()
+        loaded.end(outcome, 0)
+
+
+def _list_active_runs(api: MlflowApi, backend: str) -> list[MlflowRun]:
+    """Return the runs of all experiments that have a job of a backend and have not ended."""
+    experiments = api.list_experiment_ids()
+    runs = [
+        run
+        for start in range(0, len(experiments), _MAX_EXPERIMENTS)
+        for status in ("RUNNING", "SCHEDULED")
+        for run in api.search_runs(
+            experiments[start : start + _MAX_EXPERIMENTS],
+            f"attributes.status = '{status}' and tags.`{tags.BACKEND}` = '{backend}'",
+        )
+    ]
+    # A run without a job belongs to a submit: one that runs now, or a killed one, which the next submit repeats.
+    return [run for run in runs if run.tags.get(tags.UID)]
 
 
 def _to_milliseconds(timestamp: str | None) -> int:

@@ -33,8 +33,8 @@ _log = logging.getLogger(__name__)
 _DEFAULT_EXPERIMENT = "trainjob"
 #: Backends whose nodes run on the machine of the submitter, so that a loopback address reaches the same server.
 _ON_THIS_MACHINE = frozenset({"local", "debug"})
-#: Its nodes get no secrets.
-_WITHOUT_SECRETS = frozenset({"container"})
+#: Its nodes read secrets from a file with Python, which only the image of a function is known to have.
+_SECRETS_FOR_FUNCTIONS = frozenset({"container"})
 #: A submit waits this long for each answer of the server, and for no server that did not answer recently.
 _SUBMIT_TIMEOUT = 2.0
 _PAUSE_SECONDS = 30.0
@@ -166,7 +166,8 @@ class Submission:
                     _log.debug("Deleting run %s, for TrainJob %s has another", created, name)
                     api.post("runs/delete", run_id=created)
             if run_id is not None and run_id in self._created.values():
-                api.log_batch(run_id, params=tags.build_params(stored), tags=tags.build_job_tags(ref))
+                job_tags = tags.build_job_tags(ref, self._backend.get_place(ref))
+                api.log_batch(run_id, params=tags.build_params(stored), tags=job_tags)
             self._end_earlier_runs(api, run_id)
         except TrainerError as error:  # The job exists: neither the server nor the backend may fail its submit now.
             _log.warning("The run of TrainJob %s is completed later: %s", ref.name, error)
@@ -219,14 +220,14 @@ class Submission:
 
         for run in self._earlier:
             if run.id != run_id and run.tags.get(tags.BACKEND) == self._backend.name:
-                end_abandoned_run(self._backend, api, run.id, run.tags)
+                end_abandoned_run(self._backend, api, run)
 
     def _reaches_training(self, request: TrainJobRequest) -> bool:
         """Return whether mlflow inside the training can use the server."""
         server, trainer = self._server, request.trainer
         if server is None or trainer is None or any(name.startswith("MLFLOW_") for name in trainer.env):
             return False  # The user's own settings count, and would not fit ours.
-        if server.get_training_secrets() and self._backend.name in _WITHOUT_SECRETS:
+        if server.get_training_secrets() and trainer.code is None and self._backend.name in _SECRETS_FOR_FUNCTIONS:
             return False
         return bool(self._tracking.training_uri) or not server.is_loopback or self._backend.name in _ON_THIS_MACHINE
 
@@ -245,19 +246,21 @@ class Submission:
         return {name: value for name, value in values.items() if value}
 
 
-def create_late_run(api: MlflowApi, request: TrainJobRequest, ref: TrainJobRef) -> tuple[str, str]:
+def create_late_run(api: MlflowApi, backend: Backend, request: TrainJobRequest, ref: TrainJobRef) -> tuple[str, str]:
     """Return experiment id and run id of a job that was created while the server was away; create them if necessary.
 
     Several processes may do so at the same time: each takes the run with the smallest id, and deletes its own.
 
     Args:
         api: API of the server.
+        backend: Backend of the job.
         request: Stored request of the job.
         ref: The job.
     """
     tracking = request.tracking or TrackingRequest()
     experiment = api.get_experiment_id(tracking.experiment or _DEFAULT_EXPERIMENT)
     identity = tags.build_identity(request, None)
+    job_tags = tags.build_job_tags(ref, backend.get_place(ref))
     condition = f"tags.`{tags.KEY}` = '{identity[tags.KEY]}'"
 
     def list_runs() -> list[MlflowRun]:
@@ -268,11 +271,11 @@ def create_late_run(api: MlflowApi, request: TrainJobRequest, ref: TrainJobRef) 
     found = list_runs()
     if not found:
         run_tags = tags.build_run_tags(request, ref.backend, identity, tracking.parent_run_id)
-        own = api.create_run(experiment, str(run_tags[tags.RUN_NAME]), {**run_tags, **tags.build_job_tags(ref)}, _now())
+        own = api.create_run(experiment, str(run_tags[tags.RUN_NAME]), {**run_tags, **job_tags}, _now())
         found = list_runs()
         if found[0].id != own:
             api.post("runs/delete", run_id=own)
-    api.log_batch(found[0].id, params=tags.build_params(request), tags=tags.build_job_tags(ref))
+    api.log_batch(found[0].id, params=tags.build_params(request), tags=job_tags)
     return experiment, found[0].id
 
 

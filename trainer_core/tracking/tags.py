@@ -15,6 +15,7 @@ __all__ = [
     "KEY",
     "NAME",
     "NAMESPACE",
+    "PLACE",
     "REPORTED",
     "RUN_NAME",
     "UID",
@@ -33,6 +34,8 @@ KEY = "trainjob.key"
 NAME = "trainjob.name"
 NAMESPACE = "trainjob.namespace"
 BACKEND = "trainjob.backend"
+#: Result of `Backend.get_place`.
+PLACE = "trainjob.place"
 #: Set once the job exists.
 UID = "trainjob.uid"
 ATTEMPT = "trainjob.attempt"
@@ -79,9 +82,10 @@ def build_run_tags(
     return {**given, **{key: value for key, value in own.items() if value}}
 
 
-def build_job_tags(ref: TrainJobRef) -> dict[str, str]:
+def build_job_tags(ref: TrainJobRef, place: str | None) -> dict[str, str]:
     """Return the tags that bind a run to its job."""
-    return {UID: ref.uid, NAME: ref.name, NAMESPACE: ref.namespace, BACKEND: ref.backend}
+    tags = {UID: ref.uid, NAME: ref.name, NAMESPACE: ref.namespace, BACKEND: ref.backend}
+    return {**tags, **({PLACE: place} if place else {})}
 
 
 def build_params(request: TrainJobRequest) -> dict[str, str]:

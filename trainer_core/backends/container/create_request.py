@@ -12,15 +12,20 @@ from trainer_core.backends.container.plan import CACHE_PATH, DATA_PATHS, FETCH
 
 __all__ = ["SECRETS_PATH", "CreateInputs", "build_create_request"]
 
-#: File with the credentials of an initializer. It is in the container's own layer, readable by its user only, and
-#: emptied when the step has ended.
+#: File with the credentials of a step. It is in the container's own layer, readable by its user only, and emptied when
+#: the job has ended.
 SECRETS_PATH = "/trainjob-secrets.json"
 _NO_COMMAND = "the initializer image has no entry point and no command; build it from Trainer's, or set ENTRYPOINT"
-#: Initializer images read credentials from their environment, but `docker inspect` shows arguments and environment of
-#: a container. This program reads the file into the environment and then becomes the program of the image.
+#: Initializer images and mlflow read credentials from their environment, but `docker inspect` shows arguments and
+#: environment of a container. This program reads the file into the environment and then becomes the step's program.
 _LOAD_SECRETS = (
     f"import json, os, sys; os.environ.update(json.load(open({SECRETS_PATH!r}))); "
     f"sys.argv[1:] or sys.exit({_NO_COMMAND!r}); os.execvp(sys.argv[1], sys.argv[1:])"
+)
+#: The same for the node of a function. Tracking fails no training: without the file there is no tracking server.
+_LOAD_TRACKING = (
+    f"import json, os, sys; path = {SECRETS_PATH!r}; "
+    "os.access(path, os.R_OK) and os.environ.update(json.load(open(path))); os.execvp(sys.argv[1], sys.argv[1:])"
 )
 
 
@@ -51,7 +56,9 @@ def build_create_request(job: ContainerJob, step: Mapping[str, Any], inputs: Cre
     """
     host = step.get("host") or names.host_name(job.name, step["name"])
     network = names.network_name(job.uid)
-    variables = {**(step.get("env") or {}), **_cache_variables(step, inputs)}
+    # What is in the file of the credentials is of no use without them.
+    env = {name: value for name, value in (step.get("env") or {}).items() if name not in step.get("tracking", ())}
+    variables = {**env, **_cache_variables(step, inputs)}
     mounts = step.get("mounts") or ()
     return {
         "Image": step["image"],
@@ -90,6 +97,9 @@ def _command_fields(step: Mapping[str, Any], image_config: Mapping[str, Any]) ->
     if step["kind"] == FETCH and step.get("secrets"):
         image_command = [*_to_list(image_config.get("Entrypoint")), *_to_list(image_config.get("Cmd"))]
         return {"Entrypoint": ["python3", "-c", _LOAD_SECRETS], "Cmd": image_command}
+    if command and step.get("secrets"):
+        # A function: its command starts with the interpreter of the image.
+        return {"Entrypoint": [command[0], "-c", _LOAD_TRACKING], "Cmd": [*command, *(args or ())]}
     if command:
         return {"Entrypoint": list(command), "Cmd": list(args or ())}
     return {"Cmd": list(args)} if args else {}

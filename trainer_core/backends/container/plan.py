@@ -18,7 +18,7 @@ from trainer_core.initializers import DATASET_PATH, MODEL_PATH
 from trainer_core.k8s import runtimes
 from trainer_core.node import env
 from trainer_core.packaging import argv_payload
-from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequest
+from trainer_core.request import TRACKING_SECRETS, InitializerSource, TrainerRequest, TrainJobRequest
 from trainer_core.validation import check_reserved_env
 
 __all__ = [
@@ -206,6 +206,7 @@ def _render_nodes(
         "image": trainer.image or container.get("image"),
         **_render_command(trainer, container, policy, checkpoint_env),
         **({"result_uri": trainer.result_uri} if trainer.result_uri else {}),
+        **_list_tracking_secrets(request, trainer),
         **settings,
         "mounts": mounts,
     }
@@ -279,6 +280,14 @@ def _render_command(
     args = trainer.args if trainer.args is not None else container.get("args")
     fields = {"command": command and list(command), "args": args and list(args)}
     return {key: value for key, value in fields.items() if value is not None}
+
+
+def _list_tracking_secrets(request: TrainJobRequest, trainer: TrainerRequest) -> dict[str, list[str]]:
+    """Return the names of the tracking server's credentials, and of the variables that a node gets only with them."""
+    secrets = sorted(TRACKING_SECRETS & request.literal_secrets.keys())
+    if not secrets or trainer.code is None:
+        return {}
+    return {"secrets": secrets, "tracking": sorted(request.tracking_env)}
 
 
 def _build_argv(trainer: TrainerRequest, launch: str, node_env: Mapping[str, str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,6 +40,8 @@ from trainer_core.lifecycle.diagnosis import Facts, StepFacts
 
 __all__ = ["ContainerJobRunner", "stop_containers"]
 
+_log = logging.getLogger(__name__)
+
 #: Time for a container to exit after SIGTERM, before SIGKILL.
 _TERMINATION_GRACE_SECONDS = 10
 _MAX_PARALLEL_STOPS = 16
@@ -63,7 +66,7 @@ class ContainerJobRunner:
     Args:
         store: The store that contains the job.
         ref: The job.
-        secrets: Literal secrets of the initializers, by ``role.ENV``.
+        secrets: Literal secrets of the initializers and of the nodes, by ``role.ENV``.
     """
 
     def __init__(self, store: JobStore, ref: TrainJobRef, secrets: Mapping[str, str]) -> None:
@@ -248,6 +251,9 @@ class ContainerJobRunner:
     def _write_credentials(self, step: Mapping[str, Any], container: str) -> None:
         required = step["secrets"]
         missing = [key for key in required if key not in self._secrets]
+        if missing and step["kind"] == NODE:
+            _log.warning("%s: mlflow inside the training gets no server: %s was lost", step["name"], ", ".join(missing))
+            return
         if missing:
             self._engine.remove_container(container)
             reason = (
@@ -255,13 +261,15 @@ class ContainerJobRunner:
                 "that was killed; submit the job again"
             )
             raise _CannotStartError(Facts(infrastructure_error=reason))
-        values = {key.partition(".")[2]: self._secrets[key] for key in required}
-        owner = self._get_user_id(step["image"], container)
+        values = {name: step["env"][name] for name in step.get("tracking", ())}
+        values.update({key.partition(".")[2]: self._secrets[key] for key in required})
+        owner = self._get_user_id(step, container)
         self._engine.write_file(container, create_request.SECRETS_PATH, json.dumps(values).encode(), owner=owner)
 
-    def _get_user_id(self, image: str, container: str) -> int:
-        """Return the numeric id of the user that an image runs as."""
-        name = str(self._engine.get_image_config(image).get("User") or "root").partition(":")[0]
+    def _get_user_id(self, step: Mapping[str, Any], container: str) -> int:
+        """Return the numeric id of the user that a step runs as."""
+        user = step.get("user") or self._engine.get_image_config(step["image"]).get("User") or "root"
+        name = str(user).partition(":")[0]
         if name.isdecimal():
             return int(name)
         lines = (self._engine.read_file(container, "/etc/passwd") or b"").decode(errors="replace").splitlines()

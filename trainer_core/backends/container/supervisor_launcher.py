@@ -23,7 +23,7 @@ def launch_supervisor(ref: TrainJobRef, config: Mapping[str, Any], secrets: Mapp
     Args:
         ref: The job.
         config: Configuration of the backend as JSON data.
-        secrets: Literal secrets of the initializers, by ``role.ENV``. They are passed through a pipe.
+        secrets: Literal secrets of the initializers and nodes, by ``role.ENV``. They are passed through a pipe.
 
     Raises:
         BackendUnavailableError: The supervisor cannot be started.

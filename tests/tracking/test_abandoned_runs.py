@@ -1,0 +1,144 @@
+"""`reap` ends the runs of TrainJobs that ended or were deleted while no process waited for them, and no other run."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from fake_cluster import Cluster
+
+from trainer_core import (
+    CustomTrainer,
+    CustomTrainerContainer,
+    KubernetesBackendConfig,
+    Labels,
+    MlflowServer,
+    Name,
+    Tracking,
+    TrainerClient,
+)
+from trainer_core.cli import app
+from trainer_core.jobs import KFP_RUN_LABEL
+from trainer_core.tracking import tags
+from trainer_core.tracking.mlflow_api import MlflowApi
+from trainer_core.tracking.reporter import find_abandoned_outcome
+
+
+def fit():
+    from trainer_core import progress
+
+    progress(step=1, metrics={"loss": 0.5})
+    return {"accuracy": 0.9}
+
+
+def train_for_ever():
+    import time
+
+    time.sleep(600)
+
+
+def submit(client, func, experiment):
+    """Submit a tracked job with a name that no job of another test has, for all tests have one server."""
+    options = [Tracking(experiment=experiment)]
+    return client.submit(client.build_request(runtime="python", trainer=CustomTrainer(func), options=options))
+
+
+def end_run(client, ref):
+    return [each.status for each in client.end_abandoned_runs() if each.job == ref.name]
+
+
+@pytest.fixture
+def untracked(client, tracked):
+    """A client that reports nothing to the run."""
+    other = TrainerClient(client.config)
+    other._create_reporter = lambda ref: None
+    return other
+
+
+def test_the_run_of_a_job_that_ended_alone_gets_its_curve_its_metrics_and_its_end(
+    client, untracked, experiment, read_runs
+):
+    ref = submit(client, fit, experiment)
+    untracked.wait(ref)
+    assert [run["status"] for run in read_runs()] == ["RUNNING"]
+
+    ended = end_run(client, ref)
+
+    (run,) = read_runs()
+    assert ended == ["FINISHED"]
+    assert (run["status"], run["metrics"]) == ("FINISHED", {"accuracy": 0.9, "loss": 0.5})
+    assert end_run(client, ref) == []
+    assert read_runs() == [run]
+
+
+def test_the_run_of_a_deleted_job_is_killed_and_active_and_foreign_runs_stay(client, tracked, experiment, read_runs):
+    deleted, active = submit(client, fit, experiment), submit(client, train_for_ever, experiment)
+    api = MlflowApi(MlflowServer(tracked))
+    foreign = api.create_run(api.get_experiment_id(experiment), "of a person", {}, 1)
+    submitting = {tags.NAME: deleted.name, tags.BACKEND: "local"}
+    api.create_run(api.get_experiment_id(experiment), "of a submit that has no job yet", submitting, 2)
+    other = {**submitting, tags.BACKEND: "kubernetes", tags.UID: "1", tags.NAMESPACE: "default", tags.PLACE: "2"}
+    api.create_run(api.get_experiment_id(experiment), "of another backend", other, 3)
+    api.close()
+    client.delete_job(deleted)
+
+    end_run(client, deleted)
+
+    runs = {run["name"]: run for run in read_runs()}
+    client.cancel(active)
+    assert runs.pop(deleted.name)["status"] == "KILLED"
+    assert {run["status"] for run in runs.values()} == {"RUNNING"}
+    assert foreign in [run["id"] for run in runs.values()]
+
+
+def test_the_run_of_a_job_whose_folder_is_on_another_machine_stays(client, untracked, experiment, read_runs):
+    ref = submit(client, fit, experiment)
+    untracked.wait(ref)
+    shutil.rmtree(client.config.home)
+
+    assert end_run(client, ref) == []
+    assert [run["status"] for run in read_runs()] == ["RUNNING"]
+
+
+def test_a_job_is_deleted_only_where_its_cluster_does_not_have_it():
+    with Cluster(namespaces=["training"]) as own, Cluster(namespaces=["training"]) as other:
+        here, elsewhere = (
+            TrainerClient(KubernetesBackendConfig(namespace="training", client_configuration=each.configuration()))
+            for each in (own, other)
+        )
+        own.lives.set("digits", "runs")
+        trainer = CustomTrainerContainer(image="registry.example/train:1.0")
+        request = here.build_request(runtime="torch-distributed", trainer=trainer, options=[Name("digits")])
+        ref = here.submit(request)
+        run_tags = tags.build_job_tags(ref, here.backend.get_place(ref))
+        of_an_earlier_release = tags.build_job_tags(ref, None)
+
+        assert find_abandoned_outcome(here.backend, run_tags) is None
+        here.delete_job(ref)
+        assert find_abandoned_outcome(elsewhere.backend, run_tags) is None
+        assert find_abandoned_outcome(here.backend, of_an_earlier_release) is None
+        assert find_abandoned_outcome(here.backend, run_tags).diagnosis.category == "Deleted"
+
+
+def test_the_command_prints_the_runs_that_it_ended(client, untracked, experiment, capsys):
+    ref = submit(client, fit, experiment)
+    untracked.wait(ref)
+
+    code = app.run(["--home", client.config.home, "reap"])
+
+    assert code == 0
+    assert f"run of {ref.name}: FINISHED http" in capsys.readouterr().out
+
+
+def test_a_server_that_is_away_keeps_no_job_from_being_deleted(client, relay, experiment, capsys, monkeypatch):
+    client.train(
+        runtime="python", trainer=CustomTrainer(fit), options=[Name("fit"), Labels({KFP_RUN_LABEL: "deleted"})]
+    )
+    relay.respond = lambda path: (503, {}, b"{}")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", relay.uri)
+
+    code = app.run(["--home", client.config.home, "reap", "--alive", "another"])
+
+    output = capsys.readouterr()
+    assert (code, output.out) == (6, "fit\n")
+    assert "answers 503" in output.err
