@@ -7,6 +7,8 @@ The DAG id is part of the path, because before Airflow 3.2 the permission check 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,21 +21,27 @@ from airflow.api_fastapi.logging.decorators import action_logging
 from airflow.sdk._shared.secrets_masker import redact
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import FileResponse, JSONResponse, RedirectResponse
-from pydantic import AwareDatetime
+from pydantic import AfterValidator, AwareDatetime, BaseModel, Field
 
 from airflow_provider.ui import backend_view, serializers, xcom_queries
-from airflow_provider.ui.xcom_queries import SubmittedJob, TaskKey
+from airflow_provider.ui.xcom_queries import JobFilter, SubmittedJob, TaskKey
+from trainer_core import comparison
 from trainer_core.client import TrainerClient
 from trainer_core.errors import TrainerError
+from trainer_core.jobs import TrainJob
 
-__all__ = ["create_app"]
+__all__ = ["HEADERS", "create_app", "find_asset"]
 
 _STATIC = Path(__file__).with_name("static")
-#: Rows of one page of the list, and the largest number of jobs to read for it from the database and from backends.
-_ROWS, _MAX_SCANNED, _MAX_REQUESTED = 50, 1000, 100
+#: Rows of one page of the list: by default, and the largest number, which is also the largest number of jobs that are
+#: read for it from the database and from backends.
+_ROWS, _MAX_ROWS = 50, 100
+#: Largest number of columns that a user can choose.
+_MAX_COLUMNS = 50
 #: Larger numbers are no row of a log, and no map index of Airflow's database.
 _MAX_AFTER, _MAX_MAP_INDEX = 10**12, 2**31 - 1
-_HEADERS = {
+#: Headers of every response.
+HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
@@ -43,6 +51,7 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _DAG_PATH = "/api/dags/{dag_id}"
+_Column = Annotated[str, AfterValidator(comparison.check_column)]
 _Id = Annotated[str, Query(min_length=1, max_length=250)]
 
 
@@ -101,6 +110,35 @@ _METHODS: dict[str, Any] = {
 _READ_LOGS = [*_READ, _require_permission("GET", DagAccessEntity.TASK_LOGS)]
 
 
+def _check_sort(sort: str) -> str:
+    comparison.check_column(sort.removeprefix("-") or "created")
+    return sort
+
+
+class _ListView(BaseModel):
+    """What the list shows. The page has the same in its URL.
+
+    Attributes:
+        dag: Id of the DAG of the jobs. Default: any.
+        status: Status of the jobs. Default: any.
+        text: Part of the name of the job, DAG, run or task. Default: any.
+        since: Jobs that were submitted at this time or later. Default: at any time.
+        before: Jobs that were submitted before this time. Default: at any time.
+        count: Number of jobs. Default: 50.
+        column: Columns, as for `trainjob list --columns`. Default: none in addition to those that are always shown.
+        sort: Column by which these jobs are sorted, with ``-`` before it the largest first. Default: newest first.
+    """
+
+    dag: Annotated[str | None, Field(max_length=250)] = None
+    status: Annotated[str | None, Field(max_length=20)] = None
+    text: Annotated[str, Field(max_length=250)] = ""
+    since: AwareDatetime | None = None
+    before: AwareDatetime | None = None
+    count: Annotated[int, Field(ge=1, le=_MAX_ROWS)] = _ROWS
+    column: Annotated[list[_Column], Field(max_length=_MAX_COLUMNS)] = []
+    sort: Annotated[str, AfterValidator(_check_sort)] = ""
+
+
 def jobs_page() -> FileResponse:
     """Serve the list of jobs."""
     return FileResponse(_STATIC / "jobs.html")
@@ -113,38 +151,55 @@ def job_page() -> FileResponse:
 
 def asset(name: str) -> FileResponse:
     """Serve a static file of the pages."""
-    files = {path.name: path for path in _STATIC.iterdir() if path.suffix in (".js", ".css", ".svg")}
-    if name not in files:
+    file = find_asset(name)
+    if file is None:
         raise HTTPException(404, "File not found.")
-    return FileResponse(files[name])
+    return FileResponse(file)
+
+
+def find_asset(name: str) -> Path | None:
+    """Return the static file of this name; None if the pages have no such file."""
+    files = (path for path in _STATIC.rglob("*") if path.suffix in (".js", ".css", ".svg"))
+    return next((path for path in files if path.name == name), None)
 
 
 def list_jobs(
     session: SessionDep,
     user: GetUserDep,
-    dag: Annotated[str | None, Query(max_length=250)] = None,
-    status: Annotated[str | None, Query(max_length=20)] = None,
-    text: Annotated[str, Query(max_length=250)] = "",
-    before: AwareDatetime | None = None,
+    shown: Annotated[_ListView, Query()],
 ) -> dict[str, Any]:
-    """Return the jobs of the DAGs that the user may read, newest first."""
+    """Return the newest jobs of the DAGs that the user may read."""
     readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
-    wanted = readable & {dag} if dag else readable
-    found = xcom_queries.list_submitted_jobs(session, wanted, before, _MAX_SCANNED)
-    matching = [job for job in found if job.deletion is None and serializers.matches_text(job, text)]
+    wanted = JobFilter(
+        readable & {shown.dag} if shown.dag else readable, shown.text, shown.status, shown.since, shown.before
+    )
+    found = xcom_queries.list_submitted_jobs(session, wanted, _MAX_ROWS)
+    matching = [job for job in found if serializers.matches_text(job, shown.text)]
     read: list[SubmittedJob] = []
-    rows = []
-    for job, live in backend_view.read_unfinished(matching, _MAX_REQUESTED):
+    lives: dict[TaskKey, tuple[SubmittedJob, TrainJob | None]] = {}
+    rows: list[dict[str, Any]] = []
+    for job, live in backend_view.read_unfinished(matching, _MAX_ROWS):
         read.append(job)
-        row = serializers.serialize_row(job, live)
-        if status in (None, row.get("status")):
-            rows.append(row)
-        if len(rows) == _ROWS:
+        row = serializers.build_columns(job, live)
+        if shown.status in (None, row.get("status")):
+            lives[job.task] = job, live
+            rows.append({**row, "task": job.task})
+        if len(rows) == shown.count:
             break
+    if shown.sort:
+        rows = comparison.sort_rows(rows, shown.sort.removeprefix("-"), shown.sort.startswith("-"))
     # There can be older jobs if not all were read, or if the limit of jobs to read was reached.
-    last = read[-1] if len(read) < len(matching) else found[-1] if len(found) == _MAX_SCANNED else None
-    older = last.at.isoformat() if last else None
-    return _mask_data({"dags": xcom_queries.list_dag_ids(session, readable), "jobs": rows, "older": older})
+    last = read[-1] if len(read) < len(matching) else found[-1] if len(found) == _MAX_ROWS else None
+    is_exact = not shown.text and not shown.status
+    return _mask_data(
+        {
+            "dags": xcom_queries.list_dag_ids(session, readable),
+            "columns": serializers.list_column_names(rows),
+            "jobs": [serializers.serialize_row(*lives[row["task"]], _pick(row, shown.column)) for row in rows],
+            "total": xcom_queries.count_submitted_jobs(session, replace(wanted, before=None)) if is_exact else None,
+            "older": last.at.isoformat() if last else None,
+        }
+    )
 
 
 def get_job(request: Request, job: _SubmittedJobDep, user: GetUserDep) -> dict[str, Any]:
@@ -230,6 +285,10 @@ def _is_permitted(action: str, request: Request, user: Any) -> bool:
     return True
 
 
+def _pick(row: Mapping[str, Any], columns: Iterable[str]) -> dict[str, Any]:
+    return {column: row[column] for column in columns if column in row}
+
+
 def _mask_data(data: dict[str, Any]) -> dict[str, Any]:
     """Mask all secrets that Airflow knows."""
     shown: dict[str, Any] = serializers.mask_strings(data, _mask)
@@ -242,7 +301,7 @@ def _mask(text: str, name: str | None = None) -> str:
 
 async def _add_headers(request: Request, call_next: Any) -> Response:
     response: Response = await call_next(request)
-    response.headers.update(_HEADERS)
+    response.headers.update(HEADERS)
     return response
 
 

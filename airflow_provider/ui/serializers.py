@@ -5,12 +5,14 @@ Empty values are omitted, and the page shows no element for them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider import links
+from airflow_provider.xcom import DURATION_KEY, PARAMETERS_KEY
+from trainer_core import comparison
 from trainer_core.jobs import COMPLETE, CREATED, FAILED, RUNNING, SUSPENDED, Progress
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from trainer_core.jobs import Diagnosis, Event, Outcome, Step, TrainJob
 
 __all__ = [
+    "build_columns",
+    "list_column_names",
     "list_job_actions",
     "list_task_actions",
     "mask_manifest",
@@ -35,8 +39,50 @@ _ENDED_TASK_STATES = ("success", "failed", "skipped", "upstream_failed", "remove
 _MAX_MANIFEST_STRING = 200
 
 
-def serialize_row(job: SubmittedJob, live: TrainJob | None) -> dict[str, Any]:
-    """Return a job as a row of the list; `live` is the backend's state of the job, None if it was not read."""
+def build_columns(job: SubmittedJob, live: TrainJob | None) -> dict[str, Any]:
+    """Return the columns of a job that have a value, named as by `trainjob list --columns`.
+
+    Args:
+        job: The job, from the XComs of its task.
+        live: The backend's state of the job; None if it was not read.
+    """
+    params = _get_dict(job, PARAMETERS_KEY)
+    if live:
+        return comparison.build_row(comparison.JobDetails(live, params, live.progress.metrics if live.progress else {}))
+    duration, diagnosis, progress = job.xcoms.get(DURATION_KEY), _get_dict(job, "diagnosis"), _get_last_progress(job)
+    fixed = {
+        "name": job.ref.name,
+        "status": _get_last_status(job),
+        "created": job.at,
+        "duration": timedelta(seconds=duration) if isinstance(duration, int) else None,
+        "reason": diagnosis.get("reason"),
+    }
+    named = {
+        **comparison.name_values(comparison.PARAM, params),
+        **comparison.name_values(comparison.METRIC, _get_dict(job, "metrics") or (progress or {}).get("metrics", {})),
+        **comparison.name_values(comparison.ARTIFACT, _get_dict(job, "artifacts")),
+    }
+    return {column: value for column, value in {**fixed, **named}.items() if value is not None}
+
+
+def list_column_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the columns that the list can have in addition to those that it always has.
+
+    Args:
+        rows: What `build_columns` returned for the jobs.
+    """
+    named = {column for row in rows for column in row if column.startswith((comparison.PARAM, comparison.METRIC))}
+    return ["duration", "reason", *sorted(named, key=lambda column: (not column.startswith(comparison.PARAM), column))]
+
+
+def serialize_row(job: SubmittedJob, live: TrainJob | None, columns: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return a job as a row of the list.
+
+    Args:
+        job: The job, from the XComs of its task.
+        live: The backend's state of the job; None if it was not read.
+        columns: The values of the columns that the user chose. Default: none.
+    """
     status = live.status if live else _get_last_status(job)
     progress = _serialize_progress(live.progress) if live else _get_last_progress(job)
     has_ended = status in _ENDED_STATUSES
@@ -51,6 +97,7 @@ def serialize_row(job: SubmittedJob, live: TrainJob | None) -> dict[str, Any]:
             "task_state": job.task_state,
             "created": _format_time(live.creation_timestamp if live else job.at),
             "progress": None if has_ended else progress,
+            "columns": {column: _serialize_value(value) for column, value in (columns or {}).items()},
         }
     )
 
@@ -149,6 +196,18 @@ def _serialize_details(details: JobDetails) -> dict[str, Any]:
 def _serialize_xcoms(job: SubmittedJob) -> dict[str, Any]:
     xcoms = {key: job.xcoms.get(key) for key in ("metrics", "artifacts", "diagnosis")}
     return {"progress": _get_last_progress(job), **xcoms, "actions": list_task_actions(job)}
+
+
+def _get_dict(job: SubmittedJob, key: str) -> dict[str, Any]:
+    value = job.xcoms.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _serialize_value(value: Any) -> Any:
+    """Return the value of a column as JSON; a duration in seconds."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return value.isoformat() if isinstance(value, datetime) else value
 
 
 def _get_last_status(job: SubmittedJob) -> str | None:

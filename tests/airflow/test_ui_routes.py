@@ -9,6 +9,7 @@ import urllib.parse
 import airflow
 import pytest
 from fake_cluster import Cluster
+from ui_database import count_dags, count_rows, many_jobs
 from ui_scene import EDITOR, OUTSIDER, VIEWER, Browser, a_dag, push, ref_of, task_of, training
 
 from airflow_provider.sensors.trainjob import TrainJobSensor
@@ -94,7 +95,7 @@ def trains(submitted, client):
     ("path", "method"), [*((path, "GET") for path in _PAGES), *((path, "POST") for path in _CHANGES)]
 )
 def test_every_route_needs_a_login(server, path, method):
-    url = f"/trainjobs{path}?run_id=b&task_id=c".replace("{name}", "trainjobs.js").replace("{dag_id}", "a")
+    url = f"/trainjobs{path}?run_id=b&task_id=c".replace("{name}", "page.js").replace("{dag_id}", "a")
     assert server[0].request(method, url, headers={"X-TrainJobs": "1"}).status_code == 401
 
 
@@ -120,7 +121,7 @@ def test_the_login_redirects_back_to_the_page(server):
     assert urllib.parse.quote_plus("/trainjobs/job?dag_id=a") in sent_to(server)
 
 
-@pytest.mark.parametrize("path", ["", "job", "assets/trainjobs.js", "assets/trainjobs.css", "assets/icon.svg"])
+@pytest.mark.parametrize("path", ["", "job", "assets/page.js", "assets/trainjobs.css", "assets/icon.svg"])
 def test_pages_have_a_strict_content_security_policy(browse, path):
     answer = browse(VIEWER).get(path)
     assert answer.status_code == 200
@@ -335,14 +336,58 @@ def test_the_list_can_be_filtered(browse, trains, filters, count):
     assert len([row for row in found if row["run_id"] == task["run_id"]]) == count
 
 
+def finished(run_dag, gate, dag_id):
+    gate.touch()
+    return task_of(run_dag(a_dag(dag_id, training(gate, password="hunter2-of-the-row"), wait_for_completion=True)))
+
+
+def test_the_list_has_the_chosen_columns_of_a_job_that_its_backend_has_lost(browse, run_dag, gate, client):
+    client.delete_job(ref_of(finished(run_dag, gate, "open_columns")))
+    columns = ["param.gate", "param.password", "metric.accuracy", "duration", "param.none"]
+    answer = browse(VIEWER).get("api/jobs", dag="open_columns", column=columns).json()
+    (row,) = answer["jobs"]
+    assert row["columns"].pop("duration") >= 0
+    assert row["columns"] == {"param.gate": str(gate), "param.password": "***", "metric.accuracy": 0.97}
+    assert answer["columns"][:2] == ["duration", "reason"]
+    assert {"param.gate", "metric.accuracy", "metric.loss"} <= set(answer["columns"])
+    assert (answer["total"], answer["older"]) == (1, None)
+
+
+def test_the_list_is_sorted_by_a_column_and_limited_in_time(browse, run_dag, gate):
+    for _ in range(2):
+        finished(run_dag, gate, "open_sorted")
+    older, newer = browse(VIEWER).get("api/jobs", dag="open_sorted", sort="created").json()["jobs"]
+    assert older["created"] < newer["created"]
+    rows = browse(VIEWER).get("api/jobs", dag="open_sorted", sort="-created", since=newer["created"]).json()["jobs"]
+    assert [row["name"] for row in rows] == [newer["name"]]
+    assert browse(VIEWER).get("api/jobs", dag="open_sorted", count=1).json()["jobs"] == rows
+
+
+@pytest.mark.parametrize("wrong", [{"column": "nme"}, {"sort": "-param."}, {"count": 101}, {"count": 0}])
+def test_a_column_that_does_not_exist_is_refused(browse, wrong):
+    assert browse(VIEWER).get("api/jobs", **wrong).status_code == 422
+
+
+def test_the_list_reads_a_limited_number_of_rows_of_the_database(browse):
+    lists = [{}, {"count": 100}, {"status": "Failed"}, {"text": "no such job"}, {"text": "e"}]
+    with many_jobs(600, ended=300, sensors=100):
+        read = []
+        for filters in lists:
+            with count_rows() as counted:
+                assert browse(VIEWER).get("api/jobs", **filters).status_code == 200
+            read.append(counted.rows)
+    # One row for each DAG is Airflow's own, for the DAGs that the user may read.
+    assert 0 < max(read) <= 200 + count_dags()
+
+
 def test_a_filter_that_matches_nothing_reads_a_limited_number_of_jobs(browse, submitted, monkeypatch):
-    monkeypatch.setattr(app, "_MAX_REQUESTED", 2)
+    monkeypatch.setattr(app, "_MAX_ROWS", 2)
     for number in range(3):
         submitted(f"open_many_{number}")
     answer = browse(VIEWER).get("api/jobs", text="open_many", status="Failed").json()
     older = browse(VIEWER).get("api/jobs", text="open_many", status="Failed", before=answer["older"]).json()
     assert (answer["jobs"], older["jobs"], older["older"]) == ([], [], None)
-    monkeypatch.setattr(app, "_MAX_REQUESTED", 3)
+    monkeypatch.setattr(app, "_MAX_ROWS", 3)
     rows = browse(VIEWER).get("api/jobs", text="open_many").json()["jobs"]
     assert [row["dag_id"] for row in rows] == ["open_many_2", "open_many_1", "open_many_0"]
 
