@@ -5,8 +5,8 @@ Empty values are omitted, and the page shows no element for them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ __all__ = [
     "mask_manifest",
     "mask_strings",
     "matches_text",
+    "serialize_comparison",
     "serialize_job",
     "serialize_log",
     "serialize_row",
@@ -39,14 +40,20 @@ _ENDED_TASK_STATES = ("success", "failed", "skipped", "upstream_failed", "remove
 _MAX_MANIFEST_STRING = 200
 
 
-def build_columns(job: SubmittedJob, live: TrainJob | None) -> dict[str, Any]:
+def build_columns(
+    job: SubmittedJob, live: TrainJob | None, details: comparison.JobDetails | None = None
+) -> dict[str, Any]:
     """Return the columns of a job that have a value, named as by `trainjob list --columns`.
 
     Args:
         job: The job, from the XComs of its task.
         live: The backend's state of the job; None if it was not read.
+        details: What else the backend knows of the job. Default: it was not read.
     """
     params = _get_dict(job, PARAMETERS_KEY)
+    if details:
+        # The XCom, if there is one, has values of limited length and without secrets.
+        return comparison.build_row(replace(details, params=params or details.params))
     if live:
         return comparison.build_row(comparison.JobDetails(live, params, live.progress.metrics if live.progress else {}))
     duration, diagnosis, progress = job.xcoms.get(DURATION_KEY), _get_dict(job, "diagnosis"), _get_last_progress(job)
@@ -63,6 +70,36 @@ def build_columns(job: SubmittedJob, live: TrainJob | None) -> dict[str, Any]:
         **comparison.name_values(comparison.ARTIFACT, _get_dict(job, "artifacts")),
     }
     return {column: value for column, value in {**fixed, **named}.items() if value is not None}
+
+
+def serialize_comparison(
+    jobs: Sequence[SubmittedJob], rows: Sequence[Mapping[str, Any]], mask: Callable[[str, str | None], str]
+) -> dict[str, Any]:
+    """Return jobs side by side.
+
+    Args:
+        jobs: The jobs.
+        rows: What `build_columns` returned for each job.
+        mask: Called with a string and the name of its argument; returns the masked string.
+    """
+    columns = [
+        {
+            "column": column,
+            "values": [_mask_argument(column, _serialize_value(value), mask) for value in values],
+            "differs": any(value != values[0] for value in values),
+        }
+        for column, values in comparison.compare_rows(rows, everything=True).items()
+    ]
+    shown = [
+        {**asdict(job.task), "name": job.ref.name, "status": row.get("status")}
+        for job, row in zip(jobs, rows, strict=True)
+    ]
+    return {"jobs": shown, "rows": columns}
+
+
+def _mask_argument(column: str, value: Any, mask: Callable[[str, str | None], str]) -> Any:
+    is_argument = isinstance(value, str) and column.startswith(comparison.PARAM)
+    return mask(value, column.removeprefix(comparison.PARAM)) if is_argument else value
 
 
 def list_column_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Database queries of the TrainJobs page: the XComs of tasks that submitted TrainJobs.
+"""Database queries of the TrainJobs page: the XComs and Assets of tasks that submitted TrainJobs.
 
 Airflow's tables are not a public interface, so all queries are in this module.
 """
@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from airflow.models.asset import AssetModel, TaskOutletAssetReference
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
 from sqlalchemy import String, and_, cast, func, or_, select
@@ -32,6 +33,7 @@ __all__ = [
     "TaskKey",
     "count_submitted_jobs",
     "get_submitted_job",
+    "list_assets",
     "list_dag_ids",
     "list_submitted_jobs",
     "record_deletion",
@@ -148,6 +150,14 @@ def list_dag_ids(session: Session, dags: Collection[str]) -> list[str]:
     statement = select(XComModel.dag_id).where(XComModel.key == CONN_ID_KEY, XComModel.dag_id.in_(dags))
     newest = statement.group_by(XComModel.dag_id).order_by(func.max(XComModel.timestamp).desc())
     return sorted(session.scalars(newest.limit(_MAX_DAGS)))
+
+
+def list_assets(session: Session, task: TaskKey) -> list[tuple[int, str]]:
+    """Return id and name of the Assets among the outlets of a task."""
+    outlet = TaskOutletAssetReference
+    statement = select(AssetModel.id, AssetModel.name).join(outlet, outlet.asset_id == AssetModel.id)
+    found = statement.where(outlet.dag_id == task.dag_id, outlet.task_id == task.task_id).order_by(AssetModel.name)
+    return [(asset_id, name) for asset_id, name in session.execute(found)]
 
 
 def record_deletion(session: Session, task: TaskKey, by: str) -> None:

@@ -91,3 +91,10 @@ def test_the_page_of_a_job_that_cannot_be_read_shows_an_end_that_its_task_has_se
 def test_the_page_of_a_queued_job_says_so(open_page):
     page = open_page(job(status="Created", queued=QUEUED), path=JOB_PATH)
     expect(page.locator("#notices")).to_contain_text(f"This TrainJob is {QUEUED}.")
+
+
+def test_the_page_of_a_job_links_to_its_run_and_its_asset(open_page):
+    asset, run = {"id": 7, "name": "digits"}, "https://mlflow.example/#/experiments/1/runs/2"
+    page = open_page(job(status="Complete", unreachable="no connection", assets=[asset], mlflow_run=run), path=JOB_PATH)
+    expect(page.get_by_role("link", name="digits")).to_have_attribute("href", "http://airflow/assets/7")
+    expect(page.get_by_role("link", name="MLflow run")).to_have_attribute("href", run)

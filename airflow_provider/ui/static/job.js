@@ -1,5 +1,7 @@
 /* The page of one TrainJob. */
-import { $, el, ended, moment, number, repeat, request, requestAirflow, rough, show, showError, since, span, status, table, taskLink, taskName, titled } from "./page.js";
+import { $, airflowLink, el, ended, moment, number, repeat, request, requestAirflow, rough, show, showError, since, span, status, table, taskLink, taskName, titled } from "./page.js";
+import { Charts, collectMetrics } from "./charts.js";
+import { LogView } from "./log.js";
 
 /** Actions on the task, for a job that the API server cannot reach. */
 const taskActions = {
@@ -12,19 +14,21 @@ const taskActions = {
 
 
 function jobPage() {
-  const task = Object.fromEntries(new URLSearchParams(location.search));
-  const tails = new Map();
+  const { log: _, ...task } = Object.fromEntries(new URLSearchParams(location.search));
+  const charts = new Charts();
   const reported = [];
   let job;
 
   const load = async () => {
     const response = await request("job", task);
-    if (job && job.name !== response.name) { tails.clear(); reported.length = 0; }
+    if (job && job.name !== response.name) { log.clear(); reported.length = 0; }
     job = response;
     draw(job, act);
     if (job.unreachable) recordProgress(job.progress);
-    else await follow(job);
+    else await log.update(job.steps || [], ended(job));
+    charts.show(new Map([[job.name, collectMetrics(job.unreachable ? reported : log.points)]]));
   };
+  const log = new LogView(task, () => reload());
   const reload = repeat(load, () => (!job || ended(job) ? 15 : job.unreachable ? 5 : 2));
 
   const act = async (action) => {
@@ -38,43 +42,8 @@ function jobPage() {
   /** The task's XCom has only the last progress, so curves show what was received while the page was open. */
   const recordProgress = (progress) => {
     if (progress?.metrics && progress.step !== reported.at(-1)?.step) reported.push(progress);
-    drawCurves(reported);
   };
 
-  const follow = async () => {
-    const names = (job.steps || []).filter((step) => step.started).map((step) => step.name);
-    if (!names.length) return;
-    const choice = $("#step");
-    const before = choice.value;
-    show(choice, names, (all) => all.map((name) => el("option", {}, name)));
-    choice.value = names.includes(before) ? before : names.includes("node-0") ? "node-0" : names[0];
-    choice.parentElement.hidden = names.length === 1;
-    const shown = new Set([choice.value, ...(names.includes("node-0") ? ["node-0"] : [])]);
-    for (const name of shown) await read(name);
-    if (tails.has(choice.value)) drawLog(tails.get(choice.value));
-    drawCurves(tails.get("node-0")?.points ?? []);
-  };
-
-  const read = async (step) => {
-    const tail = tails.get(step) ?? { step, next: 0, lines: [], points: [], omitted: 0 };
-    tails.set(step, tail);
-    const after = tail.next;
-    const part = await request("log", { ...task, step, after });
-    // Two reads can overlap; lines that the other read has added must not be added twice.
-    if (tails.get(step) !== tail || tail.next !== after) return;
-    tail.next = part.next;
-    tail.omitted += part.left_out;
-    tail.lines.push(...part.lines);
-    tail.omitted += tail.lines.splice(0, Math.max(0, tail.lines.length - 2000)).length;
-    tail.points.push(...part.points);
-    if (tail.points.length > 2000) tail.points = tail.points.filter((_, at) => at % 2 === 0);
-  };
-
-  $("#step").addEventListener("change", () => reload());
-  $("#follow").addEventListener("change", (event) => { if (event.target.checked) toEnd(); });
-  $("#log pre").addEventListener("scroll", ({ target }) => {
-    $("#follow").checked = target.scrollTop + target.clientHeight >= target.scrollHeight - 8;
-  });
   $("#confirm").addEventListener("close", ({ target }) => { if (target.returnValue === "yes") act(target.action); });
   $("#manifest").addEventListener("toggle", async ({ target }) => {
     if (!target.open) return;
@@ -156,6 +125,7 @@ function drawFacts(job) {
     ["Nodes", job.num_nodes && number(job.num_nodes)],
     ["Created", moment(job.created, `${span(since(job.created))} ago`)],
     [ended(job) ? "Ran for" : "Running for", (ended(job) || job.status === "Running") && ran !== undefined && span(ran)],
+    ["Assets", job.assets?.length > 0 && el("span", {}, ...job.assets.flatMap(({ id, name }, at) => [at > 0 && " · ", airflowLink(`assets/${id}`, name)]))],
     ["External links", external.length > 0 && el("span", {}, ...external)],
   ].filter(([, value]) => value);
   const texts = facts.map(([name, value]) => [name, value.textContent ?? value]);
@@ -240,45 +210,5 @@ const events = (all) => titled("Events", table(all, [
   ["Object", (event) => event.about],
   ["Message", (event) => event.message],
 ], "Events"));
-
-const toEnd = () => { const place = $("#log pre"); place.scrollTop = place.scrollHeight; };
-
-function drawLog(tail) {
-  const place = $("#log pre");
-  const omitted = tail.omitted ? [`(${number(tail.omitted)} earlier lines not shown)`] : [];
-  const text = [...omitted, ...tail.lines].join("\n");
-  $("#log").hidden = !text && $("#step").options.length < 2;
-  if (place.textContent === text) return;
-  const following = $("#follow").checked;
-  place.textContent = text;
-  if (following) toEnd();
-}
-
-/** Draw the points since the step number last decreased: a resumed job counts its steps from the beginning. */
-function drawCurves(points) {
-  let begin = 0;
-  points.forEach((point, at) => { if (at && point.step < points[at - 1].step) begin = at; });
-  const series = new Map();
-  points.slice(begin).forEach((point, at) => {
-    for (const [name, value] of Object.entries(point.metrics || {})) series.set(name, [...(series.get(name) || []), [point.step ?? at, value]]);
-  });
-  const drawn = [...series].filter(([, line]) => line.length > 1);
-  $("#curves").hidden = !drawn.length;
-  show($(".curves"), drawn, () => drawn.map(([name, line]) => curve(name, line)));
-}
-
-function curve(name, line) {
-  const [xs, ys] = [0, 1].map((at) => line.map((point) => point[at]));
-  const [low, high, first, last] = [Math.min(...ys), Math.max(...ys), xs[0], xs.at(-1)];
-  const at = ([x, y]) => `${(300 * (x - first)) / (last - first || 1)},${high === low ? 50 : 96 - (92 * (y - low)) / (high - low)}`;
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  const path = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
-  path.setAttribute("points", line.map(at).join(" "));
-  const words = `${name} from ${number(ys[0])} at step ${number(first)} to ${number(ys.at(-1))} at step ${number(last)}, between ${number(low)} and ${number(high)}`;
-  for (const [key, value] of Object.entries({ viewBox: "0 0 300 100", preserveAspectRatio: "none", role: "img", "aria-label": words })) svg.setAttribute(key, value);
-  svg.append(path);
-  return el("figure", {}, el("figcaption", {}, name, el("b", {}, number(ys.at(-1)))), svg,
-    el("div", { class: "range" }, el("span", {}, `step ${number(first)} – ${number(last)}`), el("span", {}, `${number(low)} – ${number(high)}`)));
-}
 
 jobPage();

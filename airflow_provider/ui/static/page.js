@@ -1,5 +1,5 @@
 /* What the TrainJobs pages share. Responses of the API server are shown as text, never as markup. */
-const root = document.documentElement;
+export const root = document.documentElement;
 if (window.top !== window) root.classList.add("framed");
 
 // Airflow stores its theme in localStorage; "system" means the browser's setting.
@@ -130,7 +130,9 @@ export function table(rows, columns, label, kind, sort) {
     return el("th", { scope: "col", "aria-sort": direction }, sorting);
   }));
   const body = rows.map((_, line) => el("tr", {}, ...used.map(({ heading, kind, cells }) => el("td", { class: kind, "data-label": heading }, cells[line]))));
-  return el("div", { class: "scroll" }, el("table", { "aria-label": label, class: kind }, el("thead", {}, head), el("tbody", {}, ...body)));
+  // A frame that scrolls needs the keyboard focus, unless it has links.
+  const frame = kind ? { class: "scroll" } : { class: "scroll", tabindex: 0, role: "group", "aria-label": `${label}, scrollable` };
+  return el("div", frame, el("table", { "aria-label": label, class: kind }, el("thead", {}, head), el("tbody", {}, ...body)));
 }
 
 export const titled = (title, ...content) => el("section", { "aria-label": title }, el("h2", {}, title), ...content);
