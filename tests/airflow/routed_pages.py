@@ -42,7 +42,8 @@ class RoutedPages:
 
     def __call__(self, answers, width=1440, path="", height=900, scheme="light"):
         """Open a page. An answer by path is JSON, or a function that is called with the query and returns JSON."""
-        context = self._browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+        screen = {"viewport": {"width": width, "height": height}, "color_scheme": scheme}
+        context = self._browser.new_context(**screen, locale="en-US", timezone_id="UTC")
         self._contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: self.problems.append(str(error)))

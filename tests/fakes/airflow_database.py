@@ -45,11 +45,13 @@ def many_jobs(jobs, ended, sensors=0):
         session.flush()
         for model, rows in ((DagRun, runs), (TaskInstance, tasks), (XComModel, xcoms)):
             session.execute(insert(model), rows)
-    yield
-    with create_session(scoped=False) as session:
-        for model in (XComModel, TaskInstance, DagRun, DagModel):
-            session.execute(delete(model).where(model.dag_id.startswith(_PREFIX)))
-        session.execute(delete(DagBundleModel).where(DagBundleModel.name == _PREFIX))
+    try:
+        yield
+    finally:
+        with create_session(scoped=False) as session:
+            for model in (XComModel, TaskInstance, DagRun, DagModel):
+                session.execute(delete(model).where(model.dag_id.startswith(_PREFIX)))
+            session.execute(delete(DagBundleModel).where(DagBundleModel.name == _PREFIX))
 
 
 def _build_rows(number, run_pk, has_ended, has_sensor):

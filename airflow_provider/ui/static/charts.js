@@ -50,7 +50,7 @@ export class Charts {
     // A canvas has fixed colours and a fixed width.
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#redraw());
     new MutationObserver(() => this.#redraw()).observe(root, { attributeFilter: ["data-theme"] });
-    new ResizeObserver(() => { for (const { plot } of this.#drawn.values()) plot.setSize({ width: widthOf(plot), height: HEIGHT }); }).observe(this.place);
+    new ResizeObserver(() => { for (const { plot } of this.#drawn.values()) fit(plot); }).observe(this.place);
   }
 
   /** Draw what `collectMetrics` returned for each training, by its label. */
@@ -85,12 +85,15 @@ export class Charts {
       const created = create(name, lines, labels, $("#log-scale").checked);
       if (chart) { chart.plot.destroy(); chart.figure.replaceWith(created.figure); } else this.place.append(created.figure);
       this.#drawn.set(name, { ...created, key });
-      created.plot.setSize({ width: widthOf(created.plot), height: HEIGHT });
+      fit(created.plot);
     }
   }
 }
 
-const widthOf = (plot) => Math.max(120, Math.floor(plot.root.parentElement.clientWidth));
+function fit(plot) {
+  const width = Math.max(120, Math.floor(plot.root.parentElement.clientWidth));
+  if (width !== plot.width) plot.setSize({ width, height: HEIGHT });
+}
 
 /** The value of a colour variable: a canvas does not know variables. */
 function resolveColor(variable) {
