@@ -6,7 +6,7 @@ const fields = form.elements;
 /** Names of the filters that `Clear filters` resets. */
 const FILTERS = ["text", "dag", "status", "since", "before"];
 /** Columns that are always shown and can be sorted. */
-const SORTED = { name: "TrainJob", status: "Status", created: "Age" };
+const SORTED = { name: "TrainJob", status: "Status", created: "Created" };
 const MAX_COMPARED = 10;
 
 /** Columns that a TrainJob on this page had, and those that the URL names. */
@@ -96,7 +96,7 @@ function drawList({ jobs, older, asked, page }) {
     ["DAG", (job) => breakable(job.dag_id)],
     ["Task", (job) => breakable(taskName(job))],
     ["Run", (job) => el("span", { class: "quiet" }, breakable(job.run_id))],
-    ["Age", (job) => age(job.created), undefined, "created"],
+    ["Age", (job) => age(job.created)],
   ], "TrainJobs", "jobs", { by: fields.sort.value, chosen: [...chosen], set: (sort) => { drawSorts(sort); changed(); } }), turns];
 }
 
