@@ -459,9 +459,7 @@ def test_a_log_that_was_reset_is_read_from_the_beginning(browse, trains):
     assert viewer.get("api/log", cursor='{"node-0": 1000000}').json() == whole
 
 
-@pytest.mark.parametrize(
-    "cursor", ["x", "[]", "1", '{"node-0": "x"}', '{"node-0": -1}', '{"node-0": [1]}', '{"node-0": 1e400}', "{" * 9000]
-)
+@pytest.mark.parametrize("cursor", ["x", "[]", "1", '{"node-0": "x"}', '{"node-0": -1}', '{"node-0": [1]}', "{" * 9000])
 def test_a_cursor_of_another_form_is_refused(browse, trains, cursor):
     assert browse(VIEWER, trains("open_cursor")).get("api/log", cursor=cursor).status_code == 422
 
