@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from trainer_core.jobs import Outcome, TrainJobRef
+from trainer_core.request import TrainJobRequest
 
-__all__ = ["log_outcome", "push_outcome", "push_ref"]
+__all__ = ["DURATION_KEY", "PARAMETERS_KEY", "log_outcome", "push_outcome", "push_parameters", "push_ref"]
+
+#: XComs that the TrainJobs page shows as columns: the arguments of the training function as text, nested ones with
+#: dots, and the seconds between the start of the first step and the end of the job.
+PARAMETERS_KEY, DURATION_KEY = "parameters", "duration"
+#: Arguments, and characters of each, that are pushed: XComs are rows of Airflow's database.
+_MAX_PARAMETERS, _MAX_PARAMETER = 100, 200
 
 
 def push_ref(ti: Any, ref: TrainJobRef) -> None:
@@ -14,11 +23,22 @@ def push_ref(ti: Any, ref: TrainJobRef) -> None:
     ti.xcom_push(key="ref", value=ref.to_dict())
 
 
+def push_parameters(ti: Any, request: TrainJobRequest) -> None:
+    """Push the arguments of the training function; values of arguments that are named like secrets are masked."""
+    parameters = islice(request.get_parameters().items(), _MAX_PARAMETERS)
+    values = {name: _mask(value, name)[:_MAX_PARAMETER] for name, value in parameters}
+    if values:
+        ti.xcom_push(key=PARAMETERS_KEY, value=values)
+
+
 def push_outcome(ti: Any, outcome: Outcome) -> None:
-    """Push status, metrics, artifacts, steps of checkpoints, use of resources and, of a failed job, the diagnosis."""
+    """Push status, metrics, artifacts, duration, checkpoints, use of resources and, of a failed job, the diagnosis."""
     data = outcome.to_dict()
     for key in ("status", "metrics", "artifacts"):
         ti.xcom_push(key=key, value=data[key])
+    if outcome.started_at and outcome.finished_at:
+        duration = _parse_time(outcome.finished_at) - _parse_time(outcome.started_at)
+        ti.xcom_push(key=DURATION_KEY, value=int(duration.total_seconds()))
     for key in ("checkpoint", "resumed_from"):
         if data[key] is not None:
             ti.xcom_push(key=key, value=int(data[key]))
@@ -52,8 +72,12 @@ def log_outcome(log: Any, outcome: Outcome, log_is_written: bool) -> None:
         log.error("The last lines of %s:\n%s", diagnosis.step or "its log", "\n".join(diagnosis.log_tail))
 
 
-def _mask(text: str) -> str:
-    """Mask secrets: the message of an exception in the training function may contain one."""
+def _parse_time(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 does not read the Z
+
+
+def _mask(text: str, name: str | None = None) -> str:
+    """Mask secrets: an argument, or the message of an exception in the training function, may contain one."""
     from airflow.sdk._shared.secrets_masker import redact  # only workers need it, and they have imported it already
 
-    return str(redact(text))
+    return str(redact(text, name))

@@ -512,8 +512,9 @@ class TrainerClient:
         cursor: Mapping[str, Any] | None = None,
         job_ended: bool = False,
         max_lines: int = MAX_LOG_LINES,
+        step: str | None = None,
     ) -> LogChunk:
-        """Return the log lines of all steps after a cursor, and the next cursor. Does not wait for new lines.
+        """Return the log lines of the steps after a cursor, and the next cursor. Does not wait for new lines.
 
         Reading from cursor to cursor returns every line once and in order, from any process.
 
@@ -522,11 +523,13 @@ class TrainerClient:
             cursor: `LogChunk.cursor` of the previous chunk. None (the default) starts at the beginning.
             job_ended: True if the TrainJob has ended: the last line counts even without a line end. Default False.
             max_lines: Approximate limit of lines to return. Default 1,000.
+            step: Name of the only step to read. None (the default) reads all steps.
 
         Raises:
             JobNotFoundError: The TrainJob does not exist.
+            ValueError: The TrainJob has no such step; the message lists its steps.
         """
-        return self.backend.tail(self.get_job_ref(name), cursor or {}, job_ended, max_lines)
+        return self.backend.tail(self.get_job_ref(name), cursor or {}, job_ended, max_lines, step)
 
     def get_job_events(self, name: str | TrainJobRef) -> list[Event]:
         """Return the events of a TrainJob and its steps, oldest first.

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from itertools import chain
+from typing import Any, TypeVar
 
 from trainer_core.client import TrainerClient
 from trainer_core.errors import InvalidRequestError, JobNotFoundError
 from trainer_core.jobs import TrainJob
 
 __all__ = [
+    "ARTIFACT",
+    "METRIC",
+    "PARAM",
     "JobDetails",
+    "build_row",
     "check_column",
-    "compare_jobs",
-    "get_value",
+    "compare_rows",
+    "name_values",
     "needs_details",
     "read_details",
-    "sort_jobs",
+    "sort_rows",
 ]
 
-_PARAM = "param."
-_METRIC = "metric."
+#: Prefixes of the columns that are named after an argument, a metric and an artifact.
+PARAM = "param."
+METRIC = "metric."
+ARTIFACT = "artifact."
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,7 @@ class JobDetails:
         dataset: URI of its dataset. None without an initializer.
         model: URI of its model. None without an initializer.
         resumed_from: Step of the checkpoint from which it was resumed. None if it began from the start.
+        artifacts: URIs that it returned, by name.
     """
 
     job: TrainJob
@@ -44,7 +52,10 @@ class JobDetails:
     dataset: str | None = None
     model: str | None = None
     resumed_from: float | None = None
+    artifacts: Mapping[str, str] = field(default_factory=dict)
 
+
+_Row = TypeVar("_Row", bound=Mapping[str, Any])
 
 #: Columns that need nothing but the TrainJob.
 _OF_JOB: dict[str, Callable[[TrainJob], Any]] = {
@@ -72,14 +83,14 @@ def check_column(column: str) -> str:
 
     Args:
         column: ``name``, ``status``, ``runtime``, ``nodes``, ``created``, ``started``, ``finished``, ``duration``,
-            ``reason``, ``dataset``, ``model``, ``resumed_from``, ``param.NAME`` or ``metric.NAME``.
+            ``reason``, ``dataset``, ``model``, ``resumed_from``, ``param.NAME``, ``metric.NAME`` or ``artifact.NAME``.
 
     Raises:
         InvalidRequestError: There is no such column.
     """
-    is_prefixed = column.startswith((_PARAM, _METRIC)) and not column.endswith(".")
+    is_prefixed = column.startswith((PARAM, METRIC, ARTIFACT)) and not column.endswith(".")
     if not is_prefixed and column not in _OF_JOB and column not in _OF_DETAILS:
-        known = ", ".join([*_OF_JOB, *_OF_DETAILS, f"{_PARAM}NAME", f"{_METRIC}NAME"])
+        known = ", ".join([*_OF_JOB, *_OF_DETAILS, f"{PARAM}NAME", f"{METRIC}NAME", f"{ARTIFACT}NAME"])
         raise InvalidRequestError(f"column {column[:100]!r} is unknown; known are {known}")
     return column
 
@@ -107,49 +118,72 @@ def read_details(client: TrainerClient, job: TrainJob) -> JobDetails:
     sources = {role: source.storage_uri for role, source in request.initializer_sources()}
     resumed_from = outcome.resumed_from if outcome else progress.resumed_from if progress else None
     return JobDetails(
-        job, request.get_parameters(), dict(metrics), sources.get("dataset"), sources.get("model"), resumed_from
+        job,
+        request.get_parameters(),
+        dict(metrics),
+        sources.get("dataset"),
+        sources.get("model"),
+        resumed_from,
+        dict(outcome.artifacts) if outcome else {},
     )
 
 
-def get_value(column: str, details: JobDetails) -> Any:
-    """Return the value of a column: text, number, `datetime` or `timedelta`; None without a value."""
-    if column in _OF_JOB:
-        return _OF_JOB[column](details.job)
-    if column in _OF_DETAILS:
-        return _OF_DETAILS[column](details)
-    kind, _, name = column.partition(".")
-    return details.params.get(name) if kind == "param" else details.metrics.get(name)
-
-
-def sort_jobs(jobs: Sequence[JobDetails], column: str, descending: bool = False) -> list[JobDetails]:
-    """Return the jobs by the values of a column; numbers before strings, and jobs without a value last.
+def build_row(details: JobDetails) -> dict[str, Any]:
+    """Return the columns of a TrainJob that have a value: text, number, `datetime` or `timedelta`.
 
     Args:
-        jobs: The jobs.
+        details: The TrainJob.
+    """
+    fixed = {
+        **{column: get(details.job) for column, get in _OF_JOB.items()},
+        **{column: get(details) for column, get in _OF_DETAILS.items()},
+    }
+    named = {
+        **name_values(PARAM, details.params),
+        **name_values(METRIC, details.metrics),
+        **name_values(ARTIFACT, details.artifacts),
+    }
+    return {column: value for column, value in {**fixed, **named}.items() if value is not None}
+
+
+def name_values(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values by their column.
+
+    Args:
+        prefix: `PARAM`, `METRIC` or `ARTIFACT`.
+        values: The values by name.
+    """
+    return {f"{prefix}{name}": value for name, value in values.items()}
+
+
+def sort_rows(rows: Sequence[_Row], column: str, descending: bool = False) -> list[_Row]:
+    """Return rows by the values of a column; numbers before strings, and rows without a value last.
+
+    Args:
+        rows: What `build_row` returned.
         column: The column.
         descending: Whether the largest value comes first.
     """
-    with_value = [each for each in jobs if get_value(column, each) is not None]
-    ordered = sorted(with_value, key=lambda each: _get_sort_key(get_value(column, each)), reverse=descending)
-    return [*ordered, *(each for each in jobs if get_value(column, each) is None)]
+    with_value = [row for row in rows if row.get(column) is not None]
+    ordered = sorted(with_value, key=lambda row: _get_sort_key(row[column]), reverse=descending)
+    return [*ordered, *(row for row in rows if row.get(column) is None)]
 
 
-def compare_jobs(jobs: Sequence[JobDetails], everything: bool = False) -> dict[str, list[Any]]:
-    """Return the columns in which jobs differ, with the value of each job, and every metric.
+def compare_rows(rows: Sequence[Mapping[str, Any]], everything: bool = False) -> dict[str, list[Any]]:
+    """Return the columns in which TrainJobs differ, with the value of each TrainJob, and every metric.
 
     Args:
-        jobs: The jobs.
+        rows: What `build_row` returned for each TrainJob.
         everything: Whether columns with equal values are returned, too.
     """
-    params = sorted({f"{_PARAM}{name}" for each in jobs for name in each.params})
-    metrics = sorted({f"{_METRIC}{name}" for each in jobs for name in each.metrics})
-    fixed = [column for column in (*_OF_JOB, *_OF_DETAILS) if column not in _UNIQUE]
-    rows = {column: [get_value(column, each) for each in jobs] for column in (*fixed, *params, *metrics)}
+    present = {column for row in rows for column in row} - _UNIQUE
+    named = [sorted(column for column in present if column.startswith(prefix)) for prefix in (PARAM, METRIC, ARTIFACT)]
+    fixed = [column for column in (*_OF_JOB, *_OF_DETAILS) if column in present]
+    columns = {column: [row.get(column) for row in rows] for column in chain(fixed, *named)}
     return {
         column: values
-        for column, values in rows.items()
-        if any(value is not None for value in values)
-        and (everything or column.startswith(_METRIC) or any(value != values[0] for value in values))
+        for column, values in columns.items()
+        if everything or column.startswith(METRIC) or any(value != values[0] for value in values)
     }
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from queue import Empty, Queue
 from typing import Any, NamedTuple
 
+from trainer_core.errors import InvalidRequestError
 from trainer_core.jobs import Diagnosis, Progress, extract_checkpoint
 from trainer_core.node.progress import parse_progress
 
@@ -18,6 +19,7 @@ __all__ = [
     "find_checkpoint",
     "find_last_progress",
     "merge_streams",
+    "select_steps",
     "tail_steps",
 ]
 
@@ -65,6 +67,25 @@ def tail_steps(
         lines += [(step, line) for line in new]
         complete = complete and is_complete
     return LogChunk(lines, reached, complete)
+
+
+def select_steps(job_name: str, steps: Iterable[str], only: str | None) -> list[str]:
+    """Return the steps of a TrainJob, or the only one to read.
+
+    Args:
+        job_name: Name of the TrainJob.
+        steps: Names of its steps.
+        only: Name of the only step; None for all.
+
+    Raises:
+        InvalidRequestError: The TrainJob has no such step; the message lists its steps.
+    """
+    names = list(steps)
+    if only is None:
+        return names
+    if only not in names:
+        raise InvalidRequestError(f"TrainJob {job_name!r} has no step {only!r}; its steps are {', '.join(names)}")
+    return [only]
 
 
 def find_last_progress(lines: Iterable[str]) -> Progress | None:

@@ -217,9 +217,10 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         self._task_store = context.get("task_state_store")
         links.select_links(self, ti)
         self._check_earlier_try(ti)
-        ref = self._submit(ti)
+        ref, request = self._submit(ti)
         self._save_ref(ti, ref)
         xcom.push_ref(ti, ref)
+        xcom.push_parameters(ti, request)
         self.run_url = tracking.push_run(ti, self.hook, ref)
         links.push_links(ti, self, self.hook)
         return self._wait_or_defer(ti, ref)
@@ -275,12 +276,13 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         if self.on_kill_policy == "cancel" and self._ref is not None:
             cancellation.cancel_job_from_signal_handler(self.hook, self._ref, self.log)
 
-    def _submit(self, ti: Any) -> TrainJobRef:
+    def _submit(self, ti: Any) -> tuple[TrainJobRef, TrainJobRequest]:
         try:
             if self.deferrable:
                 self.hook.to_trigger_kwargs()
             is_tracked = tracking.configure(self.hook, self.mlflow_conn_id, self._has_tracking_option)
-            ref = self._ref = self.hook.client.submit(self._build_request(ti, is_tracked))
+            request = self._build_request(ti, is_tracked)
+            ref = self._ref = self.hook.client.submit(request)
         except JobElsewhereError as error:
             raise self._build_elsewhere_error(error) from error
         except (ValueError, RuntimeNotFoundError, ConflictError) as error:
@@ -293,7 +295,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             # The signal arrived before there was a ref to cancel.
             self.on_kill()
             self._raise_interrupted(ref)
-        return ref
+        return ref, request
 
     @property
     def _has_tracking_option(self) -> bool:

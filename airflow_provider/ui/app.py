@@ -7,33 +7,43 @@ The DAG id is part of the path, because before Airflow 3.2 the permission check 
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import parse_qsl
 
 import yaml
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.auth.managers.models.resource_details import AssetDetails, DagAccessEntity
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_authenticated
 from airflow.api_fastapi.logging.decorators import action_logging
 from airflow.sdk._shared.secrets_masker import redact
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
-from fastapi.responses import FileResponse, JSONResponse, RedirectResponse
-from pydantic import AwareDatetime
+from fastapi.responses import FileResponse, JSONResponse, RedirectResponse, StreamingResponse
+from pydantic import AfterValidator, AwareDatetime, BaseModel, Field
 
 from airflow_provider.ui import backend_view, serializers, xcom_queries
-from airflow_provider.ui.xcom_queries import SubmittedJob, TaskKey
+from airflow_provider.ui.xcom_queries import JobFilter, SubmittedJob, TaskKey
+from trainer_core import comparison
 from trainer_core.client import TrainerClient
 from trainer_core.errors import TrainerError
+from trainer_core.jobs import TrainJob
 
-__all__ = ["create_app"]
+__all__ = ["HEADERS", "create_app", "find_asset"]
 
 _STATIC = Path(__file__).with_name("static")
-#: Rows of one page of the list, and the largest number of jobs to read for it from the database and from backends.
-_ROWS, _MAX_SCANNED, _MAX_REQUESTED = 50, 1000, 100
-#: Larger numbers are no row of a log, and no map index of Airflow's database.
-_MAX_AFTER, _MAX_MAP_INDEX = 10**12, 2**31 - 1
-_HEADERS = {
+#: Rows of one page of the list: by default, and the largest number, which is also the largest number of jobs that are
+#: read for it from the database and from backends.
+_ROWS, _MAX_ROWS = 50, 100
+#: Largest number of columns that a user can choose, and of jobs to compare.
+_MAX_COLUMNS, _MAX_COMPARED = 50, 10
+#: Larger numbers are no map index of Airflow's database; longer strings are no cursor.
+_MAX_MAP_INDEX, _MAX_CURSOR = 2**31 - 1, 8_000
+#: Headers of every response.
+HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
@@ -43,6 +53,8 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _DAG_PATH = "/api/dags/{dag_id}"
+_Step = Annotated[str, Query(pattern=r"^[a-z0-9-]{1,63}$")]
+_Column = Annotated[str, AfterValidator(comparison.check_column)]
 _Id = Annotated[str, Query(min_length=1, max_length=250)]
 
 
@@ -50,6 +62,19 @@ def _get_task_key(
     dag_id: str, run_id: _Id, task_id: _Id, map_index: Annotated[int, Query(ge=-1, le=_MAX_MAP_INDEX)] = -1
 ) -> TaskKey:
     return TaskKey(dag_id, run_id, task_id, map_index)
+
+
+def _parse_task(query: str) -> TaskKey:
+    """Return the key of a task from the query of its page."""
+    values = dict(parse_qsl(query))
+    try:
+        map_index = int(values.get("map_index", "-1"))
+        task = TaskKey(values["dag_id"], values["run_id"], values["task_id"], map_index)
+    except (KeyError, ValueError) as error:
+        raise HTTPException(422, f"{query[:100]!r} is not the query of a TrainJob's page.") from error
+    if not -1 <= map_index <= _MAX_MAP_INDEX:
+        raise HTTPException(422, f"{map_index} is not a map index.")
+    return task
 
 
 def _get_submitted_job(task: Annotated[TaskKey, Depends(_get_task_key)], session: SessionDep) -> SubmittedJob:
@@ -71,6 +96,16 @@ def _connect(job: _SubmittedJobDep) -> TrainerClient:
 
 
 _ClientDep = Annotated[TrainerClient, Depends(_connect)]
+
+
+def _parse_cursor(cursor: Annotated[str, Query(max_length=_MAX_CURSOR)] = "{}") -> dict[str, Any]:
+    try:
+        parsed = json.loads(cursor)
+    except (ValueError, RecursionError):
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise HTTPException(422, "The cursor is not one that this API returned.")
+    return parsed
 
 
 def _require_same_origin(request: Request) -> None:
@@ -101,6 +136,35 @@ _METHODS: dict[str, Any] = {
 _READ_LOGS = [*_READ, _require_permission("GET", DagAccessEntity.TASK_LOGS)]
 
 
+def _check_sort(sort: str) -> str:
+    comparison.check_column(sort.removeprefix("-") or "created")
+    return sort
+
+
+class _ListView(BaseModel):
+    """What the list shows. The page has the same in its URL.
+
+    Attributes:
+        dag: Id of the DAG of the jobs. Default: any.
+        status: Status of the jobs. Default: any.
+        text: Part of the name of the job, DAG, run or task. Default: any.
+        since: Jobs that were submitted at this time or later. Default: at any time.
+        before: Jobs that were submitted before this time. Default: at any time.
+        count: Number of jobs. Default: 50.
+        column: Columns, as for `trainjob list --columns`. Default: none in addition to those that are always shown.
+        sort: Column by which these jobs are sorted, with ``-`` before it the largest first. Default: newest first.
+    """
+
+    dag: Annotated[str | None, Field(max_length=250)] = None
+    status: Annotated[str | None, Field(max_length=20)] = None
+    text: Annotated[str, Field(max_length=250)] = ""
+    since: AwareDatetime | None = None
+    before: AwareDatetime | None = None
+    count: Annotated[int, Field(ge=1, le=_MAX_ROWS)] = _ROWS
+    column: Annotated[list[_Column], Field(max_length=_MAX_COLUMNS)] = []
+    sort: Annotated[str, AfterValidator(_check_sort)] = ""
+
+
 def jobs_page() -> FileResponse:
     """Serve the list of jobs."""
     return FileResponse(_STATIC / "jobs.html")
@@ -111,43 +175,88 @@ def job_page() -> FileResponse:
     return FileResponse(_STATIC / "job.html")
 
 
+def compare_page() -> FileResponse:
+    """Serve the comparison of jobs."""
+    return FileResponse(_STATIC / "compare.html")
+
+
 def asset(name: str) -> FileResponse:
     """Serve a static file of the pages."""
-    files = {path.name: path for path in _STATIC.iterdir() if path.suffix in (".js", ".css", ".svg")}
-    if name not in files:
+    file = find_asset(name)
+    if file is None:
         raise HTTPException(404, "File not found.")
-    return FileResponse(files[name])
+    return FileResponse(file)
+
+
+def find_asset(name: str) -> Path | None:
+    """Return the static file of this name; None if the pages have no such file."""
+    files = (path for path in _STATIC.rglob("*") if path.suffix in (".js", ".css", ".svg"))
+    return next((path for path in files if path.name == name), None)
 
 
 def list_jobs(
     session: SessionDep,
     user: GetUserDep,
-    dag: Annotated[str | None, Query(max_length=250)] = None,
-    status: Annotated[str | None, Query(max_length=20)] = None,
-    text: Annotated[str, Query(max_length=250)] = "",
-    before: AwareDatetime | None = None,
+    shown: Annotated[_ListView, Query()],
 ) -> dict[str, Any]:
-    """Return the jobs of the DAGs that the user may read, newest first."""
+    """Return the newest jobs of the DAGs that the user may read."""
     readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
-    wanted = readable & {dag} if dag else readable
-    found = xcom_queries.list_submitted_jobs(session, wanted, before, _MAX_SCANNED)
-    matching = [job for job in found if job.deletion is None and serializers.matches_text(job, text)]
+    wanted = JobFilter(
+        readable & {shown.dag} if shown.dag else readable, shown.text, shown.status, shown.since, shown.before
+    )
+    found = xcom_queries.list_submitted_jobs(session, wanted, _MAX_ROWS)
+    matching = [job for job in found if serializers.matches_text(job, shown.text)]
     read: list[SubmittedJob] = []
-    rows = []
-    for job, live in backend_view.read_unfinished(matching, _MAX_REQUESTED):
+    lives: dict[TaskKey, tuple[SubmittedJob, TrainJob | None]] = {}
+    rows: list[dict[str, Any]] = []
+    for job, live in backend_view.read_unfinished(matching, _MAX_ROWS):
         read.append(job)
-        row = serializers.serialize_row(job, live)
-        if status in (None, row.get("status")):
-            rows.append(row)
-        if len(rows) == _ROWS:
+        row = serializers.build_columns(job, live)
+        if shown.status in (None, row.get("status")):
+            lives[job.task] = job, live
+            rows.append({**row, "task": job.task})
+        if len(rows) == shown.count:
             break
+    if shown.sort:
+        rows = comparison.sort_rows(rows, shown.sort.removeprefix("-"), shown.sort.startswith("-"))
     # There can be older jobs if not all were read, or if the limit of jobs to read was reached.
-    last = read[-1] if len(read) < len(matching) else found[-1] if len(found) == _MAX_SCANNED else None
-    older = last.at.isoformat() if last else None
-    return _mask_data({"dags": xcom_queries.list_dag_ids(session, readable), "jobs": rows, "older": older})
+    last = read[-1] if len(read) < len(matching) else found[-1] if len(found) == _MAX_ROWS else None
+    is_exact = not shown.text and not shown.status
+    return _mask_data(
+        {
+            "dags": xcom_queries.list_dag_ids(session, readable),
+            "columns": serializers.list_column_names(rows),
+            "jobs": [serializers.serialize_row(*lives[row["task"]], _pick(row, shown.column)) for row in rows],
+            "total": xcom_queries.count_submitted_jobs(session, replace(wanted, before=None)) if is_exact else None,
+            "older": last.at.isoformat() if last else None,
+        }
+    )
 
 
-def get_job(request: Request, job: _SubmittedJobDep, user: GetUserDep) -> dict[str, Any]:
+def compare_jobs(
+    session: SessionDep, user: GetUserDep, job: Annotated[list[str], Query(min_length=1, max_length=_MAX_COMPARED)]
+) -> dict[str, Any]:
+    """Return the columns of several jobs, in the order of the request.
+
+    Args:
+        session: Session of Airflow's database.
+        user: The user.
+        job: Key of the task of each job, as the query of its page. A job that the user may not read is as one that does
+            not exist.
+    """
+    readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
+    found: list[SubmittedJob] = []
+    rows: list[dict[str, Any]] = []
+    for task in map(_parse_task, job):
+        submitted = xcom_queries.get_submitted_job(session, task) if task.dag_id in readable else None
+        if submitted is None:
+            raise HTTPException(404, f"Task {task.task_id!r} of {task.dag_id!r} has no TrainJob, or it was cleared.")
+        found.append(submitted)
+        rows.append(serializers.build_columns(submitted, None, backend_view.read_details(submitted)))
+    return _mask_data(serializers.serialize_comparison(found, rows, _mask))
+
+
+def get_job(request: Request, job: _SubmittedJobDep, session: SessionDep, user: GetUserDep) -> dict[str, Any]:
     """Return the data of one job's page, with the actions that the user may perform."""
     details, unreachable = None, None
     try:
@@ -157,6 +266,11 @@ def get_job(request: Request, job: _SubmittedJobDep, user: GetUserDep) -> dict[s
     found = serializers.serialize_job(job, details, unreachable)
     possible = found.get("actions", [])
     found["actions"] = [action for action in possible if _is_permitted(action, request, user)]
+    found["assets"] = [
+        {"id": asset_id, "name": name}
+        for asset_id, name in xcom_queries.list_assets(session, job.task)
+        if get_auth_manager().is_authorized_asset(method="GET", user=user, details=AssetDetails(id=str(asset_id)))
+    ]
     found["read_only"] = bool(possible) and not found["actions"]
     return _mask_data(found)
 
@@ -164,11 +278,26 @@ def get_job(request: Request, job: _SubmittedJobDep, user: GetUserDep) -> dict[s
 def get_log(
     job: _SubmittedJobDep,
     client: _ClientDep,
-    step: Annotated[str, Query(pattern=r"^[a-z0-9-]{1,63}$")] = "node-0",
-    after: Annotated[int, Query(ge=0, le=_MAX_AFTER)] = 0,
+    cursor: Annotated[dict[str, Any], Depends(_parse_cursor)],
+    step: _Step = "node-0",
+    ended: bool = False,
+    text: Annotated[str, Query(max_length=250)] = "",
+    lines: Annotated[int, Query(ge=0, le=backend_view.MAX_LINES)] = backend_view.MAX_LINES,
 ) -> dict[str, Any]:
-    """Return the log lines of a step after the first `after` lines."""
-    return _mask_data(serializers.serialize_log(backend_view.read_log(client, job.ref, step, after)))
+    """Return the log lines of a step after a cursor, the next cursor, and what `progress` reported."""
+    try:
+        part = backend_view.read_log(client, job.ref, step, cursor, ended, text, lines)
+    except backend_view.InvalidCursorError as error:
+        raise HTTPException(422, str(error)) from error
+    shown = _mask_data(serializers.serialize_log(part))
+    return {**shown, "cursor": json.dumps(part.cursor)}
+
+
+def download_log(job: _SubmittedJobDep, client: _ClientDep, step: _Step = "node-0") -> StreamingResponse:
+    """Return the whole log of a step as a text file."""
+    lines = client.get_job_logs(job.ref, step)
+    headers = {"Content-Disposition": f'attachment; filename="{job.ref.name}-{step}.log"'}
+    return StreamingResponse((f"{_mask(line)}\n" for line in lines), media_type="text/plain", headers=headers)
 
 
 def get_manifest(job: _SubmittedJobDep, client: _ClientDep) -> dict[str, str]:
@@ -202,11 +331,14 @@ def create_app() -> FastAPI:
     get, post = app.get, app.post
     get("/", dependencies=_LOGGED_IN)(jobs_page)
     get("/job", dependencies=_LOGGED_IN)(job_page)
+    get("/compare", dependencies=_LOGGED_IN)(compare_page)
     get("/assets/{name}", dependencies=_LOGGED_IN)(asset)
     get("/api/jobs", dependencies=_READ)(list_jobs)
+    get("/api/compare", dependencies=_READ)(compare_jobs)
     # The diagnosis contains log lines, so the permission for logs is required.
     get(f"{_DAG_PATH}/job", dependencies=_READ_LOGS)(get_job)
     get(f"{_DAG_PATH}/log", dependencies=_READ_LOGS)(get_log)
+    get(f"{_DAG_PATH}/log/file", dependencies=_READ_LOGS)(download_log)
     get(f"{_DAG_PATH}/manifest", dependencies=[*_READ, _require_permission("GET", DagAccessEntity.CODE)])(get_manifest)
     for action in (suspend, resume, delete):
         post(f"{_DAG_PATH}/{action.__name__}", dependencies=_list_change_dependencies(action.__name__))(action)
@@ -230,6 +362,10 @@ def _is_permitted(action: str, request: Request, user: Any) -> bool:
     return True
 
 
+def _pick(row: Mapping[str, Any], columns: Iterable[str]) -> dict[str, Any]:
+    return {column: row[column] for column in columns if column in row}
+
+
 def _mask_data(data: dict[str, Any]) -> dict[str, Any]:
     """Mask all secrets that Airflow knows."""
     shown: dict[str, Any] = serializers.mask_strings(data, _mask)
@@ -242,7 +378,7 @@ def _mask(text: str, name: str | None = None) -> str:
 
 async def _add_headers(request: Request, call_next: Any) -> Response:
     response: Response = await call_next(request)
-    response.headers.update(_HEADERS)
+    response.headers.update(HEADERS)
     return response
 
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.compat import AirflowNotFoundException
 from airflow_provider.hooks.trainjob import TrainJobHook
-from trainer_core import naming
+from trainer_core import comparison, naming
 from trainer_core.client import TrainerClient
 from trainer_core.config import CONFIGS, LocalProcessBackendConfig, config_from_dict
 from trainer_core.errors import BackendUnavailableError, TrainerError
 from trainer_core.jobs import COMPLETE, FAILED, Event, Observation, TrainJob, TrainJobRef
+from trainer_core.logs import LogChunk
 from trainer_core.node.progress import parse_progress
 from trainer_core.resource_use import parse_resource_report, strip_resource_report
 
@@ -28,10 +28,13 @@ if TYPE_CHECKING:
     from airflow_provider.ui.xcom_queries import SubmittedJob
 
 __all__ = [
+    "MAX_LINES",
+    "InvalidCursorError",
     "JobDetails",
     "LogPart",
     "UnreachableError",
     "connect",
+    "read_details",
     "read_job",
     "read_log",
     "read_manifest",
@@ -39,7 +42,9 @@ __all__ = [
 ]
 
 #: Largest number of log lines in a response; of a longer log, the last lines.
-_MAX_LINES = 500
+MAX_LINES = 500
+#: Number of characters after which no more is read for one response, and number of lines to read at a time.
+_MAX_READ, _CHUNK_LINES = 16_000_000, 5_000
 #: Largest number of characters of these lines, and of one line: the rest of a longer one is left out.
 _MAX_CHARACTERS, _MAX_LINE = 500_000, 10_000
 #: Largest number of progress points in a response.
@@ -48,6 +53,10 @@ _MAX_POINTS = 1000
 
 class UnreachableError(Exception):
     """The API server cannot read the job; the page shows the message."""
+
+
+class InvalidCursorError(Exception):
+    """The cursor is not one of the job's backend."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +77,17 @@ class LogPart:
         points: What `progress` reported.
         resources: Reports of the use of resources: time ``t`` in milliseconds since 1970, ``cpu`` in percent,
             ``memory`` and ``memory_limit`` in bytes, and ``gpus``.
-        next: Number of lines up to the end of this part.
+        cursor: Position after this part.
         left_out: Number of lines before `lines` that were omitted.
+        complete: True if there were no further lines when it was read.
     """
 
     lines: list[str]
     points: list[dict[str, Any]]
     resources: list[dict[str, Any]]
-    next: int
+    cursor: dict[str, Any]
     left_out: int
+    complete: bool
 
 
 def connect(job: SubmittedJob) -> TrainerClient:
@@ -134,40 +145,81 @@ def read_unfinished(jobs: Iterable[SubmittedJob], limit: int) -> Iterator[tuple[
             yield job, None
 
 
-def read_log(client: TrainerClient, ref: TrainJobRef, step: str, after: int) -> LogPart:
-    """Read the lines of a step after the first `after` lines.
+def read_details(job: SubmittedJob) -> comparison.JobDetails | None:
+    """Read what a comparison shows of a job; None if the API server cannot reach it."""
+    try:
+        client = connect(job)
+        return comparison.read_details(client, client.get_job(job.ref.name))
+    except (UnreachableError, TrainerError):
+        return None
+
+
+def read_log(
+    client: TrainerClient,
+    ref: TrainJobRef,
+    step: str,
+    cursor: Mapping[str, Any],
+    job_ended: bool = False,
+    text: str = "",
+    max_lines: int = MAX_LINES,
+) -> LogPart:
+    """Read the lines of a step after a cursor.
+
+    Every backend of this package but the debug backend, whose jobs no API server has, continues at the cursor without
+    reading what is before it. A long log is returned in several parts.
+
+    Args:
+        client: A client of the job's backend.
+        ref: The job.
+        step: Name of the step.
+        cursor: `LogPart.cursor` of the previous part; empty for the beginning.
+        job_ended: Whether the job has ended: the last line counts even without a line end. Default False.
+        text: Return only lines that contain this text, in any case. Default: all.
+        max_lines: Largest number of lines to return, the last ones. Default 500.
 
     Raises:
         TrainerError: The step does not exist, or its log cannot be read.
+        InvalidCursorError: The cursor is not one of this backend.
     """
     lines: deque[str] = deque()
     points: deque[dict[str, Any]] = deque(maxlen=_MAX_POINTS)
     resources: deque[dict[str, Any]] = deque(maxlen=_MAX_POINTS)
-    count = line_count = 0
-    read = client.get_job_logs(ref, step)
-    if sum(1 for _ in islice(read, after)) < after:
-        # The log is shorter than before: a resumed job has new pods, and the kubelet rotates long logs.
-        after, read = 0, client.get_job_logs(ref, step)
-    size = 0
-    for raw in read:
-        count += 1
-        point = parse_progress(raw) if len(raw) <= _MAX_LINE else None
-        if point:
-            points.append(point)
-            continue
-        line = strip_resource_report(raw)
-        if line != raw and (report := parse_resource_report(raw)):
-            resources.append(report)
-        if line is None:
-            continue
-        line_count += 1
-        if len(lines) == _MAX_LINES:
-            size -= len(lines.popleft())
-        lines.append(line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}…")
-        size += len(lines[-1])
-        while size > _MAX_CHARACTERS:
-            size -= len(lines.popleft())
-    return LogPart(list(lines), list(points), list(resources), after + count, line_count - len(lines))
+    line_count = size = read = 0
+    wanted, complete = text.casefold(), False
+    while not complete and read < _MAX_READ:
+        chunk = _tail(client, ref, step, cursor, job_ended)
+        # A line that is still being written does not count, and a backend can wait for the end of it.
+        complete = chunk.complete or not chunk.lines
+        cursor = chunk.cursor
+        for _, raw in chunk.lines:
+            read += len(raw) + 1
+            point = parse_progress(raw) if len(raw) <= _MAX_LINE else None
+            if point:
+                points.append(point)
+                continue
+            line = strip_resource_report(raw)
+            if line != raw and (report := parse_resource_report(raw)):
+                resources.append(report)
+            if line is None:
+                continue
+            if wanted and wanted not in line.casefold():
+                continue
+            line_count += 1
+            lines.append(line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}…")
+            size += len(lines[-1])
+            while len(lines) > max_lines or size > _MAX_CHARACTERS:
+                size -= len(lines.popleft())
+    return LogPart(list(lines), list(points), list(resources), dict(cursor), line_count - len(lines), complete)
+
+
+def _tail(client: TrainerClient, ref: TrainJobRef, step: str, cursor: Mapping[str, Any], job_ended: bool) -> LogChunk:
+    try:
+        return client.tail_job_logs(ref, cursor, job_ended, _CHUNK_LINES, step)
+    except TrainerError:
+        raise
+    except (AttributeError, KeyError, OSError, TypeError, ValueError, OverflowError) as error:
+        # The browser sent the cursor, and only the backend knows its form.
+        raise InvalidCursorError(f"The cursor does not belong to the log of step {step!r}.") from error
 
 
 def read_manifest(client: TrainerClient, ref: TrainJobRef) -> dict[str, Any]:

@@ -5,12 +5,14 @@ Empty values are omitted, and the page shows no element for them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider import links
+from airflow_provider.xcom import DURATION_KEY, PARAMETERS_KEY
+from trainer_core import comparison
 from trainer_core.jobs import COMPLETE, CREATED, FAILED, RUNNING, SUSPENDED, Progress
 
 if TYPE_CHECKING:
@@ -19,11 +21,14 @@ if TYPE_CHECKING:
     from trainer_core.jobs import Diagnosis, Event, Outcome, Step, TrainJob
 
 __all__ = [
+    "build_columns",
+    "list_column_names",
     "list_job_actions",
     "list_task_actions",
     "mask_manifest",
     "mask_strings",
     "matches_text",
+    "serialize_comparison",
     "serialize_job",
     "serialize_log",
     "serialize_row",
@@ -35,8 +40,86 @@ _ENDED_TASK_STATES = ("success", "failed", "skipped", "upstream_failed", "remove
 _MAX_MANIFEST_STRING = 200
 
 
-def serialize_row(job: SubmittedJob, live: TrainJob | None) -> dict[str, Any]:
-    """Return a job as a row of the list; `live` is the backend's state of the job, None if it was not read."""
+def build_columns(
+    job: SubmittedJob, live: TrainJob | None, details: comparison.JobDetails | None = None
+) -> dict[str, Any]:
+    """Return the columns of a job that have a value, named as by `trainjob list --columns`.
+
+    Args:
+        job: The job, from the XComs of its task.
+        live: The backend's state of the job; None if it was not read.
+        details: What else the backend knows of the job. Default: it was not read.
+    """
+    params = _get_dict(job, PARAMETERS_KEY)
+    if details:
+        # The XCom, if there is one, has values of limited length and without secrets.
+        return comparison.build_row(replace(details, params=params or details.params))
+    if live:
+        return comparison.build_row(comparison.JobDetails(live, params, live.progress.metrics if live.progress else {}))
+    duration, diagnosis, progress = job.xcoms.get(DURATION_KEY), _get_dict(job, "diagnosis"), _get_last_progress(job)
+    fixed = {
+        "name": job.ref.name,
+        "status": _get_last_status(job),
+        "created": job.at,
+        "duration": timedelta(seconds=duration) if isinstance(duration, int) else None,
+        "reason": diagnosis.get("reason"),
+    }
+    named = {
+        **comparison.name_values(comparison.PARAM, params),
+        **comparison.name_values(comparison.METRIC, _get_dict(job, "metrics") or (progress or {}).get("metrics", {})),
+        **comparison.name_values(comparison.ARTIFACT, _get_dict(job, "artifacts")),
+    }
+    return {column: value for column, value in {**fixed, **named}.items() if value is not None}
+
+
+def serialize_comparison(
+    jobs: Sequence[SubmittedJob], rows: Sequence[Mapping[str, Any]], mask: Callable[[str, str | None], str]
+) -> dict[str, Any]:
+    """Return jobs side by side.
+
+    Args:
+        jobs: The jobs.
+        rows: What `build_columns` returned for each job.
+        mask: Called with a string and the name of its argument; returns the masked string.
+    """
+    columns = [
+        {
+            "column": column,
+            "values": [_mask_argument(column, _serialize_value(value), mask) for value in values],
+            "differs": any(value != values[0] for value in values),
+        }
+        for column, values in comparison.compare_rows(rows, everything=True).items()
+    ]
+    shown = [
+        {**asdict(job.task), "name": job.ref.name, "status": row.get("status")}
+        for job, row in zip(jobs, rows, strict=True)
+    ]
+    return {"jobs": shown, "rows": columns}
+
+
+def _mask_argument(column: str, value: Any, mask: Callable[[str, str | None], str]) -> Any:
+    is_argument = isinstance(value, str) and column.startswith(comparison.PARAM)
+    return mask(value, column.removeprefix(comparison.PARAM)) if is_argument else value
+
+
+def list_column_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the columns that the list can have in addition to those that it always has.
+
+    Args:
+        rows: What `build_columns` returned for the jobs.
+    """
+    named = {column for row in rows for column in row if column.startswith((comparison.PARAM, comparison.METRIC))}
+    return ["duration", "reason", *sorted(named, key=lambda column: (not column.startswith(comparison.PARAM), column))]
+
+
+def serialize_row(job: SubmittedJob, live: TrainJob | None, columns: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return a job as a row of the list.
+
+    Args:
+        job: The job, from the XComs of its task.
+        live: The backend's state of the job; None if it was not read.
+        columns: The values of the columns that the user chose. Default: none.
+    """
     status = live.status if live else _get_last_status(job)
     progress = _serialize_progress(live.progress) if live else _get_last_progress(job)
     has_ended = status in _ENDED_STATUSES
@@ -51,6 +134,7 @@ def serialize_row(job: SubmittedJob, live: TrainJob | None) -> dict[str, Any]:
             "task_state": job.task_state,
             "created": _format_time(live.creation_timestamp if live else job.at),
             "progress": None if has_ended else progress,
+            "columns": {column: _serialize_value(value) for column, value in (columns or {}).items()},
         }
     )
 
@@ -150,6 +234,18 @@ def _serialize_details(details: JobDetails) -> dict[str, Any]:
 def _serialize_xcoms(job: SubmittedJob) -> dict[str, Any]:
     xcoms = {key: job.xcoms.get(key) for key in ("metrics", "artifacts", "diagnosis")}
     return {"progress": _get_last_progress(job), **xcoms, "actions": list_task_actions(job)}
+
+
+def _get_dict(job: SubmittedJob, key: str) -> dict[str, Any]:
+    value = job.xcoms.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _serialize_value(value: Any) -> Any:
+    """Return the value of a column as JSON; a duration in seconds."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return value.isoformat() if isinstance(value, datetime) else value
 
 
 def _get_last_status(job: SubmittedJob) -> str | None:

@@ -1,4 +1,4 @@
-"""Database queries of the TrainJobs page: the XComs of tasks that submitted TrainJobs.
+"""Database queries of the TrainJobs page: the XComs and Assets of tasks that submitted TrainJobs.
 
 Airflow's tables are not a public interface, so all queries are in this module.
 """
@@ -11,30 +11,45 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from airflow.models.asset import AssetModel, TaskOutletAssetReference
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
-from sqlalchemy import and_, select
+from sqlalchemy import String, and_, cast, func, or_, select
 from sqlalchemy.orm import aliased
 
 from airflow_provider import owner
 from airflow_provider.links import CONN_ID_KEY, DashboardLink, LogsLink, MlflowLink
+from airflow_provider.xcom import DURATION_KEY, PARAMETERS_KEY
 from trainer_core.jobs import COMPLETE, FAILED, TrainJobRef
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
-    from sqlalchemy.sql import Select
+    from sqlalchemy.sql import Select, Subquery
+    from sqlalchemy.sql.elements import ColumnElement
 
-__all__ = ["SubmittedJob", "TaskKey", "get_submitted_job", "list_dag_ids", "list_submitted_jobs", "record_deletion"]
+__all__ = [
+    "JobFilter",
+    "SubmittedJob",
+    "TaskKey",
+    "count_submitted_jobs",
+    "get_submitted_job",
+    "list_assets",
+    "list_dag_ids",
+    "list_submitted_jobs",
+    "record_deletion",
+]
 
 #: XCom that the page writes when a user deletes a job; like all XComs of the task, it is removed by the next try.
 _DELETION_KEY = "trainjob_deleted"
 #: XComs of every task that has waited for a job.
-_OUTCOME_KEYS = ("status", "metrics", "artifacts", "diagnosis")
+_OUTCOME_KEYS = ("status", "metrics", "artifacts", "diagnosis", DURATION_KEY)
 _KEYS = (
-    *(*_OUTCOME_KEYS, "progress"),
+    *(*_OUTCOME_KEYS, "progress", PARAMETERS_KEY),
     *(CONN_ID_KEY, DashboardLink.xcom_key, LogsLink.xcom_key, MlflowLink.xcom_key, _DELETION_KEY),
 )
 _ENDED = (COMPLETE, FAILED)
+#: Largest number of rows that are read for the jobs whose end a sensor has seen, and for the ids of DAGs.
+_MAX_SEEN, _MAX_DAGS = 40, 60
 
 
 @dataclass(frozen=True)
@@ -82,31 +97,67 @@ class SubmittedJob:
         return self.xcoms.get(_DELETION_KEY)
 
 
+@dataclass(frozen=True)
+class JobFilter:
+    """Which jobs to list.
+
+    The database compares text and status approximately, so a job that it returns may not match.
+
+    Attributes:
+        dags: Ids of the DAGs.
+        text: Part of the name of the job, DAG, run or task. Default: any.
+        status: Status of the job. Default: any.
+        since: The task submitted the job at this time or later. Default: at any time.
+        before: The task submitted the job before this time. Default: at any time.
+    """
+
+    dags: Collection[str]
+    text: str = ""
+    status: str | None = None
+    since: datetime | None = None
+    before: datetime | None = None
+
+
 def get_submitted_job(session: Session, task: TaskKey) -> SubmittedJob | None:
     """Return the job of a task; None if it has none."""
-    statement = _build_statement(_KEYS, CONN_ID_KEY).where(
-        XComModel.dag_id == task.dag_id,
-        XComModel.run_id == task.run_id,
-        XComModel.task_id == task.task_id,
-        XComModel.map_index == task.map_index,
+    marker = aliased(XComModel)
+    found = _select_tasks(marker).where(
+        marker.key == CONN_ID_KEY,
+        marker.dag_id == task.dag_id,
+        marker.run_id == task.run_id,
+        marker.task_id == task.task_id,
+        marker.map_index == task.map_index,
     )
-    return next(iter(_read_jobs(session, statement)), None)
+    return next(iter(_read_jobs(session, found.subquery())), None)
 
 
-def list_submitted_jobs(
-    session: Session, dags: Collection[str], before: datetime | None, limit: int
-) -> list[SubmittedJob]:
-    """Return the jobs of these DAGs, newest first."""
-    statement = _build_statement(_KEYS, CONN_ID_KEY).where(XComModel.dag_id.in_(dags))
-    if before is not None:
-        statement = statement.where(XComModel.timestamp < before)
-    return _read_jobs(session, statement.order_by(XComModel.timestamp.desc()).limit(limit))
+def list_submitted_jobs(session: Session, wanted: JobFilter, limit: int) -> list[SubmittedJob]:
+    """Return the newest jobs, newest first, without those that a user deleted."""
+    marker = aliased(XComModel)
+    newest = _select_tasks(marker).where(*_build_conditions(marker, wanted)).order_by(marker.timestamp.desc())
+    return _read_jobs(session, newest.limit(limit).subquery())
+
+
+def count_submitted_jobs(session: Session, wanted: JobFilter) -> int:
+    """Return the number of jobs, without those that a user deleted."""
+    marker = aliased(XComModel)
+    statement = select(func.count()).select_from(marker).where(*_build_conditions(marker, wanted))
+    return session.scalar(statement) or 0
 
 
 def list_dag_ids(session: Session, dags: Collection[str]) -> list[str]:
-    """Return the ids of those of these DAGs that have jobs."""
-    statement = select(XComModel.dag_id).where(XComModel.key == CONN_ID_KEY, XComModel.dag_id.in_(dags)).distinct()
-    return sorted(session.scalars(statement))
+    """Return the ids of those of these DAGs that have jobs; of many, those with the newest jobs."""
+    statement = select(XComModel.dag_id).where(XComModel.key == CONN_ID_KEY, XComModel.dag_id.in_(dags))
+    newest = statement.group_by(XComModel.dag_id).order_by(func.max(XComModel.timestamp).desc())
+    return sorted(session.scalars(newest.limit(_MAX_DAGS)))
+
+
+def list_assets(session: Session, task: TaskKey) -> list[tuple[int, str]]:
+    """Return id and name of the Assets among the outlets of a task."""
+    outlet = TaskOutletAssetReference
+    statement = select(AssetModel.id, AssetModel.name).join(outlet, outlet.asset_id == AssetModel.id)
+    found = statement.where(outlet.dag_id == task.dag_id, outlet.task_id == task.task_id).order_by(AssetModel.name)
+    return [(asset_id, name) for asset_id, name in session.execute(found)]
 
 
 def record_deletion(session: Session, task: TaskKey, by: str) -> None:
@@ -122,42 +173,95 @@ def record_deletion(session: Session, task: TaskKey, by: str) -> None:
     )
 
 
-def _build_statement(keys: Sequence[str], required: str) -> Select[Any]:
-    """Return the query with one row for each ref: the ref, its task's state, and the task's other XComs or null.
+def _select_tasks(marker: Any) -> Select[Any]:
+    """Return the query for tasks by one of their XComs.
+
+    Selected before any XCom is joined: joining first would read the XComs of every job to return the newest ones.
+    """
+    return select(marker.dag_run_id, marker.task_id, marker.map_index, marker.timestamp)
+
+
+def _build_conditions(marker: Any, wanted: JobFilter) -> list[ColumnElement[bool]]:
+    """Return the conditions for XComs that mark a task as one that submitted a job.
+
+    Sensors and suspend operators also push a ref; only a task that submitted a job pushes the connection id.
+    """
+    conditions = [marker.key == CONN_ID_KEY, marker.dag_id.in_(wanted.dags), ~_has_xcom(marker, _DELETION_KEY)]
+    if wanted.since is not None:
+        conditions.append(marker.timestamp >= wanted.since)
+    if wanted.before is not None:
+        conditions.append(marker.timestamp < wanted.before)
+    if wanted.status is not None:
+        # The backend knows the status of the others.
+        conditions.append(~_has_xcom(marker, "status", *({*_ENDED} - {wanted.status})))
+    if wanted.text and wanted.text.isascii():  # SQLite compares other letters with case
+        text = wanted.text.lower()
+        ids = (marker.dag_id, marker.run_id, marker.task_id)
+        found = [func.lower(column).contains(text, autoescape=True) for column in ids]
+        conditions.append(or_(*found, _has_xcom(marker, "ref", text)))
+    return conditions
+
+
+def _has_xcom(marker: Any, key: str, *texts: str) -> ColumnElement[bool]:
+    """Return the condition that the task of an XCom has an XCom of this key whose JSON contains one of the texts."""
+    other = aliased(XComModel)
+    found = select(other.key).where(*_belong_together(other, marker), other.key == key)
+    if texts:
+        value = func.lower(cast(other.value, String))
+        found = found.where(or_(*(value.contains(text.lower(), autoescape=True) for text in texts)))
+    return found.exists()
+
+
+def _belong_together(one: Any, other: Any) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions that XComs belong to the same task; they are the beginning of the primary key."""
+    return one.dag_run_id == other.dag_run_id, one.task_id == other.task_id, one.map_index == other.map_index
+
+
+def _build_statement(keys: Sequence[str], tasks: Subquery) -> Select[Any]:
+    """Return the query with one row for each task: its ref, its state, and its other XComs or null, newest first.
 
     Args:
         keys: Keys of the other XComs.
-        required: Key that a task must have. Sensors and suspend operators also push a ref; only a task that submitted a
-            job pushes the connection id, and only one that has seen a job pushes a status.
+        tasks: The tasks, as `_select_tasks` returns them.
     """
-    ref = XComModel
+    ref = aliased(XComModel)
     others = [aliased(XComModel) for _ in keys]
-    columns = (ref.dag_id, ref.run_id, ref.task_id, ref.map_index, ref.timestamp, TaskInstance.state, ref.value)
-    statement = select(*columns, *(other.value for other in others)).join(
-        TaskInstance,
-        and_(
-            TaskInstance.dag_id == ref.dag_id,
-            TaskInstance.run_id == ref.run_id,
-            TaskInstance.task_id == ref.task_id,
-            TaskInstance.map_index == ref.map_index,
-        ),
+    columns = (ref.dag_id, ref.run_id, ref.task_id, ref.map_index, tasks.c.timestamp, TaskInstance.state, ref.value)
+    statement = (
+        select(*columns, *(other.value for other in others))
+        .select_from(tasks)
+        .join(ref, and_(*_belong_together(ref, tasks.c), ref.key == "ref"))
+        .join(
+            TaskInstance,
+            and_(
+                TaskInstance.dag_id == ref.dag_id,
+                TaskInstance.run_id == ref.run_id,
+                TaskInstance.task_id == ref.task_id,
+                TaskInstance.map_index == ref.map_index,
+            ),
+        )
     )
     for key, other in zip(keys, others, strict=True):
-        same = (other.dag_run_id == ref.dag_run_id, other.task_id == ref.task_id, other.map_index == ref.map_index)
-        statement = statement.join(other, and_(*same, other.key == key), isouter=key != required)
-    return statement.where(ref.key == "ref")
+        statement = statement.outerjoin(other, and_(*_belong_together(other, tasks.c), other.key == key))
+    return statement.order_by(tasks.c.timestamp.desc())
 
 
-def _read_jobs(session: Session, statement: Select[Any]) -> list[SubmittedJob]:
+def _read_jobs(session: Session, tasks: Subquery) -> list[SubmittedJob]:
     """Return the jobs, each with what its own task knows, or a sensor of the same run that has seen its end."""
-    jobs = list(_parse_rows(_KEYS, session.execute(statement)))
+    jobs = list(_parse_rows(_KEYS, session.execute(_build_statement(_KEYS, tasks))))
     runs = {(job.task.dag_id, job.task.run_id) for job in jobs if job.xcoms.get("status") not in _ENDED}
     if not runs:
         return jobs
-    waiting = _build_statement(_OUTCOME_KEYS, "status").where(
-        XComModel.dag_id.in_({dag for dag, _ in runs}), XComModel.run_id.in_({run for _, run in runs})
+    status = aliased(XComModel)
+    waiting = _select_tasks(status).where(
+        status.key == "status",
+        status.dag_id.in_({dag for dag, _ in runs}),
+        status.run_id.in_({run for _, run in runs}),
+        _has_xcom(status, "status", *_ENDED),
+        ~_has_xcom(status, CONN_ID_KEY),
     )
-    seen = _parse_rows(_OUTCOME_KEYS, session.execute(waiting))
+    newest = waiting.order_by(status.timestamp.desc()).limit(_MAX_SEEN).subquery()
+    seen = _parse_rows(_OUTCOME_KEYS, session.execute(_build_statement(_OUTCOME_KEYS, newest)))
     ends = {(each.task.dag_id, each.ref): each.xcoms for each in seen if each.xcoms.get("status") in _ENDED}
     return [replace(job, xcoms={**job.xcoms, **ends.get((job.task.dag_id, job.ref), {})}) for job in jobs]
 

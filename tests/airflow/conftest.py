@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from airflow_fakes import wait_for_file
+from routed_pages import RoutedPages, run_browser
 
 from trainer_core import CustomTrainer
 
@@ -64,6 +65,21 @@ def airflow_db(trainjob_airflow):
 def run_dag(run_trainjob_dag):
     """Run a DAG in this process, with triggers, XComs and templates; return Airflow's DagRun."""
     return lambda dag, **arguments: run_trainjob_dag(dag, **arguments).dag_run
+
+
+@pytest.fixture(scope="module")
+def routed_browser():
+    with run_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def open_page(routed_browser):
+    """Opens a TrainJobs page with these answers of the API, by path. Script errors fail the test."""
+    pages = RoutedPages(routed_browser)
+    yield pages
+    pages.close()
+    assert pages.problems == []
 
 
 @pytest.fixture

@@ -5,19 +5,10 @@ from __future__ import annotations
 import pathlib
 import urllib.parse
 
-import chromium
 import pytest
 
-from airflow_provider import ui
+expect = pytest.importorskip("playwright.sync_api", reason="needs `pip install playwright`").expect
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs `pip install playwright`")
-expect = sync_api.expect
-
-pytestmark = [
-    pytest.mark.skipif(chromium.find() is None, reason="needs Chromium on PATH: `apt-get install chromium`"),
-]
-
-STATIC = pathlib.Path(ui.__file__).with_name("static")
 SCREENSHOTS = pathlib.Path(__file__).parents[2] / "build" / "screenshots"
 TASK = {"dag_id": "nightly_forecast_of_the_north", "task_id": "train_the_large_model", "map_index": -1}
 RUN = {**TASK, "run_id": "scheduled__2026-11-22T20:15:00+00:00", "backend": "kubernetes"}
@@ -30,7 +21,6 @@ JOBS = [
     {**RUN, "name": "done", "status": "Complete", "created": CREATED, "map_index": 17},
 ]
 JOBS[0]["progress"] = {"step": 5, "total": 10, "percentage": 50}
-TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 #: Strings of the table that are broken within a word: each part between two separators must be on one line.
 BROKEN = """() => {
   const broken = [];
@@ -47,44 +37,8 @@ OVERFLOW = """() => [document.documentElement, ...document.querySelectorAll(".sc
   .filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.className || each.tagName)"""
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(
-            executable_path=chromium.__file__, args=["--no-sandbox", "--disable-gpu"], timeout=180_000
-        )
-        yield running
-        running.close()
-
-
-@pytest.fixture
-def open_page(browser):
-    """Opens a page with these answers of the API, by path."""
-    contexts = []
-
-    def answer(route, answers):
-        path = urllib.parse.urlsplit(route.request.url).path.removeprefix("/trainjobs/")
-        if path in answers:
-            route.fulfill(json=answers[path])
-            return
-        file = STATIC / {"": "jobs.html", "job": "job.html"}.get(path, path.removeprefix("assets/"))
-        route.fulfill(body=file.read_bytes(), content_type=TYPES[file.suffix])
-
-    def open_page(answers, width=1440, path="", height=900):
-        context = browser.new_context(viewport={"width": width, "height": height})
-        contexts.append(context)
-        page = context.new_page()
-        page.route("**/*", lambda route: answer(route, answers))
-        page.goto(f"http://airflow/trainjobs/{path}")
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-
-
 def listing(jobs):
-    return {"api/jobs": {"dags": [TASK["dag_id"]], "jobs": jobs, "older": None}}
+    return {"api/jobs": {"dags": [TASK["dag_id"]], "jobs": jobs, "columns": [], "older": None}}
 
 
 @pytest.mark.parametrize("width", [390, 820, 1440])
@@ -137,3 +91,10 @@ def test_the_page_of_a_job_that_cannot_be_read_shows_an_end_that_its_task_has_se
 def test_the_page_of_a_queued_job_says_so(open_page):
     page = open_page(job(status="Created", queued=QUEUED), path=JOB_PATH)
     expect(page.locator("#notices")).to_contain_text(f"This TrainJob is {QUEUED}.")
+
+
+def test_the_page_of_a_job_links_to_its_run_and_its_asset(open_page):
+    asset, run = {"id": 7, "name": "digits"}, "https://mlflow.example/#/experiments/1/runs/2"
+    page = open_page(job(status="Complete", unreachable="no connection", assets=[asset], mlflow_run=run), path=JOB_PATH)
+    expect(page.get_by_role("link", name="digits")).to_have_attribute("href", "http://airflow/assets/7")
+    expect(page.get_by_role("link", name="MLflow run")).to_have_attribute("href", run)

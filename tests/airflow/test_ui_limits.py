@@ -9,6 +9,7 @@ import pytest
 from airflow_provider.ui import backend_view
 from airflow_provider.ui.backend_view import UnreachableError, read_log, read_unfinished
 from trainer_core.jobs import TrainJobRef
+from trainer_core.logs import LogChunk
 
 REF = TrainJobRef("local", "/state", "job", "uid")
 
@@ -18,9 +19,13 @@ class Logs:
 
     def __init__(self, lines):
         self.lines = lines
+        self.reads = []
 
-    def get_job_logs(self, ref, step):
-        return iter(self.lines)
+    def tail_job_logs(self, ref, cursor, job_ended, max_lines, step):
+        self.reads.append(cursor)
+        first = cursor.get(step, 0)
+        last = min(first + max_lines, len(self.lines))
+        return LogChunk([(step, line) for line in self.lines[first:last]], {step: last}, last == len(self.lines))
 
 
 @pytest.mark.parametrize(
@@ -34,13 +39,34 @@ class Logs:
     ids=["many lines", "long lines", "very long lines", "long lines before short ones"],
 )
 def test_an_answer_has_a_bounded_size_and_the_end_of_the_log(lines, shown):
-    part = read_log(Logs(lines), REF, "node-0", 0)
+    part = read_log(Logs(lines), REF, "node-0", {})
 
     assert len(part.lines) == shown
     assert sum(map(len, part.lines)) <= 500_000
     assert part.lines[-1][:10] == lines[-1][:10]
     assert part.left_out == len(lines) - shown
-    assert part.next == len(lines)
+    assert (part.cursor, part.complete) == ({"node-0": len(lines)}, True)
+
+
+def test_a_log_is_read_once_from_cursor_to_cursor():
+    logs = Logs(["x"] * 12_000)
+    part = read_log(logs, REF, "node-0", {})
+    logs.lines += ["new"]
+    assert read_log(logs, REF, "node-0", part.cursor).lines == ["new"]
+    assert logs.reads == [{}, {"node-0": 5_000}, {"node-0": 10_000}, {"node-0": 12_000}]
+
+
+def test_a_very_long_log_is_returned_in_parts(monkeypatch):
+    monkeypatch.setattr(backend_view, "_MAX_READ", 20_000)
+    logs = Logs(["x"] * 25_000)
+    part = read_log(logs, REF, "node-0", {})
+    assert (part.cursor, part.complete) == ({"node-0": 10_000}, False)
+    assert read_log(logs, REF, "node-0", part.cursor).cursor == {"node-0": 20_000}
+
+
+def test_a_search_returns_the_lines_with_the_text_in_any_case():
+    part = read_log(Logs(["Loss 1", "accuracy", "LOSS 2", "x"]), REF, "node-0", {}, text="loss")
+    assert (part.lines, part.left_out, part.cursor) == (["Loss 1", "LOSS 2"], 0, {"node-0": 4})
 
 
 def make_job(number, status=None):

@@ -6,6 +6,7 @@ browser shows is kept as build/screenshots/*.png.
 
 from __future__ import annotations
 
+import json
 import pathlib
 import re
 import urllib.parse
@@ -15,7 +16,7 @@ import chromium
 import pytest
 from standalone import a_running_airflow, until
 
-from airflow_provider import ui
+from airflow_provider.ui import app
 from trainer_core import LocalProcessBackendConfig, TrainerClient
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs `pip install playwright`")
@@ -137,9 +138,9 @@ def test_the_list_shows_a_job_with_status_and_age(page, trains):
 
 def test_filters_of_the_list_are_kept_in_the_url(page, trains):
     page.goto("/trainjobs/")
-    page.get_by_label("Status").select_option("Failed")
+    page.get_by_role("combobox", name="Status").select_option("Failed")
     expect(page.get_by_role("link", name=trains.name)).to_have_count(0)
-    page.get_by_label("Status").select_option("Running")
+    page.get_by_role("combobox", name="Status").select_option("Running")
     expect(page.get_by_role("link", name=trains.name)).to_be_visible()
     page.get_by_label("Search").fill("no such job")
     expect(page.get_by_text("No TrainJobs match these filters.")).to_be_visible()
@@ -169,7 +170,7 @@ def test_the_log_is_updated_and_shown_as_text(job_page):
 @pytest.fixture
 def growing_log(browser):
     """Page of a job whose log grows by one line with each request; the responses are fake."""
-    static = pathlib.Path(ui.__file__).with_name("static")
+    static = pathlib.Path(app.__file__).with_name("static")
     begin = "2026-01-01T00:00:00+00:00"
     job = {"name": "train-1", "status": "Running", "created": begin, "started": begin, "actions": []}
     job["task"] = {"dag_id": "a", "run_id": "b", "task_id": "train", "map_index": -1}
@@ -181,13 +182,14 @@ def growing_log(browser):
         name = address.path.rpartition("/")[2]
         if name == "log":
             asked.append(name)
-            after = int(urllib.parse.parse_qs(address.query)["after"][0])
-            lines = [f"line {number}." for number in range(after, len(asked))]
-            route.fulfill(json={"lines": lines, "points": [], "next": len(asked), "left_out": 0})
+            first = json.loads(urllib.parse.parse_qs(address.query)["cursor"][0]).get("node-0", 0)
+            lines = [f"line {number}." for number in range(first, len(asked))]
+            cursor = json.dumps({"node-0": len(asked)})
+            route.fulfill(json={"lines": lines, "points": [], "cursor": cursor, "complete": True, "left_out": 0})
         elif "/api/" in address.path:
             route.fulfill(json=job)
         else:
-            route.fulfill(path=static / ("job.html" if name == "job" else name))
+            route.fulfill(path=app.find_asset(name) or static / "job.html")
 
     context = browser.new_context()
     context.route("**/*", answer)
@@ -300,10 +302,9 @@ def test_a_job_can_be_opened_by_keyboard(page, trains):
     page.goto("/trainjobs/")
     link = page.get_by_role("link", name=trains.name)
     expect(link).to_be_visible()
-    page.get_by_label("Status").focus()
+    page.get_by_label(f"Compare {trains.name}").focus()
     page.keyboard.press("Tab")
-    expect(page.get_by_role("table").get_by_role("link").first).to_be_focused()
-    link.focus()
+    expect(link).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text(trains.name)
 

@@ -8,9 +8,12 @@ import urllib.parse
 
 import airflow
 import pytest
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow_database import count_dags, count_rows, many_jobs
 from fake_cluster import Cluster
 from ui_scene import EDITOR, OUTSIDER, VIEWER, Browser, a_dag, push, ref_of, task_of, training
 
+from airflow_provider.assets import ModelAsset
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.ui import app
 from trainer_core import CustomTrainerContainer
@@ -18,9 +21,11 @@ from trainer_core import CustomTrainerContainer
 _PAGES = [
     "/",
     "/job",
+    "/compare",
     "/assets/{name}",
     "/api/jobs",
-    *(f"/api/dags/{{dag_id}}/{name}" for name in ("job", "log", "manifest")),
+    "/api/compare",
+    *(f"/api/dags/{{dag_id}}/{name}" for name in ("job", "log", "log/file", "manifest")),
 ]
 _CHANGES = [f"/api/dags/{{dag_id}}/{name}" for name in ("suspend", "resume", "delete")]
 _OF_A_JOB = ["api/job", "api/log", "api/manifest"]
@@ -94,7 +99,7 @@ def trains(submitted, client):
     ("path", "method"), [*((path, "GET") for path in _PAGES), *((path, "POST") for path in _CHANGES)]
 )
 def test_every_route_needs_a_login(server, path, method):
-    url = f"/trainjobs{path}?run_id=b&task_id=c".replace("{name}", "trainjobs.js").replace("{dag_id}", "a")
+    url = f"/trainjobs{path}?run_id=b&task_id=c".replace("{name}", "page.js").replace("{dag_id}", "a")
     assert server[0].request(method, url, headers={"X-TrainJobs": "1"}).status_code == 401
 
 
@@ -120,7 +125,7 @@ def test_the_login_redirects_back_to_the_page(server):
     assert urllib.parse.quote_plus("/trainjobs/job?dag_id=a") in sent_to(server)
 
 
-@pytest.mark.parametrize("path", ["", "job", "assets/trainjobs.js", "assets/trainjobs.css", "assets/icon.svg"])
+@pytest.mark.parametrize("path", ["", "job", "assets/page.js", "assets/trainjobs.css", "assets/icon.svg"])
 def test_pages_have_a_strict_content_security_policy(browse, path):
     answer = browse(VIEWER).get(path)
     assert answer.status_code == 200
@@ -246,6 +251,16 @@ def test_a_complete_job_has_metrics_and_artifacts(browse, run_dag, gate, home):
     assert job["artifacts"] == {"model": "s3://models/one"}
 
 
+def test_a_job_has_the_assets_of_its_task(browse, run_dag, gate):
+    gate.touch()
+    model, other = ModelAsset("digits-of-the-page"), ModelAsset("unrelated-of-the-page")
+    dag = a_dag("open_asset", training(gate), wait_for_completion=True, outlets=[model])
+    with dag:
+        EmptyOperator(task_id="other", outlets=[other])
+    (asset,) = browse(VIEWER, task_of(run_dag(dag))).job()["assets"]
+    assert asset["name"] == "digits-of-the-page"
+
+
 def test_the_list_has_status_and_progress(browse, trains):
     trains("open_rows")
     (row,) = browse(VIEWER).get("api/jobs", dag="open_rows").json()["jobs"]
@@ -335,14 +350,89 @@ def test_the_list_can_be_filtered(browse, trains, filters, count):
     assert len([row for row in found if row["run_id"] == task["run_id"]]) == count
 
 
+def finished(run_dag, gate, dag_id):
+    gate.touch()
+    return task_of(run_dag(a_dag(dag_id, training(gate, password="hunter2-of-the-row"), wait_for_completion=True)))
+
+
+def test_the_list_has_the_chosen_columns_of_a_job_that_its_backend_has_lost(browse, run_dag, gate, client):
+    client.delete_job(ref_of(finished(run_dag, gate, "open_columns")))
+    columns = ["param.gate", "param.password", "metric.accuracy", "duration", "param.none"]
+    answer = browse(VIEWER).get("api/jobs", dag="open_columns", column=columns).json()
+    (row,) = answer["jobs"]
+    assert row["columns"].pop("duration") >= 0
+    assert row["columns"] == {"param.gate": str(gate), "param.password": "***", "metric.accuracy": 0.97}
+    assert answer["columns"][:2] == ["duration", "reason"]
+    assert {"param.gate", "metric.accuracy", "metric.loss"} <= set(answer["columns"])
+    assert (answer["total"], answer["older"]) == (1, None)
+
+
+def test_the_list_is_sorted_by_a_column_and_limited_in_time(browse, run_dag, gate):
+    for _ in range(2):
+        finished(run_dag, gate, "open_sorted")
+    older, newer = browse(VIEWER).get("api/jobs", dag="open_sorted", sort="created").json()["jobs"]
+    assert older["created"] < newer["created"]
+    rows = browse(VIEWER).get("api/jobs", dag="open_sorted", sort="-created", since=newer["created"]).json()["jobs"]
+    assert [row["name"] for row in rows] == [newer["name"]]
+    assert browse(VIEWER).get("api/jobs", dag="open_sorted", count=1).json()["jobs"] == rows
+
+
+def compare(browser, *tasks):
+    return browser.get("api/compare", job=[urllib.parse.urlencode(task) for task in tasks])
+
+
+def test_jobs_are_compared_with_what_backend_and_xcoms_know(browse, run_dag, gate, client):
+    lost, kept = (finished(run_dag, gate, "open_compared") for _ in range(2))
+    client.delete_job(ref_of(lost))
+    answer = compare(browse(VIEWER), lost, kept).json()
+    rows = {row["column"]: (row["values"], row["differs"]) for row in answer["rows"]}
+    assert [job["run_id"] for job in answer["jobs"]] == [lost["run_id"], kept["run_id"]]
+    assert rows["param.gate"] == ([str(gate)] * 2, False)
+    assert rows["param.password"] == (["***"] * 2, False)
+    assert rows["metric.accuracy"] == ([0.97] * 2, False)
+    assert rows["runtime"] == ([None, "python"], True)
+    assert rows["artifact.model"] == (["s3://models/one"] * 2, False)
+
+
+def test_a_job_of_an_unreadable_dag_is_compared_as_if_it_did_not_exist(browse, submitted):
+    mine, theirs = submitted("open_compares"), submitted("closed_compared")
+    answer, missing = (
+        compare(browse(OUTSIDER), mine, each) for each in (theirs, {**theirs, "dag_id": "closed_nothing"})
+    )
+    assert (answer.status_code, missing.status_code) == (404, 404)
+    assert answer.text.replace("closed_compared", "") == missing.text.replace("closed_nothing", "")
+
+
+@pytest.mark.parametrize("job", ["", "dag_id=a", "dag_id=a&run_id=b&task_id=c&map_index=x", ["dag_id=a"] * 11])
+def test_what_is_no_job_cannot_be_compared(browse, job):
+    assert browse(VIEWER).get("api/compare", job=job).status_code == 422
+
+
+@pytest.mark.parametrize("wrong", [{"column": "nme"}, {"sort": "-param."}, {"count": 101}, {"count": 0}])
+def test_a_column_that_does_not_exist_is_refused(browse, wrong):
+    assert browse(VIEWER).get("api/jobs", **wrong).status_code == 422
+
+
+def test_the_list_reads_a_limited_number_of_rows_of_the_database(browse):
+    lists = [{}, {"count": 100}, {"status": "Failed"}, {"text": "no such job"}, {"text": "e"}]
+    with many_jobs(600, ended=300, sensors=100):
+        read = []
+        for filters in lists:
+            with count_rows() as counted:
+                assert browse(VIEWER).get("api/jobs", **filters).status_code == 200
+            read.append(counted.rows)
+    # One row for each DAG is Airflow's own, for the DAGs that the user may read.
+    assert 0 < max(read) <= 200 + count_dags()
+
+
 def test_a_filter_that_matches_nothing_reads_a_limited_number_of_jobs(browse, submitted, monkeypatch):
-    monkeypatch.setattr(app, "_MAX_REQUESTED", 2)
+    monkeypatch.setattr(app, "_MAX_ROWS", 2)
     for number in range(3):
         submitted(f"open_many_{number}")
     answer = browse(VIEWER).get("api/jobs", text="open_many", status="Failed").json()
     older = browse(VIEWER).get("api/jobs", text="open_many", status="Failed", before=answer["older"]).json()
     assert (answer["jobs"], older["jobs"], older["older"]) == ([], [], None)
-    monkeypatch.setattr(app, "_MAX_REQUESTED", 3)
+    monkeypatch.setattr(app, "_MAX_ROWS", 3)
     rows = browse(VIEWER).get("api/jobs", text="open_many").json()["jobs"]
     assert [row["dag_id"] for row in rows] == ["open_many_2", "open_many_1", "open_many_0"]
 
@@ -352,21 +442,44 @@ def test_a_log_is_read_in_parts_and_progress_is_separate(browse, trains):
     first = viewer.get("api/log").json()
     assert "<b>waiting</b>" in first["lines"]
     assert first["points"][-1] == {"step": 4, "total": 4, "metrics": {"loss": 0.5}}
-    second = viewer.get("api/log", after=first["next"]).json()
-    assert (second["lines"], second["next"]) == ([], first["next"])
+    second = viewer.get("api/log", cursor=first["cursor"]).json()
+    assert (second["lines"], second["cursor"], second["complete"]) == ([], first["cursor"], True)
+
+
+def test_a_log_can_be_searched_and_read_without_its_lines(browse, trains):
+    viewer = browse(VIEWER, trains("open_log_search"))
+    assert viewer.get("api/log", text="WAITING").json()["lines"] == ["<b>waiting</b>"]
+    without = viewer.get("api/log", lines=0).json()
+    assert (without["lines"], len(without["points"])) == ([], 2)
 
 
 def test_a_log_that_was_reset_is_read_from_the_beginning(browse, trains):
     viewer = browse(VIEWER, trains("open_log_anew"))
     whole = viewer.get("api/log").json()
-    assert viewer.get("api/log", after=whole["next"] + 1).json() == whole
+    assert viewer.get("api/log", cursor='{"node-0": 1000000}').json() == whole
 
 
-@pytest.mark.parametrize("field", ["after", "map_index"])
+@pytest.mark.parametrize("cursor", ["x", "[]", "1", '{"node-0": "x"}', '{"node-0": -1}', '{"node-0": [1]}', "{" * 9000])
+def test_a_cursor_of_another_form_is_refused(browse, trains, cursor):
+    assert browse(VIEWER, trains("open_cursor")).get("api/log", cursor=cursor).status_code == 422
+
+
 @pytest.mark.parametrize("number", [10**30, 2**63, "x" * 300, -2])
-def test_a_number_that_no_row_has_is_refused(browse, submitted, field, number):
-    viewer = browse(VIEWER, submitted("open_number"))
-    assert viewer.get("api/log", **{field: number}).status_code == 422
+def test_a_number_that_no_row_has_is_refused(browse, submitted, number):
+    assert browse(VIEWER, submitted("open_number")).get("api/log", map_index=number).status_code == 422
+
+
+def test_a_log_is_downloaded_as_a_file_without_secrets(browse, trains):
+    from airflow.sdk.log import mask_secret
+
+    mask_secret("hunter2-of-the-file")
+    task = trains("open_file", secret="hunter2-of-the-file")
+    answer = browse(VIEWER, task).get("api/log/file")
+    assert answer.headers["content-disposition"] == f'attachment; filename="{ref_of(task).name}-node-0.log"'
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert answer.text.startswith("training begins ***\n")
+    assert answer.text.endswith("<b>waiting</b>\n")
+    assert browse(VIEWER, task).get("api/log/file", step="node-7").status_code == 409
 
 
 @pytest.mark.parametrize("step", ["../../etc/passwd", "node-0/..", "", "NODE"])

@@ -41,10 +41,10 @@ class Browser:
     def _url(self, path, parameters):
         about = dict(self.task or {})
         path = path.replace("api/", f"api/dags/{about.pop('dag_id')}/") if about else path
-        return f"/trainjobs/{path}?{urllib.parse.urlencode({**about, **parameters})}"
+        return f"/trainjobs/{path}?{urllib.parse.urlencode({**about, **parameters}, doseq=True)}"
 
 
-def train(gate: str, secret: str = "") -> dict:
+def train(gate: str, secret: str = "", password: str = "") -> dict:
     import pathlib
     import time
 

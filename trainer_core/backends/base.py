@@ -19,7 +19,7 @@ from trainer_core.errors import ConflictError, JobNotFoundError, UnsupportedErro
 from trainer_core.jobs import Diagnosis, Event, Observation, Outcome, OwnerReference, TrainJob, TrainJobRef
 from trainer_core.lifecycle import adoption
 from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob
-from trainer_core.logs import MAX_LOG_LINES, LogChunk, tail_steps
+from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime
 
@@ -259,8 +259,9 @@ class Backend(ABC):
         cursor: Mapping[str, Any],
         job_ended: bool = False,
         max_lines: int = MAX_LOG_LINES,
+        step: str | None = None,
     ) -> LogChunk:
-        """Return the log lines of all steps after a cursor, and the next cursor. Does not wait for new lines.
+        """Return the log lines of the steps after a cursor, and the next cursor. Does not wait for new lines.
 
         Lines are complete and in order. None is lost or repeated, whichever process continues from the cursor. The
         default implementation reads each log from its start and counts lines. A backend that can seek overrides it.
@@ -270,9 +271,11 @@ class Backend(ABC):
             cursor: `LogChunk.cursor` of the previous chunk; empty for the beginning.
             job_ended: Whether the TrainJob has ended: the last line counts even without a line end.
             max_lines: Approximate limit of lines to return.
+            step: Name of the only step to read. None reads all steps.
 
         Raises:
             JobNotFoundError: The TrainJob was deleted.
+            InvalidRequestError: The TrainJob has no such step; the message lists its steps.
         """
 
         def read_step(step: str, skip: int | None, limit: int) -> tuple[list[str], int, bool]:
@@ -284,7 +287,7 @@ class Backend(ABC):
                 lines.pop()
             return lines, first + len(lines), not has_more
 
-        steps = [step.name for step in self.get_job(ref.name).steps]
+        steps = select_steps(ref.name, [each.name for each in self.get_job(ref.name).steps], step)
         return tail_steps(steps, cursor, max_lines, read_step)
 
     @abstractmethod

@@ -19,13 +19,12 @@ from trainer_core.backends.watch_follower import WatchFollower
 from trainer_core.config import ClusterConfig
 from trainer_core.errors import (
     BackendUnavailableError,
-    InvalidRequestError,
     JobNotFoundError,
     TrainerError,
     UnsupportedError,
 )
 from trainer_core.jobs import Diagnosis, Event, Observation, Outcome, OwnerReference, TrainJob, TrainJobRef
-from trainer_core.k8s import job_status, manifest_common, resources
+from trainer_core.k8s import job_status, manifest_common, pod_state, resources
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.connection import Connection
 from trainer_core.k8s.errors import AlreadyExistsError, ForbiddenError, NotFoundError, WriteConflictError
@@ -34,7 +33,7 @@ from trainer_core.k8s.job_reader import JobReader
 from trainer_core.k8s.job_writer import JobWriter
 from trainer_core.k8s.parsing import RawObject
 from trainer_core.lifecycle.adoption import ExistingJob
-from trainer_core.logs import MAX_LOG_LINES, LogChunk
+from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime
 
@@ -215,17 +214,23 @@ class BaseKubernetesBackend(Backend):
         return WatchFollower(self._reader, self._connection, self.adapter, ref, progress)
 
     def logs(self, ref: TrainJobRef, step: str, follow: bool = False) -> Iterator[str]:
-        job = self._reader.get_train_job(ref)
-        steps = [each.name for each in job.steps]
-        if step not in steps:
-            raise InvalidRequestError(f"TrainJob {ref.name!r} has no step {step!r}; its steps are {', '.join(steps)}")
+        select_steps(ref.name, [each.name for each in self._reader.get_train_job(ref).steps], step)
         return self._reader.stream_log_lines(ref, step, follow)
 
     def tail(
-        self, ref: TrainJobRef, cursor: Mapping[str, Any], job_ended: bool = False, max_lines: int = MAX_LOG_LINES
+        self,
+        ref: TrainJobRef,
+        cursor: Mapping[str, Any],
+        job_ended: bool = False,
+        max_lines: int = MAX_LOG_LINES,
+        step: str | None = None,
     ) -> LogChunk:
         job = self.adapter.parse_job(self._reader.get_object_by_ref(ref))
-        return self._reader.read_log_chunk(job, self._reader.list_pods(job), cursor, job_ended, max_lines)
+        pods = self._reader.list_pods(job)
+        if step is not None and step not in pod_state.group_pods_by_step(pods):
+            # A step without a pod has no log yet, or does not exist.
+            select_steps(ref.name, [each.name for each in self._reader.get_train_job(ref).steps], step)
+        return self._reader.read_log_chunk(job, pods, cursor, job_ended, max_lines, step)
 
     def events(self, ref: TrainJobRef) -> list[Event]:
         return self._reader.list_events(ref)

@@ -45,8 +45,8 @@ def list_jobs(
             "-c",
             metavar="COLUMN,…",
             help="Columns: name, status, runtime, nodes, created, started, finished, duration, reason, dataset, model, "
-            "resumed_from, param.NAME (an argument of the training function) and metric.NAME. Default: "
-            f"{_COLUMNS}. The last five cost two requests for each TrainJob.",
+            "resumed_from, param.NAME (an argument of the training function), metric.NAME and artifact.NAME. Default: "
+            f"{_COLUMNS}. The last six cost two requests for each TrainJob.",
         ),
     ] = None,
     sort: Annotated[
@@ -72,15 +72,17 @@ def list_jobs(
         details = [comparison.read_details(client, job) for job in jobs]
     else:
         details = [comparison.JobDetails(job, {}, {}) for job in jobs]
+    rows = [comparison.build_row(each) for each in details]
     if sort is not None:
-        details = comparison.sort_jobs(details, key, descending)[:limit]
+        rows = comparison.sort_rows(rows, key, descending)[:limit]
     if output is OutputFormat.TABLE:
-        rows = [[_format_cell(comparison.get_value(name, each)) for name in names] for each in details]
-        print_table([_format_header(name) for name in names], rows)
+        cells = [[_format_cell(row.get(name)) for name in names] for row in rows]
+        print_table([_format_header(name) for name in names], cells)
     elif columns is None:
-        print_json([each.job.to_dict() for each in details])
+        by_name = {job.name: job for job in jobs}
+        print_json([by_name[row["name"]].to_dict() for row in rows])
     else:
-        print_json([{name: _to_json(comparison.get_value(name, each)) for name in names} for each in details])
+        print_json([{name: _to_json(row.get(name)) for name in names} for row in rows])
 
 
 def compare(
@@ -94,7 +96,7 @@ def compare(
         raise InvalidRequestError(f"one TrainJob cannot be compared; name another one beside {names[0]!r}")
     client = _get_client(context)
     details = [comparison.read_details(client, client.get_job(name)) for name in names]
-    rows = comparison.compare_jobs(details, everything)
+    rows = comparison.compare_rows([comparison.build_row(each) for each in details], everything)
     if output is OutputFormat.JSON:
         print_json({"names": names, "rows": {column: [_to_json(each) for each in row] for column, row in rows.items()}})
         return

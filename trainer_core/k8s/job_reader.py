@@ -208,14 +208,22 @@ class JobReader:
         return logs.stream_lines(stream_pod_log, find_pods, _get_container(step), follow, has_ended)
 
     def read_log_chunk(
-        self, job: JobState, pods: Sequence[PodState], cursor: Mapping[str, Any], job_ended: bool, max_lines: int
+        self,
+        job: JobState,
+        pods: Sequence[PodState],
+        cursor: Mapping[str, Any],
+        job_ended: bool,
+        max_lines: int,
+        only_step: str | None = None,
     ) -> LogChunk:
-        """Return the log lines of all steps after a cursor; see `Backend.tail`."""
+        """Return the log lines of the steps after a cursor; see `Backend.tail`."""
         stream_pod_log = partial(self._api.stream_pod_log, namespace=job.namespace)
         lines: list[tuple[str, str]] = []
         cursors: dict[str, Any] = {}
         complete = True
-        for step, step_pods in pod_state.group_pods_by_step(pods).items():
+        pods_by_step = pod_state.group_pods_by_step(pods)
+        for step in pods_by_step if only_step is None else pods_by_step.keys() & {only_step}:
+            step_pods = pods_by_step[step]
             step_lines, cursors[step], step_complete = logs.read_chunk(
                 stream_pod_log,
                 step_pods,

@@ -66,6 +66,8 @@ class Logs(Contract):
         client.wait(client.submit(build_request()))
         with pytest.raises(InvalidRequestError, match=r"no step 'trainer'; (it has|its steps are) node-0"):
             client.get_job_logs("job", step="trainer")
+        with pytest.raises(InvalidRequestError, match=r"no step 'trainer'; (it has|its steps are) node-0"):
+            client.tail_job_logs("job", step="trainer")
 
     @applies_to(reads_local_files=True)
     def test_an_initializer_has_its_own_log(
@@ -76,6 +78,9 @@ class Logs(Contract):
         fetch = Initializer(dataset=FileDatasetInitializer(source.as_uri()))
         client.wait(client.submit(build_request(initializer=fetch)))
         *_, last = client.get_job_logs("job", step="dataset-initializer")
+        chunk = client.tail_job_logs("job", job_ended=True, step="dataset-initializer")
+        assert chunk.lines[-1] == ("dataset-initializer", last)
+        assert {step for step, _ in chunk.lines} == {"dataset-initializer"}
         assert source.as_uri() in last
 
     @applies_to(runs_in_background=True)

@@ -45,7 +45,7 @@ from trainer_core.jobs import Diagnosis, Event, Observation, Progress, TrainJob,
 from trainer_core.k8s.runtimes import dump_raw_runtime, parse_runtime
 from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.lifecycle.diagnosis import Facts
-from trainer_core.logs import MAX_LOG_LINES, LogChunk, tail_steps
+from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime
 from trainer_core.secrets import mask_credentials
@@ -145,9 +145,7 @@ class ContainerBackend(Backend):
         return job_status.observe_job(job, self._read_progress(job))
 
     def logs(self, ref: TrainJobRef, step: str, follow: bool = False) -> Iterator[str]:
-        steps = [known["name"] for known in self._store.get(ref).plan["steps"]]
-        if step not in steps:
-            raise InvalidRequestError(f"TrainJob {ref.name!r} has no step {step!r}; its steps are {', '.join(steps)}")
+        select_steps(ref.name, [known["name"] for known in self._store.get(ref).plan["steps"]], step)
         return self._stream_lines(ref, step, follow)
 
     def _stream_lines(self, ref: TrainJobRef, step: str, follow: bool) -> Iterator[str]:
@@ -167,14 +165,20 @@ class ContainerBackend(Backend):
                 time.sleep(_POLL_SECONDS)
 
     def tail(
-        self, ref: TrainJobRef, cursor: Mapping[str, Any], job_ended: bool = False, max_lines: int = MAX_LOG_LINES
+        self,
+        ref: TrainJobRef,
+        cursor: Mapping[str, Any],
+        job_ended: bool = False,
+        max_lines: int = MAX_LOG_LINES,
+        step: str | None = None,
     ) -> LogChunk:
         job = self._store.get(ref)
 
-        def read_step(step: str, step_cursor: Any, limit: int) -> tuple[list[str], dict[str, Any], bool]:
-            return self._read_step(job, step, step_cursor or {}, job_ended, limit)
+        def read_step(name: str, step_cursor: Any, limit: int) -> tuple[list[str], dict[str, Any], bool]:
+            return self._read_step(job, name, step_cursor or {}, job_ended, limit)
 
-        return tail_steps([step["name"] for step in job.plan["steps"]], cursor, max_lines, read_step)
+        steps = select_steps(ref.name, [each["name"] for each in job.plan["steps"]], step)
+        return tail_steps(steps, cursor, max_lines, read_step)
 
     def _read_step(
         self, job: ContainerJob, step: str, cursor: Mapping[str, Any], job_ended: bool, limit: int

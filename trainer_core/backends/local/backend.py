@@ -37,7 +37,7 @@ from trainer_core.errors import (
 from trainer_core.fetch.settings import ENV_PREFIX
 from trainer_core.jobs import Diagnosis, Event, Observation, TrainJob, TrainJobRef
 from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob
-from trainer_core.logs import MAX_LOG_LINES, LogChunk, tail_steps
+from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
 from trainer_core.node import env
 from trainer_core.packaging import serializer
 from trainer_core.request import TrainJobRequest
@@ -215,20 +215,23 @@ class LocalProcessBackend(Backend):
 
     def logs(self, ref: TrainJobRef, step: str, follow: bool = False) -> Iterator[str]:
         folder = self._get_folder(ref)
-        steps = _list_steps(folder)
-        if step not in steps:
-            raise InvalidRequestError(f"TrainJob {ref.name!r} has no step {step!r}; its steps are {', '.join(steps)}")
+        select_steps(ref.name, _list_steps(folder), step)
         return logs.read_lines(folder, ref, step, follow)
 
     def tail(
-        self, ref: TrainJobRef, cursor: Mapping[str, Any], job_ended: bool = False, max_lines: int = MAX_LOG_LINES
+        self,
+        ref: TrainJobRef,
+        cursor: Mapping[str, Any],
+        job_ended: bool = False,
+        max_lines: int = MAX_LOG_LINES,
+        step: str | None = None,
     ) -> LogChunk:
         folder = self._get_folder(ref)
 
-        def read_step(step: str, offset: int | None, limit: int) -> tuple[list[str], int, bool]:
-            return logs.tail_lines(folder, ref, step, offset or 0, limit, job_ended)
+        def read_step(name: str, offset: int | None, limit: int) -> tuple[list[str], int, bool]:
+            return logs.tail_lines(folder, ref, name, offset or 0, limit, job_ended)
 
-        return tail_steps(_list_steps(folder), cursor, max_lines, read_step)
+        return tail_steps(select_steps(ref.name, _list_steps(folder), step), cursor, max_lines, read_step)
 
     def events(self, ref: TrainJobRef) -> list[Event]:
         return read_events(self._get_folder(ref).events, ref.name)

@@ -1,0 +1,214 @@
+/* The page of one TrainJob. */
+import { $, airflowLink, el, ended, moment, number, repeat, request, requestAirflow, rough, show, showError, since, span, status, table, taskLink, taskName, titled } from "./page.js";
+import { Charts, collectMetrics } from "./charts.js";
+import { LogView } from "./log.js";
+
+/** Actions on the task, for a job that the API server cannot reach. */
+const taskActions = {
+  end: ({ dag_id, run_id, task_id, map_index }) => requestAirflow(
+    `${[dag_id, "dagRuns", run_id, "taskInstances", task_id].map(encodeURIComponent).join("/")}${map_index >= 0 ? `/${map_index}` : ""}`,
+    { new_state: "failed" }, "PATCH"),
+  rerun: ({ dag_id, run_id, task_id, map_index }) => requestAirflow(`${encodeURIComponent(dag_id)}/clearTaskInstances`,
+    { dry_run: false, only_failed: false, dag_run_id: run_id, task_ids: [map_index >= 0 ? [task_id, map_index] : task_id] }, "POST"),
+};
+
+
+function jobPage() {
+  const { log: _, ...task } = Object.fromEntries(new URLSearchParams(location.search));
+  const charts = new Charts();
+  const reported = [];
+  let job;
+
+  const load = async () => {
+    const response = await request("job", task);
+    if (job && job.name !== response.name) { log.clear(); reported.length = 0; }
+    job = response;
+    draw(job, act);
+    if (job.unreachable) recordProgress(job.progress);
+    else await log.update(job.steps || [], ended(job));
+    charts.show(new Map([[job.name, collectMetrics(job.unreachable ? reported : log.points)]]));
+  };
+  const log = new LogView(task, () => reload());
+  const reload = repeat(load, () => (!job || ended(job) ? 15 : job.unreachable ? 5 : 2));
+
+  const act = async (action) => {
+    $("#actions").querySelectorAll("button").forEach((button) => { button.disabled = true; });
+    const done = taskActions[action] ? taskActions[action](job.task) : request(action, task, "POST");
+    await done.then(() => showError("action", ""), (error) => showError("action", error.message));
+    $("#actions").shown = undefined;
+    reload();
+  };
+
+  /** The task's XCom has only the last progress, so curves show what was received while the page was open. */
+  const recordProgress = (progress) => {
+    if (progress?.metrics && progress.step !== reported.at(-1)?.step) reported.push(progress);
+  };
+
+  $("#confirm").addEventListener("close", ({ target }) => { if (target.returnValue === "yes") act(target.action); });
+  $("#manifest").addEventListener("toggle", async ({ target }) => {
+    if (!target.open) return;
+    const place = target.querySelector("pre");
+    place.textContent = await request("manifest", task).then((response) => response.yaml, (error) => error.message);
+  });
+}
+
+function draw(job, act) {
+  document.title = `${job.name} · TrainJobs`;
+  $("#name").textContent = job.name;
+  const isUnknown = job.unreachable && !job.deleted && !ended(job);
+  show($("#status"), [job.deleted ? "Deleted" : job.status, isUnknown], ([word]) => (isUnknown ? status("Unknown") : word && status(word)));
+  show($("#actions"), [job.actions, job.status], ([actions]) => actions.map((action) => button(action, job, act)));
+  drawFacts(job);
+  show($("#notices"), [job.diagnosis, job.unreachable, job.deleted, job.read_only, job.note, job.queued, job.status], () => notices(job));
+  show($("#progress"), [job.progress, job.status, remaining(job)], () => job.progress && !ended(job) && progress(job));
+  show($("#result"), [job.metrics, job.artifacts], () => result(job));
+  show($("#steps"), [job.steps, !ended(job) && Math.floor(Date.now() / 1000)], () => job.steps && steps(job));
+  show($("#events"), job.events, () => job.events && events(job.events));
+  $("#manifest").hidden = Boolean(job.unreachable);
+  if (job.unreachable) $("#log").hidden = true;
+}
+
+/** Confirmation of an action that cannot be undone: [title, consequence, confirm button, cancel button]. */
+const questions = {
+  delete: (job) => ["Delete this TrainJob?", ended(job)
+    ? "Its log and files are removed. The XComs of its task stay."
+    : "The training is stopped, and its log and files are removed. The task that waits for it fails, without a retry.", "Delete", "Keep"],
+  suspend: () => ["Suspend this TrainJob?", "Its processes end, and what they have not saved is lost. Resume starts the training again.", "Suspend", "Keep running"],
+  end: () => ["Stop this TrainJob?", "Airflow marks its task as failed. The TrainJob is then cancelled, unless the task has on_kill='keep'.", "Stop", "Keep running"],
+  rerun: () => ["Run this task again?", "Airflow clears the task, which submits a new TrainJob. The XComs of this TrainJob are removed.", "Run again", "Cancel"],
+};
+const labels = { suspend: "Suspend", resume: "Resume", delete: "Delete", end: "Stop", rerun: "Run again" };
+
+/** Headings of the diagnosis by its category. */
+const categories = {
+  UserCode: "Error in your code",
+  OutOfMemory: "Out of memory",
+  Image: "Image or environment cannot be prepared",
+  Scheduling: "Cannot be scheduled",
+  Preempted: "Preempted by other workloads",
+  NodeLost: "Node lost",
+  Deadline: "Deadline exceeded",
+  Initializer: "Dataset or model cannot be downloaded",
+  Rejected: "Rejected by the cluster",
+  Deleted: "Cancelled or deleted",
+  Infrastructure: "Failure of the infrastructure",
+};
+
+function button(action, job, act) {
+  if (!questions[action]) return el("button", { type: "button", onclick: () => act(action) }, labels[action]);
+  return el("button", { type: "button", class: action === "rerun" || action === "suspend" ? undefined : "danger", onclick: () => {
+    const dialog = $("#confirm");
+    const [title, consequence, yes, no] = questions[action](job);
+    $("#confirm-title").textContent = title;
+    $("#consequence").textContent = consequence;
+    dialog.querySelector("[value=yes]").textContent = yes;
+    dialog.querySelector("[value=keep]").textContent = no;
+    dialog.action = action;
+    dialog.returnValue = "";
+    dialog.showModal();
+  } }, labels[action]);
+}
+
+function drawFacts(job) {
+  const ran = since(ended(job) ? job.started : runStart(job), job.finished);
+  const link = (href, words) => el("a", { href, target: "_blank", rel: "noopener noreferrer" }, words);
+  const external = [[job.dashboard, "Dashboard"], [job.logs, "Logs"], [job.mlflow_run, "MLflow run"]]
+    .filter(([href]) => href)
+    .flatMap(([href, words], index) => [index > 0 && " · ", link(href, words)]);
+  const facts = [
+    ["Task", taskLink(job.task, `${job.task.dag_id} › ${taskName(job.task)}`)],
+    ["Run", job.task.run_id],
+    ["Task state", job.task.state],
+    ["Backend", job.backend],
+    [job.backend === "local" ? "Folder" : "Namespace", job.namespace],
+    ["Runtime", job.runtime],
+    ["Nodes", job.num_nodes && number(job.num_nodes)],
+    ["Created", moment(job.created, `${span(since(job.created))} ago`)],
+    [ended(job) ? "Ran for" : "Running for", (ended(job) || job.status === "Running") && ran !== undefined && span(ran)],
+    ["Assets", job.assets?.length > 0 && el("span", {}, ...job.assets.flatMap(({ id, name }, at) => [at > 0 && " · ", airflowLink(`assets/${id}`, name)]))],
+    ["External links", external.length > 0 && el("span", {}, ...external)],
+  ].filter(([, value]) => value);
+  const texts = facts.map(([name, value]) => [name, value.textContent ?? value]);
+  show($("#facts"), texts, () => facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
+}
+
+/** Whether the same definition can succeed in another run. A deleted TrainJob says nothing about that. */
+const advice = ({ category, retryable }) => category === "Deleted" ? "Airflow does not retry a deleted TrainJob." : retryable ? "A retry can help." : "A retry would fail in the same way.";
+
+const lastKnown = (job) => ended(job) ? "" : `Its status is unknown here; its task last saw it ${job.status ?? "before it was created"}. `;
+
+function notices(job) {
+  const items = [];
+  const { diagnosis } = job;
+  if (diagnosis) {
+    const where = [diagnosis.step && `in ${diagnosis.step}`, diagnosis.node && `on ${diagnosis.node}`, diagnosis.exit_code !== undefined && `exit code ${diagnosis.exit_code}`].filter(Boolean).join(", ");
+    const detail = diagnosis.traceback || (diagnosis.log_tail || []).join("\n");
+    items.push(el("div", { class: "notice bad" }, el("h2", {}, `${job.status === "Failed" ? "" : "Problem: "}${categories[diagnosis.category] ?? diagnosis.category}`),
+      el("p", {}, diagnosis.reason), el("p", { class: "quiet" }, [where, advice(diagnosis)].filter(Boolean).join(". ")),
+      detail && el("pre", { tabindex: 0, "aria-label": "Last log lines" }, detail)));
+  }
+  if (job.deleted) items.push(el("p", { class: "notice" }, `Deleted by ${job.deleted.by} on ${new Date(job.deleted.at).toLocaleString()}. This page shows the XComs of its task.`));
+  else if (job.unreachable) items.push(el("p", { class: "notice" }, `The API server cannot read this TrainJob: ${job.unreachable}. ${lastKnown(job)}This page shows the XComs of its task, and its actions apply to the task. The log of the TrainJob is in the `, taskLink(job.task, "log of the task"), "."));
+  if (job.read_only) items.push(el("p", { class: "notice" }, "You have read access to this DAG only, so you cannot change its TrainJobs."));
+  if (job.queued) items.push(el("p", { class: "notice" }, `This TrainJob is ${job.queued}.`));
+  if (job.note) items.push(el("p", { class: "notice" }, job.note));
+  return items;
+}
+
+/** When the steps that run now were started: later than the TrainJob itself if it was suspended and resumed. */
+const runStart = (job) => (job.steps || []).filter((step) => step.status === "Running" && step.started).map((step) => step.started).sort()[0] || job.started;
+
+/** Estimated time until the last step, at the average speed so far. */
+function remaining(job) {
+  const { step, total } = job.progress || {};
+  if (!step || !total || job.status !== "Running" || !job.started) return undefined;
+  const milliseconds = (since(runStart(job)) / step) * (total - step);
+  return milliseconds > 0 ? rough(milliseconds) : undefined;
+}
+
+function progress(job) {
+  const { step, total, percentage, checkpoint, resumed_from } = job.progress;
+  if (step === undefined) return null;
+  const rest = remaining(job);
+  const words = total ? `Step ${number(step)} of ${number(total)}` : `Step ${number(step)}`;
+  return [el("div", { class: "numbers" }, el("span", {}, words), el("span", { class: "quiet number" }, [percentage !== undefined && `${percentage} %`, rest && `about ${rest} left`, resumed_from !== undefined && resumed_from !== null && `resumed from step ${number(resumed_from)}`, checkpoint && `last checkpoint at step ${number(checkpoint)}`].filter(Boolean).join(" · "))),
+    percentage !== undefined && el("progress", { max: 100, value: percentage, "aria-label": "Progress of the training" })];
+}
+
+function result(job) {
+  const rows = [...Object.entries(job.metrics || {}).map(([name, value]) => [name, number(value)]), ...Object.entries(job.artifacts || {})];
+  return rows.length > 0 && titled("Result", el("dl", { class: "facts" }, ...rows.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", { class: "number" }, value)))));
+}
+
+function steps(job) {
+  const begin = new Date(job.created);
+  const all = Math.max(1, since(job.created, job.finished));
+  const timeline = (step) => {
+    if (!step.started || step.status === "Pending") return undefined;
+    const part = el("i", { "data-status": step.status });
+    part.style.left = `${Math.min(99, (100 * (new Date(step.started) - begin)) / all)}%`;
+    part.style.width = `${Math.max(0, Math.min(100, (100 * since(step.started, step.finished)) / all))}%`;
+    return el("div", { class: "timeline", "aria-hidden": "true" }, part);
+  };
+  return titled("Steps", table(job.steps, [
+    ["Step", (step) => step.name, "name"],
+    ["Status", (step) => step.status && status(step.status)],
+    ["Timeline", timeline],
+    ["Duration", (step) => step.started && step.status !== "Pending" && span(since(step.started, step.finished)), "number"],
+    ["Node", (step) => step.machine],
+    ["Device", (step) => step.device],
+    ["Pod or process", (step) => step.runs_as],
+    ["Restarts", (step) => step.restarts, "number"],
+    ["Exit code", (step) => step.exit_code, "number"],
+  ], "Steps"));
+}
+
+const events = (all) => titled("Events", table(all, [
+  ["Time", (event) => moment(event.time, new Date(event.time).toLocaleTimeString())],
+  ["Type", (event) => (event.type === "Warning" ? event.type : undefined)],
+  ["Reason", (event) => event.reason],
+  ["Object", (event) => event.about],
+  ["Message", (event) => event.message],
+], "Events"));
+
+jobPage();

@@ -1,0 +1,86 @@
+"""TrainJobs side by side, and the curves of one, in a browser without an Airflow behind it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from ui_jobs import COMPARE_PATH, HOSTILE, JOB_PATH, NAMES, Api
+
+expect = pytest.importorskip("playwright.sync_api", reason="needs `pip install playwright`").expect
+
+
+@pytest.fixture
+def api():
+    return Api()
+
+
+@pytest.fixture
+def page(open_page, api):
+    return open_page(api.answers, path=COMPARE_PATH)
+
+
+def row(page, heading):
+    return page.get_by_role("row").filter(has=page.get_by_role("rowheader", name=heading, exact=True))
+
+
+def test_equal_values_are_hidden_until_they_are_asked_for(page):
+    expect(row(page, "lr").get_by_role("cell")).to_have_text(["0.1", "0.01"])
+    expect(row(page, "Duration").get_by_role("cell")).to_have_text(["1 min 30 s", "2 h 0 min"])
+    expect(row(page, "accuracy").get_by_role("cell")).to_have_text(["0.5", "0.5"])
+    expect(row(page, "epochs")).to_have_count(0)
+    expect(page.get_by_text("2 equal values are hidden.")).to_be_visible()
+    page.get_by_label("Show equal values").check()
+    expect(row(page, "epochs").get_by_role("cell")).to_have_text(["3", "3"])
+    page.reload()
+    expect(row(page, "epochs")).to_be_visible()
+
+
+def test_values_of_a_comparison_are_shown_as_text(page):
+    expect(row(page, "note").get_by_role("cell")).to_have_text([HOSTILE, "-"])
+    assert page.locator("img").count() == 0
+
+
+def test_the_curves_of_all_jobs_are_on_one_chart(page):
+    words = rf"^loss of {NAMES[0]} from 1 at step 1 to 0\.0001 at step 20.*; loss of {NAMES[1]} from 0\.5 at step 1"
+    expect(page.get_by_role("img", name=re.compile(words))).to_be_visible()
+    expect(page.locator("figure")).to_have_count(2)
+
+
+def test_the_arrow_keys_show_the_values_of_a_step(page):
+    chart = page.get_by_role("img", name=re.compile("^loss of"))
+    chart.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    expect(chart.locator(".u-series .u-value")).to_have_text(["2", "1", "0.5"])
+    page.keyboard.press("ArrowLeft")
+    expect(chart.locator(".u-series .u-value").first).to_have_text("1")
+
+
+def test_a_log_scale_spreads_small_values_and_is_in_the_url(page):
+    expect(page.locator("figure").first).to_contain_text("loss")
+    page.get_by_label("Log scale").check()
+    expect(page).to_have_url(re.compile("&log=1$"))
+    page.reload()
+    expect(page.get_by_label("Log scale")).to_be_checked()
+    expect(page.locator("figure").first).to_contain_text("loss")
+
+
+def test_a_job_is_removed_from_the_comparison(page):
+    expect(page.locator("thead th")).to_have_count(2)
+    page.get_by_role("button", name=f"Remove {NAMES[0]}").click()
+    expect(page.locator("thead th")).to_have_count(1)
+    expect(page.get_by_role("img", name=re.compile("^loss from 0.5"))).to_be_visible()
+    assert page.url.count("job=") == 1
+
+
+def test_curves_are_read_without_the_lines_and_from_cursor_to_cursor(page, api):
+    expect(page.locator("figure")).to_have_count(2)
+    asked = [(query["run_id"][0], query["cursor"][0], query["lines"][0]) for query in api.logs[:4]]
+    assert asked == [(run, cursor, "0") for run in ("run_0", "run_1") for cursor in ("{}", '{"node-0": 15}')]
+
+
+def test_the_page_of_a_job_draws_the_same_curves(open_page, api):
+    page = open_page(api.answers, path=JOB_PATH)
+    expect(page.get_by_role("img", name=re.compile(r"^loss from 1 at step 1 to 0\.0001 at step 20"))).to_be_visible()
+    expect(page.locator("figcaption").first).to_have_text("loss0.0001")
