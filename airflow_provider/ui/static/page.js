@@ -24,10 +24,10 @@ export function el(name, attributes, ...children) {
   return element;
 }
 
-/** Replace the content of an element by `draw(data)`, unless the data has not changed. */
+/** Replace the content of an element by `draw(data)`, unless the data has not changed, or the mouse is pressed in it: the click would be lost. */
 export function show(place, data, draw) {
   const text = JSON.stringify(data) ?? "";
-  if (place.shown === text) return;
+  if (place.shown === text || place.matches(":active")) return;
   place.shown = text;
   const focused = place.contains(document.activeElement) && describeControl(document.activeElement);
   place.replaceChildren(...[draw(data)].flat().filter(Boolean));
