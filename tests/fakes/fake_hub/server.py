@@ -234,7 +234,8 @@ async def _goes_on(fault: Fault, request: web.Request) -> bool:
         await asyncio.to_thread(fault.gate.wait, _SECONDS)
         return True
     if request.transport is not None:
-        request.transport.abort()
+        # Not abort: a client that is slow to read would lose what was sent before.
+        request.transport.close()
     return False
 
 
