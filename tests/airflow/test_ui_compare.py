@@ -84,3 +84,13 @@ def test_the_page_of_a_job_draws_the_same_curves(open_page, api):
     page = open_page(api.answers, path=JOB_PATH)
     expect(page.get_by_role("img", name=re.compile(r"^loss from 1 at step 1 to 0\.0001 at step 20"))).to_be_visible()
     expect(page.locator("figcaption").first).to_have_text("loss0.0001")
+
+
+def test_the_page_of_a_job_draws_its_use_of_resources(open_page, api):
+    section = open_page(api.answers, path=JOB_PATH).get_by_role("region", name="Use of resources")
+    expect(section.locator("figcaption")).to_have_text(
+        ["Processor, %69", "Memory, %50", "GPU 0, %71", "Memory of GPU 0, %50"]
+    )
+    expect(
+        section.get_by_role("img", name=re.compile(r"^Processor, % from 50 at minute 0 to 69 at minute 3\.167"))
+    ).to_be_visible()

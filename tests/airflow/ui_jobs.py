@@ -34,6 +34,18 @@ ROWS = [
 ]
 
 
+RESOURCES = [
+    {
+        "t": 1_795_378_500_000 + 10_000 * number,
+        "cpu": 50.0 + number,
+        "memory": 2**30 + number,
+        "memory_limit": 2**31,
+        "gpus": [{"number": 0, "utilization": 90 - number, "memory": 2**33, "memory_limit": 2**34}],
+    }
+    for number in range(20)
+]
+
+
 class Api:
     """Answers of two jobs. The second has half the loss of the first; its log has one more part.
 
@@ -115,4 +127,9 @@ class Api:
         ]
         last = min(first + 15, len(self.lines))
         part = {"cursor": json.dumps({"node-0": last}), "complete": last == len(self.lines), "left_out": 0}
-        return {**part, "lines": lines if query.get("lines") != ["0"] else [], "points": points}
+        return {
+            **part,
+            "lines": lines if query.get("lines") != ["0"] else [],
+            "points": points,
+            "resources": RESOURCES[first : first + 15],
+        }

@@ -1,5 +1,5 @@
 /* Curves of metrics over the steps of a training, drawn by uPlot (vendor/, MIT licence). */
-import { $, el, number, root } from "./page.js";
+import { el, number, root } from "./page.js";
 
 const HEIGHT = 180;
 /** Colours of the series; the second five are dashed. */
@@ -31,29 +31,55 @@ export function collectMetrics(points) {
   return new Map([...metrics].map(([name, values]) => [name, [...values]]));
 }
 
-/** Draws the curves of a page in `#curves`; whether the scale is logarithmic is in the URL. */
+/** Return the [minute, value] pairs of the use of resources by a node: in percent of what it may use. */
+export function collectResources(reports) {
+  const curves = new Map();
+  const add = (name, report, value) => {
+    if (value === undefined) return;
+    if (!curves.has(name)) curves.set(name, []);
+    curves.get(name).push([(report.t - reports[0].t) / 60000, value]);
+  };
+  const share = ({ memory, memory_limit }) => (memory_limit && memory !== undefined ? (100 * memory) / memory_limit : undefined);
+  for (const report of reports) {
+    add("Processor, %", report, report.cpu);
+    add("Memory, %", report, share(report));
+    for (const gpu of report.gpus) {
+      add(`GPU ${gpu.number}, %`, report, gpu.utilization);
+      add(`Memory of GPU ${gpu.number}, %`, report, share(gpu));
+    }
+  }
+  return curves;
+}
+
+/** Draws the curves of a section. If it has a box for it, the scale can be logarithmic, which is in the URL. */
 export class Charts {
   #drawn = new Map();
   #shown = [new Map(), []];
 
-  constructor() {
-    this.place = $(".curves");
-    const box = $("#log-scale");
-    box.checked = new URLSearchParams(location.search).has("log");
-    box.addEventListener("change", () => {
-      const address = new URL(location.href);
-      if (box.checked) address.searchParams.set("log", "1");
-      else address.searchParams.delete("log");
-      history.replaceState(null, "", address);
-      this.#redraw();
-    });
+  /** `unit` is the name of what the horizontal axis counts. */
+  constructor(section, unit) {
+    [this.section, this.unit] = [section, unit];
+    this.place = section.querySelector(".curves");
+    this.box = section.querySelector("input");
+    if (this.box) this.#keepScaleInUrl();
     // A canvas has fixed colours and a fixed width.
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#redraw());
     new MutationObserver(() => this.#redraw()).observe(root, { attributeFilter: ["data-theme"] });
     new ResizeObserver(() => { for (const { plot } of this.#drawn.values()) fit(plot); }).observe(this.place);
   }
 
-  /** Draw what `collectMetrics` returned for each training, by its label. */
+  #keepScaleInUrl() {
+    this.box.checked = new URLSearchParams(location.search).has("log");
+    this.box.addEventListener("change", () => {
+      const address = new URL(location.href);
+      if (this.box.checked) address.searchParams.set("log", "1");
+      else address.searchParams.delete("log");
+      history.replaceState(null, "", address);
+      this.#redraw();
+    });
+  }
+
+  /** Draw what `collectMetrics` or `collectResources` returned for each training, by its label. */
   show(trainings) {
     const metrics = new Map();
     for (const [label, training] of trainings) for (const [name, line] of training) metrics.set(name, [...(metrics.get(name) ?? []), [label, line]]);
@@ -71,7 +97,7 @@ export class Charts {
 
   #draw() {
     const [metrics, labels] = this.#shown;
-    $("#curves").hidden = !metrics.size;
+    this.section.hidden = !metrics.size;
     for (const [name, { figure, plot }] of this.#drawn) {
       if (metrics.has(name)) continue;
       plot.destroy();
@@ -82,7 +108,7 @@ export class Charts {
       const key = JSON.stringify([lines.map(([label]) => label)]);
       const chart = this.#drawn.get(name);
       if (chart?.key === key) { update(chart, name, lines); continue; }
-      const created = create(name, lines, labels, $("#log-scale").checked);
+      const created = create(name, lines, labels, this.unit, this.box?.checked);
       if (chart) { chart.plot.destroy(); chart.figure.replaceWith(created.figure); } else this.place.append(created.figure);
       this.#drawn.set(name, { ...created, key });
       fit(created.plot);
@@ -105,7 +131,7 @@ function resolveColor(variable) {
   return color;
 }
 
-function create(name, lines, labels, wantsLog) {
+function create(name, lines, labels, unit, wantsLog) {
   const isLog = wantsLog && lines.some(([, line]) => line.some(([, value]) => value > 0));
   const value = el("b", {});
   const place = el("div", { class: "plot", role: "img", tabindex: 0 });
@@ -118,32 +144,35 @@ function create(name, lines, labels, wantsLog) {
     height: HEIGHT,
     scales: { x: { time: false }, y: isLog ? { distr: 3 } : {} },
     axes: [{ ...axis, size: 30 }, { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))) }],
-    series: [{ label: "step", value: format }, ...lines.map(([label]) => {
+    series: [{ label: unit, value: format }, ...lines.map(([label]) => {
       const at = labels.indexOf(label);
       return { label: labels.length > 1 ? label : name, stroke: resolveColor(COLORS[at % COLORS.length]), width: 1.75, dash: at >= COLORS.length ? [6, 4] : undefined, spanGaps: true, value: format };
     })],
   }, [[0, 1], ...lines.map(() => [null, null])], place);
   place.addEventListener("keydown", (event) => moveCursor(plot, event));
-  const chart = { figure, plot, place, value, isLog };
+  const chart = { figure, plot, place, value, isLog, unit };
   update(chart, name, lines);
   return chart;
 }
 
-function update({ plot, place, value, isLog }, name, lines) {
+function update({ plot, place, value, isLog, unit }, name, lines) {
   const drawn = lines.map(([label, line]) => [label, isLog ? line.filter(([, each]) => each > 0) : line]);
   const last = lines.length === 1 ? number(lines[0][1].at(-1)[1]) : "";
   const text = JSON.stringify(drawn);
   if (plot.drawn === text) return;
   plot.drawn = text;
-  plot.setData(uPlot.join(drawn.map(([, line]) => [line.map(([x]) => x), line.map(([, y]) => y)])));
+  plot.setData(uPlot.join(drawn.map(([, line]) => [line.map(([x]) => x), line.map(([, y]) => distinct(y))])));
   value.textContent = last;
-  place.setAttribute("aria-label", drawn.filter(([, line]) => line.length).map(([label, line]) => describe(lines.length > 1 ? `${name} of ${label}` : name, line)).join("; "));
+  place.setAttribute("aria-label", drawn.filter(([, line]) => line.length).map(([label, line]) => describe(lines.length > 1 ? `${name} of ${label}` : name, line, unit)).join("; "));
 }
 
-function describe(name, line) {
+/** A value without its last digits: uPlot cannot draw an axis for values that differ in these only. */
+const distinct = (value) => Number(value.toPrecision(7));
+
+function describe(name, line, unit) {
   const ys = line.map(([, y]) => y);
   const [[first, begin], [last, end]] = [line[0], line.at(-1)];
-  return `${name} from ${number(begin)} at step ${number(first)} to ${number(end)} at step ${number(last)}, between ${number(Math.min(...ys))} and ${number(Math.max(...ys))}`;
+  return `${name} from ${number(begin)} at ${unit} ${number(first)} to ${number(end)} at ${unit} ${number(last)}, between ${number(Math.min(...ys))} and ${number(Math.max(...ys))}`;
 }
 
 /** Move the cursor, whose values are below the chart, from point to point by the arrow keys. */

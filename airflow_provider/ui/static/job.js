@@ -1,6 +1,6 @@
 /* The page of one TrainJob. */
 import { $, airflowLink, el, ended, moment, number, repeat, request, requestAirflow, rough, show, showError, since, span, status, table, taskLink, taskName, titled } from "./page.js";
-import { Charts, collectMetrics } from "./charts.js";
+import { Charts, collectMetrics, collectResources } from "./charts.js";
 import { LogView } from "./log.js";
 
 /** Actions on the task, for a job that the API server cannot reach. */
@@ -15,7 +15,7 @@ const taskActions = {
 
 function jobPage() {
   const { log: _, ...task } = Object.fromEntries(new URLSearchParams(location.search));
-  const charts = new Charts();
+  const [charts, resources] = [new Charts($("#curves"), "step"), new Charts($("#resources"), "minute")];
   const reported = [];
   let job;
 
@@ -27,6 +27,7 @@ function jobPage() {
     if (job.unreachable) recordProgress(job.progress);
     else await log.update(job.steps || [], ended(job));
     charts.show(new Map([[job.name, collectMetrics(job.unreachable ? reported : log.points)]]));
+    resources.show(new Map([[job.name, collectResources(job.unreachable ? [] : log.resources)]]));
   };
   const log = new LogView(task, () => reload());
   const reload = repeat(load, () => (!job || ended(job) ? 15 : job.unreachable ? 5 : 2));

@@ -5,10 +5,11 @@ import { addPoints } from "./charts.js";
 /** Number of lines that the page keeps. */
 const MAX_LINES = 2000;
 
-/** Reads the log of one step of a TrainJob: its lines, or those with a text, and what `progress` reported. */
+/** Reads the log of one step of a TrainJob: its lines, or those with a text, and the reports of progress and resources. */
 export class LogReader {
   lines = [];
   points = [];
+  resources = [];
   omitted = 0;
   #cursor = "{}";
 
@@ -29,6 +30,7 @@ export class LogReader {
       this.lines.push(...part.lines);
       this.omitted += this.lines.splice(0, Math.max(0, this.lines.length - MAX_LINES)).length;
       this.points = addPoints(this.points, part.points);
+      this.resources = addPoints(this.resources, part.resources);
       complete = part.complete || part.cursor === cursor;
     }
   }
@@ -55,6 +57,11 @@ export class LogView {
   /** What `progress` of the first node reported. */
   get points() {
     return this.#readers.get("node-0 ")?.points ?? [];
+  }
+
+  /** The use of resources by the first node. */
+  get resources() {
+    return this.#readers.get("node-0 ")?.resources ?? [];
   }
 
   /** Read and show what is new of the chosen step. The log of the first node is always read, for the curves. */
