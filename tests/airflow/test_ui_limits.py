@@ -93,8 +93,8 @@ def test_a_list_asks_a_backend_for_a_bounded_number_of_jobs(monkeypatch):
 
 def test_reports_of_the_use_of_resources_are_separate_from_the_lines_of_a_log():
     report = '[trainjob:resources] {"t": 5, "cpu": 71.5, "memory": 4, "memory_limit": 10, "gpus": []}'
-    part = read_log(Logs(["one", report, f"two: {report}", "[trainjob:resources] damaged"]), REF, "node-0", 0)
+    part = read_log(Logs(["one", report, f"two: {report}", "[trainjob:resources] damaged"]), REF, "node-0", {})
 
     assert part.lines == ["one", "two: "]
     assert part.resources == [{"t": 5, "cpu": 71.5, "memory": 4, "memory_limit": 10, "gpus": []}] * 2
-    assert (part.next, part.left_out, part.points) == (4, 0, [])
+    assert (part.cursor, part.left_out, part.points) == ({"node-0": 4}, 0, [])
