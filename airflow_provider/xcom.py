@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from itertools import islice
 from typing import Any
 
@@ -36,9 +35,8 @@ def push_outcome(ti: Any, outcome: Outcome) -> None:
     data = outcome.to_dict()
     for key in ("status", "metrics", "artifacts"):
         ti.xcom_push(key=key, value=data[key])
-    if outcome.started_at and outcome.finished_at:
-        duration = _parse_time(outcome.finished_at) - _parse_time(outcome.started_at)
-        ti.xcom_push(key=DURATION_KEY, value=int(duration.total_seconds()))
+    if outcome.duration is not None:
+        ti.xcom_push(key=DURATION_KEY, value=int(outcome.duration.total_seconds()))
     for key in ("checkpoint", "resumed_from"):
         if data[key] is not None:
             ti.xcom_push(key=key, value=int(data[key]))
@@ -70,10 +68,6 @@ def log_outcome(log: Any, outcome: Outcome, log_is_written: bool) -> None:
         log.error("The training function failed:\n%s", diagnosis.traceback)
     elif diagnosis.log_tail:
         log.error("The last lines of %s:\n%s", diagnosis.step or "its log", "\n".join(diagnosis.log_tail))
-
-
-def _parse_time(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 does not read the Z
 
 
 def _mask(text: str, name: str | None = None) -> str:

@@ -19,7 +19,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Before anybody imports it: failed assertions of the contract show their values.
 pytest.register_assert_rewrite("trainer_core.testing")
 
-# How long an example takes says how busy the machine is.
+# The time of an example depends on how busy the machine is.
 # The same examples in each run: `make attack` draws others.
 settings.register_profile("house", deadline=None, derandomize=True)
 settings.load_profile("house")

@@ -42,7 +42,7 @@ def resolve_uri(request: TrainJobRequest, default: str | None) -> str | None:
     uri = request.checkpoints.uri or default
     if uri is None:
         raise UnsupportedError(
-            "Checkpoints: this backend has no place of its own; set uri='pvc://<claim>' or 's3://<bucket>/<path>', or "
+            "Checkpoints: this backend has no default place; set uri='pvc://<claim>' or 's3://<bucket>/<path>', or "
             "checkpoints_uri in the configuration of the backend"
         )
     return uri.rstrip("/")

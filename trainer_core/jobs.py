@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 from functools import cache
 from typing import Any, ClassVar, Literal, TypeVar
@@ -431,6 +431,17 @@ class Outcome(_Model):
     def succeeded(self) -> bool:
         """Whether the TrainJob is Complete."""
         return self.status == COMPLETE
+
+    @property
+    def duration(self) -> timedelta | None:
+        """Time from the start of its first step to its end. None if no step started."""
+        if self.started_at is None or self.finished_at is None:
+            return None
+        # Python 3.10 does not read the Z.
+        begin, end = (
+            datetime.fromisoformat(text.replace("Z", "+00:00")) for text in (self.started_at, self.finished_at)
+        )
+        return end - begin
 
     @property
     def missing_result(self) -> str | None:

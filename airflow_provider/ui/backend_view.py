@@ -43,7 +43,7 @@ __all__ = [
 
 #: Largest number of log lines in a response; of a longer log, the last lines.
 MAX_LINES = 500
-#: Number of characters after which no more is read for one response, and number of lines to read at a time.
+#: Number of characters after which reading for one response stops, and number of lines to read at a time.
 _MAX_READ, _CHUNK_LINES = 16_000_000, 5_000
 #: Largest number of characters of these lines, and of one line: the rest of a longer one is left out.
 _MAX_CHARACTERS, _MAX_LINE = 500_000, 10_000

@@ -202,13 +202,13 @@ def _build_conditions(marker: Any, wanted: JobFilter) -> list[ColumnElement[bool
     return conditions
 
 
-def _has_xcom(marker: Any, key: str, *texts: str) -> ColumnElement[bool]:
-    """Return the condition that the task of an XCom has an XCom of this key whose JSON contains one of the texts."""
+def _has_xcom(marker: Any, key: str, *strings: str) -> ColumnElement[bool]:
+    """Return the condition that the task of an XCom has an XCom of this key whose JSON contains one of the strings."""
     other = aliased(XComModel)
     found = select(other.key).where(*_belong_together(other, marker), other.key == key)
-    if texts:
+    if strings:
         value = func.lower(cast(other.value, String))
-        found = found.where(or_(*(value.contains(text.lower(), autoescape=True) for text in texts)))
+        found = found.where(or_(*(value.contains(text.lower(), autoescape=True) for text in strings)))
     return found.exists()
 
 

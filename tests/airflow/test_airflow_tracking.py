@@ -8,13 +8,14 @@ from threading import Thread
 
 import pytest
 from airflow.sdk import DAG, Connection
+from patient_tracking import be_patient
 
 from airflow_provider.hooks.mlflow import MlflowHook, _parse_connection
 from airflow_provider.operators.promote import PromoteModelOperator
 from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from trainer_core import CustomTrainer
-from trainer_core.tracking import progress_sender, reporter, submission
+from trainer_core.tracking import progress_sender
 
 
 def fit():
@@ -75,11 +76,7 @@ class Mlflow:
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
-    """A busy machine is no server that is away; and what one test takes for away is not away for the next."""
-    monkeypatch.setattr(submission, "_SUBMIT_TIMEOUT", 60.0)
-    monkeypatch.setattr(reporter, "_TIMEOUT", 60.0)
-    monkeypatch.setattr(reporter, "_FINISH_SECONDS", 100.0)
-    monkeypatch.setattr(submission, "_unreachable_until", {})
+    be_patient(monkeypatch)
 
 
 @pytest.fixture

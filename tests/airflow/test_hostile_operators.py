@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hostile_values import BOMB, HOSTILE, SELF_CONTAINING, build_plain_data
+from hypothesis import given, strategies as st
 
 from airflow_provider.operators.manage import (
     DeleteTrainJobOperator,
@@ -19,13 +19,6 @@ from airflow_provider.operators.trainjob import InitializeOperator, TrainJobOper
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from trainer_core.errors import MAX_MESSAGE
 
-HOSTILE = settings(
-    max_examples=15,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
 OPERATORS = [
     *(TrainJobOperator, InitializeOperator, TrainJobSensor, PromoteModelOperator),
     *(DeleteTrainJobOperator, SuspendTrainJobOperator, ResumeTrainJobOperator),
@@ -33,22 +26,14 @@ OPERATORS = [
 ]
 #: Arguments of every operator of Airflow; checked by Airflow.
 AIRFLOWS = {"self", "kwargs", "deferrable", "wait_for_completion", "fail_fast"}
-SELF_CONTAINING: list[Any] = []
-SELF_CONTAINING.append(SELF_CONTAINING)
-BOMB: list[Any] = ["x"]
-for _ in range(30):
-    BOMB = [BOMB, BOMB]
 TEXTS = st.sampled_from(
     [
         *("", " ", "\0", "\x1b[31m", "a\nb", "{", "{{ x }}", "x" * 2000, "hf://a/b", "cache://a/b", "a:b", "9" * 5000),
         *("[" * 3000, "local", "kubernetes", "d: 2020-13-45", "kind: ClusterTrainingRuntime", "- QueueName: nightly"),
     ]
 )
-SCALARS = st.one_of(st.none(), st.booleans(), st.sampled_from([0, -1, 10**400, 0.5, float("nan")]), TEXTS)
 VALUES = st.one_of(
-    st.recursive(
-        SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3), max_leaves=5
-    ),
+    build_plain_data(TEXTS),
     st.sampled_from([SELF_CONTAINING, BOMB, {1: 2}, {"dataset": "cache://a/b"}, {"func": "a:b", "func_args": BOMB}]),
     st.builds(object),
 )

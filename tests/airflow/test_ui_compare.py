@@ -57,9 +57,16 @@ def test_the_arrow_keys_show_the_values_of_a_step(page):
     expect(chart.locator(".u-series .u-value").first).to_have_text("1")
 
 
+def draw(page):
+    """Return what the canvas of the first chart shows."""
+    return page.locator("figure canvas").first.evaluate("canvas => canvas.toDataURL()")
+
+
 def test_a_log_scale_spreads_small_values_and_is_in_the_url(page):
     expect(page.locator("figure").first).to_contain_text("loss")
+    linear = draw(page)
     page.get_by_label("Log scale").check()
+    assert any(draw(page) != linear or page.wait_for_timeout(50) for _ in range(1800)), "nothing is drawn differently"
     expect(page).to_have_url(re.compile("&log=1$"))
     page.reload()
     expect(page.get_by_label("Log scale")).to_be_checked()

@@ -271,7 +271,7 @@ def test_times_after_a_resume_count_from_the_resume(job_page):
 
 
 def test_a_refused_action_is_shown_until_the_next_action(job_page):
-    refusal = "It is being looked after by somebody else."
+    refusal = "It is being maintained by another user."
     job_page.route("**/suspend?*", lambda route: route.fulfill(status=409, json={"detail": refusal}))
     confirm_suspend(job_page)
     expect(job_page.get_by_role("alert")).to_have_text(refusal)

@@ -7,21 +7,14 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hostile_values import HOSTILE, build_plain_data
+from hypothesis import given, strategies as st
 
 from kfp_components.runtime import entrypoint
 from kfp_components.runtime.train import JobInputs
 from trainer_core import TrainerClient
 from trainer_core.errors import MAX_MESSAGE
 
-#: Short and the same in every run.
-HOSTILE = settings(
-    max_examples=25,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
 TEXTS = st.one_of(
     st.text(max_size=8),
     st.sampled_from(
@@ -32,15 +25,7 @@ TEXTS = st.one_of(
         ]
     ),
 )
-SCALARS = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.sampled_from([0, 1, -1, 2**53 + 1, 10**400, 0.5, 1e308, float("nan"), float("inf"), -0.0]),
-    TEXTS,
-)
-PLAIN = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3), max_leaves=8
-)
+PLAIN = build_plain_data(TEXTS)
 REQUESTS = st.fixed_dictionaries(
     {},
     optional={
@@ -70,17 +55,14 @@ def assert_is_one_short_line(text: str) -> None:
 
 
 @pytest.fixture(autouse=True)
-def created(tmp_path_factory, monkeypatch):
-    """Requests that were submitted: none is run."""
-    submitted = []
+def no_job(tmp_path_factory, monkeypatch):
+    """A request that passes every check is not submitted."""
 
-    def submit(client: TrainerClient, request: Any, **_: Any) -> None:
-        submitted.append(request)
+    def submit(*_: Any, **__: Any) -> None:
         raise ValueError("submitted")
 
     monkeypatch.setenv("TRAINJOB_HOME", str(tmp_path_factory.mktemp("hostile")))
     monkeypatch.setattr(TrainerClient, "submit", submit)
-    return submitted
 
 
 @pytest.mark.parametrize("name", sorted(entrypoint.TARGETS))

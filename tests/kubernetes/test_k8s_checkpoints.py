@@ -74,7 +74,7 @@ def test_another_grace_needs_trainer_2_3():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"checkpoints": {"keep": 1}}, "this backend has no place of its own; set uri='pvc://<claim>'"),
+        ({"checkpoints": {"keep": 1}}, "this backend has no default place; set uri='pvc://<claim>'"),
         ({"checkpoints": {"uri": "file:///data"}}, "uri: file:// is not supported on this backend; use pvc://"),
         ({"checkpoints": {**CLAIM, "load": "pvc://other/runs"}}, "load: pvc://other/runs is in another claim"),
         ({"trainer": None}, "Checkpoints needs a function or an image"),

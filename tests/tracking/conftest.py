@@ -12,9 +12,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from patient_tracking import be_patient
 
 from trainer_core import LocalProcessBackendConfig, TrainerClient
-from trainer_core.tracking import reporter, submission
 
 ROOT = Path(__file__).parents[2]
 MLFLOW_PYTHON = ROOT / ".venv-mlflow" / "bin" / "python"
@@ -95,11 +95,7 @@ def ask(mlflow_python, mlflow_uri):
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
-    """A busy machine is no server that is away; and what one test takes for away is not away for the next."""
-    monkeypatch.setattr(submission, "_SUBMIT_TIMEOUT", 60.0)
-    monkeypatch.setattr(reporter, "_TIMEOUT", 60.0)
-    monkeypatch.setattr(reporter, "_FINISH_SECONDS", 100.0)
-    monkeypatch.setattr(submission, "_unreachable_until", {})
+    be_patient(monkeypatch)
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ def systems_python():
     """What the system's package manager owns, for a user who can write to one folder only, as to /tmp."""
     python = Path("/usr/bin/python3")
     if os.geteuid() != 0 or subprocess.run([python, "-m", "pip", "--version"], capture_output=True).returncode:
-        pytest.skip("needs root to become somebody else, and a system's Python that has pip")
+        pytest.skip("needs root to become another user, and a system's Python that has pip")
     # Those of pytest are root's only.
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
     folder.chmod(0o777)
@@ -129,7 +129,7 @@ def offline():
 
 
 def unshares():
-    """Say whether a process can be the first one here, as it is in a container."""
+    """Return whether a process can be the first one here, as it is in a container."""
     with contextlib.suppress(OSError):
         return subprocess.run(["unshare", *OWN_NUMBERS, "true"], capture_output=True, check=False).returncode == 0
     return False
@@ -153,7 +153,7 @@ def wheel_of(folder):
 
 @pytest.fixture
 def port():
-    """A port that the system gives to nobody else; who may share an address, as a rendezvous does, listens at it."""
+    """A port that the system gives to no other process, except one that may share an address, as a rendezvous does."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))

@@ -227,7 +227,7 @@ def test_an_attempt_that_was_replaced_saves_nothing(start_store, root):
 
 @pytest.fixture
 def slow_disk(monkeypatch):
-    """A checkpoint is complete only after `release`; `reached` says that one waits for that."""
+    """A checkpoint is complete only after `release`; `reached` is set when one waits for that."""
     disk = SimpleNamespace(reached=threading.Event(), release=threading.Event())
     complete = CheckpointFolder.complete
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hostile_values import BOMB, HOSTILE, SELF_CONTAINING, build_plain_data
+from hypothesis import given, strategies as st
 from pydantic import BaseModel
 
 import trainer_core
@@ -32,21 +33,6 @@ from trainer_core.request import InitializerSource, Owner, TrainerRequest, Train
 from trainer_core.request_builder import build_request_data, parse_options
 from trainer_core.yaml_documents import parse_yaml
 
-#: Short and the same in every run. A larger number is tried by `make attack`.
-HOSTILE = settings(
-    max_examples=15,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
-
-SELF_CONTAINING: list[Any] = []
-SELF_CONTAINING.append(SELF_CONTAINING)
-BOMB: list[Any] = ["x"]
-for _ in range(30):
-    BOMB = [BOMB, BOMB]
-
 TEXTS = st.one_of(
     st.text(max_size=8),
     st.sampled_from(
@@ -57,17 +43,8 @@ TEXTS = st.one_of(
         ]
     ),
 )
-SCALARS = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.sampled_from([0, 1, -1, 2**31, 10**30, 10**400]),
-    st.sampled_from([0.5, 1e308, float("nan"), float("inf"), -0.0]),
-    TEXTS,
-)
 KEYS = st.one_of(TEXTS, st.sampled_from(["storage_uri", "name", "key", "func", "image", "config", "env", "version"]))
-PLAIN = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=8
-)
+PLAIN = build_plain_data(TEXTS, KEYS)
 VALUES = st.one_of(
     PLAIN,
     st.sampled_from([SELF_CONTAINING, BOMB, {1: 2}, {None: 1}, {"a": SELF_CONTAINING}, b"x", object(), {"x"}, (1, 2)]),

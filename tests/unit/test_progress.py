@@ -17,7 +17,7 @@ numbers = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infini
 
 
 class Clock:
-    """A clock that stands still until it is told otherwise."""
+    """A clock that stands still until a test sets it."""
 
     def __init__(self):
         self.now = 100.0

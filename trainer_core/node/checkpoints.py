@@ -229,7 +229,7 @@ class CheckpointStore:
             step: Completed steps.
             metrics: Numbers by name, for ``keep_best``.
             background: Whether a thread makes the files durable, computes their checksums and uploads them while
-                training goes on. The next save waits for it. A job that was told to stop always saves in the
+                training continues. The next save waits for it. A job that was told to stop always saves in the
                 foreground. The same on all ranks.
 
         Raises:

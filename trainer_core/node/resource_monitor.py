@@ -319,7 +319,7 @@ def _get(words: list[str], name: str) -> int:
 def _find_cgroup(root: Path, controller: str, name: str) -> Path | None:
     """Return the folder of a cgroup of this process that has a file. Version 2 is a controller without a name.
 
-    A container may see its own cgroup at the root of the controller, under another path than it is told.
+    A container may see its own cgroup at the root of the controller, and not under the path of ``/proc/self/cgroup``.
     """
     folder = root / "sys/fs/cgroup" / controller
     lines = (line.split(":", 2) for line in _read(root / "proc/self/cgroup", "\n") if line)

@@ -32,7 +32,7 @@ class Seen:
 
 
 class Hub:
-    """Serves repositories from a thread of its own, between `start` and `stop`.
+    """Serves repositories from a separate thread, between `start` and `stop`.
 
     Args:
         host: The address to listen at.
@@ -80,7 +80,7 @@ class Hub:
         return self
 
     def stop(self) -> None:
-        """Let go of whoever is held, and end."""
+        """Release the requests that are held, and stop."""
         for fault in self.faults:
             if fault.gate is not None:
                 fault.gate.set()

@@ -2,7 +2,7 @@
 
 Each job that has not ended holds a ticket: a numbered file with a lock that its supervisor holds. The number orders the
 jobs; the lock tells whether the supervisor lives, so that the ticket of a killed one blocks no job. A job may run when
-fewer tickets than its ``max_parallel`` are ahead of its own.
+fewer tickets than its ``max_parallel`` are ahead of its ticket.
 
     <home>/queue/<boot id>/
       lock                    held while a ticket is added, or a ticket of a dead supervisor is removed

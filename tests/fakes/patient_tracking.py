@@ -1,0 +1,15 @@
+"""Limits of tracking that a busy machine does not reach."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainer_core.tracking import reporter, submission
+
+
+def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow answer of the tracking server is no failure; and a failure in one test is forgotten in the next."""
+    monkeypatch.setattr(submission, "_SUBMIT_TIMEOUT", 60.0)
+    monkeypatch.setattr(reporter, "_TIMEOUT", 60.0)
+    monkeypatch.setattr(reporter, "_FINISH_SECONDS", 100.0)
+    monkeypatch.setattr(submission, "_unreachable_until", {})
