@@ -1,7 +1,7 @@
 # One word a task; `make help` lists them. tools/install makes .venv with uv, or with pip where uv is missing.
 #   make demo PYTHON=python3.12     another interpreter
 #   make demo UV=                   pip, although uv is there
-#   make test ARGS="-k naming"      further arguments for pytest
+#   make test-all ARGS="-k naming"  further arguments for pytest
 
 BIN := .venv/bin
 # Four files at a time, also on two cores: much of the suite waits. `make test SPREAD=` runs one after the other.
@@ -9,7 +9,7 @@ SPREAD := -n 4 --dist loadfile --no-loadscope-reorder
 # Tests start thousands of processes. Each would compile the packages again: a sixth of the processor time.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help demo airflow-up airflow-e2e install install-mlflow test attack test-airflow31 lint format lock compile bench features pictures docs clean
+.PHONY: help demo airflow-up airflow-e2e airflow-hosts install install-mlflow test test-all attack test-airflow31 lint format lock compile bench features pictures docs clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -23,11 +23,17 @@ airflow-up: .venv/.done/demo ## run a whole Airflow with the example DAGs on thi
 airflow-e2e: .venv/.done/demo ## retrain through a whole Airflow, with a triggerer restart and a worker killed
 	@$(BIN)/python tools/airflow_e2e.py
 
+airflow-hosts: .venv-celery/.done/celery ## kill workers and hosts of an Airflow on several hosts (root, PostgreSQL, Redis)
+	@.venv-celery/bin/python tools/airflow_hosts.py
+
 install: .venv/.done/dev ## install everything a developer needs into .venv
 
 install-mlflow: .venv-mlflow/.done/mlflow ## install the MLflow server that the tests of tracking run against into .venv-mlflow
 
-test: .venv/.done/dev ## run every test
+test: .venv/.done/dev ## run the tests that need ten minutes on two cores: all but those marked slow
+	$(BIN)/python -m pytest $(SPREAD) -m "not slow" $(ARGS)
+
+test-all: .venv/.done/dev ## run every test, as CI does
 	$(BIN)/python -m pytest $(SPREAD) $(ARGS)
 
 attack: .venv/.done/dev ## attack the promises with kills, races, faults and hostile input, and write docs/tried.md (20 minutes at most)
@@ -73,6 +79,9 @@ clean: ## remove what builds, checks and tests leave (not .venv*)
 # Each file says that this part of the installation stands; it is written last.
 .venv/.done/%: tools/install pyproject.toml constraints.txt
 	@sh tools/install $*
+
+.venv-celery/.done/celery: tools/install pyproject.toml constraints.txt
+	@sh tools/install celery
 
 .venv-mlflow/.done/mlflow: tools/install-mlflow
 	@sh tools/install-mlflow

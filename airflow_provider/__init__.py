@@ -47,6 +47,17 @@ _CONNECTION_FIELDS: dict[str, Any] = {
         "schema": {"type": ["boolean", "null"], "default": False},
     },
     "project": _text_field("Project", "runai: the Run:ai project."),
+    "checkpoints_uri": _text_field(
+        "Checkpoints", "Where jobs keep checkpoints: pvc://<claim>/<path>, s3://<bucket>/<path> or file:///<folder>."
+    ),
+    "code_uri": _text_field(
+        "Code", "Where code goes that is too large for a job: s3://<bucket>/<path>; local, container: file:///<folder>."
+    ),
+    "resource_interval": {
+        "label": "Resource reports",
+        "description": "Seconds between two reports of processor, memory and GPUs; 0 for none. Default: 10.",
+        "schema": {"type": ["number", "null"], "minimum": 0},
+    },
     "container_host": _text_field("Engine address", "container: URL of the Docker or Podman engine."),
     "dashboard_url": _text_field(
         "Dashboard",

@@ -29,20 +29,26 @@ def check_on_kill(policy: str) -> str:
     return policy
 
 
-def cancel_job(hook: TrainJobHook, ref: TrainJobRef, log: Any) -> None:
-    """Cancel a TrainJob. An error is logged, not raised, so that the task can end."""
+def cancel_job(hook: TrainJobHook, ref: TrainJobRef, log: Any) -> bool:
+    """Cancel a TrainJob; return whether it is cancelled. An error is logged, not raised, so that the task can end."""
     try:
         hook.client.cancel(ref)
     except (TrainerError, ValueError, AirflowNotFoundException) as error:
         log.warning("TrainJob %s: cancellation failed, it may still run: %s", ref.name, error)
+        return False
+    return True
 
 
-def cancel_job_from_signal_handler(hook: TrainJobHook, ref: TrainJobRef, log: Any) -> None:
-    """Cancel a TrainJob from a task's `on_kill`, which Airflow calls in a signal handler.
+def cancel_job_from_signal_handler(hook: TrainJobHook, ref: TrainJobRef, log: Any) -> bool:
+    """Cancel a TrainJob from a task's `on_kill`, a signal handler of Airflow; return whether it is cancelled.
 
     The interrupted code may hold locks. A thread therefore does the work; the signal handler waits for it a few seconds
     only and then releases the interrupted code. The hook's client must exist already: creating it may call Airflow.
     """
-    thread = threading.Thread(target=cancel_job, args=(hook, ref, log), name="cancel-trainjob", daemon=True)
+    cancelled: list[bool] = []
+    thread = threading.Thread(
+        target=lambda: cancelled.append(cancel_job(hook, ref, log)), name="cancel-trainjob", daemon=True
+    )
     thread.start()
     thread.join(_SIGNAL_HANDLER_SECONDS)
+    return any(cancelled)

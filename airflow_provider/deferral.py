@@ -1,47 +1,42 @@
-"""Deferral of a task: creates its trigger, computes its deadline, and reads the trigger's event."""
+"""Deferral of an operator or sensor until its TrainJob has ended, and what its trigger's event says."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 
 from airflow_provider import task_log
 from airflow_provider.exceptions import TrainJobUnreachableError
 from airflow_provider.hooks.trainjob import TrainJobHook
 from trainer_core.jobs import TrainJobRef
 
-if TYPE_CHECKING:
-    from airflow_provider.triggers.trainjob import TrainJobTrigger
-
-__all__ = ["compute_deadline", "compute_defer_timeout", "create_trigger", "parse_event_ref", "write_remaining_log"]
+__all__ = ["defer_task", "parse_event_ref", "write_remaining_log"]
 
 #: How long after the trigger's deadline Airflow itself ends the deferral.
 _GRACE = timedelta(seconds=60)
 
 
-def compute_deadline(ti: Any, limit: timedelta | None) -> float | None:
-    """Return the deadline of a task in seconds since the epoch; None without a limit.
-
-    Counted from the start of the task, which deferrals do not change; Airflow's own timeout starts again after each.
-    """
-    if limit is None:
-        return None
-    begin = ti.start_date.timestamp() if ti.start_date else time.time()
-    return float(begin + limit.total_seconds())
-
-
-def create_trigger(
-    hook: TrainJobHook, ref: TrainJobRef, *, mlflow_conn_id: str | None, **kwargs: Any
-) -> TrainJobTrigger:
-    """Return the trigger that waits for a TrainJob.
+def defer_task(
+    task: Any,
+    ti: Any,
+    ref: TrainJobRef,
+    limit: timedelta | None,
+    *,
+    store: Any = None,
+    masked: Sequence[Sequence[str]] = (),
+) -> NoReturn:
+    """Defer a task until its TrainJob has ended. It goes on in ``execute_complete`` with the event of the trigger.
 
     Args:
-        hook: Hook of the job's backend. If its client tracks jobs, the trigger sends the progress to the job's run.
+        task: The operator or sensor. If the client of its hook tracks jobs, the trigger sends the progress to the run.
+        ti: Its task instance.
         ref: The TrainJob.
-        mlflow_conn_id: Id of the connection to the tracking server. None for the environment of the triggerer.
-        **kwargs: Further arguments of `TrainJobTrigger`.
+        limit: Time from the start of the task to its end; None without a limit. Deferrals do not change that start,
+            while Airflow's own timeout starts again with each.
+        store: Airflow's storage that all tries of a task share (3.3 and later); None without one.
+        masked: Fields of connections to mask in the log, see `TrainJobTrigger`.
 
     Raises:
         ValueError: The configuration of the hook has a secret, which must not be stored with the trigger.
@@ -49,13 +44,21 @@ def create_trigger(
     # Importing Airflow's triggers is slow, and parsing a DAG file does not need them.
     from airflow_provider.triggers.trainjob import TrainJobTrigger
 
-    tracked_by = {"mlflow_conn_id": mlflow_conn_id} if hook.client.is_tracking else None
-    return TrainJobTrigger(ref.to_dict(), **hook.to_trigger_kwargs(), tracked_by=tracked_by, **kwargs)
-
-
-def compute_defer_timeout(deadline: float | None) -> timedelta | None:
-    """Return Airflow's timeout for a deferral: the deadline plus a grace period, in case the trigger does not fire."""
-    return None if deadline is None else timedelta(seconds=max(0.0, deadline - time.time())) + _GRACE
+    deadline = _compute_deadline(ti, limit)
+    trigger = TrainJobTrigger(
+        ref.to_dict(),
+        **task.hook.to_trigger_kwargs(),
+        deadline=deadline,
+        on_kill=task.on_kill_policy,
+        fail_fast=task.fail_fast,
+        masked=masked,
+        tracked_by={"mlflow_conn_id": task.mlflow_conn_id} if task.hook.client.is_tracking else None,
+    )
+    task_log.push_log_position(ti, ref, store)
+    # In case that the trigger does not fire at the deadline.
+    timeout = None if deadline is None else timedelta(seconds=max(0.0, deadline - time.time())) + _GRACE
+    task.defer(trigger=trigger, method_name="execute_complete", timeout=timeout)
+    raise AssertionError("Airflow's defer() raises")
 
 
 def parse_event_ref(event: Mapping[str, Any]) -> TrainJobRef:
@@ -77,3 +80,11 @@ def write_remaining_log(hook: TrainJobHook, event: Mapping[str, Any], log: Any, 
         Whether the task's log has the whole log of the job now.
     """
     return task_log.forward_remaining_log(lambda: hook.client, parse_event_ref(event), log, store, event.get("log"))
+
+
+def _compute_deadline(ti: Any, limit: timedelta | None) -> float | None:
+    """Return the deadline of a task in seconds since the epoch; None without a limit."""
+    if limit is None:
+        return None
+    begin = ti.start_date.timestamp() if ti.start_date else time.time()
+    return float(begin + limit.total_seconds())

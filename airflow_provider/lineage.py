@@ -18,9 +18,11 @@ class OpenLineageMixin:
 
     Attributes:
         outcome: Outcome of the TrainJob; None while it is not known.
+        run_url: Address of the TrainJob's run in MLflow; empty without one.
     """
 
     outcome: Outcome | None = None
+    run_url: str = ""
 
     def get_openlineage_facets_on_start(self) -> OperatorLineage | None:
         """Return the facets when the task starts: inputs and source code."""
@@ -38,4 +40,4 @@ class OpenLineageMixin:
         from airflow_provider.lineage_facets import build_lineage
 
         spec: Mapping[str, Any] = getattr(self, "spec", {})
-        return build_lineage(spec.get("initializer") or {}, getattr(self, "code_text", ""), self.outcome)
+        return build_lineage(spec.get("initializer") or {}, getattr(self, "code_text", ""), self.outcome, self.run_url)

@@ -39,6 +39,7 @@ class TrainJobRunFacet(RunFacet):
         status: ``Complete`` or ``Failed``.
         metrics: Metrics of the job.
         diagnosis: Diagnosis of a failed job, in one line.
+        run_url: Address of the job's run in MLflow.
     """
 
     name: str
@@ -47,20 +48,22 @@ class TrainJobRunFacet(RunFacet):
     status: str
     metrics: dict[str, float] = attr.field(factory=dict)
     diagnosis: str | None = None
+    run_url: str | None = None
 
 
-def build_lineage(initializer: Mapping[str, Any], code: str, outcome: Outcome | None) -> OperatorLineage:
+def build_lineage(initializer: Mapping[str, Any], code: str, outcome: Outcome | None, run_url: str) -> OperatorLineage:
     """Return the OpenLineage data of a task.
 
     Args:
         initializer: Datasets and models that the request downloads, as plain data.
         code: Source of the training function; empty without one.
         outcome: Outcome of the TrainJob; None while it is not known.
+        run_url: Address of the job's run in MLflow; empty without one.
     """
     return OperatorLineage(
         inputs=[_build_input(role, source["storage_uri"]) for role, source in sorted(initializer.items())],
         outputs=list(_build_outputs(outcome)) if outcome else [],
-        run_facets=_build_run_facets(outcome) if outcome else {},
+        run_facets=_build_run_facets(outcome, run_url) if outcome else {},
         job_facets=_build_job_facets(code),
     )
 
@@ -80,7 +83,7 @@ def _build_type_facet(role: str) -> dict[str, DatasetFacet]:
     return {"datasetType": dataset_type_dataset.DatasetTypeDatasetFacet(datasetType=role.upper())}
 
 
-def _build_run_facets(outcome: Outcome) -> dict[str, RunFacet]:
+def _build_run_facets(outcome: Outcome, run_url: str) -> dict[str, RunFacet]:
     job = outcome.job
     return {
         "externalQuery": external_query_run.ExternalQueryRunFacet(externalQueryId=job.uid, source=job.backend),
@@ -91,6 +94,7 @@ def _build_run_facets(outcome: Outcome) -> dict[str, RunFacet]:
             status=outcome.status,
             metrics=dict(outcome.metrics),
             diagnosis=str(outcome.diagnosis) if outcome.diagnosis else None,
+            run_url=run_url or None,
         ),
     }
 

@@ -1,4 +1,7 @@
-"""Writes the log of a TrainJob to the log of its task: each line once, with its step; progress as a percentage."""
+"""The log of a TrainJob in the log of its task: each line once, with its step; progress as a percentage.
+
+Format, position, and what tasks write that wait in a worker; `triggers.deferred_log` writes while a task is deferred.
+"""
 
 from __future__ import annotations
 

@@ -67,6 +67,7 @@ def push_run(ti: Any, hook: TrainJobHook, ref: TrainJobRef) -> str:
     if run is None:
         return ""
     ti.xcom_push(key=RUN_ID_KEY, value=run.id)
+    hook.client.flush_tracking()  # Airflow ends the process of a task without exit handlers.
     return run.url
 
 

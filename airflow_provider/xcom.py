@@ -44,7 +44,8 @@ def push_outcome(ti: Any, outcome: Outcome) -> None:
         ti.xcom_push(key="resource_use", value=data["resource_use"])
     if outcome.diagnosis is not None:
         # Log lines and traceback belong in the task's log, not in the database.
-        diagnosis = outcome.diagnosis.model_dump(mode="json", exclude={"log_tail", "traceback"}, exclude_none=True)
+        hidden = ("log_tail", "traceback")
+        diagnosis = {key: value for key, value in data["diagnosis"].items() if key not in hidden and value is not None}
         ti.xcom_push(key="diagnosis", value={**diagnosis, "reason": _mask(diagnosis["reason"])})
 
 

@@ -1,57 +1,169 @@
-"""What a checkpoint costs: saving against a plain write and rename, and steps with and without `due`.
+"""What a checkpoint costs: saving and loading against torch and boto3, and steps with and without checkpoints.
 
-python benchmarks/checkpoints.py                    # about half a minute
-python benchmarks/checkpoints.py --megabytes 1024 --folder /scratch
+python benchmarks/checkpoints.py                                            # 1 GB; about two minutes
+python benchmarks/checkpoints.py --megabytes 256 --folder /scratch --rounds 5
+
+The measurements of a row alternate, so that another load on the machine slows both; a ratio is that of their medians.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import os
+import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import boto3
+import torch
+
 from trainer_core.node import env
+from trainer_core.node.checkpoint_folder import checksum_all
+from trainer_core.node.checkpoint_s3 import CheckpointBucket
 from trainer_core.node.checkpoints import CheckpointStore
 
-#: Targets: time of a large save, and how long one in the background blocks; share of 1,000 steps of 1 ms, seconds of a
-#: small save, seconds of `due`.
-SAVE_RATIO, BACKGROUND_RATIO, STEPS_RATIO, SMALL_SECONDS, DUE_SECONDS = 1.15, 1.15, 1.03, 0.005, 20e-6
-_ROUNDS = 3
+_FAKES = Path(__file__).resolve().parents[1] / "tests" / "fakes"
+_PART = ".part-000000000001-0-1"
+#: Steps between the saves of two measurements.
+_APART = 1000
 
 
 def main() -> int:
-    """Measure, print the ratios, and return 1 if a target is missed."""
+    """Measure, print the rows, and return 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--megabytes", type=int, default=256, help="size of the large checkpoint (default: 256)")
+    parser.add_argument("--megabytes", type=int, default=1024, help="size of the large checkpoint (default: 1024)")
     parser.add_argument("--folder", type=Path, default=None, help="where to write (default: the temporary folder)")
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of each kind (default: 3)")
     args = parser.parse_args()
+    state = {f"layer.{number}": torch.rand(args.megabytes * 2**20 // 4 // 16) for number in range(16)}
+    is_missed = False
     with tempfile.TemporaryDirectory(dir=args.folder) as name:
-        folder = Path(name)
-        data = os.urandom(2**20) * args.megabytes
-        plain = _measure(lambda number: _write_and_rename(folder / "plain", number, data))
-        store = _create_store(folder / "ours")
-        ours = _measure(lambda number: _save(store, number, data))
-        written = _measure(lambda number: (folder / f"written-{number}").write_bytes(data))
-        blocking = _measure(lambda number: _save(store, 10 + number, data, background=True), after=store.flush)
-        small = _measure(lambda number: _save(store, 100 + number, b"x" * 1024))
-        due = _measure(lambda number: [store.due(1000 + step) for step in range(10_000)]) / 10_000
-        bare_steps = _measure(lambda number: _run_steps(None, number))
-        saved_steps = _measure(lambda number: _run_steps(_create_store(folder / f"steps-{number}", 100), number))
-    rows = [
-        (f"save {args.megabytes} MB / write, fsync and rename", ours / plain, SAVE_RATIO),
-        (f"save {args.megabytes} MB in the background / write without fsync", blocking / written, BACKGROUND_RATIO),
-        ("1,000 steps of 1 ms, a save every 100 / without", saved_steps / bare_steps, STEPS_RATIO),
-        ("save 1 KB, seconds", small, SMALL_SECONDS),
-        ("due() that says no, seconds", due, DUE_SECONDS),
+        for measure in (measure_saves, measure_background, measure_resume, measure_steps, measure_small):
+            folder = Path(name) / measure.__name__
+            folder.mkdir()
+            with contextlib.redirect_stdout(io.StringIO()):
+                rows = measure(folder, state, args.rounds)
+            for what, value, target in rows:
+                verdict = "" if target is None else f"target {target}   {'ok' if value <= target else 'MISSED'}"
+                is_missed = is_missed or (target is not None and value > target)
+                print(f"{what:72} {value:10.6f}   {verdict}".rstrip(), flush=True)
+            shutil.rmtree(folder)
+    return int(is_missed)
+
+
+Rows = list[tuple[str, float, "float | None"]]
+State = dict[str, torch.Tensor]
+
+
+def measure_saves(folder: Path, state: State, rounds: int) -> Rows:
+    """A save that is on the disk when it returns, and one that may be lost by a power failure."""
+    store, plain, fast = _create_store(folder / "ours"), folder / "plain", folder / "fast"
+    plain.mkdir()
+    fast.mkdir()
+
+    def save(number: int) -> None:
+        with store.save(number) as part:
+            torch.save(state, part / "state.pt")
+
+    seconds = _alternate(
+        rounds,
+        lambda number: _save_and_rename(plain, number, state, sync=True),
+        save,
+        lambda number: _save_and_rename(fast, number, state, sync=False),
+    )
+    return [
+        (f"save {_describe(state)} / torch.save, fsync and os.replace", seconds[1] / seconds[0], 1.15),
+        ("the same / torch.save and os.replace, which a power failure can lose", seconds[1] / seconds[2], None),
     ]
-    for what, value, target in rows:
-        print(f"{what:55} {value:10.6f}   target {target}   {'ok' if value <= target else 'MISSED'}")
-    return int(any(value > target for _, value, target in rows))
+
+
+def measure_background(folder: Path, state: State, rounds: int) -> Rows:
+    """How long training waits for a save in the background: for a copy of its state, or until the files are written."""
+    store = _create_store(folder / "ours")
+    copy = {name: torch.empty_like(tensor) for name, tensor in state.items()}
+
+    def copy_state(number: int) -> None:
+        del number
+        for name, tensor in state.items():
+            copy[name].copy_(tensor)
+
+    def save_copy(number: int) -> None:
+        copy_state(number)
+        store.save_in_background(number, lambda part: torch.save(copy, part / "state.pt"))
+
+    def save(number: int) -> None:
+        with store.save(_APART + number, background=True) as part:
+            torch.save(state, part / "state.pt")
+
+    def write(number: int) -> None:
+        torch.save(state, folder / f"state-{number}.pt")
+        (folder / f"state-{number}.pt").unlink()
+
+    copied, bare_copy, written, bare = _alternate(rounds, save_copy, copy_state, save, write, after=store.flush)
+    return [
+        (f"training waits for save_in_background of {_describe(state)}, seconds", copied, 0.25),
+        ("the same / a copy of the state in memory", copied / bare_copy, None),
+        ("training waits for save(background=True) / torch.save without fsync", written / bare, 1.15),
+    ]
+
+
+def measure_resume(folder: Path, state: State, rounds: int) -> Rows:
+    """A checkpoint from a bucket on the loopback, whose server sends files from the cache of the system."""
+    step = folder / "served" / "runs" / "train" / "g-0" / "step-000000000001"
+    (step / _PART).mkdir(parents=True)
+    torch.save(state, step / _PART / "state.pt")
+    manifest = {"step": 1, "metrics": {}, "world_size": 1, "job": "", "time": 0, "part": _PART}
+    (step / "manifest.json").write_text(json.dumps({**manifest, "files": checksum_all(step / _PART)}))
+    key = f"runs/train/g-0/step-000000000001/{_PART}/state.pt"
+    with _serve(folder / "served") as url:
+        os.environ.update(AWS_ENDPOINT_URL=url, AWS_ACCESS_KEY_ID="a", AWS_SECRET_ACCESS_KEY="b")  # noqa: S106
+        client = boto3.client("s3", region_name="us-east-1")
+        place = CheckpointBucket("s3://bucket/runs/train/g-0")
+
+        def resume(number: int) -> None:
+            found = place.find_newest()
+            if found is None or not (found.path / "state.pt").stat().st_size:
+                raise FileNotFoundError(f"round {number} has no checkpoint")
+
+        def clean() -> None:
+            place.close()
+            for path in folder.glob("state-*"):
+                path.unlink()
+
+        def download(number: int) -> None:
+            client.download_file("bucket", key, str(folder / f"state-{number}"))
+
+        ours, plain = _alternate(rounds, resume, download, after=clean)
+    return [(f"resume {_describe(state)} from S3 / boto3's download_file", ours / plain, 1.3)]
+
+
+def measure_steps(folder: Path, state: State, rounds: int) -> Rows:
+    """A training whose steps take a millisecond."""
+    del state
+    stores = [_create_store(folder / f"steps-{number}", 100) for number in range(rounds + 1)]
+    bare, saved = _alternate(rounds, lambda number: _run_steps(None), lambda number: _run_steps(stores[number]))
+    return [("1,000 steps of 1 ms, a save every 100 / without", saved / bare, 1.03)]
+
+
+def measure_small(folder: Path, state: State, rounds: int) -> Rows:
+    """What a save and a question cost besides the writing."""
+    del state
+    store = _create_store(folder / "ours")
+
+    def ask(number: int) -> None:
+        for step in range(10_000):
+            store.due(number * 10_000 + step)
+
+    save, due = _alternate(10 * rounds, lambda number: _save_bytes(store, number), ask)
+    return [("save 1 KB, seconds", save, 0.005), ("due() that says no, seconds", due / 10_000, 20e-6)]
 
 
 def _create_store(root: Path, every_steps: int | None = None) -> CheckpointStore:
@@ -60,38 +172,58 @@ def _create_store(root: Path, every_steps: int | None = None) -> CheckpointStore
     return CheckpointStore()
 
 
-def _measure(run: Callable[[int], object], after: Callable[[], None] = lambda: None) -> float:
-    seconds = []
-    for number in range(1, _ROUNDS + 1):
-        begin = time.perf_counter()
-        run(number)
-        seconds.append(time.perf_counter() - begin)
-        after()
-    return statistics.median(seconds)
+def _alternate(rounds: int, *runs: Callable[[int], object], after: Callable[[], object] = lambda: None) -> list[float]:
+    """Return the median seconds of each, after one round that does not count."""
+    seconds: list[list[float]] = [[] for _ in runs]
+    for number in range(rounds + 1):
+        for run, measured in zip(runs, seconds, strict=True):
+            # What others have written must not be written to the disk at the cost of this one.
+            os.sync()
+            begin = time.perf_counter()
+            run(number)
+            measured.append(time.perf_counter() - begin)
+            after()
+    return [statistics.median(each[1:]) for each in seconds]
 
 
-def _write_and_rename(folder: Path, number: int, data: bytes) -> None:
-    folder.mkdir(exist_ok=True)
-    with (folder / "state.tmp").open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    (folder / "state.tmp").replace(folder / f"state-{number}")
+def _save_and_rename(folder: Path, number: int, state: State, sync: bool) -> None:
+    new, path = folder / "state.tmp", folder / "state.pt"
+    torch.save(state, new)
+    if sync:
+        with new.open("rb") as file:
+            os.fsync(file.fileno())
+    new.replace(path)
 
 
-def _save(store: CheckpointStore, step: int, data: bytes, background: bool = False) -> None:
-    with store.save(step, background=background) as folder:
-        (folder / "state").write_bytes(data)
+def _save_bytes(store: CheckpointStore, step: int) -> None:
+    with store.save(step) as folder:
+        (folder / "state").write_bytes(b"x" * 1024)
 
 
-def _run_steps(store: CheckpointStore | None, number: int) -> None:
-    del number
+def _run_steps(store: CheckpointStore | None) -> None:
     for step in range(1, 1001):
         end = time.perf_counter() + 0.001
         while time.perf_counter() < end:
             pass
         if store is not None and store.due(step):
-            _save(store, step, b"x" * 1024)
+            _save_bytes(store, step)
+
+
+@contextlib.contextmanager
+def _serve(folder: Path) -> Iterator[str]:
+    """Serve a folder as a bucket by another process."""
+    command = [sys.executable, "-u", "-m", "s3_storage.static", str(folder)]
+    environ = {**os.environ, "PYTHONPATH": str(_FAKES)}
+    server = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)
+    try:
+        yield next(word for line in server.stdout or () for word in line.split() if word.startswith("http://"))
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def _describe(state: State) -> str:
+    return f"{sum(tensor.nbytes for tensor in state.values()) / 2**20:.0f} MB"
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def compare(what: str, prefix: str, endpoint: str, folder: Path, rounds: int) ->
         print(
             f"{what:24} {contender:8} {seconds:7.2f} s {size / MB / seconds:8.1f} MB/s {processor:7.2f} s of processor"
         )
-    ratio = medians["ours"][0] / min(medians[other][0] for other in CONTENDERS[1:])
+    ratio: float = medians["ours"][0] / min(medians[other][0] for other in CONTENDERS[1:])
     print(f"{what:24} ours takes {ratio:.2f} of the time of the fastest other", flush=True)
     return ratio
 

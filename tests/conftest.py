@@ -25,6 +25,16 @@ settings.register_profile("house", deadline=None, derandomize=True)
 settings.load_profile("house")
 
 
+#: Fixtures that start a browser, an MLflow server, or containers.
+_SLOW_FIXTURES = {"open_page", "mlflow_uri", "sandbox"}
+
+
+def pytest_itemcollected(item):
+    """Mark tests as slow by what they start."""
+    if _SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+        item.add_marker(pytest.mark.slow)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
     """Files with slow tests first, and neighbours from different folders: a folder's files wait for the same things.

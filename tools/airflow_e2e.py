@@ -171,9 +171,9 @@ def check_tasks(runs: list[Run]) -> Iterator[str]:
 def check_jobs(runs: list[Run], jobs: TrainerClient) -> Iterator[str]:
     """Yield problems with TrainJobs: each run must train one, and all tasks of the run must refer to it."""
     trained = {job.name for job in list_training_jobs(jobs)}
-    named = []
+    named: list[str] = []
     for run in (run for run in runs if run.dag != "ingest_digits"):
-        names = {run.job(task["task_id"]) for task in run.tasks()} & trained
+        names = trained.intersection(filter(None, (run.job(task["task_id"]) for task in run.tasks())))
         if len(names) != 1:
             yield f"the tasks of {run.dag} refer to the TrainJobs {sorted(names)}, expected one"
         named.extend(names)

@@ -227,18 +227,17 @@ class AirflowHere:
         unfinished.replace(self._database)
 
     def _start(self, component: str) -> None:
+        self._start_process(component, [sys.executable, "-m", "airflow", component], env=self.environment)
+
+    def _start_process(self, name: str, command: Sequence[str], **options: Any) -> psutil.Popen:
         """Start a process in its own session, so that Ctrl-C does not reach it and its child processes can be found."""
-        with self.get_log_file(component).open("a") as log:
-            self._leaders[component] = psutil.Popen(
-                [sys.executable, "-m", "airflow", component],
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+        with self.get_log_file(name).open("a") as log:
+            self._leaders[name] = psutil.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, **options
             )
         leaders = {name: [leader.pid, leader.create_time()] for name, leader in self._leaders.items()}
         self._record.write_text(json.dumps(leaders), encoding="utf-8")
+        return self._leaders[name]
 
     def _wait_for_health(self, since: datetime, components: list[str] | None = None) -> None:
         required = [name.replace("-", "_") for name in components or COMPONENTS if name != "api-server"]

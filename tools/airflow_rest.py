@@ -125,8 +125,12 @@ class Run:
 
     def tries(self, task_id: str) -> list[str]:
         """Return the final state of each try of a task."""
+        return [str(one["state"]) for one in self.list_tries(task_id)]
+
+    def list_tries(self, task_id: str) -> list[Json]:
+        """Return the tries of a task in their order."""
         found = self._api.request("GET", f"{self._path}/taskInstances/{task_id}/tries")["task_instances"]
-        return [str(one["state"]) for one in sorted(found, key=lambda one: one["try_number"])]
+        return sorted(found, key=lambda one: one["try_number"])
 
     def job(self, task_id: str) -> str | None:
         """Return the name of the TrainJob whose ref the task has pushed; None if it has pushed none."""

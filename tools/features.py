@@ -73,6 +73,8 @@ def load_cases() -> dict[str, BackendCase]:
     """Return the cases of tests/contract by backend."""
     sys.path.insert(0, str(ROOT / "tests" / "fakes"))
     spec = importlib.util.spec_from_file_location("contract_conftest", _SUITE / "conftest.py")
+    if spec is None or spec.loader is None:
+        raise FileNotFoundError(_SUITE / "conftest.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return {case.name: case for case in module.CASES}
@@ -166,7 +168,7 @@ def _render_summary(results: Mapping[str, Any], backends: list[str], notes: list
 def _render_differences(results: Mapping[str, Any], backends: list[str]) -> Iterator[str]:
     yield from ("## Differences", "", "Each fact is tested both ways; backends differ in nothing else.", "")
     yield from _render_header("", backends)
-    for fact in get_facts(BackendCase("", TrainerClient)):
+    for fact in get_facts(BackendCase("", lambda _: TrainerClient())):
         text = re.search(rf"^ +{fact}: (.*(?:\n {{12}}.*)*)$", BackendCase.__doc__ or "", re.MULTILINE)
         cells = [{True: _YES, False: _NO, None: ""}[results[name].get("facts", {}).get(fact)] for name in backends]
         yield _render_row(" ".join(text[1].split()) if text else fact, cells)
@@ -212,7 +214,8 @@ def _add_note(reason: str, notes: list[str]) -> str:
 
 
 def _get_results(found: Mapping[str, Any]) -> Mapping[str, str]:
-    return found.get("tests", {})
+    results: Mapping[str, str] = found.get("tests", {})
+    return results
 
 
 def _get_title(part: type[Any]) -> str:

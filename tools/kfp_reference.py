@@ -7,6 +7,7 @@ import importlib
 import inspect
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,13 +125,13 @@ def _default(given: Any) -> str:
     return "none" if given.default is None else f"`{given.default!r}`"
 
 
-def _table(title: str, head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+def _table(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
     if not rows:
         return []
     return [f"## {title}", "", *_rows(head, rows)]
 
 
-def _rows(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+def _rows(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
     body = [f"| `{name}` | {' | '.join(_cell(each) for each in rest)} |" for name, *rest in rows]
     return [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}", *body, ""]
 

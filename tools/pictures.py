@@ -162,7 +162,7 @@ def run_kfp_step(folder: Path) -> Path:
     from kfp_components.testing import host_runner
 
     @dsl.pipeline(name="nightly-classifier")
-    def train_in_a_pipeline():  # noqa: ANN202 - KFP cannot read the annotation `-> None`
+    def train_in_a_pipeline():  # type: ignore[no-untyped-def]  # noqa: ANN202 - KFP cannot read `-> None`
         trainer = CustomTrainer(func=train, func_args={"seconds_per_epoch": 0.04})
         train_task(trainer=trainer, runtime="python", wait=True)
 

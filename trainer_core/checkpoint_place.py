@@ -82,7 +82,9 @@ def build_scope(request: TrainJobRequest) -> str:
     return f"{request.require_name()}-{nonce or 'new'}/g-{_DEFAULT_GENERATION}"
 
 
-def build_variables(request: TrainJobRequest, uri: str, to_path: Callable[[str, str], str]) -> dict[str, str]:
+def build_variables(
+    request: TrainJobRequest, uri: str, to_path: Callable[[str, str], str], overlaps: bool = False
+) -> dict[str, str]:
     """Return the environment variables that tell the nodes where checkpoints are, and the settings of the option.
 
     Args:
@@ -90,6 +92,7 @@ def build_variables(request: TrainJobRequest, uri: str, to_path: Callable[[str, 
         uri: The place of all checkpoints.
         to_path: Returns the path in a node of a URI at the same volume; called with the URI and the name of its field.
             Not called for buckets: the nodes use their URIs.
+        overlaps: Whether a process may start before the one in its place has ended, as on a cluster.
 
     Raises:
         UnsupportedError: The nodes cannot read what is to be loaded.
@@ -103,6 +106,8 @@ def build_variables(request: TrainJobRequest, uri: str, to_path: Callable[[str, 
         to_path = _keep_uri
     base, scope = to_path(uri, "uri").rstrip("/"), build_scope(request)
     settings = option.model_dump(mode="json", exclude={"uri", "nonce"}, exclude_none=True)
+    if overlaps:
+        settings["overlaps"] = True
     if option.load == "owner":
         settings["load_paths"] = [f"{base}/{scope.partition('/')[0]}"]
     elif "://" in option.load:

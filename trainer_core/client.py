@@ -48,8 +48,9 @@ if TYPE_CHECKING:
     from trainer_core.request_builder import Option, Trainer
     from trainer_core.runtimes import Runtime
     from trainer_core.saved_checkpoints import SavedCheckpoint
+    from trainer_core.tracking.abandoned_runs import EndedRun
     from trainer_core.tracking.registry import Promotion
-    from trainer_core.tracking.reporter import EndedRun, RunReporter
+    from trainer_core.tracking.reporter import RunReporter
     from trainer_core.tracking.server import MlflowServer
 
 __all__ = ["TrackedRun", "TrainerClient", "backend_for"]
@@ -296,7 +297,7 @@ class TrainerClient:
         try:
             ref = self.backend.submit(submission.request, before_create=before_create, prepare=submission.create_run)
         except BackendUnavailableError:
-            raise  # The job may exist. If it does not, the next submit takes the run.
+            raise  # The job may exist. If it does not, the next submit of the same work deletes the run.
         except Exception:
             submission.discard()
             raise
@@ -327,6 +328,21 @@ class TrainerClient:
             return None
         return TrackedRun(tracking.run_id, server.get_run_url(tracking.experiment_id, tracking.run_id))
 
+    def flush_tracking(self, timeout: float = 5.0) -> None:
+        """Wait until the MLflow runs of submitted TrainJobs have their parameters and tags.
+
+        `submit` does not wait for them. The end of a process does, unless it ends by `os._exit`, as tasks of Airflow
+        and steps of KFP do. What is not sent in time, or by a process that is killed, is sent by the next process that
+        waits for the TrainJob or submits it again.
+
+        Args:
+            timeout: Maximum time to wait, in seconds. Default 5.
+        """
+        if self.is_tracking:
+            from trainer_core.tracking.run_sender import get_run_sender  # Only where TrainJobs are tracked.
+
+            get_run_sender().flush(timeout)
+
     def track_outcome(self, outcome: Outcome) -> None:
         """Report how a TrainJob ended to its MLflow run, with all metrics that have not been sent yet.
 
@@ -350,11 +366,11 @@ class TrainerClient:
         Args:
             ref: The TrainJob.
         """
-        from trainer_core.tracking.progress_sender import get_progress_sender  # Only where TrainJobs are tracked.
-        from trainer_core.tracking.reporter import RunReporter
+        from trainer_core.tracking.reporter import RunReporter  # Only where TrainJobs are tracked.
+        from trainer_core.tracking.run_sender import get_run_sender
 
         # The job can be tracked by its option alone, which only its stored request has.
-        reporter, sender = RunReporter(self.backend, ref, self.tracking, self.redact), get_progress_sender()
+        reporter, sender = RunReporter(self.backend, ref, self.tracking, self.redact), get_run_sender()
         return lambda chunk: sender.put(reporter, reporter.build_points(chunk))
 
     def promote(
@@ -675,7 +691,7 @@ class TrainerClient:
         """
         if not self.is_tracking:
             return []
-        from trainer_core.tracking.reporter import end_abandoned_runs  # Only where TrainJobs are tracked.
+        from trainer_core.tracking.abandoned_runs import end_abandoned_runs  # Only where TrainJobs are tracked.
         from trainer_core.tracking.submission import choose_server
 
         server = choose_server(None, self.tracking)
@@ -732,8 +748,7 @@ class TrainerClient:
         with self.follow(ref, progress=on_observation is not None) as follower, self._report_progress(ref) as report:
             while state.outcome is None:
                 try:
-                    pause = state.timeout(time.monotonic(), follower.supports_watch)
-                    observation = follower.next_observation(pause)
+                    observation = follower.next_observation(state.timeout(time.monotonic()))
                 except TrainerError as error:
                     state = state.on_error(error, time.monotonic())
                 else:
@@ -773,7 +788,9 @@ class TrainerClient:
             return state.outcome
 
     def follow(self, job: str | TrainJobRef, progress: bool = False) -> Follower:
-        """Return a follower, which observes one TrainJob repeatedly: by a watch where the backend has one.
+        """Return a follower, which observes one TrainJob repeatedly. Close it, or use it as a context manager.
+
+        All followers of a process share one watch, or one poll of each TrainJob.
 
         Args:
             job: Its name or ref.

@@ -85,15 +85,16 @@ def _check_client_configuration(value: Any) -> Any:
     return value
 
 
-def _check_checkpoints_uri(value: Any) -> Any:
+def _check_place_uri(value: Any) -> Any:
     if value is not None and not validation.is_placeholder(value):
-        validation.check_checkpoints_uri("it", value)
+        validation.check_place_uri("it", value)
     return value
 
 
-_CheckpointsUri = Annotated[str, BeforeValidator(_check_checkpoints_uri)]
+_PlaceUri = Annotated[str, BeforeValidator(_check_place_uri)]
 _Namespace = Annotated[str, BeforeValidator(_check_namespace)]
 _Text = Annotated[str, Field(min_length=1)]
+_Interval = Annotated[float, BeforeValidator(_reject_bool), Field(ge=0, allow_inf_nan=False)]
 _Seconds = Annotated[int, BeforeValidator(_reject_bool), Field(ge=1)]
 
 
@@ -151,7 +152,9 @@ class ClusterConfig(BackendConfig):
         default=None, exclude=True, repr=False
     )
     in_cluster: bool = False
-    checkpoints_uri: _CheckpointsUri | None = None
+    checkpoints_uri: _PlaceUri | None = None
+    code_uri: _PlaceUri | None = None
+    resource_interval: _Interval | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -195,6 +198,10 @@ class KubernetesBackendConfig(FetchingClusterConfig):
             use it only without a kubeconfig.
         checkpoints_uri: Where the option `Checkpoints` keeps checkpoints if it has no ``uri``, such as
             ``pvc://checkpoints``. None (the default): the option must have one.
+        code_uri: Where the files of a large ``code`` go, such as ``s3://bucket/code``. None (the default): the trainer
+            must name a place.
+        resource_interval: Seconds between two reports of the use of resources, unless the trainer's environment has
+            ``TRAINJOB_RESOURCE_INTERVAL``; 0 for no reports. None (the default) for 10.
         dataset_initializer_image: Image with which `initialize` fetches datasets. Runtimes name their own.
         model_initializer_image: Image with which `initialize` fetches models. Runtimes name their own.
 
@@ -228,6 +235,10 @@ class LocalProcessBackendConfig(BackendConfig):
         keep_finished_days: Maximum number of days to keep an ended TrainJob. Default 30.
         checkpoints_uri: Where the option `Checkpoints` keeps checkpoints if it has no ``uri``, as ``file:///<folder>``.
             None (the default) for the folder ``checkpoints`` in `home`.
+        code_uri: Where the files of a large ``code`` go, as ``file:///<folder>`` or ``s3://<bucket>/<path>``. None (the
+            default) for the folder ``code`` in `home`, from which those that no kept TrainJob uses are removed.
+        resource_interval: Seconds between two reports of the use of resources, unless the trainer's environment has
+            ``TRAINJOB_RESOURCE_INTERVAL``; 0 for no reports. None (the default) for 10.
         max_parallel: How many TrainJobs of `home` run on this machine at the same time. Further ones are queued and
             start in the order in which they were submitted. A suspended TrainJob does not count. None (the default)
             for no limit.
@@ -242,7 +253,9 @@ class LocalProcessBackendConfig(BackendConfig):
     home: Path | None = None
     keep_finished: Annotated[int, BeforeValidator(_reject_bool)] = Field(default=1000, ge=0)
     keep_finished_days: Annotated[float, BeforeValidator(_reject_bool)] = Field(default=30.0, ge=0, allow_inf_nan=False)
-    checkpoints_uri: _CheckpointsUri | None = None
+    checkpoints_uri: _PlaceUri | None = None
+    code_uri: _PlaceUri | None = None
+    resource_interval: _Interval | None = None
     max_parallel: Annotated[int | None, BeforeValidator(_reject_bool), Field(ge=1)] = None
 
     @field_validator("home", mode="before")
@@ -301,6 +314,10 @@ class ContainerBackendConfig(BackendConfig):
             ``default``.
         checkpoints_uri: Where the option `Checkpoints` keeps checkpoints if it has no ``uri``: ``pvc://<volume>``, a
             volume of the engine, or ``file:///<folder>``. Default ``pvc://trainjob-checkpoints``.
+        code_uri: Where the files of a large ``code`` go: ``file:///<folder>`` of this machine, which is copied into the
+            containers, or ``s3://<bucket>/<path>``. None (the default) for a folder in ``TRAINJOB_HOME``.
+        resource_interval: Seconds between two reports of the use of resources, unless the trainer's environment has
+            ``TRAINJOB_RESOURCE_INTERVAL``; 0 for no reports. None (the default) for 10.
 
     Raises:
         ValueError: A setting is unknown, or a value is invalid.
@@ -317,7 +334,9 @@ class ContainerBackendConfig(BackendConfig):
     model_initializer_image: _Text = "ghcr.io/kubeflow/trainer/model-initializer:latest"
     initializer_timeout: _Seconds = 600
     namespace: _Namespace = "default"
-    checkpoints_uri: _CheckpointsUri = "pvc://trainjob-checkpoints"
+    checkpoints_uri: _PlaceUri = "pvc://trainjob-checkpoints"
+    code_uri: _PlaceUri | None = None
+    resource_interval: _Interval | None = None
 
     @field_validator("pull_policy")
     @classmethod
@@ -347,6 +366,10 @@ class RunaiBackendConfig(ClusterConfig):
         in_cluster: Use the service account of the pod that this runs in, even if there is a kubeconfig. Default False.
         checkpoints_uri: Where the option `Checkpoints` keeps checkpoints if it has no ``uri``, such as
             ``pvc://checkpoints``. None (the default): the option must have one.
+        code_uri: Where the files of a large ``code`` go, such as ``s3://bucket/code``. None (the default): the trainer
+            must name a place.
+        resource_interval: Seconds between two reports of the use of resources, unless the trainer's environment has
+            ``TRAINJOB_RESOURCE_INTERVAL``; 0 for no reports. None (the default) for 10.
 
     Raises:
         ValueError: A setting is unknown, project and namespace are both missing, or a value is invalid.
@@ -386,6 +409,10 @@ class TrainingOperatorBackendConfig(FetchingClusterConfig):
         in_cluster: Use the service account of the pod that this runs in, even if there is a kubeconfig. Default False.
         checkpoints_uri: Where the option `Checkpoints` keeps checkpoints if it has no ``uri``, such as
             ``pvc://checkpoints``. None (the default): the option must have one.
+        code_uri: Where the files of a large ``code`` go, such as ``s3://bucket/code``. None (the default): the trainer
+            must name a place.
+        resource_interval: Seconds between two reports of the use of resources, unless the trainer's environment has
+            ``TRAINJOB_RESOURCE_INTERVAL``; 0 for no reports. None (the default) for 10.
         dataset_initializer_image: Image with which pods fetch datasets.
         model_initializer_image: Image with which pods fetch models.
         runtimes: Folder of further runtimes: YAML files in the shape of a ClusterTrainingRuntime, because the operator

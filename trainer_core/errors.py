@@ -1,4 +1,4 @@
-"""All errors of the core, in one tree, and functions for their messages.
+"""The errors that callers of the core catch, and functions for their messages.
 
     TrainerError
      ├── InvalidRequestError      (ValueError)     a value of a request is invalid
@@ -13,8 +13,9 @@
      └── BackendUnavailableError  (RuntimeError)   the backend, or a package it needs, is not available
           └── JobElsewhereError                    the TrainJob lives on a host or engine that this process cannot see
 
-Each class also derives from the built-in that the Kubeflow SDK raises in the same situation, so that code written for
-the SDK catches the same errors. Constructors of public classes and options raise plain ``ValueError``.
+`trainer_core.k8s.errors` and the container engine raise subclasses of them. Each class also derives from the built-in
+that the Kubeflow SDK raises in the same situation, so that code written for the SDK catches the same errors.
+Constructors of public classes and options raise plain ``ValueError``.
 """
 
 from __future__ import annotations
@@ -42,28 +43,31 @@ __all__ = [
     "shorten",
 ]
 
-#: Characters of a message about a value that a user gave. A message that is longer quotes the value too often.
+#: Longest message of an error that quotes what a user gave.
 MAX_MESSAGE = 300
+_GAP = " … "
 
 
 def shorten(text: str, limit: int = MAX_MESSAGE) -> str:
-    """Return a text as one line without control characters. If it is too long, the middle is left out.
+    """Return a text as one line without control characters.
+
+    If it is too long, the middle is left out: the end of a message says what to do.
 
     Args:
         text: The text.
-        limit: Maximum number of characters. Default `MAX_MESSAGE`. The end is kept: it contains the advice.
+        limit: Maximum number of characters. Default `MAX_MESSAGE`.
     """
     line = "".join(each if each.isprintable() else repr(each)[1:-1] for each in " ".join(text.split()))
     if len(line) <= limit:
         return line
     start = limit * 2 // 3
-    return f"{line[:start]} … {line[len(line) - (limit - start - 3) :]}"
+    return f"{line[:start]}{_GAP}{line[len(line) - (limit - start - len(_GAP)) :]}"
 
 
 def format_size(size: float) -> str:
     """Return a number of bytes for people: ``249 bytes``, ``1.23 MB``."""
     for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000:
+        if size < 999.5:  # From there on it would be shown as 1e+03.
             return f"{size:.3g} {unit}"
         size /= 1000
     return f"{size:.1f} TB"
@@ -76,30 +80,30 @@ class TrainerError(Exception):
     """
 
 
-class _InputError(TrainerError):
-    """An error about what a user gave, of any length and content: the message has at most `MAX_MESSAGE` characters."""
+class _QuotingError(TrainerError):
+    """Base of the errors that quote what a user gave: their message is cut to one line of `MAX_MESSAGE` characters."""
 
-    def __init__(self, message: str, *args: Any) -> None:
-        super().__init__(shorten(message), *args)
+    def __init__(self, message: str) -> None:
+        super().__init__(shorten(message))
 
 
-class InvalidRequestError(_InputError, ValueError):
+class InvalidRequestError(_QuotingError, ValueError):
     """A value of a request is invalid. Nothing was created."""
 
 
-class UnsupportedError(_InputError, ValueError):
+class UnsupportedError(_QuotingError, ValueError):
     """The backend or runtime cannot do what the request asks for. Nothing was created."""
 
 
-class JobNotFoundError(_InputError, RuntimeError):
+class JobNotFoundError(_QuotingError, RuntimeError):
     """The TrainJob does not exist, or was deleted."""
 
 
-class RuntimeNotFoundError(_InputError, RuntimeError):
+class RuntimeNotFoundError(_QuotingError, RuntimeError):
     """The runtime does not exist. The message lists the known ones."""
 
 
-class ConflictError(_InputError, RuntimeError):
+class ConflictError(_QuotingError, RuntimeError):
     """The name belongs to a TrainJob of another owner or with another request."""
 
 
@@ -113,6 +117,9 @@ class JobFailedError(TrainerError, RuntimeError):
     def __init__(self, message: str, outcome: Outcome) -> None:
         super().__init__(message)
         self.outcome = outcome
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.outcome)  # A process pool sends errors as pickles.
 
 
 class JobEndedError(TrainerError, RuntimeError):

@@ -15,6 +15,7 @@ from trainer_core.node.progress import parse_progress
 __all__ = [
     "MAX_LOG_LINES",
     "LogChunk",
+    "LogLine",
     "build_progress",
     "find_checkpoint",
     "find_last_progress",
@@ -29,12 +30,29 @@ MAX_LOG_LINES = 1000
 _BUFFERED_LINES = 1000
 
 
+class LogLine(str):
+    """A log line with the time when it was written, to about a second.
+
+    Attributes:
+        time: Seconds since 1970.
+    """
+
+    __slots__ = ("time",)
+    time: float
+
+    def __new__(cls, text: str, time: float = 0.0) -> LogLine:
+        """Return the line."""
+        line = super().__new__(cls, text)
+        line.time = time
+        return line
+
+
 @dataclass(frozen=True)
 class LogChunk:
     """Consecutive log lines of a TrainJob.
 
     Attributes:
-        lines: Pairs of step name and line, without the line end.
+        lines: Pairs of step name and line, without the line end. A line whose time the backend knows is a `LogLine`.
         cursor: Position after these lines, as JSON data that only the backend interprets. Reading continues from it
             in any process.
         complete: True if there were no further lines when it was read.
@@ -100,7 +118,7 @@ def find_last_progress(lines: Iterable[str]) -> Progress | None:
     return build_progress(report)
 
 
-def find_checkpoint(diagnosis: Diagnosis) -> dict[str, float | None]:
+def find_checkpoint(diagnosis: Diagnosis) -> dict[str, Any]:
     """Return the fields of a failed TrainJob's outcome about checkpoints, from the log of the step that failed.
 
     Args:

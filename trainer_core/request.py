@@ -25,6 +25,7 @@ from pydantic import (
 
 from trainer_core import naming, resources, secrets, validation
 from trainer_core.errors import InvalidRequestError, shorten
+from trainer_core.node.env import RESOURCE_INTERVAL
 from trainer_core.packaging import func_args
 from trainer_core.pytorch_jobs import PyTorchJob
 from trainer_core.runai.fields import RunaiFields
@@ -130,11 +131,14 @@ class Project(_Part):
     """Files that travel with a training function, as `trainer_core.packaging.project.Project.pack` returns them.
 
     Attributes:
-        archive: The compressed files, in base64. Empty in the request that a cluster records with its job.
+        archive: The compressed files, in base64. Empty in the request that a cluster records with its job, and after
+            they were written to `uri`.
         digest: Hash of the names, contents and executable bits.
         files: Number of files.
         size: Bytes of all files.
         roots: Folders below which modules are imported, relative to the files.
+        uri: The object with the compressed files, where they are too large for the arguments of the job. Set when the
+            TrainJob is created.
     """
 
     archive: str = Field(default="", repr=False)
@@ -142,6 +146,7 @@ class Project(_Part):
     files: PositiveInt
     size: int = Field(ge=0)
     roots: tuple[str, ...] = ("",)
+    uri: str | None = None
 
 
 class Code(_Part):
@@ -189,6 +194,8 @@ class TrainerRequest(_Part):
         env: Environment variables (``spec.trainer.env``): strings, or references to secrets.
         config: Fields of the recipe of a builtin trainer.
         result_uri: Path or ``file://`` URI to which the result is written as JSON, of any size.
+        code_uri: Where the files of the function's project go if they are too large for the arguments of the job. None
+            for the place of the backend.
     """
 
     kind: Literal["custom", "container", "builtin"]
@@ -204,6 +211,7 @@ class TrainerRequest(_Part):
     env: dict[str, EnvValue] = Field(default_factory=dict)
     config: dict[str, Any] | None = None
     result_uri: str | None = None
+    code_uri: str | None = None
 
     @model_validator(mode="after")
     def _check_texts(self) -> TrainerRequest:
@@ -213,6 +221,8 @@ class TrainerRequest(_Part):
         validation.check_packages("packages", self.packages)
         validation.check_index_urls("pip_index_urls", self.pip_index_urls)
         validation.check_result_uri("result_uri", self.result_uri)
+        if self.code_uri is not None:
+            validation.check_place_uri("code_uri", self.code_uri)
         return self
 
     @model_validator(mode="after")
@@ -371,7 +381,7 @@ class Checkpoints(_Part):
     @model_validator(mode="after")
     def _check_places(self) -> Checkpoints:
         if self.uri is not None:
-            validation.check_checkpoints_uri("uri", self.uri)
+            validation.check_place_uri("uri", self.uri)
         validation.check_load(self.load)
         return self
 
@@ -506,7 +516,10 @@ class TrainJobRequest(_Part):
 
         Its fingerprint is the same: that contains the digest of the files.
         """
-        return json.dumps(_without_archive(self.to_dict()), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        data = self.to_dict()
+        project = ((data.get("trainer") or {}).get("code") or {}).get("project") or {}
+        project.pop("archive", None)
+        return json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
     def fingerprint(self) -> str:
         """Return a hash of the work: of all fields except name, owner, tracking and nonce."""
@@ -579,6 +592,35 @@ class TrainJobRequest(_Part):
             return self
         return self.model_copy(update={"checkpoints": self.checkpoints.model_copy(update={"uri": uri})})
 
+    @property
+    def project(self) -> Project | None:
+        """The files that travel with the training function; None without any."""
+        return self.trainer.code.project if self.trainer and self.trainer.code else None
+
+    def with_project(self, **changes: str) -> TrainJobRequest:
+        """Return a copy in which fields of the `project` have other values.
+
+        Args:
+            changes: Values by name of the field.
+        """
+        if self.trainer is None or self.trainer.code is None or self.trainer.code.project is None:
+            return self
+        project = self.trainer.code.project.model_copy(update=changes)
+        code = self.trainer.code.model_copy(update={"project": project})
+        return self.model_copy(update={"trainer": self.trainer.model_copy(update={"code": code})})
+
+    def with_resource_interval(self, seconds: float | None) -> TrainJobRequest:
+        """Return a copy whose function reports its use of resources at an interval, unless its environment names one.
+
+        Args:
+            seconds: The interval; 0 for no reports. None for the default.
+        """
+        trainer = self.trainer
+        if seconds is None or trainer is None or trainer.code is None or RESOURCE_INTERVAL in trainer.env:
+            return self
+        variables = {**trainer.env, RESOURCE_INTERVAL: f"{seconds:g}"}
+        return self.model_copy(update={"trainer": trainer.model_copy(update={"env": variables})})
+
     def get_attempt_name(self, attempt: int = 0) -> str:
         """Return the name of an attempt: the given name, or one derived from the owner, with a number for retries.
 
@@ -606,18 +648,25 @@ class TrainJobRequest(_Part):
 
     def _work(self) -> dict[str, Any]:
         work = {key: value for key, value in self.to_dict().items() if key not in ("name", "owner", "tracking")}
-        work = _without_archive(work)
+        if "trainer" in work:
+            _remove_places_of_code(work["trainer"])
+            # It does not change the training, and a backend's configuration can set it.
+            work["trainer"].get("env", {}).pop(RESOURCE_INTERVAL, None)
         if "checkpoints" in work:
             # Drawn for each creation: two submits of one request differ in it.
             work["checkpoints"].pop("nonce", None)
         return work
 
 
-def _without_archive(data: dict[str, Any]) -> dict[str, Any]:
-    """Remove the files of the project: their digest stands for them, whichever version of zlib compressed them."""
-    code = (data.get("trainer") or {}).get("code") or {}
-    code.get("project", {}).pop("archive", None)
-    return data
+def _remove_places_of_code(trainer: dict[str, Any]) -> None:
+    """Remove the files of the project, and where they lie.
+
+    Their digest stands for them, whichever version of zlib compressed them, and whichever way they travel.
+    """
+    trainer.pop("code_uri", None)
+    project = trainer.get("code", {}).get("project", {})
+    for name in ("archive", "uri"):
+        project.pop(name, None)
 
 
 def _canonical(data: Any) -> bytes:

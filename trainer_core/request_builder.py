@@ -22,7 +22,7 @@ from trainer_core.errors import InvalidRequestError, shorten
 from trainer_core.initializers import DataCacheInitializer, FileDatasetInitializer, FileModelInitializer, Initializer
 from trainer_core.options.base import BaseOption, check_accepted, get_backend_class
 from trainer_core.options.on_backend import OnBackend, check_backend_name, log_skipped
-from trainer_core.packaging import requirements, serializer
+from trainer_core.packaging import requirements_file, serializer
 from trainer_core.packaging.project import read_project
 from trainer_core.request import Owner, TrainJobRequest
 from trainer_core.runtimes import Runtime
@@ -278,13 +278,14 @@ def _flatten_trainer(trainer: Trainer | None, overrides: dict[str, Any], folder:
         project = None if trainer.code is None else read_project(trainer.code, folder)
         packages = trainer.packages_to_install
         if isinstance(packages, str):
-            packages = requirements.read_requirements(packages, project.root if project else folder or Path.cwd())
+            packages = requirements_file.read_requirements(packages, project.root if project else folder or Path.cwd())
         data = {
             "kind": "custom",
             "code": serializer.package(trainer.func, trainer.func_args, trainer.packaging, project),
             "packages": list(packages or ()),
             "pip_index_urls": list(trainer.pip_index_urls) if trainer.packages_to_install else [],
             "result_uri": trainer.result_uri,
+            "code_uri": trainer.code_uri if project else None,
             **_flatten_nodes(trainer),
         }
     elif isinstance(trainer, CustomTrainerContainer):

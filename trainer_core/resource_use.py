@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
-
-from pydantic import BaseModel, ConfigDict
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from trainer_core.errors import format_size
 from trainer_core.node.resource_monitor import PREFIX
@@ -20,7 +19,8 @@ __all__ = ["ResourceUse", "describe_memory", "parse_resource_report", "strip_res
 _GPU_FIELDS = ("number", "utilization", "memory", "memory_limit")
 
 
-class ResourceUse(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class ResourceUse:
     """Use of resources by the nodes of a TrainJob, from their first report to their last one.
 
     Attributes:
@@ -37,8 +37,6 @@ class ResourceUse(BaseModel):
         gpu_idle_share: Share of the GPU time with a utilisation below 5 percent, 0 to 1. None as for `gpu_percent`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
     nodes: int
     seconds: float
     cpu_percent: float
@@ -50,6 +48,8 @@ class ResourceUse(BaseModel):
     gpu_memory_limit: int | None = None
     gpu_hours: float = 0.0
     gpu_idle_share: float | None = None
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     def __str__(self) -> str:
         """Return the summary as one line."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from trainer_core import resources, validation
 from trainer_core.packaging.project import CodePaths, check_code
-from trainer_core.packaging.requirements import is_requirements_file
+from trainer_core.packaging.requirements_file import is_requirements_file
 from trainer_core.secrets import SecretRef, parse_secret, redact
 from trainer_core.torchtune import (
     DataFormat,
@@ -75,6 +75,11 @@ class CustomTrainer:
             Airflow to the DAG file); or a commit, ``"git+https://host/repository@<commit id>"``. A function that one of
             them defines, or ``"module:function"``, is imported from them where it trains. Left out is what
             ``.gitignore`` and ``.trainjobignore`` name. The default is none: the function stands alone.
+        code_uri: Where the files of `code` go if they are too large for the arguments of a job:
+            ``s3://<bucket>/<path>`` everywhere, with the ``AWS_*`` variables of the submitting process and of the
+            trainer's `env`; ``file:///<folder>`` of this machine for local jobs and containers. Equal files are stored
+            once. The default is ``code_uri`` of the backend's configuration, otherwise the backend's own place; a
+            cluster has none.
 
     Raises:
         ValueError: An invalid value.
@@ -99,10 +104,13 @@ class CustomTrainer:
     packaging: Literal["source", "reference", "cloudpickle"] = "source"
     result_uri: str | None = None
     code: CodePaths | None = None
+    code_uri: str | None = None
 
     def __post_init__(self) -> None:
         self._check_function()
         check_code(self.code)
+        if self.code_uri is not None and not validation.is_placeholder(self.code_uri):
+            validation.check_place_uri("code_uri", self.code_uri)
         validation.check_mapping("func_args", self.func_args, "{'epochs': 3}")
         if not (isinstance(self.packages_to_install, str) and is_requirements_file(self.packages_to_install)):
             validation.check_packages("packages_to_install", self.packages_to_install)

@@ -31,7 +31,6 @@ __all__ = [
     "RESERVED_INITIALIZER_ENV",
     "RESERVED_TORCH_ENV",
     "check_annotations",
-    "check_checkpoints_uri",
     "check_count",
     "check_env",
     "check_fraction",
@@ -43,6 +42,7 @@ __all__ = [
     "check_object_name",
     "check_one_of",
     "check_packages",
+    "check_place_uri",
     "check_reserved_env",
     "check_result_uri",
     "check_size",
@@ -82,7 +82,7 @@ _MAX_COUNT = 2**31 - 1
 _MAX_ANNOTATIONS_BYTES = 256 * 1024
 _INDEX_URL = re.compile(r"(https?|file)://\S+")
 _ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
-_CHECKPOINTS_URI = re.compile(r"(pvc|s3)://[^/@\s\0?#]+(/[^\s\0?#]*)?|file:///[^\0?#]+")
+_PLACE_URI = re.compile(r"(pvc|s3)://[^/@\s\0?#]+(/[^\s\0?#]*)?|file:///[^\0?#]+")
 _LOADS = ("fresh", "owner", "never")
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
@@ -357,8 +357,11 @@ def check_packages(what: str, packages: object) -> None:
 def check_index_urls(what: str, urls: object) -> None:
     """Check URLs of package indexes. Accepts None and templates.
 
+    A password is accepted here: the job of the local backend can keep it. Plain data refuse it
+    (`request_builder.build_request_data`), and so do containers and clusters (`packaging.argv_payload`).
+
     Raises:
-        ValueError: The value is not a list of URLs.
+        ValueError: The value is not a list of URLs, or a URL has a token after ``?``.
     """
     check_strings(what, urls, "https://packages.example.com/simple")
     for index, url in enumerate(urls if isinstance(urls, (list, tuple)) else ()):
@@ -498,13 +501,13 @@ def _is_encodable(text: str) -> bool:
     return True
 
 
-def check_checkpoints_uri(what: str, uri: object) -> None:
-    """Check the place of checkpoints.
+def check_place_uri(what: str, uri: object) -> None:
+    """Check the place of checkpoints or of code: a claim, a bucket or a folder.
 
     Raises:
         ValueError: It has another form, or a path with ``..``.
     """
-    if not isinstance(uri, str) or not _CHECKPOINTS_URI.fullmatch(uri) or ".." in uri.split("/"):
+    if not isinstance(uri, str) or not _PLACE_URI.fullmatch(uri) or ".." in uri.split("/"):
         shown = redact(uri)
         raise ValueError(f"{what} must be pvc://<claim>/<path>, s3://<bucket>/<path> or file:///<folder>, got {shown}")
 
@@ -516,4 +519,4 @@ def check_load(load: object) -> None:
         ValueError: It is neither a known word nor the place of checkpoints.
     """
     if load not in _LOADS:
-        check_checkpoints_uri(f"Checkpoints load must be {', '.join(_LOADS)} or a URI: it", load)
+        check_place_uri(f"Checkpoints load must be {', '.join(_LOADS)} or a URI: it", load)

@@ -231,7 +231,8 @@ def _format_failed_checks(report: PreflightReport) -> list[str]:
 def _parse_connection(connection: Connection, conn_id: str | None) -> tuple[str, dict[str, Any]]:
     """Return backend and settings of a connection; empty and unticked fields of the form are not set."""
     known = _get_form()["conn-fields"]
-    extra = {name: value for name, value in connection.extra_dejson.items() if value not in (None, "", False)}
+    given = connection.extra_dejson.items()
+    extra = {name: value for name, value in given if value not in (None, "") and value is not False}
     unknown = sorted(set(extra) - set(known))
     if unknown:
         raise ValueError(

@@ -37,6 +37,7 @@ from airflow_provider.exceptions import (
 from airflow_provider.hooks.mlflow import MlflowHook
 from airflow_provider.hooks.trainjob import TrainJobHook
 from airflow_provider.lineage import OpenLineageMixin
+from airflow_provider.saved_ref import SavedRef
 from trainer_core import request_builder
 from trainer_core.config import BackendConfig
 from trainer_core.errors import (
@@ -58,9 +59,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 __all__ = ["InitializeOperator", "TrainJobOperator"]
-
-#: Key of the ref in the storage that all tries of a task share.
-_REF_KEY = "trainjob_ref"
 
 
 class TrainJobOperator(OpenLineageMixin, BaseOperator):
@@ -182,15 +180,13 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         self.backend_config = backend_config
         self.trainjob_conn_id = trainjob_conn_id
         self.mlflow_conn_id = mlflow_conn_id
-        #: Address of the job's run in MLflow, once it is submitted.
-        self.run_url = ""
         assets.check_outlets(self.task_id, self.outlets, waits=wait_for_completion)
         self.wait_for_completion = wait_for_completion
         self.deferrable = deferrable
         self.on_kill_policy = cancellation.check_on_kill(on_kill)
         self.fail_fast = fail_fast
         self._ref: TrainJobRef | None = None
-        self._interrupted = False
+        self._interrupted = self._is_cancelled = False
         #: Airflow 3.3 and later: storage that all tries of the task share.
         self._task_store: Any = None
 
@@ -214,16 +210,16 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             TrainJobUnreachableError: The status of the job can no longer be read.
         """
         ti = context["ti"]
-        self._task_store = context.get("task_state_store")
+        self._read_task_store(context)
         links.select_links(self, ti)
-        self._check_earlier_try(ti)
+        self._check_earlier_try()
         ref, request = self._submit(ti)
-        self._save_ref(ti, ref)
+        self._saved_ref.save(ref)
         xcom.push_ref(ti, ref)
         xcom.push_parameters(ti, request)
         self.run_url = tracking.push_run(ti, self.hook, ref)
         links.push_links(ti, self, self.hook)
-        return self._wait_or_defer(ti, ref)
+        return self._follow_job(ti, ref)
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Finish the task with the event of the trigger; if it carries an outcome, the backend is not read again.
@@ -234,7 +230,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             TrainJobUnreachableError: The trigger could no longer read the status of the job.
         """
         ti = context["ti"]
-        self._task_store = context.get("task_state_store")
+        self._read_task_store(context)
         # The process is not the one that submitted the job, so secrets must be masked again before the log is written.
         connection_secrets.mask_connection_fields(connection_secrets.list_connection_fields(self.secrets, self.spec))
         ref = deferral.parse_event_ref(event)
@@ -243,20 +239,24 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         if ref != self._ref:
             # Airflow can deliver the event of a trigger that belongs to an earlier, cleared try.
             self.log.info("TrainJob %s belongs to an earlier try; waiting for %s", ref.name, self._ref.name)
-            return self._wait_or_defer(ti, self._ref)
+            return self._follow_job(ti, self._ref)
         if "outcome" in event:
             log_is_written = deferral.write_remaining_log(self.hook, event, self.log, self._task_store)
             return self._finish(ti, Outcome.from_dict(event["outcome"]), log_is_written)
         if "timeout" in event:
+            if event.get("cancelled"):
+                self._saved_ref.forget(ref)
             raise TrainJobTimeoutError(event["timeout"])
         if "elsewhere" in event:
             self.log.warning("The triggerer cannot see TrainJob %s; waiting in this worker", ref.name)
+            self._saved_ref.wait_in_worker(ref)
             return self._wait_without_deferring(ti, ref)
         self._cancel_unless_retried(ti)
         raise _unreachable(ref, event.get("error"))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume after the deferral. If Airflow itself ended the deferral, cancel the job."""
+        self._read_task_store(context)
         links.select_links(self, context["ti"])
         try:
             return super().resume_execution(next_method, next_kwargs, context)
@@ -274,15 +274,15 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         """Cancel the job if `on_kill` is ``cancel``. Must not call Airflow's API: the task may hold its locks."""
         self._interrupted = True
         if self.on_kill_policy == "cancel" and self._ref is not None:
-            cancellation.cancel_job_from_signal_handler(self.hook, self._ref, self.log)
+            self._is_cancelled = cancellation.cancel_job_from_signal_handler(self.hook, self._ref, self.log)
 
     def _submit(self, ti: Any) -> tuple[TrainJobRef, TrainJobRequest]:
         try:
             if self.deferrable:
-                self.hook.to_trigger_kwargs()
+                self.hook.to_trigger_kwargs()  # Refuses a secret that must not be stored with a trigger.
             is_tracked = tracking.configure(self.hook, self.mlflow_conn_id, self._has_tracking_option)
             request = self._build_request(ti, is_tracked)
-            ref = self._ref = self.hook.client.submit(request)
+            ref = self._ref = self._submit_request(request)
         except JobElsewhereError as error:
             raise self._build_elsewhere_error(error) from error
         except (ValueError, RuntimeNotFoundError, ConflictError) as error:
@@ -293,9 +293,20 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             self.log.info("code: %d files, %s", project["files"], format_size(project["size"]))
         if self._interrupted:
             # The signal arrived before there was a ref to cancel.
+            self._saved_ref.save(ref)
             self.on_kill()
             self._raise_interrupted(ref)
         return ref, request
+
+    def _submit_request(self, request: TrainJobRequest) -> TrainJobRef:
+        client = self.hook.client
+        try:
+            return client.submit(
+                request, before_create=lambda: self._saved_ref.announce(client.backend.predict_ref(request))
+            )
+        except (TrainerError, ValueError):
+            self._saved_ref.withdraw()
+            raise
 
     @property
     def _has_tracking_option(self) -> bool:
@@ -314,18 +325,19 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         """Return the rendered arguments that override those of the trainer."""
         return self.func_args or {}
 
-    def _wait_or_defer(self, ti: Any, ref: TrainJobRef) -> Any:
+    def _follow_job(self, ti: Any, ref: TrainJobRef) -> Any:
         status, outcome = self._observe_once(ref)
         ti.xcom_push(key="status", value=status)
         if not self.wait_for_completion:
             return ref.to_dict()
-        if outcome is None and self.deferrable:
-            self._defer(ti, ref)
-        if outcome is None:
-            return self._wait_and_finish(ti, ref)
-        forwarder = task_log.create_log_forwarder(self.hook.client, ref, self.log, self._task_store)
-        forwarder.poll(ended=True)
-        return self._finish(ti, outcome, forwarder.position.complete)
+        if outcome is not None:
+            forwarder = task_log.create_log_forwarder(self.hook.client, ref, self.log, self._task_store)
+            forwarder.poll(ended=True)
+            return self._finish(ti, outcome, forwarder.position.complete)
+        if self.deferrable and not self._saved_ref.waits_in_worker(ref):
+            masked = connection_secrets.list_connection_fields(self.secrets, self.spec)
+            deferral.defer_task(self, ti, ref, self.execution_timeout, store=self._task_store, masked=masked)
+        return self._wait_and_finish(ti, ref)
 
     def _wait_without_deferring(self, ti: Any, ref: TrainJobRef) -> Any:
         try:
@@ -337,11 +349,13 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
     def _build_elsewhere_error(self, error: JobElsewhereError) -> TrainJobUnreachableError:
         # A retry knows of the job only by the storage that all tries share.
         cls = TrainJobElsewhereError if self._task_store is None else TrainJobUnreachableError
-        return cls(
-            f"{error}; for tasks on several hosts, set queue= to one host and run a triggerer there, or use a cluster"
-        )
+        return cls(f"{error}; for tasks on several hosts, set queue= to one host, or use a cluster")
 
-    def _check_earlier_try(self, ti: Any) -> None:
+    def _read_task_store(self, context: Context) -> None:
+        self._task_store = context.get("task_state_store")
+        self._saved_ref = SavedRef(self._task_store, context["ti"])
+
+    def _check_earlier_try(self) -> None:
         """Refuse to submit if an earlier try of this run has a TrainJob on a host that this one cannot see.
 
         Clearing the task allows a new TrainJob.
@@ -349,11 +363,8 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         Raises:
             TrainJobUnreachableError: The earlier TrainJob may still run.
         """
-        saved = self._task_store.get(_REF_KEY) if self._task_store is not None else None
-        if not saved or saved["generation"] != owner.build_owner(ti)["generation"]:
-            return
-        ref = TrainJobRef.from_dict(saved["ref"])
-        if ref.host is None or ref.backend != self.hook.client.config.backend:
+        ref = self._saved_ref.ref
+        if ref is None or ref.backend != self.hook.client.config.backend:
             return
         try:
             self.hook.client.observe(ref)
@@ -365,11 +376,6 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             # It was deleted, or cannot be read: the submit decides what happens.
             return
 
-    def _save_ref(self, ti: Any, ref: TrainJobRef) -> None:
-        """Store the ref of a local TrainJob for a retry on another host."""
-        if self._task_store is not None and ref.host is not None:
-            self._task_store.set(_REF_KEY, {"generation": owner.build_owner(ti)["generation"], "ref": ref.to_dict()})
-
     def _observe_once(self, ref: TrainJobRef) -> tuple[str, Outcome | None]:
         statuses = [CREATED]
         try:
@@ -379,21 +385,6 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         except WaitTimeoutError:
             return statuses[-1], None
         return statuses[-1], outcome
-
-    def _defer(self, ti: Any, ref: TrainJobRef) -> None:
-        deadline = deferral.compute_deadline(ti, self.execution_timeout)
-        trigger = deferral.create_trigger(
-            self.hook,
-            ref,
-            deadline=deadline,
-            on_kill=self.on_kill_policy,
-            fail_fast=self.fail_fast,
-            masked=connection_secrets.list_connection_fields(self.secrets, self.spec),
-            mlflow_conn_id=self.mlflow_conn_id,
-        )
-        timeout = deferral.compute_defer_timeout(deadline)
-        task_log.push_log_position(ti, ref, self._task_store)
-        self.defer(trigger=trigger, method_name="execute_complete", timeout=timeout)
 
     def _wait_and_finish(self, ti: Any, ref: TrainJobRef) -> Any:
         client = self.hook.client
@@ -423,12 +414,15 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         if outcome.succeeded:
             assets.update_asset_events(self.outlets, outcome)
             return outcome.result
+        self._saved_ref.forget(outcome.job)
         if self._interrupted:
             # `on_kill` cancelled the job, so its diagnosis must not decide whether Airflow retries the task.
             self._raise_interrupted(outcome.job)
         raise build_failure(outcome)
 
     def _raise_interrupted(self, ref: TrainJobRef) -> NoReturn:
+        if self._is_cancelled:
+            self._saved_ref.forget(ref)
         result = "was cancelled" if self.on_kill_policy == "cancel" else "keeps running (on_kill='keep')"
         raise TrainJobInterruptedError(f"task {self.task_id!r} was killed; TrainJob {ref.name!r} {result}")
 
@@ -439,8 +433,10 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
 
     def _cancel(self, ti: Any) -> None:
         ref = self._ref or self._pull_ref(ti)
-        if ref is not None and self.on_kill_policy == "cancel":
-            cancellation.cancel_job(self.hook, ref, self.log)
+        if ref is None or self.on_kill_policy != "cancel":
+            return
+        if cancellation.cancel_job(self.hook, ref, self.log):
+            self._saved_ref.forget(ref)
 
     def _pull_ref(self, ti: Any) -> TrainJobRef | None:
         """Return the ref that this task instance pushed before it was deferred; None if there is none."""

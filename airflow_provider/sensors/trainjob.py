@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.configuration import conf
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from airflow_provider import assets, cancellation, deferral, job_ref, task_log, tracking, xcom
+from airflow_provider import assets, cancellation, deferral, job_ref, tracking, xcom
 from airflow_provider.compat import AirflowNotFoundException, AirflowSensorTimeout, AirflowSkipException
 from airflow_provider.exceptions import TrainJobRejectedError, TrainJobUnreachableError, build_failure
 from airflow_provider.hooks.mlflow import MlflowHook
@@ -243,24 +243,13 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
         if poked:
             return poked.xcom_value
         limits = [timedelta(seconds=self.timeout), self.execution_timeout]
-        deadline = deferral.compute_deadline(context["ti"], min(limit for limit in limits if limit is not None))
         with suppress(ValueError, AirflowNotFoundException):  # Reported with the end of the job.
             tracking.configure(self.hook, self.mlflow_conn_id)
-        trigger = deferral.create_trigger(
-            self.hook,
-            self.ref,
-            deadline=deadline,
-            on_kill=self.on_kill_policy,
-            fail_fast=self.fail_fast,
-            mlflow_conn_id=self.mlflow_conn_id,
-        )
-        timeout = deferral.compute_defer_timeout(deadline)
-        task_log.push_log_position(context["ti"], self.ref)
-        return self.defer(trigger=trigger, method_name="execute_complete", timeout=timeout)
+        return deferral.defer_task(self, context["ti"], self.ref, min(limit for limit in limits if limit is not None))
 
     def _finish(self, ti: Any, outcome: Outcome, log_is_written: bool) -> Any:
         self.outcome = outcome
-        tracking.track_outcome(self.hook, self.mlflow_conn_id, outcome, False, self.log)
+        self.run_url = tracking.track_outcome(self.hook, self.mlflow_conn_id, outcome, False, self.log)
         xcom.push_outcome(ti, outcome)
         xcom.log_outcome(self.log, outcome, log_is_written)
         if outcome.succeeded:

@@ -17,7 +17,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 
 from airflow_provider import client_cache, connection_secrets
 from airflow_provider.compat import AirflowNotFoundException
-from airflow_provider.triggers.log_reporter import LogReporter
+from airflow_provider.triggers.deferred_log import LogReporter
 from trainer_core.errors import BackendUnavailableError, JobElsewhereError, TrainerError, WaitTimeoutError
 from trainer_core.jobs import RUNNING, TrainJobRef
 from trainer_core.lifecycle import wait_state
@@ -162,7 +162,7 @@ class TrainJobTrigger(BaseTrigger):
         try:
             while state.outcome is None:
                 try:
-                    observation = await follower.next_observation_async(_compute_wait(state, follower, reporter))
+                    observation = await follower.next_observation_async(_compute_wait(state, reporter))
                 except TrainerError as error:
                     state = state.on_error(error, time.monotonic())
                     client, follower = await self._refresh_client(client, follower)
@@ -181,7 +181,7 @@ class TrainJobTrigger(BaseTrigger):
             return {"outcome": outcome.to_dict(), "log": log}
         except WaitTimeoutError as error:
             log = await reporter.finish(follower, job_ended=False)
-            return {"timeout": await self._handle_timeout(str(error)), "log": log}
+            return {**await self._handle_timeout(str(error)), "log": log}
         finally:
             follower.close()
 
@@ -196,18 +196,22 @@ class TrainJobTrigger(BaseTrigger):
         follower.close()
         return current, current.follow(TrainJobRef.from_dict(self.ref))
 
-    async def _handle_timeout(self, reason: str) -> str:
+    async def _handle_timeout(self, reason: str) -> dict[str, Any]:
         if self.on_kill_policy != "cancel":
-            return f"{reason} (on_kill='keep')"
-        await self._cancel()
-        return f"TrainJob {self.ref.get('name')!r} did not end before the task's timeout and was cancelled"
+            return {"timeout": f"{reason} (on_kill='keep')"}
+        cancelled = await self._cancel()
+        result = "was cancelled" if cancelled else "could not be cancelled: it may still run"
+        text = f"TrainJob {self.ref.get('name')!r} did not end before the task's timeout and {result}"
+        return {"timeout": text, "cancelled": cancelled}
 
-    async def _cancel(self) -> None:
+    async def _cancel(self) -> bool:
         try:
             client = await self._get_client()
             await _retry_on(BackendUnavailableError)(asyncio.to_thread, client.cancel, TrainJobRef.from_dict(self.ref))
         except (TrainerError, ValueError, AirflowNotFoundException) as error:
             self.log.warning("TrainJob %s: cancellation failed, it may still run: %s", self.ref.get("name"), error)
+            return False
+        return True
 
     async def _is_deferred(self) -> bool:
         ti = self.task_instance
@@ -221,10 +225,10 @@ class TrainJobTrigger(BaseTrigger):
         return state == "deferred"
 
 
-def _compute_wait(state: wait_state.WaitState, follower: Follower, reporter: LogReporter) -> float:
+def _compute_wait(state: wait_state.WaitState, reporter: LogReporter) -> float:
     now = time.monotonic()
     recheck = random.uniform(*_RECHECK_SECONDS)  # noqa: S311 -- not a secret
-    return min(recheck, state.timeout(now, follower.supports_watch), reporter.seconds_until_due(now))
+    return min(recheck, state.timeout(now), reporter.seconds_until_due(now))
 
 
 def _retry_on(error: type[Exception]) -> AsyncRetrying:

@@ -20,7 +20,7 @@ from trainer_core.client import TrainerClient
 from trainer_core.config import CONFIGS, LocalProcessBackendConfig, config_from_dict
 from trainer_core.errors import BackendUnavailableError, TrainerError
 from trainer_core.jobs import COMPLETE, FAILED, Event, Observation, TrainJob, TrainJobRef
-from trainer_core.logs import LogChunk
+from trainer_core.logs import LogChunk, LogLine
 from trainer_core.node.progress import parse_progress
 from trainer_core.resource_use import parse_resource_report, strip_resource_report
 
@@ -74,6 +74,7 @@ class LogPart:
 
     Attributes:
         lines: The lines, without those of `progress` and of the use of resources.
+        times: When each of them was written, in milliseconds since 1970; None if the backend does not know it.
         points: What `progress` reported.
         resources: Reports of the use of resources: time ``t`` in milliseconds since 1970, ``cpu`` in percent,
             ``memory`` and ``memory_limit`` in bytes, and ``gpus``.
@@ -83,6 +84,7 @@ class LogPart:
     """
 
     lines: list[str]
+    times: list[int | None]
     points: list[dict[str, Any]]
     resources: list[dict[str, Any]]
     cursor: dict[str, Any]
@@ -182,6 +184,7 @@ def read_log(
         InvalidCursorError: The cursor is not one of this backend.
     """
     lines: deque[str] = deque()
+    times: deque[int | None] = deque()
     points: deque[dict[str, Any]] = deque(maxlen=_MAX_POINTS)
     resources: deque[dict[str, Any]] = deque(maxlen=_MAX_POINTS)
     line_count = size = read = 0
@@ -206,10 +209,13 @@ def read_log(
                 continue
             line_count += 1
             lines.append(line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}…")
+            times.append(int(raw.time * 1000) if isinstance(raw, LogLine) else None)
             size += len(lines[-1])
             while len(lines) > max_lines or size > _MAX_CHARACTERS:
                 size -= len(lines.popleft())
-    return LogPart(list(lines), list(points), list(resources), dict(cursor), line_count - len(lines), complete)
+                times.popleft()
+    left_out = line_count - len(lines)
+    return LogPart(list(lines), list(times), list(points), list(resources), dict(cursor), left_out, complete)
 
 
 def _tail(client: TrainerClient, ref: TrainJobRef, step: str, cursor: Mapping[str, Any], job_ended: bool) -> LogChunk:

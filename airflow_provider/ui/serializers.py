@@ -225,7 +225,7 @@ def _serialize_details(details: JobDetails) -> dict[str, Any]:
         "resource_use": _serialize_resource_use(outcome),
         "artifacts": dict(outcome.artifacts) if outcome else None,
         "note": _get_result_note(outcome),
-        "diagnosis": _drop_empty(diagnosis.model_dump(mode="json")) if diagnosis else None,
+        "diagnosis": _drop_empty(diagnosis.to_dict()) if diagnosis else None,
         "queued": observation.queued,
         "actions": list_job_actions(observation.status),
     }
@@ -275,7 +275,7 @@ def _get_result_note(outcome: Outcome | None) -> str | None:
 
 def _serialize_resource_use(outcome: Outcome | None) -> dict[str, Any] | None:
     use = outcome.resource_use if outcome else None
-    return _drop_empty(use.model_dump(mode="json")) if use else None
+    return _drop_empty(asdict(use)) if use else None
 
 
 def _serialize_step(step: Step) -> dict[str, Any]:

@@ -32,6 +32,7 @@ def write_submission(task: Task, client: TrainerClient, ref: TrainJobRef) -> Non
     task.write("status", job.status)
     task.get_artifact("report").metadata.update(job=ref.name, backend=ref.backend)
     _write_report(task, report.render_html(ref, job.status, job))
+    client.flush_tracking()  # The process of a step ends without exit handlers.
 
 
 def write_outcome(task: Task, client: TrainerClient, outcome: Outcome, history: MetricHistory) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import sys
 
 import pytest
 from airflow_fakes import wait_for_file
+from mlflow_double import serve_mlflow
 from routed_pages import RoutedPages, run_browser
 
 from trainer_core import CustomTrainer
@@ -54,6 +56,17 @@ def submit(client):
 def running(submit, tmp_path):
     """Ref of a job that runs until it is cancelled."""
     return submit(wait_for_file, path=str(tmp_path / "never"))
+
+
+@pytest.fixture
+def mlflow(monkeypatch):
+    """A double of an MLflow server, to which the connection mlflow_default leads."""
+    with serve_mlflow() as server:
+        uri = {"conn_type": "mlflow", "host": "http://127.0.0.1", "port": server.port}
+        extra = {"ui_url": "https://ui.example"}
+        connection = {**uri, "login": "ada", "password": "s3cr3t-word", "extra": extra}
+        monkeypatch.setenv("AIRFLOW_CONN_MLFLOW_DEFAULT", json.dumps(connection))
+        yield server
 
 
 @pytest.fixture

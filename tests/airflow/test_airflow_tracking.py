@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
-
 import pytest
 from airflow.sdk import DAG, Connection
 from patient_tracking import be_patient
@@ -15,7 +11,7 @@ from airflow_provider.operators.promote import PromoteModelOperator
 from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from trainer_core import CustomTrainer
-from trainer_core.tracking import progress_sender
+from trainer_core.tracking import run_sender
 
 
 def fit():
@@ -44,71 +40,9 @@ def fit_until(path: str):
         time.sleep(0.05)
 
 
-class Mlflow:
-    """What the tests need of an MLflow server: it keeps the last status, the tags and the metrics of one run.
-
-    Attributes:
-        arrived: File that is created when the first point arrives.
-    """
-
-    def __init__(self):
-        self.tags, self.status, self.authorization = {}, "RUNNING", set()
-        self.metrics, self.arrived = {}, None
-
-    def answer(self, path, body):
-        for each in body.get("metrics", ()):
-            self.metrics.setdefault(each["key"], set()).add((each["step"], each["value"], each["timestamp"]))
-            if self.arrived is not None:
-                self.arrived.touch()
-        for each in body.get("tags", ()):
-            self.tags[each["key"]] = each["value"]
-        self.status = body.get("status", self.status)
-        info = {"run_id": "run-1", "experiment_id": "7", "status": self.status, "lifecycle_stage": "active"}
-        data = {"tags": [{"key": key, "value": value} for key, value in self.tags.items()]}
-        answers = {
-            "experiments/get-by-name": {"experiment": {"experiment_id": "7"}},
-            "runs/search": {},
-            "runs/create": {"run": {"info": info}},
-            "runs/get": {"run": {"info": info, "data": data}},
-        }
-        return answers.get(path.partition("?")[0].removeprefix("/api/2.0/mlflow/"), {})
-
-
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
     be_patient(monkeypatch)
-
-
-@pytest.fixture
-def mlflow(monkeypatch):
-    server = Mlflow()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
-            server.authorization.add(self.headers.get("Authorization"))
-            text = json.dumps(server.answer(self.path, body)).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        do_GET = do_POST  # noqa: N815 -- http.server's name
-
-        def log_message(self, *_):
-            pass
-
-    listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=listening.serve_forever, daemon=True)
-    thread.start()
-    uri = {"conn_type": "mlflow", "host": "http://127.0.0.1", "port": listening.server_address[1]}
-    extra = {"ui_url": "https://ui.example"}
-    connection = {**uri, "login": "ada", "password": "s3cr3t-word", "extra": extra}
-    monkeypatch.setenv("AIRFLOW_CONN_MLFLOW_DEFAULT", json.dumps(connection))
-    yield server
-    listening.shutdown()
-    listening.server_close()
-    thread.join()
 
 
 @pytest.mark.parametrize("deferrable", [False, True])
@@ -128,7 +62,7 @@ def test_a_task_is_one_run_with_its_tags_link_and_id(run_dag, xcom, mlflow, defe
 
 @pytest.mark.parametrize("waits", ["operator", "sensor"])
 def test_the_curve_of_a_deferred_task_arrives_while_its_job_runs(run_dag, mlflow, tmp_path, monkeypatch, waits):
-    monkeypatch.setattr(progress_sender, "_INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr(run_sender, "_INTERVAL_SECONDS", 0.05)
     mlflow.arrived = tmp_path / "arrived"
     with DAG("tracked") as dag:
         trainer = CustomTrainer(fit_until, func_args={"path": str(mlflow.arrived)})

@@ -14,6 +14,8 @@ from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.testing.compat import DagSerialization
 from trainer_core import CustomTrainer
 
+pytestmark = pytest.mark.slow
+
 _ids = itertools.count()
 
 

@@ -77,8 +77,10 @@ def test_empty_form_fields_are_not_settings(connection):
 
 
 def test_a_ticked_form_field_is_a_setting(connection):
-    connection("inside", extra={"backend": "kubernetes", "in_cluster": True, "namespace": "ml", "config_file": ""})
-    assert TrainJobHook("inside").config == KubernetesBackendConfig(in_cluster=True, namespace="ml")
+    places = {"checkpoints_uri": "pvc://checkpoints", "code_uri": "s3://team/code"}
+    fields = {"in_cluster": True, "namespace": "ml", "resource_interval": 0, **places}
+    connection("inside", extra={"backend": "kubernetes", "config_file": "", **fields})
+    assert TrainJobHook("inside").config == KubernetesBackendConfig(**fields)
 
 
 def test_airflow_3_1_has_a_widget_for_each_field():

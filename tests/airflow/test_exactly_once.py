@@ -15,6 +15,8 @@ import pytest
 
 from trainer_core import LocalProcessBackendConfig, TrainerClient
 
+pytestmark = pytest.mark.slow
+
 _HERE = pathlib.Path(__file__).parent
 
 
@@ -129,7 +131,6 @@ def test_workers_killed_at_random_times_lead_to_one_job(worker, folder, seed):
     check_random_kills(worker, folder, seed, kills=2)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 120))
 def test_a_hundred_workers_killed_at_random_times_lead_to_one_job_per_task(worker, folder, seed):
     check_random_kills(worker, folder, seed, kills=5)

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 DAGS = Path(__file__).parents[2] / "dags"
 MODULES = ("digits", "registry", "retraining", "ingest_digits", "retrain_digits", "retrain_digits_one_task")
 
@@ -66,7 +68,6 @@ print(sorted({{"torch", "sklearn", "numpy", "kubernetes", "kfp"}} & set(sys.modu
     assert done.stdout.strip().splitlines()[-1] == "[]"
 
 
-@pytest.mark.slow
 def test_the_retraining_trains_promotes_and_keeps_types(run_dag, xcom, bag, dags, client):
     from digits import write_dataset
 
@@ -83,7 +84,6 @@ def test_the_retraining_trains_promotes_and_keeps_types(run_dag, xcom, bag, dags
     assert xcom(run, "train")["name"] in [job.name for job in client.list_jobs()]
 
 
-@pytest.mark.slow
 def test_one_deferrable_task_gives_the_same_result(run_dag, xcom, bag, dags):
     from digits import write_dataset
 

@@ -12,7 +12,7 @@ from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.testing.tasks import StandInTaskInstance
 from trainer_core import CustomTrainerContainer, KubernetesBackendConfig, TrainerClient
 from trainer_core.errors import InvalidRequestError
-from trainer_core.k8s import failure_reasons
+from trainer_core.k8s import blocking_reasons
 from trainer_core.lifecycle import wait_state
 
 
@@ -50,7 +50,7 @@ def train(where, run_trainjob_task):
 @pytest.fixture
 def little_patience(monkeypatch):
     """Reduce the grace period of temporary failures from five minutes to a second."""
-    monkeypatch.setattr(failure_reasons, "LONG_GRACE", 1.0)
+    monkeypatch.setattr(blocking_reasons, "LONG_GRACE", 1.0)
 
 
 @pytest.mark.parametrize("deferrable", [False, True], ids=["in the worker", "deferred"])

@@ -124,6 +124,7 @@ def test_a_sensor_reports_the_artifacts_of_the_job(ran, trainjob_recorder):
     waited, _ = ran(completes(LEFT), sensor)
 
     assert submitted.get_openlineage_facets_on_complete(None).outputs == []
+    assert waited.get_openlineage_facets_on_complete(None).run_facets["trainjob"].run_url is None
     assert places(waited.get_openlineage_facets_on_complete(None).outputs) == [("file", "/models/a b")]
 
 
@@ -138,7 +139,7 @@ def test_the_openlineage_provider_calls_the_task(ran):
     assert told.run_facets["trainjob"].metrics == {"accuracy": 0.9}
 
 
-def test_the_lineage_is_a_valid_openlineage_event(ran):
+def test_the_lineage_is_a_valid_openlineage_event(ran, mlflow):
     from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
     from openlineage.client.serde import Serde
 
@@ -155,7 +156,9 @@ def test_the_lineage_is_a_valid_openlineage_event(ran):
     )
     sent = json.loads(Serde.to_json(event))
 
-    assert sent["run"]["facets"]["trainjob"]["metrics"] == {"accuracy": 0.9}
+    facet = sent["run"]["facets"]["trainjob"]
+    assert facet["metrics"] == {"accuracy": 0.9}
+    assert facet["run_url"] == "https://ui.example/#/experiments/7/runs/run-1"
     assert sent["outputs"][0]["facets"]["datasetType"]["datasetType"] == "MODEL"
 
 

@@ -15,6 +15,8 @@ from airflow_provider.compat import AirflowFailException
 from trainer_core.cli import main
 from trainer_core.testing.recorder import completes
 
+pytestmark = pytest.mark.slow
+
 DAGS = Path(__file__).parents[2] / "dags"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import shutil
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
 import pytest
@@ -221,9 +222,9 @@ def test_the_event_of_an_earlier_try_is_ignored(waiting, gate):
     assert caught.value.trigger.ref == ti.xcoms["ref"]
 
 
-def deferred(operator, ti):
+def deferred(operator, ti, store=None):
     with pytest.raises(TaskDeferred):
-        operator.execute({"ti": ti})
+        operator.execute({"ti": ti, "task_state_store": store})
     return TrainJobRef.from_dict(ti.xcoms["ref"])
 
 
@@ -263,6 +264,7 @@ class TaskStore(dict):
     """Storage that all tries of a task share, as Airflow 3.3 has it."""
 
     set = dict.__setitem__
+    delete = dict.__delitem__
 
 
 ELSEWHERE = {"error": "it lives on another host", "elsewhere": True}
@@ -302,6 +304,71 @@ def test_a_cleared_task_starts_a_job_on_another_host(waiting, client, home):
     with another_disk(home):
         ref = TrainJobRef.from_dict(waiting(wait_for_completion=False).execute(cleared))
         client.delete_job(ref)
+
+
+def test_a_retry_on_another_host_starts_a_job_after_a_failed_one(home, client):
+    context = {"ti": StandInTaskInstance(max_tries=3), "task_state_store": TaskStore()}
+    with pytest.raises(TrainJobFailedError):
+        an_operator(die).execute(context)
+    with another_disk(home):
+        assert an_operator().execute(context)["doubled"] == 8
+
+
+@pytest.mark.parametrize("event", [{"cancelled": True}, {"cancelled": False}])
+def test_a_retry_after_a_timeout_starts_a_job_on_another_host_if_the_first_was_cancelled(waiting, home, client, event):
+    store, ti = TaskStore(), StandInTaskInstance(max_tries=3)
+    ref = deferred(waiting(deferrable=True), ti, store)
+    context = {"ti": ti, "task_state_store": store}
+    with pytest.raises(TrainJobTimeoutError):
+        waiting(deferrable=True).execute_complete(
+            context, {"ref": ref.to_dict(), "timeout": "it took too long", **event}
+        )
+    assert (store == {}) == event["cancelled"]
+
+
+class DiesAfterSubmit(TrainerClient):
+    """Client of a worker that is killed after it has created a job, and before it knows of it."""
+
+    def submit(self, request, **arguments):
+        super().submit(request, **arguments)
+        raise SystemExit
+
+
+def test_a_retry_on_another_host_knows_of_a_job_whose_ref_was_not_saved(waiting, client, home):
+    context = {"ti": StandInTaskInstance(max_tries=3), "task_state_store": TaskStore()}
+    operator = waiting()
+    operator.hook.client = DiesAfterSubmit(operator.hook.config)
+    with pytest.raises(SystemExit):
+        operator.execute(context)
+    with another_disk(home), pytest.raises(TrainJobUnreachableError, match="no second TrainJob was started"):
+        waiting(wait_for_completion=False).execute(context)
+    ref = TrainJobRef.from_dict(waiting(wait_for_completion=False).execute(context))
+    assert names(client) == [ref.name]
+
+
+def test_a_job_that_was_not_created_is_not_saved(home):
+    store = TaskStore()
+    missing = Initializer(dataset=FileDatasetInitializer(f"file://{home}/missing"))
+    with pytest.raises(TrainJobRejectedError, match="does not exist"):
+        an_operator(initializer=missing).execute({"ti": StandInTaskInstance(), "task_state_store": store})
+    assert store == {}
+
+
+def test_a_retry_does_not_defer_its_wait_for_a_job_that_the_triggerer_cannot_see(waiting, home, gate):
+    store = TaskStore()
+    ti = StandInTaskInstance(max_tries=3)
+    ref = deferred(waiting(deferrable=True), ti, store)
+    with another_disk(home), pytest.raises(TrainJobUnreachableError):
+        waiting(deferrable=True).execute_complete(
+            {"ti": ti, "task_state_store": store}, {"ref": ref.to_dict(), **ELSEWHERE}
+        )
+    again = ti.next_try()
+    with ThreadPoolExecutor() as threads:
+        result = threads.submit(waiting(deferrable=True).execute, {"ti": again, "task_state_store": store})
+        while "status" not in again.xcoms and not result.done():
+            wait([result], timeout=0.01)
+        gate.touch()
+        assert result.result() == "it came"
 
 
 @contextmanager

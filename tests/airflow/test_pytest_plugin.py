@@ -19,6 +19,8 @@ from airflow_provider.sensors.trainjob import TrainJobSensor
 from trainer_core import CustomTrainer, Labels
 from trainer_core.testing.recorder import completes, fails, runs_until_cancelled
 
+pytestmark = pytest.mark.slow
+
 BEGINNING = datetime(2024, 1, 1, tzinfo=timezone.utc)
 
 
@@ -337,7 +339,6 @@ def isolated(tmp_path_factory):
     return Project(tmp_path_factory.mktemp("isolated"), ini, isolated=ISOLATED, **tests_of_the_guide())
 
 
-@pytest.mark.slow
 def test_a_test_inside_a_task_passes_fails_and_skips_like_any_other(ordinary):
     assert "1 failed" in ordinary.said, ordinary.said
     assert "assert 1 == 2" in ordinary.said
@@ -345,25 +346,21 @@ def test_a_test_inside_a_task_passes_fails_and_skips_like_any_other(ordinary):
     assert "1 skipped" in ordinary.said
 
 
-@pytest.mark.slow
 def test_the_airflow_settings_are_restored_after_the_test(ordinary):
     assert ordinary.ended("back") == {"test_one": "PASSED", "test_two": "PASSED"}, ordinary.said
     assert not (ordinary.own_airflow / "airflow.db").exists()
 
 
-@pytest.mark.slow
 def test_airflow_can_be_isolated_before_it_is_imported(isolated):
     assert isolated.ended("isolated") == {"test_one": "PASSED"}, isolated.said
     assert list(isolated.own_airflow.iterdir()) == []
 
 
-@pytest.mark.slow
 def test_the_tests_of_the_guide_pass(isolated):
     ended = [how for name in tests_of_the_guide() for how in isolated.ended(name).values()]
     assert ended == ["PASSED"] * 4, isolated.said
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("project", ["ordinary", "isolated"])
 def test_temporary_folders_are_removed(project, request):
     assert list(request.getfixturevalue(project).temporary.glob("trainjob-*")) == []

@@ -15,7 +15,7 @@ USE = ResourceUse(nodes=1, seconds=60.0, cpu_percent=50.0, memory_peak=4, memory
 def test_the_use_of_resources_is_an_xcom():
     ti = StandInTaskInstance()
     xcom.push_outcome(ti, Outcome(ref=REF, status="Complete", resource_use=USE))
-    assert ResourceUse.model_validate(ti.xcoms["resource_use"]) == USE
+    assert ResourceUse(**ti.xcoms["resource_use"]) == USE
 
 
 def test_a_job_without_reports_has_no_such_xcom():

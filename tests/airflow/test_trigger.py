@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from airflow_fakes import double, fail
 
-from airflow_provider.triggers import log_reporter
+from airflow_provider.triggers import deferred_log
 from airflow_provider.triggers.trainjob import TrainJobTrigger
 from trainer_core import TrainJobRef
 
@@ -55,7 +55,7 @@ async def test_a_job_on_a_host_that_the_triggerer_cannot_see_is_not_reported_as_
 
 async def test_the_log_of_the_training_is_written_during_the_wait(submit, task_log, monkeypatch):
     # On a busy machine, the default timeout would leave lines to the task.
-    monkeypatch.setattr(log_reporter, "_FINAL_READ_TIMEOUT", 60.0)
+    monkeypatch.setattr(deferred_log, "_FINAL_READ_TIMEOUT", 60.0)
     await fired(TrainJobTrigger(submit(double, number=2).to_dict()))
     assert task_log().count("doubling 2") == 1
 

@@ -18,7 +18,7 @@ from airflow_provider import client_cache
 from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.task_log import LOG_KEY
 from airflow_provider.testing.tasks import StandInTaskInstance
-from airflow_provider.triggers import log_reporter, trainjob
+from airflow_provider.triggers import deferred_log, trainjob
 from airflow_provider.triggers.trainjob import TrainJobTrigger
 from trainer_core import CustomTrainerContainer, KubernetesBackendConfig, TrainerClient
 from trainer_core.backends import watch_follower
@@ -41,13 +41,13 @@ def cluster():
 @pytest.fixture(autouse=True)
 def time_to_read(monkeypatch):
     """Increase the timeout of the final log read for busy machines."""
-    monkeypatch.setattr(log_reporter, "_FINAL_READ_TIMEOUT", 60.0)
+    monkeypatch.setattr(deferred_log, "_FINAL_READ_TIMEOUT", 60.0)
 
 
 @pytest.fixture
 def no_time_to_read(time_to_read, monkeypatch):
     """Restore the timeout of the final log read, for logs that hang."""
-    monkeypatch.setattr(log_reporter, "_FINAL_READ_TIMEOUT", 0.5)
+    monkeypatch.setattr(deferred_log, "_FINAL_READ_TIMEOUT", 0.5)
 
 
 @pytest.fixture
@@ -322,7 +322,7 @@ async def test_progress_is_an_xcom_while_the_task_is_deferred(cluster, submit, w
         runs(cluster)
         line = '[trainjob:progress] {"step": 3, "total": 10, "metrics": {"loss": 0.5}}'
         cluster.write_log(cluster.objects("pods")[0]["metadata"]["name"], line)
-        await until(lambda: log_reporter.PROGRESS_KEY in supervisor.xcoms)
+        await until(lambda: deferred_log.PROGRESS_KEY in supervisor.xcoms)
     shown = {key: value for key, value in supervisor.xcoms["progress"].items() if value is not None}
     assert shown == {"step": 3, "total": 10, "metrics": {"loss": 0.5}, "percentage": 30}
 
@@ -396,8 +396,8 @@ async def test_a_finished_trigger_leaves_no_tasks_or_counters(cluster, submit, w
     async with waiting(wait_for(submit())) as (task,):
         await ends(cluster, task)
     gc.collect()
-    assert log_reporter._Counters.active == 0
-    assert log_reporter._Counters.finishing == 0
+    assert deferred_log._Counters.active == 0
+    assert deferred_log._Counters.finishing == 0
 
 
 @pytest.mark.parametrize("fault", [{"hang": 50}, {"status": 503}])
@@ -405,9 +405,14 @@ def test_killing_a_worker_does_not_wait_for_an_unavailable_cluster(cluster, tmp_
     config = {"config_file": str(cluster.kubeconfig(tmp_path / "config")), "namespace": "default"}
     trainer = CustomTrainerContainer(image="registry.local/train:1")
     operator = TrainJobOperator(
-        task_id="train", runtime="python", trainer=trainer, backend="kubernetes", backend_config=config
+        task_id="train",
+        runtime="python",
+        trainer=trainer,
+        backend="kubernetes",
+        backend_config=config,
+        wait_for_completion=False,
     )
-    operator._submit(StandInTaskInstance())
+    operator.execute({"ti": StandInTaskInstance()})
     cluster.faults.next(path="trainjobs", times=100, **fault)
     begin = time.monotonic()
     operator.on_kill()

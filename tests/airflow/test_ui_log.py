@@ -58,6 +58,30 @@ def test_a_search_without_a_match_keeps_the_log_on_the_page(page):
     expect(page.get_by_role("searchbox", name="Search")).to_be_visible()
 
 
+def test_a_switch_shows_when_each_line_was_written(page, api):
+    log, switch = page.get_by_role("log"), page.get_by_role("checkbox", name="Timestamps")
+    before = log.text_content()
+    switch.check()
+    moments = page.evaluate("times => times.map(time => new Date(time).toLocaleString('sv-SE'))", api.times)
+    expect(log.locator("time")).to_have_text(moments)
+    assert log.text_content().splitlines() == [
+        f"{moment:19}  {line}" for moment, line in zip([*moments, ""], api.lines, strict=True)
+    ]
+    page.get_by_role("searchbox", name="Search").fill("2")
+    expect(log.locator("time")).to_have_text([moments[2], moments[12]])
+    expect(log.locator("mark")).to_have_text(["2", "2"])
+    page.get_by_role("searchbox", name="Search").fill("")
+    switch.uncheck()
+    expect(log).to_have_text(before)
+
+
+def test_a_backend_that_does_not_know_the_times_has_no_switch(api, open_page):
+    api.times = []
+    page = open_page(api.answers, path=JOB_PATH)
+    expect(page.get_by_role("log")).to_contain_text("line 19")
+    expect(page.get_by_role("checkbox", name="Timestamps")).to_be_hidden()
+
+
 def test_the_log_of_the_chosen_step_is_a_file(page):
     link = page.get_by_role("link", name="Download")
     expect(link).to_have_attribute("href", re.compile(r"/log/file\?run_id=run_0&.*step=node-0$"))

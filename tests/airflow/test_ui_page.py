@@ -185,7 +185,7 @@ def growing_log(browser):
             first = json.loads(urllib.parse.parse_qs(address.query)["cursor"][0]).get("node-0", 0)
             lines = [f"line {number}." for number in range(first, len(asked))]
             cursor = json.dumps({"node-0": len(asked)})
-            part = {"lines": lines, "points": [], "resources": []}
+            part = {"lines": lines, "times": [None] * len(lines), "points": [], "resources": []}
             route.fulfill(json={**part, "cursor": cursor, "complete": True, "left_out": 0})
         elif "/api/" in address.path:
             route.fulfill(json=job)

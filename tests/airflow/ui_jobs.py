@@ -52,11 +52,13 @@ class Api:
     Attributes:
         logs: Queries for logs.
         lines: Lines of the log of the first node.
+        times: When they were written, in milliseconds since 1970; not known of the lines after these.
     """
 
     def __init__(self):
         self.logs = []
         self.lines = [f"line {number} {HOSTILE if number == 5 else ''}" for number in range(20)]
+        self.times = [1_795_378_500_000 + 1000 * number for number in range(19)]
         self.status = "Complete"
 
     @property
@@ -119,7 +121,8 @@ class Api:
         number = int(query["run_id"][0].removeprefix("run_"))
         first = json.loads(query["cursor"][0]).get("node-0", 0)
         text = query.get("text", [""])[0].lower()
-        lines = [line for line in self.lines[first : first + 15] if text in line.lower()]
+        wanted = [at for at, line in enumerate(self.lines) if first <= at < first + 15 and text in line.lower()]
+        wanted = wanted if query.get("lines") != ["0"] else []
         scale = 1 / (number + 1)
         points = [
             {"step": step, "metrics": {"loss": scale * 10.0 ** -(step // 5), "accuracy": step / 20}}
@@ -129,7 +132,8 @@ class Api:
         part = {"cursor": json.dumps({"node-0": last}), "complete": last == len(self.lines), "left_out": 0}
         return {
             **part,
-            "lines": lines if query.get("lines") != ["0"] else [],
+            "lines": [self.lines[at] for at in wanted],
+            "times": [self.times[at] if at < len(self.times) else None for at in wanted],
             "points": points,
             "resources": RESOURCES[first : first + 15],
         }

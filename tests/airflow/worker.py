@@ -57,9 +57,9 @@ class Task(TrainJobOperator):
         die_at("before-waiting", self.stop)
         return super()._wait_and_finish(ti, ref)
 
-    def _defer(self, ti, ref):
+    def defer(self, **arguments):
         die_at("before-deferring", self.stop)
-        super()._defer(ti, ref)
+        super().defer(**arguments)
 
     def _finish(self, ti, outcome, log_is_written=False):
         die_at("before-finishing", self.stop)

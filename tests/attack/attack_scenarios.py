@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import checkpointed_walk as walk
+import interrupted_pods as pods
 import psutil
 from k8s_scene import a_client, a_request, a_stage
 from local_jobs import PATIENCE, processes_of, supervisor_of, wait_until_dead
@@ -178,6 +179,19 @@ def interrupt_trainings(rounds: int, chance: random.Random, folder: Path) -> lis
                     violations.append(f"{what}: continued from {outcome.resumed_from}, expected {least} to {done}")
             before = (interrupt, trace)
     left = [*(folder / "state" / "checkpoints").glob("*/*/.part-*")]
+    return [*violations, *(f"{path} remains" for path in left)]
+
+
+def interrupt_pods(rounds: int, chance: random.Random, folder: Path) -> list[str]:
+    """Interrupt a training on two pods, half of the time inside a save; after the retries its result is the same."""
+    violations = []
+    with a_stage(grace=60.0) as (cluster, client):
+        kinds = [(kind, in_save) for kind in pods.INTERRUPTIONS for in_save in (True, False)]
+        for training in range(0, rounds, len(kinds)):
+            chance.shuffle(kinds)
+            drawn = kinds[: rounds - training]
+            violations += pods.Training(cluster, client, folder / f"training-{training}").run(drawn, chance)
+        left = [path for path in cluster.claims_folder().rglob("*") if path.name.startswith((".part-", ".gone-"))]
     return [*violations, *(f"{path} remains" for path in left)]
 
 
@@ -434,6 +448,14 @@ SCENARIOS = (
         80,
         4,
         interrupt_trainings,
+    ),
+    Scenario(
+        "A training on two pods: one or all killed, a pod deleted or evicted, told to stop; half of them inside a save",
+        f"a restart or retry continues, with at most {pods.INTERVAL} steps done twice, none after SIGTERM; the result "
+        "is the same",
+        100,
+        4,
+        interrupt_pods,
     ),
     Scenario(
         "Cancel at the same time as two suspends and two resumes",

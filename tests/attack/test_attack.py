@@ -7,6 +7,8 @@ import random
 import pytest
 from attack_scenarios import SCENARIOS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.play.__name__)
 def test_an_attack_breaks_no_promise(scenario, tmp_path, monkeypatch):

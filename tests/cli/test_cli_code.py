@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -41,6 +42,14 @@ def test_the_code_of_a_definition_is_relative_to_its_file(trainjob, project):
     assert (done.returncode, done.stdout.split()[1:]) == (0, ["Complete", "6"])
 
 
+def test_a_large_project_travels_through_the_given_place(trainjob, project):
+    (project / "noise.bin").write_bytes(os.urandom(310_000))
+    arguments = ("tides.train:main", "--code", str(project), "--code-uri", "file:///place", "-a", "x=4")
+    done = trainjob("render", *arguments, "--runtime", "python", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["code"].startswith("file:///place/")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -48,6 +57,7 @@ def test_the_code_of_a_definition_is_relative_to_its_file(trainjob, project):
         (("tides.train:main", "--code", ".", "-a", "y=1"), "main requires x"),
         (("tides.train:main", "--code", "missing"), "does not exist"),
         (("--image", "x:1", "--code", "."), "--code cannot be used without a training function"),
+        (("tides.train:main", "--code", ".", "--code-uri", "/place"), "code_uri must be pvc://"),
         (("tides.train:main", "-r", "requirements.txt", "-p", "numpy"), "cannot be used together"),
     ],
 )

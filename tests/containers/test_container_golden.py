@@ -54,8 +54,8 @@ def render_bodies(request: TrainJobRequest) -> str:
 
 
 def _shorten(word: str) -> str:
-    if word == argv_payload.LOADER:
-        return "<the loader>"
+    if word == argv_payload.UNPACKER:
+        return "<the unpacker>"
     return "<the function>" if len(word) > 1000 else word
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
+import zlib
 
 import pytest
 from container_jobs import PACKAGED, build_job, build_plan, build_request, build_runtime
@@ -273,3 +275,15 @@ def test_checkpoints_are_in_a_volume_of_the_engine_or_in_a_folder():
 def test_checkpoints_to_load_are_where_the_job_keeps_its_own(load, message):
     with pytest.raises(UnsupportedError, match=message):
         node(checkpoints={"uri": "file:///data/runs", "load": load})
+
+
+@pytest.mark.parametrize(
+    ("uri", "of_node"),
+    [("file:///place/f.json.zlib", f"file://{plan.CODE_PATH}"), ("s3://b/f.json.zlib", "s3://b/f.json.zlib")],
+)
+def test_a_node_reads_a_large_project_from_its_copy_or_from_the_bucket(uri, of_node):
+    project = {"digest": "0" * 64, "files": 1, "size": 1, "uri": uri}
+    code = {"kind": "reference", "text": "train:main", "entry": "main", "project": project}
+    command = node(trainer={"code": code})["command"]
+    sent = json.loads(zlib.decompress(base64.b64decode("".join(command[4:]))))
+    assert json.loads(sent["payload.json"])["project"]["uri"] == of_node

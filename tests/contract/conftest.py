@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from functools import cache
 
@@ -18,6 +19,8 @@ from trainer_core import (
     TrainingOperatorBackendConfig,
 )
 from trainer_core.k8s import informer
+from trainer_core.k8s.client import ApiClient
+from trainer_core.k8s.connection import Connection
 from trainer_core.testing import BackendCase, parametrize_backends
 
 
@@ -28,7 +31,7 @@ def start_cluster():
     return Cluster(grace=30.0).__enter__()
 
 
-def connect_to_cluster(folder, config=KubernetesBackendConfig):
+def connect_to_cluster(folder, config=KubernetesBackendConfig, **settings):
     """Return a client with its own namespace for each test."""
     namespace = f"test-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}"
     if start_cluster().get("Namespace", namespace) is None:
@@ -38,12 +41,21 @@ def connect_to_cluster(folder, config=KubernetesBackendConfig):
             namespace=namespace,
             client_configuration=start_cluster().configuration(),
             checkpoints_uri="pvc://checkpoints/of-tests",
+            **settings,
         )
     )
 
 
+def get_api(client):
+    """Return an API client of the double for the namespace of a test."""
+    configuration = start_cluster().configuration()
+    return ApiClient(
+        Connection(KubernetesBackendConfig(namespace=client.backend.namespace, client_configuration=configuration))
+    )
+
+
 CASES = (
-    BackendCase("local", lambda folder: TrainerClient(LocalProcessBackendConfig(home=folder))),
+    BackendCase("local", lambda folder, **settings: TrainerClient(LocalProcessBackendConfig(home=folder, **settings))),
     BackendCase(
         "debug",
         lambda _: TrainerClient(DebugBackendConfig()),
@@ -55,15 +67,25 @@ CASES = (
         reports_resource_use=False,
     ),
     BackendCase("container", container_engine.client),
-    BackendCase("kubernetes", connect_to_cluster, reads_local_files=False, runs_runtime_without_trainer=True),
+    BackendCase(
+        "kubernetes",
+        connect_to_cluster,
+        reads_local_files=False,
+        runs_runtime_without_trainer=True,
+        restarts_processes=True,
+        replaces_pods=True,
+        get_api=get_api,
+    ),
     BackendCase(
         "training-operator",
-        lambda folder: connect_to_cluster(folder, TrainingOperatorBackendConfig),
+        lambda folder, **settings: connect_to_cluster(folder, TrainingOperatorBackendConfig, **settings),
         reads_local_files=False,
+        replaces_pods=True,
+        get_api=get_api,
     ),
     BackendCase(
         "runai",
-        lambda folder: connect_to_cluster(folder, RunaiBackendConfig),
+        lambda folder, **settings: connect_to_cluster(folder, RunaiBackendConfig, **settings),
         reads_local_files=False,
         enforces_deadline=False,
     ),
@@ -96,3 +118,15 @@ def _stop_cluster():
     yield
     if start_cluster.cache_info().currsize:
         start_cluster().__exit__(None, None, None)
+
+
+@pytest.fixture
+def add_secret():
+    """Create a Secret on the cluster: ``add_secret(namespace, name, values)``."""
+
+    def add_secret(namespace, name, values):
+        data = {key: base64.b64encode(value.encode()).decode() for key, value in values.items()}
+        metadata = {"name": name, "namespace": namespace}
+        start_cluster().add({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data})
+
+    return add_secret

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from trainer_core.testing import BackendContract
+
+pytestmark = pytest.mark.slow
 
 
 class TestContract(BackendContract):

@@ -13,7 +13,7 @@ from trainer_core.k8s.connection import Connection
 from trainer_core.testing import BackendCase, parametrize_backends
 
 #: Kubeconfig of the cluster; a namespace without TrainJobs, for the tests; a runtime that runs functions; an image
-#: with python3 for it.
+#: with python3 for it. Optional: TRAINJOB_E2E_ACCESS_MODE, of a claim of the default StorageClass for checkpoints.
 SETTINGS = ("KUBECONFIG", "TRAINJOB_E2E_NAMESPACE", "TRAINJOB_E2E_RUNTIME", "TRAINJOB_E2E_IMAGE")
 MISSING = [name for name in SETTINGS if not os.environ.get(name)]
 
@@ -27,8 +27,23 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
+#: With the default no job of several nodes can have checkpoints.
+ACCESS_MODE = os.environ.get("TRAINJOB_E2E_ACCESS_MODE", "ReadWriteOnce")
+CLAIM = "trainjob-e2e-checkpoints"
+
+
+def build_config():
+    return KubernetesBackendConfig(
+        namespace=os.environ["TRAINJOB_E2E_NAMESPACE"], checkpoints_uri=f"pvc://{CLAIM}/contract"
+    )
+
+
 def connect(_=None):
-    return TrainerClient(KubernetesBackendConfig(namespace=os.environ["TRAINJOB_E2E_NAMESPACE"]))
+    return TrainerClient(build_config())
+
+
+def get_api(_=None):
+    return ApiClient(Connection(build_config()))
 
 
 CASE = BackendCase(
@@ -38,6 +53,10 @@ CASE = BackendCase(
     image=os.environ.get("TRAINJOB_E2E_IMAGE"),
     reads_local_files=False,
     runs_runtime_without_trainer=True,
+    restarts_processes=True,
+    shares_checkpoints=ACCESS_MODE == "ReadWriteMany",
+    replaces_pods=True,
+    get_api=get_api,
 )
 
 
@@ -47,11 +66,19 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(scope="session")
 def empty_namespace():
-    """Refuse a namespace with TrainJobs of other users; delete the volume claims of the tests at the end."""
-    client = connect()
-    names = [job.name for job in client.list_jobs()]
+    """Refuse a namespace with TrainJobs of other users; create the claim for checkpoints, and delete all at the end."""
+    names = [job.name for job in connect().list_jobs()]
     assert names == [], "the namespace has TrainJobs; set TRAINJOB_E2E_NAMESPACE to an empty namespace"
+    api = get_api()
+    api.create(
+        resources.VOLUME_CLAIMS,
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": CLAIM, "labels": {labels.MANAGED_BY: labels.MANAGER}},
+            "spec": {"accessModes": [ACCESS_MODE], "resources": {"requests": {"storage": "1Gi"}}},
+        },
+    )
     yield
-    api = ApiClient(Connection(KubernetesBackendConfig(namespace=client.backend.namespace)))
     for claim in api.list(resources.VOLUME_CLAIMS, label_selector=f"{labels.MANAGED_BY}={labels.MANAGER}"):
         api.delete(resources.VOLUME_CLAIMS, claim["metadata"]["name"], foreground=False)

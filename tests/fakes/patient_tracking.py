@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from trainer_core.tracking import reporter, submission
+from trainer_core.tracking import connections, reporter, submission
 
 
 def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow answer of the tracking server is no failure; and a failure in one test is forgotten in the next."""
-    monkeypatch.setattr(submission, "_SUBMIT_TIMEOUT", 60.0)
-    monkeypatch.setattr(reporter, "_TIMEOUT", 60.0)
+    monkeypatch.setattr(connections, "_SUBMIT_TIMEOUT", 60.0)
+    monkeypatch.setattr(connections, "_REPORT_TIMEOUT", 60.0)
     monkeypatch.setattr(reporter, "_FINISH_SECONDS", 100.0)
     monkeypatch.setattr(submission, "_unreachable_until", {})

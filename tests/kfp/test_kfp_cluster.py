@@ -12,6 +12,7 @@ import pytest
 import yaml
 from fake_cluster import Cluster, crds
 from kfp_driver import REPOSITORY, DrivenTask
+from mlflow_double import serve_mlflow
 
 from trainer_core import CustomTrainer, request_builder
 from trainer_core.client import backend_for
@@ -81,6 +82,16 @@ def test_a_separate_task_waits_for_the_job(task, jobs):
 
     assert finished.returncode == 0, finished.stderr
     assert (waiting.output("metric"), len(jobs())) == (0.9, 1)
+
+
+def test_a_step_that_does_not_wait_completes_the_run_of_its_job(task, monkeypatch):
+    with serve_mlflow() as mlflow:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{mlflow.port}")
+        submitted = task("submit", request=ENDLESS)
+        finished = submitted.run()
+
+    assert finished.returncode == 0, finished.stderr
+    assert mlflow.tags["trainjob.uid"] == submitted.output("job")["uid"]
 
 
 def until_it_trains(process):

@@ -17,6 +17,8 @@ from kfp_components.tasks import initialize_task
 from trainer_core import CustomTrainer, request_builder
 from trainer_core.client import backend_for
 
+pytestmark = pytest.mark.slow
+
 #: A pipeline has up to nine steps, each a new interpreter: on a busy machine that takes minutes.
 
 PIPELINES = REPOSITORY / "pipelines"
@@ -119,7 +121,6 @@ def on_cluster(config):
 
 
 @requires("torch", "numpy")
-@pytest.mark.slow
 def test_retrain_digits_trains_on_a_cluster_and_promotes_the_model(make_installation, settings, on_cluster):
     backend = make_installation(**settings)
 
@@ -133,7 +134,6 @@ def test_retrain_digits_trains_on_a_cluster_and_promotes_the_model(make_installa
 
 
 @requires("torch", "numpy")
-@pytest.mark.slow
 def test_sweep_trains_once_for_each_rate_and_promotes_the_best_model(
     make_installation, settings, on_cluster, cluster, namespace
 ):
@@ -161,7 +161,6 @@ def object_store_secret(cluster, namespace):
 
 
 @requires("torch", "numpy")
-@pytest.mark.slow
 @pytest.mark.usefixtures("object_store_secret")
 def test_retrain_scheduled_trains_in_a_claim_and_promotes_from_it(make_installation, settings, config):
     backend = make_installation(**settings)

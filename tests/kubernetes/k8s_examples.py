@@ -62,7 +62,7 @@ GOLDEN = Path(__file__).with_name("golden")
 NAMESPACE = "team-vision"
 UID = "8f4b6d0e-5b1c-4f6e-9d43-0c1f0a1b2c3d"
 #: Long parts that change with every change of the node code.
-_LOADER, _CHUNK = "<the loader>", "<the function>"
+_UNPACKER, _CHUNK = "<the unpacker>", "<the function>"
 _ELIDED = {labels.REQUEST: "<the request>", labels.FINGERPRINT: "<its fingerprint>", labels.RUNTIME: "<its runtime>"}
 
 
@@ -131,8 +131,8 @@ def _elided(raw: dict[str, Any]) -> dict[str, Any]:
     annotations = raw["metadata"].get("annotations", {})
     annotations.update({key: text for key, text in _ELIDED.items() if key in annotations})
     trainer = raw["spec"].get("trainer", {}) if "spec" in raw else {}
-    if argv_payload.LOADER in trainer.get("command", ()):
-        trainer["command"][-1] = _LOADER
+    if argv_payload.UNPACKER in trainer.get("command", ()):
+        trainer["command"][-1] = _UNPACKER
         launch, *_ = trainer["args"]
         trainer["args"] = [launch, _CHUNK]
     return raw

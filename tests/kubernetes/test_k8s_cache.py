@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from hypothesis import example, given, settings, strategies as st
 
-from trainer_core.k8s.cache import JOB_STREAM, POD_STREAM, CachedJob, JobCache, WatchTarget, parse_resource_version
+from trainer_core.k8s.cache import CachedJob, JobCache, Stream, WatchTarget, parse_resource_version
 from trainer_core.k8s.resources import TRAINJOBS
 
 LABEL = "job"
@@ -27,76 +27,76 @@ def pod(version, state="x", name="p"):
 
 
 def test_an_event_of_a_job_that_is_not_cached_is_ignored():
-    assert build_cache("a").apply_event(JOB_STREAM, "ADDED", job(1, name="b")) is None
+    assert build_cache("a").apply_event(Stream.JOBS, "ADDED", job(1, name="b")) is None
 
 
 def test_an_event_with_an_older_version_is_ignored():
     cache = build_cache("a")
-    cache.apply_event(JOB_STREAM, "MODIFIED", job(5, "new"))
+    cache.apply_event(Stream.JOBS, "MODIFIED", job(5, "new"))
 
-    assert cache.apply_event(JOB_STREAM, "MODIFIED", job(4, "old")) is None
+    assert cache.apply_event(Stream.JOBS, "MODIFIED", job(4, "old")) is None
     assert cache.jobs["a"].job == "new"
 
 
 def test_an_event_that_changes_no_kept_field_is_no_change():
     cache = build_cache("a")
-    cache.apply_event(JOB_STREAM, "MODIFIED", job(5))
+    cache.apply_event(Stream.JOBS, "MODIFIED", job(5))
 
-    assert cache.apply_event(JOB_STREAM, "MODIFIED", job(6)) is None
+    assert cache.apply_event(Stream.JOBS, "MODIFIED", job(6)) is None
 
 
 def test_a_job_that_is_missing_from_two_lists_is_one_change():
     cache = build_cache("a")
 
-    assert cache.finish_list(JOB_STREAM, {}, 5, dict(cache.jobs)) == ["a"]
-    assert cache.finish_list(JOB_STREAM, {}, 6, dict(cache.jobs)) == []
+    assert cache.finish_list(Stream.JOBS, {}, 5, dict(cache.jobs)) == ["a"]
+    assert cache.finish_list(Stream.JOBS, {}, 6, dict(cache.jobs)) == []
 
 
 def test_a_job_newer_than_a_list_is_kept_although_the_list_does_not_contain_it():
     cache = build_cache("a")
-    cache.apply_event(JOB_STREAM, "ADDED", job(7))
+    cache.apply_event(Stream.JOBS, "ADDED", job(7))
 
-    assert cache.finish_list(JOB_STREAM, {}, 6, dict(cache.jobs)) == []
+    assert cache.finish_list(Stream.JOBS, {}, 6, dict(cache.jobs)) == []
 
 
 def test_a_list_that_began_before_a_job_was_added_does_not_change_its_pods():
     cache = build_cache("b")
     scope = dict(cache.jobs)
-    cache.apply_event(POD_STREAM, "ADDED", pod(3))
+    cache.apply_event(Stream.PODS, "ADDED", pod(3))
     cache.jobs["a"] = CachedJob()
 
-    assert cache.finish_list(POD_STREAM, {"a": {"p"}}, 5, scope) == []
-    assert cache.apply_event(POD_STREAM, "ADDED", pod(3)) == "a"
+    assert cache.finish_list(Stream.PODS, {"a": {"p"}}, 5, scope) == []
+    assert cache.apply_event(Stream.PODS, "ADDED", pod(3)) == "a"
 
 
 def test_a_list_that_began_before_a_job_was_removed_and_added_again_does_not_change_its_pods():
     cache = build_cache("a")
     scope = dict(cache.jobs)
-    cache.apply_event(POD_STREAM, "ADDED", pod(3))
+    cache.apply_event(Stream.PODS, "ADDED", pod(3))
     cache.jobs["a"] = CachedJob()
 
-    assert cache.finish_list(POD_STREAM, {"a": {"p"}}, 5, scope) == []
-    assert cache.apply_event(POD_STREAM, "ADDED", pod(3)) == "a"
+    assert cache.finish_list(Stream.PODS, {"a": {"p"}}, 5, scope) == []
+    assert cache.apply_event(Stream.PODS, "ADDED", pod(3)) == "a"
 
 
 def test_a_deleted_job_does_not_reappear_from_an_older_list():
     cache = build_cache("a")
-    cache.apply_event(JOB_STREAM, "DELETED", job(7))
+    cache.apply_event(Stream.JOBS, "DELETED", job(7))
 
-    assert cache.apply_event(JOB_STREAM, "ADDED", job(5)) is None
+    assert cache.apply_event(Stream.JOBS, "ADDED", job(5)) is None
     assert cache.jobs["a"].job is None
 
 
 def test_a_new_job_with_the_name_of_a_deleted_one_is_a_change():
     cache = build_cache("a")
-    cache.apply_event(JOB_STREAM, "DELETED", job(7))
+    cache.apply_event(Stream.JOBS, "DELETED", job(7))
 
-    assert cache.apply_event(JOB_STREAM, "ADDED", job(8, uid="other")) == "a"
+    assert cache.apply_event(Stream.JOBS, "ADDED", job(8, uid="other")) == "a"
 
 
 def test_an_object_whose_version_is_not_a_number_is_accepted():
     cache = build_cache("a")
-    cache.apply_event(POD_STREAM, "ADDED", pod("abc"))
+    cache.apply_event(Stream.PODS, "ADDED", pod("abc"))
 
     assert cache.jobs["a"].list_pods() == (("p", "x"),)
     assert parse_resource_version("abc") == 0
@@ -124,7 +124,7 @@ class World:
 
     def deliver_event(self):
         if self.events:
-            self.cache.apply_event(POD_STREAM, *self.events.pop(0))
+            self.cache.apply_event(Stream.PODS, *self.events.pop(0))
 
     def begin_list(self):
         self.pending_list = self.pending_list or (self.version, list(self.pods.values()))
@@ -132,10 +132,10 @@ class World:
     def deliver_list(self):
         version, pods = self.pending_list or (0, [])
         for raw in pods:
-            self.cache.apply_event(POD_STREAM, "ADDED", raw)
+            self.cache.apply_event(Stream.PODS, "ADDED", raw)
         if self.pending_list:
             listed = {"a": {raw["metadata"]["name"] for raw in pods}}
-            self.cache.finish_list(POD_STREAM, listed, version, self.cache.jobs)
+            self.cache.finish_list(Stream.PODS, listed, version, self.cache.jobs)
         self.pending_list = None
 
     def expected_pods(self):

@@ -57,7 +57,8 @@ def test_the_claim_is_mounted_and_the_nodes_know_their_folder(version):
     variables = get_env(job)
     assert variables[env.CHECKPOINT_PATH].startswith("/checkpoints/runs/train-")
     assert variables[env.CHECKPOINT_PATH].endswith("/g-2")
-    assert json.loads(variables[env.CHECKPOINTS])["grace"] == 30
+    settings = json.loads(variables[env.CHECKPOINTS])
+    assert (settings["grace"], settings["overlaps"]) == (30, True)
 
 
 @needs_crds

@@ -9,7 +9,8 @@ from k8s_objects import IMAGE, LATER, disrupted, end, ended, error, event, runs,
 
 from trainer_core.jobs import Category
 from trainer_core.k8s import events, failure_detection
-from trainer_core.k8s.failure_reasons import FATAL, LONG_GRACE, SHORT_GRACE
+from trainer_core.k8s.blocking_reasons import FATAL, LONG_GRACE, SHORT_GRACE
+from trainer_core.k8s.pod_state import group_pods_by_step
 
 NOT_FOUND = (
     'rpc error: code = NotFound desc = failed to pull and unpack image "ghcr.io/acme/digits:3": failed to resolve '
@@ -163,6 +164,14 @@ def test_the_second_crash_is_a_fatal_crash_loop_with_its_exception():
 
     assert (found.diagnosis.reason, found.grace) == ("ValueError: bad shape", FATAL)
     assert found.diagnosis.traceback == "Traceback …\nValueError"
+
+
+@pytest.mark.parametrize(("checkpoint", "grace"), [(7, None), (3, FATAL)])
+def test_a_crash_after_a_new_checkpoint_is_not_part_of_a_crash_loop(checkpoint, grace):
+    pod = seen(main=waits("CrashLoopBackOff", restarts=2, last=end(1, error())))
+    tail = ["trainjob: step", f'[trainjob:progress] {{"step": 8, "checkpoint": {checkpoint}, "resumed_from": 3}}']
+    (step,) = group_pods_by_step([pod])
+    assert failure_detection.detect_pending_failure([pod], (), {step: tail}).grace == grace
 
 
 def test_a_second_failed_pod_is_a_crash_loop():

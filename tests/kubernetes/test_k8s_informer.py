@@ -269,6 +269,16 @@ def test_the_watch_ends_after_the_last_subscription_is_closed(cluster, subscribe
     poll(lambda: not informer_threads() and cluster.watches == 0)
 
 
+def test_an_informer_without_subscriptions_sends_no_request(cluster, connection):
+    idle = informer.JobInformer(connection, TARGET, TIMINGS)
+
+    idle.start()
+    idle._thread.join(TIMEOUT)
+
+    assert not idle._thread.is_alive()
+    assert cluster.requests == []
+
+
 def test_a_broken_watch_continues_from_the_last_version_without_a_list(cluster, subscribe):
     subscription = subscribe("a", add_job(cluster))
     poll(lambda: cluster.watches == 2)

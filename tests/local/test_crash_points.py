@@ -15,6 +15,8 @@ from local_submitter import build_request as build_submitter_request, submit
 
 from trainer_core import BackendUnavailableError, Category, Owner
 
+pytestmark = pytest.mark.slow
+
 #: A sitecustomize module that kills every supervisor before the side effect with the number DIE_AT.
 SITECUSTOMIZE = """
 import os, sys

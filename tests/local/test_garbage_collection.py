@@ -127,3 +127,22 @@ def test_a_folder_that_another_process_removes_meanwhile_is_no_error(client, ask
     os.utime(home / "jobs/job/status.json", (time.time() - 40 * DAY,) * 2)
     assert gc.remove_old_jobs(StateFolder(home), keep=1000, keep_days=30) == ["job"]
     assert not old.exists()
+
+
+def test_the_files_of_a_large_project_that_no_job_uses_are_removed_after_a_day(client, ask, home, tmp_path):
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/train.py").write_text("def main(): pass\n")
+    (tmp_path / "project/noise.bin").write_bytes(os.urandom(310_000))
+    client.submit(ask("train:main", code=tmp_path / "project", name="used"))
+    assert wait_for_supervisor_exit(home, "used")
+    (used,) = (home / "code").iterdir()
+    unused, new = home / "code/unused", home / "code/new"
+    for path in (unused, new):
+        path.touch()
+    for path in (used, unused):
+        os.utime(path, (0, 0))
+    gc.remove_unused_code(StateFolder(home))
+    assert sorted((home / "code").iterdir()) == sorted([used, new])
+    client.delete_job("used")
+    gc.remove_unused_code(StateFolder(home))
+    assert list((home / "code").iterdir()) == [new]

@@ -10,6 +10,8 @@ from checkpointed_walk import kill_all, submit, wait_for_step
 from trainer_core import Checkpoints, CustomTrainer, LocalProcessBackendConfig, Owner, TrainerClient
 from trainer_core.testing.case import wait_until_suspended
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def client(tmp_path):

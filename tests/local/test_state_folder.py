@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -149,6 +150,14 @@ def test_a_ref_can_be_used_by_a_client_with_another_state_folder(client, ask, tm
     ref = client.submit(ask())
     other = TrainerClient(LocalProcessBackendConfig(home=tmp_path / "other"))
     assert other.wait(ref).job == ref
+
+
+def test_the_waiters_of_all_clients_share_one_poll_of_a_state_folder(client, running, home, gate):
+    ref = running(waits_at, {"gate": gate})
+    other = TrainerClient(LocalProcessBackendConfig(home=home))
+    with client.follow(ref) as follower, other.follow(ref) as another, other.follow(ref, progress=True) as third:
+        assert {each.next_observation(0).status for each in (follower, another, third)} == {"Running"}
+        assert [thread.name for thread in threading.enumerate()].count("trainjob-poll") == 1
 
 
 def test_a_job_survives_the_end_of_its_submitter_and_session(client, home, tmp_path, gate):

@@ -15,6 +15,8 @@ import pytest
 from local_jobs import PATIENCE, supervisor_of
 from local_submitter import build_request, submit
 
+pytestmark = pytest.mark.slow
+
 ROUNDS, RACES = 100, 50
 #: Content of every job folder from the moment it is visible.
 COMPLETE = {"request.json", "plan.json", "payload.json", "status.json", "lock", "code", "logs", "steps", "workspace"}
@@ -34,7 +36,6 @@ def end_supervisor(home: Path, name: str) -> None:
         supervisor_of(home, name).kill()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "rounds"), [(signal.SIGKILL, ROUNDS), (signal.SIGTERM, ROUNDS // 4)], ids=["killed", "interrupted"]
 )
@@ -76,7 +77,6 @@ def test_retrying_a_submitter_killed_at_any_instant_gives_one_job(processes, cli
     assert set(count_runs(run_log).values()) == {1}
 
 
-@pytest.mark.slow
 def test_submitters_racing_on_one_name_get_one_job(processes, client, home, run_log):
     names = [f"job{number}" for number in range(RACES)]
 

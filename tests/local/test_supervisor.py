@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -26,6 +29,7 @@ from local_jobs import (
 from trainer_core import Category, Owner, Suspend
 from trainer_core.backends import supervisor_process
 from trainer_core.backends.local import backend as local
+from trainer_core.backends.local.processes import kill_job_processes
 from trainer_core.errors import BackendUnavailableError
 from trainer_core.testing.case import wait_for_status
 
@@ -40,6 +44,27 @@ def test_a_killed_supervisor_fails_the_job_and_all_its_processes_end(client, run
     assert "the supervisor" in outcome.diagnosis.reason
     assert len(processes) == 3
     assert wait_until_dead(processes)
+
+
+@pytest.mark.parametrize("proc", ["/proc", "/no-proc"], ids=["linux", "macos"])
+def test_the_processes_of_a_job_are_found_by_their_environment(proc):
+    sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
+    started = [subprocess.Popen(sleeper, env={**os.environ, "TRAINJOB_UID": uid}) for uid in ("one", "two", "other")]
+    try:
+        kill_job_processes(["one", "two"], Path(proc))
+        assert [each.wait(PATIENCE) for each in started[:2]] == [-signal.SIGKILL] * 2
+        assert started[2].poll() is None
+    finally:
+        for each in started:
+            each.kill()
+            each.wait()
+
+
+def test_a_supervisor_loads_no_heavy_library(running, home, gate):
+    running(waits_at, {"gate": gate})
+    loaded = " ".join(each.path for each in supervisor_of(home, "job").memory_maps())
+    assert "_asyncio" in loaded or "_socket" in loaded
+    assert [name for name in ("pydantic", "psutil", "_yaml", "_ssl", "libssl") if name in loaded] == []
 
 
 def test_killing_the_process_group_of_the_supervisor_ends_all_processes_of_the_job(client, running, home, gate):

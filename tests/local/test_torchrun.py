@@ -6,13 +6,14 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
+import pytest
 from local_jobs import PATIENCE, kill, processes_of, supervisor_of, wait_until_dead, waits_at
 from optional_packages import requires
 
 from trainer_core import Category
 from trainer_core.backends.local import runner
 
-pytestmark = requires("torch")
+pytestmark = [requires("torch"), pytest.mark.slow]
 
 
 def sums_the_ranks():

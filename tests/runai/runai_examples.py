@@ -102,7 +102,7 @@ def to_readable_yaml(workload: dict[str, Any]) -> str:
 
 
 def _elide_payload(text: str) -> str:
-    words = ["<the loader>" if word == argv_payload.LOADER else word for word in shlex.split(text)]
+    words = ["<the unpacker>" if word == argv_payload.UNPACKER else word for word in shlex.split(text)]
     return shlex.join("<the function>" if len(word) > 1000 else word for word in words)
 
 

@@ -198,7 +198,12 @@ def test_a_deleted_job_failed():
     with run_cluster("runs") as (cluster, client):
         ref = client.submit(build_request())
         outcome = client.wait(
-            ref, timeout=300, on_observation=lambda _: cluster.delete("TrainingWorkload", "job", NAMESPACE)
+            ref,
+            timeout=300,
+            # It may be observed again before the deletion is seen.
+            on_observation=lambda _: (
+                cluster.objects("TrainingWorkload") and cluster.delete("TrainingWorkload", "job", NAMESPACE)
+            ),
         )
         assert outcome.diagnosis.category is Category.DELETED
 

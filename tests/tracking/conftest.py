@@ -127,14 +127,20 @@ class Relay:
 
     Attributes:
         seen: Method, path and headers of each request.
+        bodies: Body of each request.
+        clients: Addresses of the connections of all requests.
         respond: Called with the path; returns None to forward, or status, headers and body.
+        hangs_up: Whether each connection is closed after its first answer, without notice.
         cut: Called with the path; returns "before" or "after" (the server got the request) to break the connection.
     """
 
     def __init__(self, target: str) -> None:
         self.target = urlsplit(target)
         self.seen: list[tuple[str, str, dict[str, str]]] = []
+        self.bodies: list[bytes] = []
+        self.clients: set[tuple[str, int]] = set()
         self.respond = lambda path: None
+        self.hangs_up = False
         self.cut = lambda path: None
         self.uri = ""
 
@@ -153,6 +159,8 @@ def relay(mlflow_uri):
         def handle_request(self):
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             passing.seen.append((self.command, self.path, dict(self.headers)))
+            passing.bodies.append(body)
+            passing.clients.add(self.client_address)
             cut = passing.cut(self.path)
             if cut == "before":
                 self.close_connection = True
@@ -166,6 +174,7 @@ def relay(mlflow_uri):
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(text)
+            self.close_connection = self.close_connection or passing.hangs_up
 
         def forward(self, body):
             connection = http.client.HTTPConnection(passing.target.hostname, passing.target.port, timeout=60)

@@ -49,8 +49,9 @@ def answer(client, question):
     return mlflow.artifacts.download_artifacts(question["uri"], dst_path=question["folder"])
 
 
+answers, sys.stdout = sys.stdout, sys.stderr  # The client prints what a person may want to see.
 mlflow.set_tracking_uri(sys.argv[1])
 the_client = MlflowClient(sys.argv[1])
-print(json.dumps("ready"), flush=True)
+print(json.dumps("ready"), file=answers, flush=True)
 for line in sys.stdin:
-    print(json.dumps(answer(the_client, json.loads(line))), flush=True)
+    print(json.dumps(answer(the_client, json.loads(line))), file=answers, flush=True)

@@ -20,8 +20,8 @@ from trainer_core import (
 from trainer_core.cli import app
 from trainer_core.jobs import KFP_RUN_LABEL
 from trainer_core.tracking import tags
+from trainer_core.tracking.binding import find_abandoned_outcome
 from trainer_core.tracking.mlflow_api import MlflowApi
-from trainer_core.tracking.reporter import find_abandoned_outcome
 
 
 def fit():

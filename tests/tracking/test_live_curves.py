@@ -6,9 +6,9 @@ import pytest
 
 from trainer_core import CustomTrainer, MlflowServer, Tracking
 from trainer_core.errors import TrackingError
-from trainer_core.tracking import progress_sender
-from trainer_core.tracking.progress_sender import ProgressSender
+from trainer_core.tracking import run_sender
 from trainer_core.tracking.reporter import RunReporter
+from trainer_core.tracking.run_sender import RunSender
 
 POINTS = [("loss", 0.5, 1, 1), ("loss", 0.25, 2, 2)]
 
@@ -35,7 +35,7 @@ def submitted(client, relay, experiment):
 @pytest.fixture
 def sender(monkeypatch):
     """A sender whose thread does not run: a test sends when it wants to."""
-    sender = ProgressSender()
+    sender = RunSender()
     monkeypatch.setattr(sender, "_run", lambda: None)
     return sender
 
@@ -63,7 +63,7 @@ class Reporter(RunReporter):
 
 
 def test_progress_in_the_log_reaches_the_run_while_the_job_runs(client, submitted, read_runs, monkeypatch):
-    monkeypatch.setattr(progress_sender, "_INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr(run_sender, "_INTERVAL_SECONDS", 0.05)
     send, cursor, run = client.get_progress_sender(submitted), {}, {"history": {}}
     while "loss" not in run["history"]:
         chunk = client.tail_job_logs(submitted, cursor)
@@ -75,7 +75,7 @@ def test_progress_in_the_log_reaches_the_run_while_the_job_runs(client, submitte
 
 
 def test_a_server_that_is_away_gets_the_points_when_it_is_back(relay, reporter, sender, read_runs, monkeypatch):
-    monkeypatch.setattr(progress_sender, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(run_sender, "_PAUSE_SECONDS", 0.0)
     relay.respond = lambda path: (503, {}, b"{}")
     sender.put(reporter, POINTS)
     sender.send_pending()
@@ -108,7 +108,7 @@ def test_a_run_that_takes_no_points_gets_no_further_ones(sender, caplog):
 
 
 def test_a_full_queue_drops_points_and_says_so_once(sender, monkeypatch, caplog):
-    monkeypatch.setattr(progress_sender, "_MAX_POINTS", 3)
+    monkeypatch.setattr(run_sender, "_MAX_POINTS", 3)
     reporter = Reporter()
     for _ in range(3):
         sender.put(reporter, POINTS)

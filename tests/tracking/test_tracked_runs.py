@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
 import pytest
 
@@ -11,6 +12,7 @@ from trainer_core import (
     CustomTrainer,
     FileDatasetInitializer,
     Initializer,
+    LocalProcessBackendConfig,
     Name,
     Tracking,
     TrackingError,
@@ -19,7 +21,7 @@ from trainer_core import (
 from trainer_core.errors import BackendUnavailableError
 from trainer_core.request import Owner
 from trainer_core.testing.training_functions import wait_for_resource_report
-from trainer_core.tracking import submission
+from trainer_core.tracking import connections
 from trainer_core.tracking.server import MlflowServer
 
 BUSY = (503, {}, b'{"error_code": "TEMPORARILY_UNAVAILABLE", "message": "busy"}')
@@ -51,6 +53,36 @@ def log_with_mlflow(python: str):
     code = "import mlflow\nwith mlflow.start_run():\n    mlflow.log_metrics({'own': 7, 'loss': 0.25})"
     subprocess.run([python, "-c", code], check=True)
     return {"accuracy": 0.75}
+
+
+def start_twice(folder: str):
+    import os
+    import time
+    from pathlib import Path
+
+    from trainer_core import progress
+
+    is_first = not Path(folder, "started").exists()
+    progress(step=1, metrics={"loss": 1.0 if is_first else 0.5})
+    Path(folder, "started").touch()
+    while is_first:
+        time.sleep(0.05)
+    return {"run": os.environ["MLFLOW_RUN_ID"]}
+
+
+def show_commands_with(word: str):
+    from pathlib import Path
+
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes()
+        except OSError:
+            continue
+        # The argument is the word backwards, for the command of this process may have it.
+        if word[::-1].encode() in command:
+            found.append(command.decode())
+    return found
 
 
 def show_environment():
@@ -180,6 +212,31 @@ def test_a_retry_that_attaches_keeps_the_run_and_the_next_attempt_is_nested(clie
     assert runs[1]["tags"]["mlflow.parentRunId"] == runs[0]["id"]
 
 
+def test_a_job_that_starts_again_has_the_same_run(client, tracked, experiment, read_runs, tmp_path):
+    ref = client.submit(build(client, start_twice, experiment, func_args={"folder": str(tmp_path)}))
+    while not (tmp_path / "started").exists():
+        time.sleep(0.05)
+    client.suspend(ref)
+    client.wait_for_job_status(ref, {"Suspended"}, polling_interval=1)
+    client.resume(ref)
+    outcome = client.wait(ref)
+
+    (run,) = read_runs()
+    assert (run["id"], run["status"]) == (outcome.result["run"], "FINISHED")
+    assert [value for _, value, _ in run["history"]["loss"]][-1] == 0.5
+
+
+def test_a_run_that_the_training_ended_too_early_gets_the_status_of_its_job(
+    client, tracked, experiment, read_runs, ask
+):
+    ref = client.submit(build(client, fail, experiment))
+    ask("terminate", run=client.get_run(ref).id)
+    early = read_runs()[0]["status"]
+    client.wait(ref)
+
+    assert (early, read_runs()[0]["status"]) == ("FINISHED", "FAILED")
+
+
 def test_a_cleared_task_has_a_new_run_and_the_old_one_is_killed(client, tracked, experiment, read_runs):
     old = client.submit(build(client, fit, experiment, Owner(key="task", generation="1"), {"epochs": 100}))
     new = client.submit(build(client, fit, experiment, Owner(key="task", generation="2"), {"epochs": 1}))
@@ -219,7 +276,6 @@ def _submit_until_killed(client, request, kill_point, when):
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         assert code in (0, 9)
         return code == 9
-    submission.get_api.cache_clear()
     exchange, sent = mlflow_api.MlflowApi._exchange, [0]
 
     def kill(*arguments):
@@ -234,9 +290,93 @@ def _submit_until_killed(client, request, kill_point, when):
     mlflow_api.MlflowApi._exchange = kill
     try:
         client.submit(request)
+        client.flush_tracking(60)
         os._exit(0)
     finally:
         os._exit(3)
+
+
+def test_the_run_of_a_job_of_the_same_name_elsewhere_is_left_alone(client, relay, experiment, read_runs, tmp_path):
+    elsewhere = TrainerClient(LocalProcessBackendConfig(home=str(tmp_path / "elsewhere")))
+    request = build(client, succeed, experiment, Owner(key="task", generation="1"), uri=relay.uri)
+    assert _submit_until_killed(elsewhere, request, 2, "after")  # Its run has no job yet.
+    client.wait(client.submit(request))
+
+    assert len(read_runs()) == 2
+
+
+def test_a_job_with_the_name_of_a_deleted_one_has_a_run_of_its_own(client, relay, experiment, read_runs):
+    for _ in range(2):
+        ref = client.submit(build(client, succeed, experiment, uri=relay.uri))
+        client.wait(ref)
+        client.delete_job(ref)
+
+    assert ["mlflow.parentRunId" in run["tags"] for run in read_runs()] == [False, False]
+
+
+def test_a_submit_waits_only_for_the_request_that_creates_the_run(client, relay, experiment, read_runs):
+    submitted = threading.Event()
+
+    def respond(path):
+        is_needed = path.endswith("runs/create") or "experiments/" in path
+        return None if is_needed or submitted.wait(60) else BUSY
+
+    relay.respond = respond
+    ref = client.submit(build(client, succeed, experiment, func_args={}, uri=relay.uri))
+    submitted.set()
+    client.flush_tracking(60)
+
+    (run,) = read_runs()
+    assert (run["tags"]["trainjob.uid"], run["params"]) == (ref.uid, {"trainjob.runtime": "python"})
+    client.wait(ref)
+
+
+@pytest.mark.parametrize("by", ["wait", "submit", "reap"])
+def test_the_next_process_sends_what_a_killed_submitter_did_not_send(
+    client, relay, experiment, read_runs, by, monkeypatch
+):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", relay.uri)
+    request = build(client, succeed, experiment, Owner(key="task", generation="1"), uri=relay.uri)
+    assert _submit_until_killed(client, request, 2, "after")  # Once its run was created.
+    assert _submit_until_killed(client, request, 2, "before")  # Once its job was created.
+    (job,) = client.find_jobs(request)
+    ref = client.get_job_ref(job.name)
+    untracked = TrainerClient(client.config)
+    untracked._create_reporter = lambda ref: None
+    untracked.wait(ref)
+    unfinished = read_runs()
+    looks = {
+        "wait": lambda: client.wait(ref),
+        "submit": lambda: client.submit(request) and client.flush_tracking(60),
+        "reap": client.end_abandoned_runs,
+    }
+    looks[by]()
+
+    (run,) = read_runs()
+    assert [each["params"] for each in unfinished] == [{}, {}]
+    assert run["id"] == client.get_run(ref).id
+    assert (run["tags"]["trainjob.uid"], run["params"]) == (ref.uid, {"trainjob.runtime": "python"})
+
+
+def test_a_job_that_was_deleted_and_submitted_again_keeps_its_run(client, relay, experiment, read_runs):
+    request = build(client, succeed, experiment, uri=relay.uri)
+    searching, again = threading.Event(), threading.Event()
+
+    def respond(path):
+        if "runs/search" in path:
+            searching.set()
+            again.wait(60)
+
+    relay.respond = respond
+    deleted = client.submit(request)
+    assert searching.wait(60)
+    client.delete_job(deleted)
+    ref = client.submit(request)
+    again.set()
+    client.wait(ref)
+
+    runs = {run["id"]: run["status"] for run in read_runs()}
+    assert runs[client.get_run(ref).id] == "FINISHED"
 
 
 def test_submitters_at_the_same_time_leave_one_run(client, tracked, experiment, read_runs):
@@ -340,6 +480,26 @@ def test_a_token_with_a_line_break_is_repaired_or_refused_and_never_quoted():
     assert "ter2" not in str(refused.value)
 
 
+def test_a_server_that_hangs_delays_no_job(client, relay, experiment, read_runs, monkeypatch):
+    monkeypatch.setattr(connections, "_SUBMIT_TIMEOUT", 0.5)
+    answering = threading.Event()
+
+    def respond(path):
+        answering.wait(60)
+
+    relay.respond = respond
+    ref = client.submit(build(client, succeed, experiment, uri=relay.uri))
+    untracked = TrainerClient(client.config)
+    untracked._create_reporter = lambda ref: None
+    outcome = untracked.wait(ref)
+    is_hanging = not answering.is_set()
+    answering.set()
+    client.wait(ref)
+
+    assert (outcome.succeeded, is_hanging) == (True, True)
+    assert [run["status"] for run in read_runs()] == ["FINISHED"]
+
+
 def test_required_tracking_refuses_the_submit_while_the_server_is_away(client, relay, experiment):
     relay.respond = lambda path: BUSY
     request = build(client, succeed, experiment, uri=relay.uri, required=True)
@@ -398,6 +558,13 @@ def test_credentials_reach_the_server_and_the_training_but_no_file(client, relay
     leaking = [path.name for path in records if b"s3cr3t-word" in path.read_bytes()]
     assert leaking == [] or set(leaking) <= {"status.json", "lock"}
     assert "s3cr3t-word" not in repr(server)
+
+
+def test_credentials_are_in_no_list_of_processes(client, relay, experiment):
+    client.tracking = MlflowServer(relay.uri, username="ada", password="s3cr3t-word", experiment=experiment)
+    trainer = CustomTrainer(show_commands_with, func_args={"word": "drow-t3rc3s"})
+
+    assert client.wait(client.submit(client.build_request(runtime="python", trainer=trainer))).result == []
 
 
 def test_a_redirect_to_another_host_gets_no_credentials(client, relay, experiment, caplog):

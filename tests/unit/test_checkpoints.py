@@ -44,6 +44,19 @@ say("done")
 """
 
 
+#: Ends a worker as `multiprocessing.Pool` does, and would wait for a stop longer than its grace.
+FORKING = """
+import multiprocessing, time
+from trainer_core import checkpoints
+store = checkpoints()
+worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+worker.start()
+worker.terminate()
+worker.join()
+print(f"worker {worker.exitcode}, stopping {store.stopping}")
+"""
+
+
 @pytest.fixture(scope="session")
 def shipped(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shipped")
@@ -74,7 +87,7 @@ def start_rank(root, shipped, tmp_path):
     """Start the training as a process of the bare kit."""
     processes = []
 
-    def start(rank=0, world=1, steps=10_000, seconds=0.005, background=False, **settings):
+    def start(rank=0, world=1, steps=10_000, seconds=0.005, background=False, program=TRAINING, **settings):
         log = tmp_path / f"rank-{rank}-{len(processes)}.log"
         variables = {
             "PYTHONPATH": str(shipped),
@@ -84,7 +97,7 @@ def start_rank(root, shipped, tmp_path):
             env.CHECKPOINTS: json.dumps({"grace": 30, **settings}),
         }
         with log.open("wb") as file:
-            command = [sys.executable, "-S", "-c", TRAINING, str(steps), str(seconds), str(background)]
+            command = [sys.executable, "-S", "-c", program, str(steps), str(seconds), str(background)]
             process = subprocess.Popen(command, env=variables, cwd=tmp_path, stdout=file, stderr=file)
         process.log = log
         processes.append(process)
@@ -252,6 +265,35 @@ def test_training_goes_on_during_a_save_in_the_background(start_store, slow_disk
     assert [each.step for each in store.all()] == [3, 4, 5]
 
 
+def test_a_save_in_the_background_writes_in_the_background(start_store):
+    store, started, copied = start_store(), threading.Event(), threading.Event()
+
+    def write(folder):
+        started.set()
+        assert copied.wait(60)
+        (folder / "state.txt").write_text("state of 3")
+
+    store.save_in_background(3, write, {"loss": 0.5})
+    assert started.wait(60)
+    assert store.all() == []
+    copied.set()
+    last = store.latest()
+    assert (last.step, last.metrics, (last.path / "state.txt").read_text()) == (3, {"loss": 0.5}, "state of 3")
+    # A complete step is not written again.
+    store.save_in_background(3, lambda folder: pytest.fail(str(folder)))
+    store.flush()
+
+
+def test_what_fails_to_write_in_the_background_leaves_no_checkpoint(start_store, root, capsys):
+    store = start_store()
+    store.save_in_background(3, lambda folder: (folder / "absent" / "state.txt").touch())
+    with pytest.raises(CheckpointError, match=r"checkpoint of step 3 was not saved in .* No such file"):
+        store.flush()
+    assert "step 3 was not saved" in capsys.readouterr().out
+    save(store, 4)
+    assert (steps_of(root), leftovers(root)) == ([4], [])
+
+
 NEXT_CALLS = {
     "due": lambda store: store.due(4),
     "save": lambda store: save(store, 4),
@@ -284,10 +326,10 @@ def test_due_by_steps_and_by_time(start_store):
     assert not start_store(every_seconds=3600).due(1)
 
 
-def test_data_is_on_the_disk_before_the_manifest_and_the_manifest_before_the_name(start_store, root, monkeypatch):
-    """After a power failure, a folder with the name of a checkpoint has everything."""
-    store, order = start_store(), []
-    synced, renamed = os.fsync, Path.rename
+@pytest.fixture
+def disk_order(monkeypatch):
+    """What was synced and renamed, in order; of a folder, whether it had the manifest."""
+    order, synced, renamed = [], os.fsync, Path.rename
 
     def fsync(handle):
         path = Path(f"/proc/self/fd/{handle}").readlink()
@@ -300,17 +342,37 @@ def test_data_is_on_the_disk_before_the_manifest_and_the_manifest_before_the_nam
 
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(Path, "rename", rename)
+    return order
+
+
+@pytest.mark.parametrize("size", [5, 2**21], ids=["small", "large"])
+def test_data_is_on_the_disk_before_the_manifest_and_the_manifest_before_the_name(start_store, disk_order, size):
+    """After a power failure, a folder with the name of a checkpoint has everything."""
+    store = start_store()
+    disk_order.clear()
     with store.save(3) as folder:
-        (folder / "state.txt").write_text("state")
+        (folder / "state.txt").write_bytes(bytes(size))
         part = folder.name
 
-    assert order == [
+    assert disk_order == [
         ("sync", "state.txt", None),
         ("sync", "manifest.json", None),
         ("sync", part, True),
         ("rename", "step-000000000003", None),
         ("sync", "g-0", False),
     ]
+
+
+def test_a_rank_says_that_it_has_written_when_its_files_are_on_the_disk(root, disk_order):
+    place = CheckpointFolder(str(root))
+    place.prepare(rank=1)
+    part = place.create_part(".part-000000000003-0-1")
+    (part / "sub").mkdir()
+    (part / "sub" / "state.txt").write_text("state")
+
+    place.hand_in(part.name)
+
+    assert disk_order == [("sync", "state.txt", None), ("sync", "sub", False)]
 
 
 def test_a_disk_that_cannot_write_the_data_fails_the_save(start_store, root, monkeypatch):
@@ -383,6 +445,12 @@ def test_without_due_the_process_ends_before_the_grace_is_over(start_rank):
     assert "no checkpoint within the grace period" in end(process, 143)
 
 
+def test_sigterm_to_a_forked_worker_ends_the_worker_and_not_the_training(start_rank):
+    process = start_rank(program=FORKING, grace=3)
+
+    assert "worker -15, stopping False" in end(process, 0)
+
+
 # ---- through bootstrap -----------------------------------------------------------------------------------------
 
 
@@ -396,8 +464,8 @@ def stop_itself(how):
     os.kill(os.getpid(), signal.SIGTERM)
     for step in range(1, 4):
         if how == "save" and store.due(step):
-            with store.save(step) as folder:
-                (folder / "state.txt").write_text("state")
+            # A job that was told to stop saves in the foreground.
+            store.save_in_background(step, lambda folder: (folder / "state.txt").write_text("state"))
     return store.stopping
 
 
@@ -502,12 +570,56 @@ def test_without_the_files_of_one_rank_there_is_no_checkpoint(start_rank, root):
     assert leftovers(root) == []
 
 
+@pytest.mark.parametrize("victim", [0, 1])
+def test_ranks_end_when_one_of_them_was_started_again_alone(start_rank, root, victim):
+    """As a cluster restarts the container of one rank; the others would wait for the one that is gone."""
+    ranks = [start_rank(rank, 2, every_steps=5) for rank in range(2)]
+    wait_for(ranks[0], "saved 5")
+    ranks[victim].kill()
+    ranks[victim].wait()
+    again = start_rank(victim, 2, steps=20, every_steps=5)
+
+    end(ranks[1 - victim], 143)
+    other = start_rank(1 - victim, 2, steps=20, every_steps=5)
+
+    assert all("done" in end(rank, 0) for rank in (again, other))
+    assert leftovers(root) == []
+
+
+def test_a_start_waits_for_the_one_before_it_that_was_told_to_stop(start_rank, root):
+    """As a cluster replaces a pod while its process still saves."""
+    first = start_rank(seconds=1, every_steps=100)
+    wait_for(first, "from 0")
+    first.send_signal(signal.SIGTERM)
+    while not list(root.glob(".stop-*")):
+        assert first.poll() is None
+        time.sleep(0.005)
+    second = start_rank(steps=2, overlaps=True)
+
+    end(first, 143)
+    assert f"from {steps_of(root)[-1]}\n" in end(second, 0)
+
+
+def test_a_start_does_not_wait_where_the_one_before_it_has_ended(start_rank, root):
+    """As on one machine, whatever marks the one before it has left."""
+    first = start_rank(seconds=60, grace=600)
+    wait_for(first, "from 0")
+    first.send_signal(signal.SIGTERM)
+    while not list(root.glob(".stop-*")):
+        time.sleep(0.005)
+    first.kill()
+    first.wait()
+
+    # Its grace is longer than this waits.
+    assert "from 0\ndone" in end(start_rank(steps=1, grace=600), 0)
+
+
 # ---- the kit ---------------------------------------------------------------------------------------------------
 
 
 def test_the_programs_travel_without_comments_and_types_and_the_kit_is_small():
     command = argv_payload.render_argv(code_of_nothing(), launch="python")
-    sent, written = argv_payload._kit(s3=True), serializer.shipped_files()
+    sent, written = argv_payload._kit(), serializer.shipped_files()
 
     assert sum(map(len, command[4:])) < 27_000
     for path, text in sent.items():

@@ -25,6 +25,21 @@ def test_the_step_with_an_exception_is_the_cause():
     assert diagnose(Facts(steps=peers)).step == "node-0"
 
 
+@pytest.mark.parametrize(
+    ("peer", "cause"),
+    [
+        (StepFacts("node-1", -9, out_of_memory=True), "node-1"),
+        (StepFacts("node-1", 1, error_type="ValueError"), "node-1"),
+        (StepFacts("node-1", 7), "node-1"),
+        (StepFacts("node-1", -9), "node-0"),
+    ],
+    ids=["out of memory", "exception", "exit code", "killed"],
+)
+def test_a_step_that_saved_and_ended_for_its_peer_is_not_the_cause(peer, cause):
+    stopped = StepFacts("node-0", 143, error_type="trainjob.Stopped", error_message="rank 1 was started again")
+    assert diagnose(Facts(steps=[stopped, peer])).step == cause
+
+
 def test_a_killed_step_is_retryable():
     diagnosis = diagnose(Facts(steps=[StepFacts("node-0", -9)]))
 

@@ -7,7 +7,7 @@ from packaging.requirements import Requirement
 
 from trainer_core import CustomTrainer
 from trainer_core.backends.debug import DebugBackend
-from trainer_core.packaging.requirements import read_requirements
+from trainer_core.packaging.requirements_file import read_requirements
 from trainer_core.request_builder import build_request_data
 
 # ruff: noqa: E501 -- a line of uv.lock is as long as uv writes it

@@ -270,7 +270,7 @@ def test_a_training_that_sees_no_gpu_needs_no_nvidia_smi(smi, visible):
 def test_no_process_is_started_where_reports_are_switched_off_or_another_process_reports(monkeypatch, environ):
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(resource_monitor.os, "fork", lambda: pytest.fail("a process was started"))
+    monkeypatch.setattr(resource_monitor, "_fork", lambda: pytest.fail("a process was started"))
     resource_monitor.start_process()
 
 

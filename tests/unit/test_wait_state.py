@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -39,28 +40,27 @@ def test_an_ended_job_finishes_the_wait_even_after_the_deadline():
     assert wait_state.start(REF, now=0, timeout=1).on_observation(ENDED, now=50).outcome is DONE
 
 
-def test_polls_become_less_frequent_up_to_a_limit():
+def test_attempts_after_errors_become_less_frequent_up_to_a_limit():
     state = wait_state.start(REF, now=0)
     delays = []
-    for _ in range(40):
-        state = state.on_observation(Observation("Running"), now=1)
-        delays.append(state.poll_seconds)
+    for _ in range(2000):
+        state = state.on_error(BackendUnavailableError("away"), now=1)
+        delays.append(state.timeout(now=1))
 
     assert delays == sorted(delays)
-    assert delays[-1] == 2.0
+    assert (delays[0], delays[-1]) == (0.1, 2.0)
 
 
 def test_the_last_observation_is_at_the_deadline():
     state = wait_state.start(REF, now=0, timeout=10).on_observation(Observation("Running"), now=9.99)
 
     assert state.timeout(now=9.99) == pytest.approx(0.01)
-    assert state.timeout(now=9.99, has_watch=True) == pytest.approx(0.01)
 
 
-def test_a_wait_with_a_watch_polls_rarely():
+def test_a_wait_leaves_it_to_the_follower_to_report_changes():
     state = wait_state.start(REF, now=0).on_observation(Observation("Running"), now=1)
 
-    assert state.timeout(now=1, has_watch=True) > 10 > state.timeout(now=1)
+    assert state.timeout(now=1) > 10
 
 
 def test_a_deadline_ends_the_wait_and_not_the_job():
@@ -97,7 +97,7 @@ def test_an_observation_resets_the_count_of_errors():
 def test_a_job_with_a_pending_failure_is_cancelled_after_the_grace():
     state = wait_state.start(REF, now=0).on_observation(PENDING, now=1)
     assert state.outcome is None
-    assert state.timeout(now=290, has_watch=True) == pytest.approx(11)
+    assert state.timeout(now=290) == pytest.approx(11)
 
     state = state.on_observation(PENDING, now=301)
 
@@ -125,7 +125,7 @@ def test_the_grace_starts_again_after_a_pending_failure_has_gone():
     state = state.on_observation(PENDING, now=400)
 
     assert state.outcome is None
-    assert state.timeout(now=690, has_watch=True) == pytest.approx(10)
+    assert state.timeout(now=690) == pytest.approx(10)
 
 
 def test_an_earlier_pending_failure_explains_a_failure_without_evidence():
@@ -135,7 +135,7 @@ def test_an_earlier_pending_failure_explains_a_failure_without_evidence():
     state = wait_state.start(REF, now=0).on_observation(crashing, now=1)
     state = state.on_observation(Observation("Running"), now=2)
 
-    ended = state.on_observation(Observation("Failed", outcome=FAILED.model_copy(update={"diagnosis": vague})), now=3)
+    ended = state.on_observation(Observation("Failed", outcome=replace(FAILED, diagnosis=vague)), now=3)
 
     assert ended.outcome.diagnosis is crash
     assert not ended.should_cancel

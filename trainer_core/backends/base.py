@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar
 
-from trainer_core import checkpoint_place
+from trainer_core import checkpoint_place, code_place
 from trainer_core.backends.follower import Follower, PollingFollower
 from trainer_core.errors import ConflictError, JobNotFoundError, UnsupportedError
 from trainer_core.jobs import Diagnosis, Event, Observation, Outcome, OwnerReference, TrainJob, TrainJobRef
@@ -92,8 +92,25 @@ class Backend(ABC):
 
         Args:
             request: The request.
+
+        Raises:
+            UnsupportedError: The files of its project are too large, or this backend does not support their place.
         """
-        return request
+        return code_place.resolve(request, None)
+
+    def predict_ref(self, request: TrainJobRequest) -> TrainJobRef | None:
+        """Return what a process on another host needs to know of a TrainJob that is about to be created here.
+
+        If the creating process dies, `observe` of this ref raises `JobElsewhereError` on a host that cannot see the
+        TrainJob, and `JobNotFoundError` on one that can.
+
+        Args:
+            request: The request, with a name or an owner.
+
+        Returns:
+            A ref with the host, and without the real uid. None (the default) where all hosts see the same TrainJobs.
+        """
+        return None
 
     def get_checkpoints_uri(self, request: TrainJobRequest) -> str | None:
         """Return the place of all checkpoints of a request; None for a request without the option `Checkpoints`.
@@ -116,6 +133,7 @@ class Backend(ABC):
             self.cancel(self.get_ref(name))
         if decision.action is Action.CREATE:
             named = request.with_name(decision.name).with_checkpoints_nonce(secrets.token_hex(5))
+            named = code_place.store(named)
             return self.create(prepare(named, decision.attempt) if prepare else named, decision.attempt)
         self._warn_if_different(request, decision)
         ref = self.get_ref(decision.name)
@@ -231,13 +249,14 @@ class Backend(ABC):
     def follow(self, ref: TrainJobRef, progress: bool = False) -> Follower:
         """Return a follower of a TrainJob. Sends no request before the first observation.
 
-        The default implementation polls. A backend with a watch overrides it.
+        The default implementation polls `observe`, once for all followers of a TrainJob. A backend with a watch
+        overrides it.
 
         Args:
             ref: The TrainJob.
             progress: Whether the observations have the reported progress, which may be in the log only.
         """
-        return PollingFollower(self, ref)
+        return PollingFollower(self, ref, progress)
 
     @abstractmethod
     def logs(self, ref: TrainJobRef, step: str, follow: bool = False) -> Iterator[str]:
@@ -341,15 +360,15 @@ class Backend(ABC):
         """
         return []
 
-    def get_place(self, ref: TrainJobRef) -> str | None:
+    def get_place(self, ref: TrainJobRef | None) -> str | None:
         """Return the place where a TrainJob lives, the same from each process; None if it is unknown.
 
         A TrainJob that is not found at its place was deleted. At another place that proves nothing.
 
         Args:
-            ref: The TrainJob.
+            ref: The TrainJob. None for one that this backend is about to create.
         """
-        return ref.host
+        return ref.host if ref else None
 
     def get_pod(self, name: str, uid: str, namespace: str | None = None) -> dict[str, Any] | None:
         """Return a pod as Kubernetes returns it; None if it does not exist, or on a backend without Kubernetes.

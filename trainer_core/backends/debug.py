@@ -51,7 +51,7 @@ from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
 from trainer_core.logs import find_last_progress
 from trainer_core.node import bootstrap, env
-from trainer_core.node.checkpoints import finish
+from trainer_core.node.checkpoints import finish, release
 from trainer_core.node.progress import flush, reset
 from trainer_core.node.termination import parse_record, report_error, report_result
 from trainer_core.packaging.project import read_files
@@ -106,6 +106,9 @@ class DebugBackend(Backend):
         self._jobs: dict[str, _DebugJob] = {}
         # A job changes the environment and the output streams of the whole process. A job may submit another job.
         self._lock = threading.RLock()
+
+    def resolve_request(self, request: TrainJobRequest) -> TrainJobRequest:
+        return request  # In this process a project of any size needs no place.
 
     def render(self, request: TrainJobRequest) -> dict[str, Any]:
         self.get_runtime(request.runtime.name if request.runtime else self.default_runtime)
@@ -330,7 +333,7 @@ def _build_failed_outcome(
     )
     return Outcome(
         ref=job.ref.to_dict(),
-        status=FAILED,
+        status="Failed",
         diagnosis=diagnose(Facts(steps=[facts])),
         started_at=started,
         finished_at=_utc_timestamp(),
@@ -388,6 +391,7 @@ def _run_payload(payload: dict[str, Any], folder: Path) -> int:
         return 1
     finally:
         flush()
+        release()
     report_result(value)
     finish()
     return 0

@@ -1,12 +1,15 @@
-"""Followers: observe one TrainJob repeatedly, by polling or by a watch."""
+"""Followers: observe one TrainJob repeatedly, each time that it has changed."""
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Hashable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from trainer_core.backends import job_poller
+from trainer_core.backends.job_poller import JobReader, Subscription
+from trainer_core.errors import BackendUnavailableError
 from trainer_core.jobs import Observation, TrainJob, TrainJobRef
 from trainer_core.logs import MAX_LOG_LINES, LogChunk
 
@@ -17,12 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Follower", "PollingFollower"]
 
+#: Seconds that a waiter gives to one read, of which one thread does all. A wait tolerates the error, and goes on.
+_READ_SECONDS = 60.0
+
 
 class Follower(ABC):
     """Observes one TrainJob repeatedly. A context manager; `close` releases its resources."""
-
-    #: Whether a watch reports changes, so that a long timeout delays no observation.
-    supports_watch: ClassVar[bool]
 
     def __enter__(self) -> Self:
         return self
@@ -75,36 +78,54 @@ class Follower(ABC):
             JobNotFoundError: The TrainJob was deleted.
         """
 
-    def close(self) -> None:  # noqa: B027 -- a polling follower holds no resources
+    @abstractmethod
+    def close(self) -> None:
         """Release the resources. Must not be used afterwards."""
 
 
 class PollingFollower(Follower):
-    """Follower for a backend without a watch: each observation is a request.
+    """Follower for a backend without a watch. All followers in this process share one poll of each TrainJob.
 
     Args:
         backend: Backend of the TrainJob.
         ref: The TrainJob.
+        progress: Whether the observations must have the latest progress. Default False.
+        scope: Where the TrainJob lives, for backends of which several objects read the same TrainJobs. None (the
+            default) for the backend itself.
+        read_version: Returns a value that changes whenever the status does, and costs much less to read than an
+            observation; None if it cannot be read. None (the default): the TrainJob is observed at each poll.
     """
 
-    supports_watch: ClassVar[bool] = False
-
-    def __init__(self, backend: Backend, ref: TrainJobRef) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        ref: TrainJobRef,
+        progress: bool = False,
+        scope: Hashable = None,
+        read_version: Callable[[], Hashable] | None = None,
+    ) -> None:
         self._backend = backend
         self._ref = ref
-        self._is_first = True
+        self._scope = backend if scope is None else scope
+        # Refs are equal without their host, which decides whether a missing job was deleted.
+        self._key = (ref, ref.host, progress)
+        self._reader = JobReader(partial(backend.observe, ref), read_version, progress)
+        self._subscription: Subscription | None = None
 
     def next_observation(self, timeout: float) -> Observation:
         """See `Follower.next_observation`."""
-        time.sleep(self._pause(timeout))
-        return self._backend.observe(self._ref)
+        subscription, is_new = self._subscribe()
+        if not is_new and not subscription.wait(timeout):
+            # Without a change, the observation is that of now.
+            subscription.request_read()
+        return self._take_observation(subscription, subscription.wait(_READ_SECONDS))
 
     async def next_observation_async(self, timeout: float) -> Observation:
         """See `Follower.next_observation_async`."""
-        import asyncio  # Takes 40 ms, and most programs that import the core do not wait asynchronously.
-
-        await asyncio.sleep(self._pause(timeout))
-        return await asyncio.to_thread(self._backend.observe, self._ref)
+        subscription, is_new = self._subscribe()
+        if not is_new and not await subscription.wait_async(timeout):
+            subscription.request_read()
+        return self._take_observation(subscription, await subscription.wait_async(_READ_SECONDS))
 
     def get_job(self) -> TrainJob:
         """See `Follower.get_job`."""
@@ -114,7 +135,20 @@ class PollingFollower(Follower):
         """See `Follower.tail`."""
         return self._backend.tail(self._ref, cursor, job_ended, max_lines)
 
-    def _pause(self, timeout: float) -> float:
-        pause = 0.0 if self._is_first else timeout
-        self._is_first = False
-        return pause
+    def close(self) -> None:
+        """End the subscription."""
+        if self._subscription is not None:
+            self._subscription.close()
+
+    def _take_observation(self, subscription: Subscription, is_read: bool) -> Observation:
+        if not is_read:
+            raise BackendUnavailableError(f"TrainJob {self._ref.name!r} was not read within {_READ_SECONDS:.0f} s")
+        return subscription.get_observation()
+
+    def _subscribe(self) -> tuple[Subscription, bool]:
+        """Return the subscription, and whether it is new: the first one, or that of a forked child."""
+        subscription = self._subscription
+        if subscription is not None and not subscription.has_ended:
+            return subscription, False
+        self._subscription = job_poller.subscribe(self._scope, self._key, self._reader)
+        return self._subscription, True

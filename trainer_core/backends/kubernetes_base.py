@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from trainer_core import code_place
 from trainer_core.backends import runtime_packages
 from trainer_core.backends.base import Backend, NameTakenError
 from trainer_core.backends.follower import Follower
@@ -60,7 +61,8 @@ class BaseKubernetesBackend(Backend):
 
     def __init__(self, config: ClusterConfig, adapter: WorkloadAdapter) -> None:
         self.adapter = adapter
-        self._checkpoints_uri = config.checkpoints_uri
+        self._checkpoints_uri, self._code_uri = config.checkpoints_uri, config.code_uri
+        self._resource_interval = config.resource_interval
         self._connection = Connection(config)
         self._api = ApiClient(self._connection)
         self._reader = JobReader(self._api, self.adapter)
@@ -85,11 +87,12 @@ class BaseKubernetesBackend(Backend):
         """Build the Secret that is created after the job and owned by it; None if the request has no literal secret."""
         return None
 
-    def get_place(self, ref: TrainJobRef) -> str | None:
-        return self._connection.server_digest
+    def get_place(self, ref: TrainJobRef | None) -> str | None:
+        return f"{self._connection.server_digest}/{ref.namespace if ref else self.namespace}"
 
     def resolve_request(self, request: TrainJobRequest) -> TrainJobRequest:
-        return request.with_checkpoints_uri(self._checkpoints_uri)
+        request = request.with_checkpoints_uri(self._checkpoints_uri).with_resource_interval(self._resource_interval)
+        return code_place.resolve(request, self._code_uri)
 
     def render(self, request: TrainJobRequest) -> dict[str, Any]:
         manifests = self._render_checked(self.resolve_request(request), attempt=0)

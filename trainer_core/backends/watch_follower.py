@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from trainer_core.backends.follower import Follower
 from trainer_core.errors import BackendUnavailableError
@@ -48,8 +48,6 @@ class WatchFollower(Follower):
         ref: The job.
         progress: Also read the progress of a running job from its log, which has no watch. Default False.
     """
-
-    supports_watch: ClassVar[bool] = True
 
     def __init__(
         self,

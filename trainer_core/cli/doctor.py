@@ -36,7 +36,7 @@ def doctor(
     Exit code 6 if they cannot run. Leaves nothing behind.
     """
     if checkpoints_uri is not None:
-        validation.check_checkpoints_uri("--checkpoints", checkpoints_uri)
+        validation.check_place_uri("--checkpoints", checkpoints_uri)
     report = check_backend(context.obj.config, checkpoints_uri)
     if output is OutputFormat.JSON:
         checks = [check.to_dict() for check in report.checks]

@@ -265,7 +265,7 @@ def _delete_expired(
 ) -> None:
     """Delete expired checkpoints and jobs, and jobs of KFP runs that are gone; print them."""
     if checkpoints_at is not None:
-        validation.check_checkpoints_uri("--checkpoints", checkpoints_at)
+        validation.check_place_uri("--checkpoints", checkpoints_at)
         from trainer_core import saved_checkpoints
 
         for folder in saved_checkpoints.remove_expired(checkpoints_at):

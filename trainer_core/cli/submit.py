@@ -59,6 +59,12 @@ Code = Annotated[
         help="Folder that travels with the function, which is imported from it; or paths and patterns, repeatable."
     ),
 ]
+CodeUri = Annotated[
+    str | None,
+    typer.Option(
+        help="s3:// or file:// place for a --code that is too large for the job. Default: that of the backend."
+    ),
+]
 Env = Annotated[
     list[str] | None,
     typer.Option("--env", "-e", help="Environment variable of the training processes: NAME=VALUE; repeatable."),
@@ -91,6 +97,7 @@ def submit(
     package: Package = None,
     requirements: Requirements = None,
     code: Code = None,
+    code_uri: CodeUri = None,
     env: Env = None,
     packaging: Packaging = "source",
     dataset: Dataset = None,
@@ -103,7 +110,7 @@ def submit(
     """Submit a training function, a container image or a definition from a file; print the name of the TrainJob."""
     client: TrainerClient = context.obj.client
     flags = {"nodes": nodes, "procs_per_node": procs_per_node, "package": package, "env": env, "packaging": packaging}
-    flags |= {"requirements": requirements, "code": code}
+    flags |= {"requirements": requirements, "code": code, "code_uri": code_uri}
     where = {"runtime": runtime, "image": image, "dataset": dataset, "model": model, "name": name}
     request = _build_request(client, function, file, arg, {**flags, **where})
     return _submit_and_print(client, request, wait, timeout, output)
@@ -139,6 +146,7 @@ def render(
     package: Package = None,
     requirements: Requirements = None,
     code: Code = None,
+    code_uri: CodeUri = None,
     env: Env = None,
     packaging: Packaging = "source",
     dataset: Dataset = None,
@@ -149,7 +157,7 @@ def render(
     """Print the manifest that `submit` would create, without creating it."""
     client: TrainerClient = context.obj.client
     flags = {"nodes": nodes, "procs_per_node": procs_per_node, "package": package, "env": env, "packaging": packaging}
-    flags |= {"requirements": requirements, "code": code}
+    flags |= {"requirements": requirements, "code": code, "code_uri": code_uri}
     where = {"runtime": runtime, "image": image, "dataset": dataset, "model": model, "name": name}
     request = _build_request(client, function, file, arg, {**flags, **where})
     rendered = client.render(request)
@@ -253,6 +261,7 @@ def _build_function_trainer(function: str, arg: list[str] | None, flags: dict[st
         num_nodes=flags["nodes"],
         num_proc_per_node=flags["procs_per_node"],
         packages_to_install=flags["requirements"] or flags["package"] or None,
+        code_uri=flags["code_uri"],
         code=code[0] if code and len(code) == 1 and _is_project(code[0]) else code or None,
         env=parse_key_values("--env", flags["env"]) or None,
         packaging=flags["packaging"],
@@ -265,7 +274,7 @@ def _is_project(code: str) -> bool:
 
 
 def _build_container_trainer(arg: list[str] | None, flags: dict[str, Any]) -> CustomTrainerContainer:
-    function_flags = {key: flags[key] for key in ("package", "requirements", "code", "packaging")}
+    function_flags = {key: flags[key] for key in ("package", "requirements", "code", "code_uri", "packaging")}
     _reject_flags(
         arg,
         function_flags,

@@ -9,17 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from enum import IntFlag
 from typing import Any
 
 from trainer_core.k8s.parsing import RawObject
 from trainer_core.k8s.resources import ApiResource
 
-__all__ = ["JOB_STREAM", "POD_STREAM", "CachedJob", "JobCache", "WatchTarget", "parse_resource_version"]
+__all__ = ["CachedJob", "JobCache", "Stream", "WatchTarget", "parse_resource_version"]
 
-#: The two streams of objects that fill the cache, as bits.
-JOB_STREAM = 1
-POD_STREAM = 2
 _DELETED = "DELETED"
+
+
+class Stream(IntFlag):
+    """The two resources whose lists and watch events fill the cache."""
+
+    JOBS = 1
+    PODS = 2
 
 
 @dataclass(frozen=True)
@@ -80,11 +85,11 @@ class JobCache:
         self.jobs: dict[str, CachedJob] = {}
         self._target = target
 
-    def apply_event(self, stream: int, event_type: str, raw: RawObject) -> str | None:
+    def apply_event(self, stream: Stream, event_type: str, raw: RawObject) -> str | None:
         """Apply a watch event or an item of a list.
 
         Args:
-            stream: `JOB_STREAM` or `POD_STREAM`.
+            stream: What the object is: a job or a pod.
             event_type: ``ADDED``, ``MODIFIED`` or ``DELETED``.
             raw: The object.
 
@@ -92,17 +97,17 @@ class JobCache:
             The name of the job whose cached state changed; None if nothing changed.
         """
         metadata = raw.get("metadata") or {}
-        if stream == JOB_STREAM:
+        if stream == Stream.JOBS:
             return self._apply_job(event_type, raw, metadata)
         return self._apply_pod(event_type, raw, metadata)
 
     def finish_list(
-        self, stream: int, listed: Mapping[str, Collection[str]], version: int, jobs: Mapping[str, CachedJob]
+        self, stream: Stream, listed: Mapping[str, Collection[str]], version: int, jobs: Mapping[str, CachedJob]
     ) -> list[str]:
         """Remove what a complete list does not contain.
 
         Args:
-            stream: `JOB_STREAM` or `POD_STREAM`.
+            stream: What was listed: jobs or pods.
             listed: Names of the listed jobs, each with the names of its listed pods.
             version: resourceVersion of the list.
             jobs: The jobs in scope of the list, as they were cached when it began. A job that was added since then is
@@ -112,7 +117,7 @@ class JobCache:
             The names of the jobs whose cached state changed.
         """
         current = [(name, entry) for name, entry in jobs.items() if self.jobs.get(name) is entry]
-        if stream == JOB_STREAM:
+        if stream == Stream.JOBS:
             return [name for name, entry in current if name not in listed and _remove_job(entry, version)]
         return [name for name, entry in current if _remove_pods(entry, listed.get(name, ()), version)]
 

@@ -1,7 +1,8 @@
 """Failure detection: from the pods and events of a job to why it cannot start or why it failed.
 
 A pending failure (of an active job) and the failure of a job that has ended are computed from the same findings. Pure
-functions without I/O.
+functions without I/O. `blocking_reasons` knows what blocks a start; `trainer_core.lifecycle.diagnosis` says what the
+`Facts` of this module mean.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from datetime import timedelta
 from typing import Any
 
 from trainer_core.jobs import Category, PendingFailure
-from trainer_core.k8s import failure_reasons
+from trainer_core.k8s import blocking_reasons
+from trainer_core.k8s.blocking_reasons import FATAL, LONG_GRACE, BlockingReason
 from trainer_core.k8s.events import EventRecord
-from trainer_core.k8s.failure_reasons import FATAL, LONG_GRACE, BlockingReason
 from trainer_core.k8s.parsing import to_single_line
 from trainer_core.k8s.pod_state import ContainerState, ContainerTermination, PodState, group_pods_by_step
 from trainer_core.k8s.resources import PODS
@@ -209,9 +210,9 @@ def _build_crash(
     is_sidecar = container is not pod.main_container and container.name != step
     known = {"exit_code": None, "message": _describe_sidecar(container, termination)} if is_sidecar else {}
     facts = Facts(steps=[_build_step_facts(step, pod, termination, tails, **known)])
-    if termination.reason in failure_reasons.START_ERRORS:
+    if termination.reason in blocking_reasons.START_ERRORS:
         message = to_single_line(termination.message, _MAX_MESSAGE_LENGTH)
-        blocking = failure_reasons.explain_container_error(termination.reason, message, container.image)
+        blocking = blocking_reasons.explain_container_error(termination.reason, message, container.image)
         if blocking is not None:
             return _Finding(replace(_build_facts(blocking), steps=facts.steps), blocking.grace, ended=True)
     is_short = _was_short(termination) and not _saved_checkpoint(tails.get(step, ()))
@@ -235,7 +236,7 @@ def _find_disruption(pod: PodState) -> dict[str, str]:
     if pod.message != pod.disruption_message:
         message = f"{pod.message} {pod.disruption_message}".strip()
     for reason in (pod.reason, pod.disruption_reason, main.reason if main else "", lost):
-        if reason and (disruption := failure_reasons.explain_disruption(reason, message)):
+        if reason and (disruption := blocking_reasons.explain_disruption(reason, message)):
             return disruption
     return {}
 
@@ -292,7 +293,7 @@ def _find_blocking(step: str, pod: PodState, events: Sequence[EventRecord]) -> I
     if pod.phase != "Pending" and not any(container.waiting_reason for container in _list_containers(pod)):
         return
     if pod.unscheduled_reason:
-        blocking = failure_reasons.explain_scheduling_error(pod.unscheduled_reason, pod.unscheduled_message)
+        blocking = blocking_reasons.explain_scheduling_error(pod.unscheduled_reason, pod.unscheduled_message)
         yield _build_blocked(blocking, step, pod)
         return
     warnings = [
@@ -311,17 +312,17 @@ def _explain_waiting(container: ContainerState, events: Sequence[EventRecord]) -
     if _lacks_pull_error(container):
         pulls = [event.message for event in events if event.reason == _PULL_EVENT and container.image in event.message]
         message = next((text for text in reversed(pulls) if "pull" in text.lower()), message)
-    return failure_reasons.explain_container_error(container.waiting_reason, message, container.image)
+    return blocking_reasons.explain_container_error(container.waiting_reason, message, container.image)
 
 
 def _explain_event(event: EventRecord) -> BlockingReason | None:
     if event.reason in _MOUNT_EVENTS:
-        return failure_reasons.explain_mount_error(event.message)
+        return blocking_reasons.explain_mount_error(event.message)
     if event.reason == _SANDBOX_EVENT:
         text = f"kubelet cannot create the pod sandbox: {event.message}"
         return BlockingReason("infrastructure_error", text, LONG_GRACE)
     if event.reason == _SCHEDULING_EVENT:
-        return failure_reasons.explain_scheduling_error("", event.message)
+        return blocking_reasons.explain_scheduling_error("", event.message)
     return None
 
 
@@ -334,7 +335,7 @@ def _find_event_problems(pods: Sequence[PodState], events: Sequence[EventRecord]
         event for event in events if event.reason in _CREATION_EVENTS and all(event.timestamp > time for time in times)
     ]
     if errors:
-        blocking = failure_reasons.explain_creation_error(errors[-1].message)
+        blocking = blocking_reasons.explain_creation_error(errors[-1].message)
         yield _Finding(_build_facts(blocking), blocking.grace)
     if pods:
         return
@@ -355,7 +356,7 @@ def _find_pod_event_problems(events: Sequence[EventRecord]) -> Iterator[_Finding
     disruption = next(disruptions, None)
     if disruption is not None:
         reason = _DISRUPTION_EVENTS[disruption.reason]
-        fields: dict[str, Any] = failure_reasons.explain_disruption(reason, disruption.message)
+        fields: dict[str, Any] = blocking_reasons.explain_disruption(reason, disruption.message)
         facts = Facts(steps=[StepFacts(last.object_name, node=last.object_name, **fields)])
         yield _Finding(facts, None, ended=True)
         return
@@ -363,7 +364,7 @@ def _find_pod_event_problems(events: Sequence[EventRecord]) -> Iterator[_Finding
         # Of several events about the image, only one has the registry's answer.
         answers = (each.message for each in reversed(events) if each.message.startswith(_PULL_MESSAGE))
         message = next(answers, last.message)
-        blocking: BlockingReason | None = failure_reasons.explain_image_error("ErrImagePull", message, "")
+        blocking: BlockingReason | None = blocking_reasons.explain_image_error("ErrImagePull", message, "")
     else:
         blocking = _explain_event(last)
     if blocking is not None:

@@ -23,8 +23,9 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from trainer_core.change_event import ChangeEvent
 from trainer_core.errors import BackendUnavailableError, TrainerError
-from trainer_core.k8s.cache import JOB_STREAM, POD_STREAM, CachedJob, JobCache, WatchTarget
+from trainer_core.k8s.cache import CachedJob, JobCache, Stream, WatchTarget
 from trainer_core.k8s.connection import Connection
 from trainer_core.k8s.errors import ForbiddenError
 from trainer_core.k8s.parsing import RawObject, to_single_line
@@ -37,7 +38,7 @@ __all__ = ["JobSnapshot", "Subscription", "WatchTarget", "WatchTimings", "stop_i
 
 _log = logging.getLogger(__name__)
 
-_BOTH_STREAMS = JOB_STREAM | POD_STREAM
+_BOTH_STREAMS = Stream.JOBS | Stream.PODS
 #: With more new subscriptions than this, one list of all jobs replaces one list for each.
 _MAX_SINGLE_LISTS = 10
 _STOP_SECONDS = 1.0
@@ -78,6 +79,8 @@ def subscribe(
 def stop_informers(url: str = "") -> None:
     """Stop the informers of an API server, or all: the server, or this program, is about to end.
 
+    Open subscriptions are not told, so that nobody subscribes again.
+
     Args:
         url: The server's address; empty for all.
     """
@@ -89,10 +92,10 @@ def stop_informers(url: str = "") -> None:
         informer.stop(_STOP_SECONDS)
 
 
-def _unregister(informer: JobInformer, even_if_used: bool) -> bool:
-    """Remove an informer that ends; return False if it has a new subscription, unless it ends in any case."""
+def _unregister(informer: JobInformer, only_if_idle: bool = False) -> bool:
+    """Remove an informer that ends, so that the next subscription starts another one. Return whether it was removed."""
     with _registry_lock:
-        if not informer.is_idle and not even_if_used:
+        if only_if_idle and not informer.is_idle:
             return False
         for key in [key for key, each in _informers.items() if each is informer]:
             del _informers[key]
@@ -142,16 +145,15 @@ class Subscription:
         uid: uid of the job; empty for any job of this name.
     """
 
-    __slots__ = ("_has_changed", "_informer", "_wake", "name", "uid", "unsynced")
+    __slots__ = ("_changed", "_informer", "name", "uid", "unlisted_streams")
 
     def __init__(self, informer: JobInformer, name: str, uid: str) -> None:
         self.name = name
         self.uid = uid
         #: The streams that the cache has not listed since this subscription began. Written by the informer.
-        self.unsynced = _BOTH_STREAMS
+        self.unlisted_streams = _BOTH_STREAMS
         self._informer = informer
-        self._has_changed = False
-        self._wake: Callable[[], object] | None = None
+        self._changed = ChangeEvent()
 
     def __enter__(self) -> Self:
         return self
@@ -172,32 +174,18 @@ class Subscription:
         Returns:
             Whether it has changed.
         """
-        event = threading.Event()
-        if not self._check_changed(event.set):
-            event.wait(timeout)
-        return self._check_changed(None)
+        return self._changed.wait(timeout)
 
     async def wait_async(self, timeout: float | None = None) -> bool:
         """Do the same without blocking the running event loop."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        if self._check_changed(partial(_wake_loop, loop, future)):
-            return self._check_changed(None)
-        timer = None if timeout is None else loop.call_later(timeout, _finish_future, future)
-        try:
-            await future
-        finally:
-            if timer is not None:
-                timer.cancel()
-            changed = self._check_changed(None)
-        return changed
+        return await self._changed.wait_async(timeout)
 
     def snapshot(self) -> JobSnapshot | None:
         """Return the cached state; None if neither the state nor an error is known yet."""
         informer = self._informer
         with informer.lock:
-            self._has_changed = False
-            if self.unsynced and informer.error is None:
+            self._changed.clear()
+            if self.unlisted_streams and informer.error is None:
                 return None
             entry = informer.cache.jobs.get(self.name)
             exists = entry is not None and bool(entry.uid) and self.uid in ("", entry.uid)
@@ -211,31 +199,14 @@ class Subscription:
 
     def notify(self) -> None:
         """Wake the subscriber. Called by the informer, which holds its lock."""
-        self._has_changed = True
-        if self._wake is not None:
-            self._wake()
-
-    def _check_changed(self, wake: Callable[[], object] | None) -> bool:
-        with self._informer.lock:
-            self._wake = wake
-            return self._has_changed
-
-
-def _wake_loop(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
-    with suppress(RuntimeError):  # The loop is closed: nothing waits in it.
-        loop.call_soon_threadsafe(_finish_future, future)
-
-
-def _finish_future(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+        self._changed.set()
 
 
 @dataclass(frozen=True)
 class ListScope:
     """What a list covers, recorded when it begins: cached jobs, and subscriptions that it brings up to date."""
 
-    stream: int
+    stream: Stream
     jobs: Mapping[str, CachedJob]
     subscriptions: Sequence[Subscription]
 
@@ -269,9 +240,9 @@ class JobInformer:
         self._timings = timings
         self._description = f"{target.resource.plural} in namespace {connection.namespace!r}"
         self._subscriptions: dict[str, list[Subscription]] = defaultdict(list)
-        self._unsynced: set[Subscription] = set()
-        self._failing_since: dict[int, float] = {}
-        self._has_unsynced = asyncio.Event()
+        self._waiting_for_list: set[Subscription] = set()
+        self._failing_since: dict[Stream, float] = {}
+        self._has_new_subscriptions = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         # A daemon thread: it must not keep a program alive that ends while a subscription is open.
@@ -288,14 +259,14 @@ class JobInformer:
         with self.lock:
             self._subscriptions[subscription.name].append(subscription)
             self.cache.jobs.setdefault(subscription.name, CachedJob())
-            subscription.unsynced = JOB_STREAM if self.pods_forbidden else _BOTH_STREAMS
-            self._unsynced.add(subscription)
-            self._call_in_loop(self._has_unsynced.set)
+            subscription.unlisted_streams = Stream.JOBS if self.pods_forbidden else _BOTH_STREAMS
+            self._waiting_for_list.add(subscription)
+            self._call_in_loop(self._has_new_subscriptions.set)
 
     def remove(self, subscription: Subscription) -> None:
         """Remove a subscription. If it has been removed, this succeeds."""
         with self.lock:
-            self._unsynced.discard(subscription)
+            self._waiting_for_list.discard(subscription)
             others = [each for each in self._subscriptions.pop(subscription.name, []) if each is not subscription]
             if others:
                 self._subscriptions[subscription.name] = others
@@ -324,55 +295,62 @@ class JobInformer:
         self.error = BackendUnavailableError("the process was forked after it subscribed to the job; subscribe again")
         self._notify_all()
 
-    # Called by the reflectors. `stream` is `JOB_STREAM` or `POD_STREAM`.
+    # Called by the reflectors.
 
-    def apply_event(self, stream: int, event_type: str, raw: RawObject) -> None:
-        """Apply a watch event or a listed object."""
+    def apply_event(self, stream: Stream, event_type: str, raw: RawObject) -> None:
+        """Put a watch event or a listed object into the cache."""
         with self.lock:
             name = self.cache.apply_event(stream, event_type, raw)
             if name is not None:
-                self._notify_synced(name)
+                self._notify_ready(name)
 
-    def begin_list(self, stream: int, job_name: str | None) -> ListScope:
+    def begin_list(self, stream: Stream, job_name: str | None) -> ListScope:
         """Record the scope of a list that begins, of one job or of all."""
         with self.lock:
             jobs = self.cache.jobs
             names = list(jobs) if job_name is None else [job_name]
-            pending = [each for each in self._unsynced if each.unsynced & stream and job_name in (None, each.name)]
+            pending = [
+                each
+                for each in self._waiting_for_list
+                if each.unlisted_streams & stream and job_name in (None, each.name)
+            ]
             return ListScope(stream, {name: jobs[name] for name in names if name in jobs}, pending)
 
     def finish_list(self, scope: ListScope, listed: Mapping[str, Collection[str]], version: int) -> None:
-        """Apply that a list is complete: objects in its scope that it does not contain do not exist."""
+        """A list is complete: remove the objects in its scope that it does not contain."""
         with self.lock:
             for name in self.cache.finish_list(scope.stream, listed, version, scope.jobs):
-                self._notify_synced(name)
-            if scope.stream == POD_STREAM and self.pods_forbidden:
+                self._notify_ready(name)
+            if scope.stream == Stream.PODS and self.pods_forbidden:
                 self.pods_forbidden = False
                 self._notify_all()
             self._mark_listed(scope.stream, scope.subscriptions)
 
-    def mark_synced(self, stream: int) -> None:
-        """Apply that the first list of a stream is complete."""
+    def handle_first_list(self, stream: Stream) -> None:
+        """The first list of a stream is complete: the stream works, and new subscriptions can be listed."""
         self.clear_error(stream)
-        self._has_unsynced.set()
+        self._has_new_subscriptions.set()
 
-    def clear_error(self, stream: int) -> None:
-        """Apply that a stream works."""
+    def clear_error(self, stream: Stream) -> None:
+        """A stream works, or the lists for new subscriptions (`_BOTH_STREAMS`) do: forget its failures."""
         with self.lock:
             self._failing_since.pop(stream, None)
             if not self._failing_since and self.error is not None:
                 self.error = None
                 self._notify_all()
 
-    def report_error(self, stream: int, error: BaseException | None) -> None:
-        """Apply that an attempt to list or watch a stream has failed and will be retried."""
+    def report_error(self, stream: Stream, error: BaseException | None) -> None:
+        """An attempt to list or watch a stream has failed and will be retried: publish it if that lasts.
+
+        Failed lists for new subscriptions are counted apart, as `_BOTH_STREAMS`: the two watches may still work.
+        """
         with self.lock:
-            if stream == POD_STREAM and isinstance(error, ForbiddenError):
+            if stream == Stream.PODS and isinstance(error, ForbiddenError):
                 self.pods_forbidden = True
                 self._failing_since.pop(stream, None)
-                self._mark_listed(stream, list(self._unsynced))
+                self._mark_listed(stream, list(self._waiting_for_list))
                 self._notify_all()
-                self._has_unsynced.set()
+                self._has_new_subscriptions.set()
                 return
             since = self._failing_since.setdefault(stream, time.monotonic())
             transient = not isinstance(error, BackendUnavailableError) or error.transient
@@ -392,16 +370,16 @@ class JobInformer:
         for subscription in chain.from_iterable(self._subscriptions.values()):
             subscription.notify()
 
-    def _notify_synced(self, name: str) -> None:
+    def _notify_ready(self, name: str) -> None:
         for subscription in self._subscriptions.get(name, ()):
-            if not subscription.unsynced:
+            if not subscription.unlisted_streams:
                 subscription.notify()
 
-    def _mark_listed(self, stream: int, subscriptions: Iterable[Subscription]) -> None:
+    def _mark_listed(self, stream: Stream, subscriptions: Iterable[Subscription]) -> None:
         for subscription in subscriptions:
-            subscription.unsynced &= ~stream
-            if not subscription.unsynced:
-                self._unsynced.discard(subscription)
+            subscription.unlisted_streams &= ~stream
+            if not subscription.unlisted_streams:
+                self._waiting_for_list.discard(subscription)
                 subscription.notify()
 
     def _call_in_loop(self, function: Callable[[], object]) -> None:
@@ -417,7 +395,7 @@ class JobInformer:
         except asyncio.CancelledError:
             pass
         except Exception as error:  # noqa: BLE001 -- the end of a thread: subscribers must see every error
-            _unregister(self, True)
+            _unregister(self)
             with self.lock:
                 self.has_ended = True
                 text = to_single_line(f"{type(error).__name__}: {error}")
@@ -438,14 +416,19 @@ class JobInformer:
 
         While there is only one job to watch, no other object is requested: a namespace may have thousands.
         """
-        only_job = self._get_only_job()
+        names = self._get_job_names()
+        if not names:
+            await self._has_new_subscriptions.wait()
+            self._has_new_subscriptions.clear()
+            return
+        only_job = names.pop() if len(names) == 1 else None
         jobs, pods = (
-            Reflector(self._connection, self._target, stream, only_job or None, self._timings, self)
-            for stream in (JOB_STREAM, POD_STREAM)
+            Reflector(self._connection, self._target, stream, only_job, self._timings, self)
+            for stream in (Stream.JOBS, Stream.PODS)
         )
         tasks = [
             asyncio.ensure_future(each)
-            for each in (jobs.run(), _run_after(jobs, pods), self._sync_new_subscriptions(only_job, jobs, pods))
+            for each in (jobs.run(), _run_after(jobs, pods), self._list_for_new_subscriptions(only_job, jobs, pods))
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -456,49 +439,48 @@ class JobInformer:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _get_only_job(self) -> str | None:
-        """Return the name of the only job that has subscriptions; None if there are several, empty if none."""
+    def _get_job_names(self) -> set[str]:
+        """Return the names of the jobs that have subscriptions."""
         with self.lock:
-            return None if len(self._subscriptions) > 1 else next(iter(self._subscriptions), "")
+            return set(self._subscriptions)
 
-    async def _sync_new_subscriptions(self, only_job: str | None, jobs: Reflector, pods: Reflector) -> None:
-        """List the jobs of new subscriptions; return when one needs a wider watch than that of `only_job`."""
+    async def _list_for_new_subscriptions(self, only_job: str | None, jobs: Reflector, pods: Reflector) -> None:
+        """List the jobs of new subscriptions. Return when one needs a wider watch than that of `only_job`."""
         while True:
-            await self._has_unsynced.wait()
-            self._has_unsynced.clear()
-            if only_job is not None and self._get_only_job() not in (only_job, ""):
+            await self._has_new_subscriptions.wait()
+            self._has_new_subscriptions.clear()
+            if only_job is not None and not self._get_job_names() <= {only_job}:
                 return
-            if jobs.synced.is_set() and (pods.synced.is_set() or self.pods_forbidden):
-                sync = partial(self._list_unsynced, jobs, pods)
-                # A failure here is counted apart: the two watches may still work.
-                await retry_until_success(sync, _BOTH_STREAMS, self._timings, self)
+            if jobs.first_listed.is_set() and (pods.first_listed.is_set() or self.pods_forbidden):
+                report_error = partial(self.report_error, _BOTH_STREAMS)
+                await retry_until_success(partial(self._list_waiting, jobs, pods), self._timings, report_error)
                 self.clear_error(_BOTH_STREAMS)
 
-    async def _list_unsynced(self, jobs: Reflector, pods: Reflector) -> None:
+    async def _list_waiting(self, jobs: Reflector, pods: Reflector) -> None:
         async with self._connection.open_session() as session:
-            for name in self._choose_lists(JOB_STREAM):
+            for name in self._choose_lists(Stream.JOBS):
                 await jobs.list_objects(session, name)
             try:
-                for name in self._choose_lists(POD_STREAM):
+                for name in self._choose_lists(Stream.PODS):
                     await pods.list_objects(session, name)
             except ForbiddenError as error:
-                self.report_error(POD_STREAM, error)
+                self.report_error(Stream.PODS, error)
 
-    def _choose_lists(self, stream: int) -> list[str | None]:
+    def _choose_lists(self, stream: Stream) -> list[str | None]:
         """Return the jobs to list for new subscriptions, each by its own request; None for all by one request."""
         with self.lock:
-            names = {each.name for each in self._unsynced if each.unsynced & stream}
+            names = {each.name for each in self._waiting_for_list if each.unlisted_streams & stream}
         return [None] if len(names) > _MAX_SINGLE_LISTS else [*sorted(names)]
 
     def _schedule_idle_check(self) -> None:
         asyncio.get_running_loop().call_later(self._timings.idle_timeout, self._stop_if_idle)
 
     def _stop_if_idle(self) -> None:
-        if self.is_idle and self._task is not None and _unregister(self, False):
+        if self.is_idle and self._task is not None and _unregister(self, only_if_idle=True):
             self._task.cancel()
 
 
 async def _run_after(jobs: Reflector, pods: Reflector) -> None:
     """Run the reflector of pods after the first list of jobs: the pods are then at least as new as their job."""
-    await jobs.synced.wait()
+    await jobs.first_listed.wait()
     await pods.run()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from trainer_core import validation
 from trainer_core.errors import InvalidRequestError
 from trainer_core.jobs import (
     COMPLETE,
@@ -328,7 +329,7 @@ def _collect_facts(
 
 def _parse_cancel_diagnosis(job: JobState) -> Diagnosis | None:
     try:
-        return Diagnosis.model_validate_json(job.annotations.get(labels.DIAGNOSIS, ""))
+        return Diagnosis.from_dict(validation.parse_json("a diagnosis", job.annotations.get(labels.DIAGNOSIS, "")))
     except ValueError:
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -83,7 +84,10 @@ class JobWriter:
             self.delete(raw)
             return
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        annotations = {CANCELLED: now, **({DIAGNOSIS: diagnosis.model_dump_json()} if diagnosis else {})}
+        annotations = {
+            CANCELLED: now,
+            **({DIAGNOSIS: json.dumps(diagnosis.to_dict())} if diagnosis else {}),
+        }
         self._patch(job, {"metadata": {"annotations": annotations}, **self._adapter.build_suspend_patch(job, True)})
 
     def store_outcome(self, outcome: Outcome) -> None:

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from functools import lru_cache
 
+from trainer_core.logs import LogLine
+
 __all__ = ["MAX_LINE_BYTES", "CursorLostError", "LogCursor"]
 
 _log = logging.getLogger(__name__)
@@ -169,7 +171,7 @@ class LogCursor:
             last = text[start:].rstrip(b"\r")
             # The empty end of a line that was returned in pieces is not another line.
             if last or not self._line_started:
-                new.append(_decode(last))
+                new.append(self._build_line(last))
         else:
             self._buffer += text[start:]
 
@@ -212,7 +214,10 @@ class LogCursor:
         self._offset += len(content)
         self._returned_bytes = self._offset
         self._line_started = True
-        return _decode(content)
+        return self._build_line(content)
+
+    def _build_line(self, content: bytes) -> LogLine:
+        return LogLine(_decode(content), self._last_timestamp / _NANOSECONDS)
 
 
 def _split_timestamp(line: bytes) -> tuple[int | None, bytes]:

@@ -184,7 +184,8 @@ def build_trainer_env(request: TrainJobRequest) -> dict[str, str | SecretRef]:
     trainer, own = request.trainer, {node_env.NAME: request.require_name()}
     if trainer is not None and trainer.result_uri:
         own[node_env.RESULT_URI] = trainer.result_uri
-    own |= checkpoint_place.build_variables(request, _get_checkpoints_uri(request) or "", _to_mounted_path(request))
+    uri = _get_checkpoints_uri(request) or ""
+    own |= checkpoint_place.build_variables(request, uri, _to_mounted_path(request), overlaps=True)
     env = {**request.tracking_env, **(trainer.env if trainer else {})}
     return {**env, **own, **_reference_literal_secrets("trainer", request)}
 

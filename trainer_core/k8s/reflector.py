@@ -12,13 +12,14 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import tenacity
 
 from trainer_core.errors import BackendUnavailableError, TrainerError
 from trainer_core.k8s import async_client, resources
-from trainer_core.k8s.cache import JOB_STREAM, WatchTarget, parse_resource_version
+from trainer_core.k8s.cache import Stream, WatchTarget, parse_resource_version
 from trainer_core.k8s.connection import Connection
 from trainer_core.k8s.errors import ForbiddenError, ResourceExpiredError, StreamInterruptedError
 from trainer_core.k8s.parsing import RawObject
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Reflector", "WatchTimings", "retry_until_success"]
 
-#: Seconds that a watch must last to count as working; one that ends sooner is an error, and is retried with backoff.
+#: A watch that ends sooner, in seconds, counts as failed, and is retried with backoff.
 _MIN_WATCH_SECONDS = 1.0
 _MAX_BACKOFF_SECONDS = 10.0
 
@@ -58,25 +59,25 @@ class Reflector:
     Args:
         connection: The API server and the namespace.
         target: The jobs to watch.
-        stream: `JOB_STREAM` or `POD_STREAM`.
+        stream: Which of the two is listed and watched.
         job_name: The only job to watch; None for all.
         timings: Timeouts.
         informer: Receives objects and errors.
 
     Attributes:
-        synced: Set when the first list is complete.
+        first_listed: Set when the first list is complete.
     """
 
     def __init__(
         self,
         connection: Connection,
         target: WatchTarget,
-        stream: int,
+        stream: Stream,
         job_name: str | None,
         timings: WatchTimings,
         informer: JobInformer,
     ) -> None:
-        self.synced = asyncio.Event()
+        self.first_listed = asyncio.Event()
         self._connection = connection
         self._target = target
         self._stream = stream
@@ -87,8 +88,9 @@ class Reflector:
 
     async def run(self) -> None:
         """List and watch until cancelled."""
+        report_error = partial(self._informer.report_error, self._stream)
         while True:
-            await retry_until_success(self._list_and_watch, self._stream, self._timings, self._informer)
+            await retry_until_success(self._list_and_watch, self._timings, report_error)
 
     async def list_objects(self, session: aiohttp.ClientSession, job_name: str | None) -> str:
         """List the objects of one job, or of all, into the informer's cache; return the resourceVersion of the list."""
@@ -107,38 +109,43 @@ class Reflector:
 
     def _add_listed(self, raw: RawObject, listed: dict[str, set[str]]) -> None:
         metadata = raw["metadata"]
-        if self._stream == JOB_STREAM:
+        if self._stream == Stream.JOBS:
             listed[metadata["name"]] = set()
         else:
             job = (metadata.get("labels") or {}).get(self._target.pod_label)
             listed[str(job)].add(metadata["name"])
 
     async def _list_and_watch(self) -> None:
-        """Return when a watch that worked has ended. A watch that ends sooner raises, so that it is retried later."""
+        """List if necessary, and watch once. Returning starts the next watch at once.
+
+        A watch that ends within `_MIN_WATCH_SECONDS` raises, so that the next attempt waits.
+        """
         async with self._connection.open_session() as session:
             if self._version is None:
                 self._version = await self.list_objects(session, self._job_name)
-                self.synced.set()
-                self._informer.mark_synced(self._stream)
+                self.first_listed.set()
+                self._informer.handle_first_list(self._stream)
             began = time.monotonic()
+            error: TrainerError
             try:
                 await self._watch(session, self._version)
-            except ResourceExpiredError:
-                self._version = None
-                if time.monotonic() - began < _MIN_WATCH_SECONDS:
+                task = self._select(self._job_name).describe_task("watch")
+                error = StreamInterruptedError(f"the server ended the request at once: {task}; it is retried")
+            except ResourceExpiredError as caught:
+                self._version, error = None, caught
+            except BackendUnavailableError as caught:
+                if not caught.transient:
                     raise
-            except BackendUnavailableError as error:
-                if not error.transient or time.monotonic() - began < _MIN_WATCH_SECONDS:
-                    raise
+                error = caught
+            if time.monotonic() - began < _MIN_WATCH_SECONDS:
+                raise error
 
-    async def _watch(self, session: aiohttp.ClientSession, version: str) -> None:
-        began = time.monotonic()
-        collection = self._select(self._job_name)
+    async def _watch(self, session: aiohttp.ClientSession, since: str) -> None:
         events = async_client.watch_events(
             self._connection,
             session,
-            collection,
-            version,
+            self._select(self._job_name),
+            since,
             silence_timeout=self._timings.silence_timeout,
             on_open=lambda: self._informer.clear_error(self._stream),
         )
@@ -148,14 +155,10 @@ class Reflector:
                 if event.get("type") != "BOOKMARK":
                     self._informer.apply_event(self._stream, str(event.get("type")), raw)
                 self._version = (raw.get("metadata") or {}).get("resourceVersion") or self._version
-        if time.monotonic() - began < _MIN_WATCH_SECONDS:
-            raise StreamInterruptedError(
-                f"the server ended the request at once: {collection.describe_task('watch')}; it is retried"
-            )
 
     def _select(self, job_name: str | None) -> async_client.ResourceCollection:
         namespace, label = self._connection.namespace, self._target.pod_label
-        if self._stream == JOB_STREAM:
+        if self._stream == Stream.JOBS:
             field_selector = f"metadata.name={job_name}" if job_name else ""
             return async_client.ResourceCollection(self._target.resource, namespace, field_selector=field_selector)
         label_selector = f"{label}={job_name}" if job_name else label
@@ -163,9 +166,9 @@ class Reflector:
 
 
 async def retry_until_success(
-    action: Callable[[], Awaitable[None]], stream: int, timings: WatchTimings, informer: JobInformer
+    action: Callable[[], Awaitable[None]], timings: WatchTimings, on_error: Callable[[BaseException | None], None]
 ) -> None:
-    """Run an action until it succeeds, with exponential backoff; report each failure to the informer."""
+    """Run an action until it succeeds, with exponential backoff, and call `on_error` after each failure."""
 
     def compute_pause(state: tenacity.RetryCallState) -> float:
         error = _get_error(state)
@@ -177,7 +180,7 @@ async def retry_until_success(
     attempts = tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception_type(TrainerError),
         wait=compute_pause,
-        before_sleep=lambda state: informer.report_error(stream, _get_error(state)),
+        before_sleep=lambda state: on_error(_get_error(state)),
     )
     await attempts(action)
 

@@ -34,6 +34,10 @@ _CRASHES = {
 _EXIT_CODES = {126: "the command cannot be executed", 127: "the command was not found"}
 #: What a training function raises that saved a checkpoint after SIGTERM: see `node.checkpoints.Stopped`.
 _STOPPED = "trainjob.Stopped"
+#: What is raised if the files of a large project cannot be fetched: see `node.project_fetch.FetchError`.
+_UNFETCHED = "trainjob.FetchError"
+#: Exit codes of a process that was told to stop or killed, perhaps because another one had ended.
+_KILLED = tuple(code for number in (signal.SIGTERM, signal.SIGKILL) for code in (-number, 128 + number))
 #: What torch raises if the memory of a GPU is exhausted.
 _GPU_MEMORY_ERROR = "OutOfMemoryError"
 _NO_REASON = "it failed without a reported reason; see its log"
@@ -108,7 +112,8 @@ def diagnose(facts: Facts) -> Diagnosis:
 
     The first that applies: it was cancelled; its deadline passed; a step lost its machine; another deadline passed; its
     objects were refused; the infrastructure failed; its image could not be pulled; no machine accepts it; a step
-    failed. Among several failed steps, one with an exception is the cause, because the others only lost their peer.
+    failed. Among several failed steps, one with an exception is the cause, because the others only lost their peer; one
+    that was told to stop, or lost its peer and saved a checkpoint, is the last to be.
 
     Args:
         facts: The facts.
@@ -123,7 +128,7 @@ def diagnose(facts: Facts) -> Diagnosis:
     displaced = next((step for step in facts.steps if step.node_lost or step.preempted), None)
     if displaced is not None:
         return _diagnose_step(displaced)
-    cause = next((step for step in facts.steps if step.error_type), next(iter(facts.steps), None))
+    cause = _find_cause(facts.steps)
     obstacle = next(((category, reason) for category, reason in _list_obstacles(facts) if reason), None)
     if obstacle is not None:
         return _diagnose_obstacle(*obstacle, cause, facts.transient)
@@ -131,6 +136,15 @@ def diagnose(facts: Facts) -> Diagnosis:
         return _diagnose_step(cause)
     reason = f"it failed: {facts.message}" if facts.message else _NO_REASON
     return Diagnosis(category=Category.INFRASTRUCTURE, reason=reason, retryable=True)
+
+
+def _find_cause(steps: Sequence[StepFacts]) -> StepFacts | None:
+    """Return the step that made the others fail: one with an exception, then one that no signal has ended."""
+    raised = [step for step in steps if step.error_type]
+    causes = [step for step in raised if step.error_type != _STOPPED]
+    # Steps that ended with a checkpoint may have lost their peer, and the others may have been killed for them.
+    failed = [step for step in steps if step.out_of_memory or step.exit_code not in (None, *_KILLED)]
+    return next(iter(causes or (raised and [step for step in failed if not step.error_type]) or raised or steps), None)
 
 
 def _list_obstacles(facts: Facts) -> Iterator[tuple[Category, str | None]]:
@@ -189,6 +203,8 @@ def _classify_step(step: StepFacts) -> tuple[Category, str]:
         return Category.OUT_OF_MEMORY, _explain_memory(step)
     if step.error_type == _STOPPED:
         return Category.PREEMPTED, step.error_message or "it was told to stop"
+    if step.error_type == _UNFETCHED:
+        return Category.INFRASTRUCTURE, step.error_message
     error = _get_first_line(f"{step.error_type}: {step.error_message}") if step.error_type else ""
     if step.name.endswith("-initializer"):
         return Category.INITIALIZER, error or step.message or _get_last_line(step) or _explain_exit_code(step)

@@ -18,7 +18,7 @@ from trainer_core.errors import (
     TrainerError,
     WaitTimeoutError,
 )
-from trainer_core.jobs import FAILED, Category, Diagnosis, Observation, Outcome, PendingFailure, TrainJobRef
+from trainer_core.jobs import Category, Diagnosis, Observation, Outcome, PendingFailure, TrainJobRef
 from trainer_core.logs import find_checkpoint
 
 __all__ = [
@@ -35,10 +35,12 @@ __all__ = [
 MAX_CONSECUTIVE_ERRORS = 10
 #: Seconds for which a wait tolerates an unreachable backend. A restart of a control plane takes less.
 MAX_UNAVAILABLE_SECONDS = 1800.0
-_FIRST_POLL_SECONDS = 0.02
-_MAX_POLL_SECONDS = 2.0
-#: Seconds after which a follower with a watch observes the TrainJob even without an event.
-_MAX_WATCH_SECONDS = 30.0
+#: Seconds until the next attempt after an error: after the first one, growth with each further one, and maximum.
+_RETRY_SECONDS = 0.1
+_RETRY_BACKOFF = 1.5
+_MAX_RETRY_SECONDS = 2.0
+#: Seconds after which a follower returns an observation even without a change.
+_MAX_WAIT_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,6 @@ class WaitState:
         ref: The TrainJob.
         deadline: When the wait times out, in seconds of the caller's clock. None: never.
         fail_fast: Whether to cancel a TrainJob with a pending failure once the failure's grace is over.
-        poll_seconds: Seconds until the next observation on a backend without a watch.
         errors: Number of consecutive errors.
         unavailable_since: When the consecutive errors began, in seconds of the caller's clock. None without errors.
         pending_failure: The last pending failure that was observed.
@@ -63,7 +64,6 @@ class WaitState:
     ref: TrainJobRef
     deadline: float | None = None
     fail_fast: bool = True
-    poll_seconds: float = _FIRST_POLL_SECONDS
     errors: int = 0
     unavailable_since: float | None = None
     pending_failure: PendingFailure | None = None
@@ -91,7 +91,8 @@ class WaitState:
         if state.pending_failure is not None and state._is_grace_over(now):
             outcome = _build_failed_outcome(self.ref, state.pending_failure.diagnosis)
             return replace(state, outcome=outcome, should_cancel=True)
-        return state._continue(now, f"is still {observation.status}")
+        state._check_deadline(now, f"is still {observation.status}")
+        return state
 
     def on_error(self, error: TrainerError, now: float) -> WaitState:
         """Return the state after an observation failed.
@@ -116,27 +117,32 @@ class WaitState:
         state = replace(self, errors=self.errors + 1, unavailable_since=since)
         if state._is_intolerable(error, now):
             raise error
-        return state._continue(now, f"could not be reached ({error})")
+        state._check_deadline(now, f"could not be reached ({error})")
+        return state
 
-    def timeout(self, now: float, has_watch: bool = False) -> float:
-        """Return the seconds to wait for the next observation.
+    def timeout(self, now: float) -> float:
+        """Return the seconds after which to observe the TrainJob even if its follower reports no change.
 
         Args:
             now: Time of the caller's clock, in seconds.
-            has_watch: True if a watch reports changes meanwhile.
         """
         limits = [at - now for at in (self.deadline, self._grace_end()) if at is not None]
-        return max(0.0, min([_MAX_WATCH_SECONDS if has_watch and not self.errors else self.poll_seconds, *limits]))
+        return max(0.0, min([self._compute_retry() if self.errors else _MAX_WAIT_SECONDS, *limits]))
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `restore` needs in another process, as JSON data: a pending failure, and errors in a row."""
         data: dict[str, Any] = {}
         if self.pending_failure is not None:
-            diagnosis = self.pending_failure.diagnosis.model_dump(mode="json")
+            diagnosis = self.pending_failure.diagnosis.to_dict()
             data.update(diagnosis=diagnosis, grace=self.pending_failure.grace, since=self.pending_since)
         if self.errors:
             data.update(errors=self.errors, unavailable_since=self.unavailable_since)
         return data
+
+    def _compute_retry(self) -> float:
+        # Thirty minutes of errors are tolerated, and a float has a largest power.
+        exponent = min(self.errors, MAX_CONSECUTIVE_ERRORS) - 1
+        return min(_MAX_RETRY_SECONDS, _RETRY_SECONDS * _RETRY_BACKOFF**exponent)
 
     def _with_pending_failure(self, pending: PendingFailure | None, now: float) -> WaitState:
         if pending is None:
@@ -160,7 +166,7 @@ class WaitState:
             diagnosis is not None and diagnosis.category is Category.INFRASTRUCTURE and diagnosis.step is None
         )
         if is_unexplained and self.pending_failure is not None:
-            return outcome.model_copy(update={"diagnosis": self.pending_failure.diagnosis})
+            return replace(outcome, diagnosis=self.pending_failure.diagnosis)
         return outcome
 
     def _is_intolerable(self, error: TrainerError, now: float) -> bool:
@@ -168,13 +174,12 @@ class WaitState:
             return self.unavailable_since is not None and now - self.unavailable_since >= MAX_UNAVAILABLE_SECONDS
         return self.errors >= MAX_CONSECUTIVE_ERRORS
 
-    def _continue(self, now: float, what: str) -> WaitState:
+    def _check_deadline(self, now: float, what: str) -> None:
         if self.deadline is not None and now >= self.deadline:
             raise WaitTimeoutError(
                 f"TrainJob {self.ref.name!r} {what} after the timeout; it was not stopped: wait again, or end it with "
                 f"`trainjob cancel {self.ref.name}`"
             )
-        return replace(self, poll_seconds=min(_MAX_POLL_SECONDS, self.poll_seconds * 1.25))
 
 
 def start(ref: TrainJobRef, now: float, timeout: float | None = None, fail_fast: bool = True) -> WaitState:
@@ -198,7 +203,7 @@ def restore(state: WaitState, data: Mapping[str, Any]) -> WaitState:
         data: What `WaitState.to_dict` returned in the other process.
     """
     if "diagnosis" in data:
-        pending = PendingFailure(Diagnosis.model_validate(data["diagnosis"]), data["grace"])
+        pending = PendingFailure(Diagnosis.from_dict(data["diagnosis"]), data["grace"])
         state = replace(state, pending_failure=pending, pending_since=data["since"])
     if "errors" in data:
         state = replace(state, errors=data["errors"], unavailable_since=data["unavailable_since"])
@@ -242,4 +247,4 @@ def _build_deleted_outcome(ref: TrainJobRef) -> Outcome:
 
 
 def _build_failed_outcome(ref: TrainJobRef, diagnosis: Diagnosis) -> Outcome:
-    return Outcome(ref=ref.to_dict(), status=FAILED, diagnosis=diagnosis, **find_checkpoint(diagnosis))
+    return Outcome(ref=ref.to_dict(), status="Failed", diagnosis=diagnosis, **find_checkpoint(diagnosis))

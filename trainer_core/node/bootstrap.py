@@ -11,7 +11,6 @@ import contextlib
 import faulthandler
 import importlib
 import importlib.util
-import inspect
 import io
 import json
 import os
@@ -19,8 +18,9 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Awaitable
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import AsyncGeneratorType, FrameType, GeneratorType, TracebackType
 from typing import Any
 
 _HERE = Path(__file__).absolute().parent
@@ -49,7 +49,7 @@ if not __package__:
     __package__ = _adopt()
 
 from . import env, project, termination  # noqa: E402 -- see above
-from .payload import PayloadError, load  # noqa: E402
+from .load_function import PayloadError, load  # noqa: E402
 
 
 def main() -> int:
@@ -89,7 +89,7 @@ def call(payload: dict[str, Any], folder: Path) -> Any:
         value = function(**payload.get("args") or {})
     finally:
         _wait_for_saves()
-    if inspect.isawaitable(value) or inspect.isgenerator(value) or inspect.isasyncgen(value):
+    if isinstance(value, (Awaitable, GeneratorType, AsyncGeneratorType)):
         raise PayloadError(
             f"{payload.get('entry')} returned a {type(value).__name__} and did not run: a training function must be a "
             "plain function, not async and not a generator"

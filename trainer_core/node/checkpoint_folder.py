@@ -42,7 +42,7 @@ Sums: TypeAlias = "dict[str, tuple[int, int]]"
 MANIFEST = "manifest.json"
 STEP, PART = "step-", ".part-"
 #: Names of what an earlier start left, besides its parts.
-MARKS = (".due-", ".stop-")
+MARKS = (".due-", ".stop-", ".again-")
 _GONE = ".gone-"
 _BLOCK = 2**20
 

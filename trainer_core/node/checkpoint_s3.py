@@ -288,9 +288,8 @@ class CheckpointBucket:
                     shutil.rmtree(unfinished, ignore_errors=True)
                     unfinished.mkdir(mode=0o700)
                     keys = {f"{found.key}/{part}/{n}": (unfinished / n, size) for n, (size, _) in sums.items()}
-                    found.bucket.download(keys)
-                    actual = checksum_all(unfinished)
-                    wrong = [each for each in sums if list(actual.get(each, ())) != list(sums[each])]
+                    actual = found.bucket.download(keys)
+                    wrong = [each for each in sums if actual[f"{found.key}/{part}/{each}"] != sums[each][1]]
                     if wrong:
                         shutil.rmtree(unfinished)
                         self._give_up(found)

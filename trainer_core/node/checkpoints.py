@@ -3,6 +3,9 @@
 A place stores and finds them: `checkpoint_folder` in a folder that all ranks share, `checkpoint_s3` in a bucket. All
 ranks use the same place. A rank takes only a start.json that contains the random token it has just written,
 so that what an earlier start left, of which any rank may have been killed at any moment, is never taken for this one.
+
+A cluster restarts one rank without the others, and replaces a pod while its process still saves. A rank that was
+started alone leaves a mark, and the others end to start with it; a rank 0 waits for the one before it.
 """
 
 from __future__ import annotations
@@ -25,25 +28,33 @@ from .checkpoint_folder import MARKS, PART, Checkpoint, CheckpointError, Checkpo
 if TYPE_CHECKING:
     from .checkpoint_s3 import CheckpointBucket
 
-__all__ = ["Checkpoint", "CheckpointError", "CheckpointStore", "Stopped", "checkpoint_path", "checkpoints", "finish"]
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "CheckpointStore",
+    "Stopped",
+    "checkpoint_path",
+    "checkpoints",
+    "finish",
+    "release",
+]
 
 _MAX_FILES = 20_000
 #: Seconds before SIGKILL at which a process that was told to stop ends without a checkpoint.
 _RESERVE = 2.0
-_DUE, _STOP = MARKS
+_DUE, _STOP, _AGAIN = MARKS
+#: Polls between two looks for ranks that were started again.
+_PATIENCE = 20
 
 
 class Stopped(SystemExit):
-    """The job was told to stop by SIGTERM, and its checkpoint is complete."""
+    """The job was told to stop by SIGTERM and its checkpoint is complete, or another rank was started again."""
 
     __module__ = "trainjob"
 
-    def __init__(self, step: int) -> None:
-        super().__init__(128 + signal.SIGTERM)
-        self.step = step
-
-    def __str__(self) -> str:
-        return f"it was told to stop; the checkpoint of step {self.step} is complete"
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.code = 128 + signal.SIGTERM
 
 
 def checkpoints() -> CheckpointStore:
@@ -109,6 +120,12 @@ def finish() -> None:
         place.close()
 
 
+def release() -> None:
+    """Let this process live after the grace period of a job that was told to stop and has ended."""
+    if _store is not None:
+        _store[1].over.set()
+
+
 def open_place(root: str) -> CheckpointFolder | CheckpointBucket:
     """Return the checkpoints of one training by their folder or their ``s3://`` URI; nothing is read.
 
@@ -161,6 +178,12 @@ class CheckpointStore:
         self._saved = self._exchanged = time.monotonic()
         self._exchanged_step: float | None = None
         self._background: _BackgroundSave | None = None
+        self._grace = float(settings.get("grace", 30))
+        self._nonce = ""
+        self._again_since: float | None = None
+        self._told = threading.Event()
+        #: Set in a process that continues after its job: its grace does not end it.
+        self.over = threading.Event()
         #: What rank 0 deletes from; nothing is read for that after a save.
         self._complete: list[Checkpoint] = []
         try:
@@ -175,7 +198,7 @@ class CheckpointStore:
             progress.note(checkpoint=self._latest.step, resumed_from=self._latest.step)
             if self.rank == 0:
                 say(f"resumed from step {self._latest.step}, saved by TrainJob {self._latest.job or '(no name)'}")
-        self._install_handler(float(settings.get("grace", 30)))
+        self._install_handler(self._grace)
 
     @property
     def stopping(self) -> bool:
@@ -204,7 +227,7 @@ class CheckpointStore:
 
         Raises:
             CheckpointError: The save before this one was in the background, and failed.
-            Stopped: The job was told to stop, and the checkpoint of this step is complete.
+            Stopped: The job was told to stop and the checkpoint of this step is complete, or a rank was started again.
         """
         every = self._settings.get("every_steps") or 0
         save = every > 0 and step % every == 0
@@ -235,23 +258,71 @@ class CheckpointStore:
         Raises:
             CheckpointError: It could not be completed, or another rank failed. Older checkpoints stay. Of a save in
                 the background, the next call of `due`, `save`, `latest` or `flush` raises it.
-            Stopped: The job was told to stop; raised after the checkpoint is complete.
+            Stopped: The job was told to stop, raised after the checkpoint is complete; or a rank was started again.
         """
-        self.flush()
-        begun, complete = time.monotonic(), self._place.is_complete(step)
-        self._count += 1
-        part = f"{PART}{step:012d}-{self._nonce}-{self._count}"
+        begun, part, complete = self._begin_part(step)
         if complete:
             part = f"{part}-{self.rank}"
         with self._discard_after_error(part, step):
             yield self._place.create_part(part)
         if complete:
             self._place.discard_part(part)
-        elif background and not self.stopping:
-            self._background = _BackgroundSave(partial(self._commit, part, step, metrics, begun))
         else:
-            self._commit(part, step, metrics, begun)
+            self._run(partial(self._commit, part, step, metrics, begun), background)
         self._exit_if_stopping(step)
+
+    def save_in_background(
+        self, step: int, write: Callable[[Path], object], metrics: Mapping[str, Any] | None = None
+    ) -> None:
+        """Save a checkpoint in a thread, the writing of its files included, while training continues.
+
+        The next save waits for it. A job that was told to stop saves in the foreground.
+
+        Args:
+            step: Completed steps.
+            write: Is called in the thread with the folder for the files. What the training changes meanwhile must be
+                copied before.
+            metrics: Numbers by name, for ``keep_best``.
+
+        Raises:
+            CheckpointError: The save before this one failed. What goes wrong with this one is raised by the next call
+                of `due`, `save`, `latest` or `flush`.
+            Stopped: As in `save`.
+
+        Example:
+            ```python
+            from trainer_core import checkpoints
+
+            store, weights = checkpoints(), bytearray(8)
+            copy = bytes(weights)
+            store.save_in_background(1, lambda folder: (folder / "weights").write_bytes(copy))
+            weights[0] = 1
+            ```
+        """
+        begun, part, complete = self._begin_part(step)
+
+        def save() -> None:
+            with self._discard_after_error(part, step):
+                write(self._place.create_part(part))
+            self._commit(part, step, metrics, begun)
+
+        if not complete:
+            self._run(save, background=True)
+        self._exit_if_stopping(step)
+
+    def _begin_part(self, step: int) -> tuple[float, str, bool]:
+        """Return the time, the name of the folder to write, and whether the step is complete already."""
+        self.flush()
+        self._check_peers()
+        self._count += 1
+        part = f"{PART}{step:012d}-{self._nonce}-{self._count}"
+        return time.monotonic(), part, self._place.is_complete(step)
+
+    def _run(self, save: Callable[[], None], background: bool) -> None:
+        if background and not self.stopping:
+            self._background = _BackgroundSave(save)
+        else:
+            save()
 
     def flush(self) -> None:
         """Wait for a save in the background. It is called for a training function that returns.
@@ -271,18 +342,23 @@ class CheckpointStore:
         try:
             yield
         except BaseException as error:
-            if self.world_size == 1 or not self._place.shares_parts:
+            # After a restart of rank 0 nothing sweeps what a rank of the start before writes.
+            is_over = isinstance(error, Stopped) and self.rank > 0
+            if self.world_size == 1 or is_over or not self._place.shares_parts:
                 self._place.discard_part(part)
-            if self.world_size > 1:
+            if self.world_size > 1 and not isinstance(error, Stopped):
                 with contextlib.suppress(OSError):
                     self._place.write(f"{part}/.done-{self.rank}", {"failed": True})
             if isinstance(error, OSError):
+                self._check_peers()
                 raise CheckpointError(f"checkpoint of step {step} was not saved in {self.root}: {error}") from error
             raise
 
     def _start(self) -> tuple[str, Checkpoint | None]:
         """Sweep what earlier starts left, wait for all ranks, and publish what they resume from."""
-        nonce, tokens = os.urandom(8).hex(), {}
+        nonce, tokens, since = os.urandom(8).hex(), {}, time.monotonic()
+        while self._is_ending(self._place.read("start.json").get("nonce", ""), 0, since):
+            time.sleep(self._place.poll)
         self._place.sweep()
         self._place.write("start.json", {"nonce": nonce})
         for rank in range(1, self.world_size):
@@ -301,16 +377,20 @@ class CheckpointStore:
 
     def _join(self) -> tuple[str, Checkpoint | None]:
         """Answer rank 0 until it has taken the token of this process."""
-        token, hello = os.urandom(8).hex(), ""
+        token, seen = os.urandom(8).hex(), ("", None)
 
         def answer() -> dict[str, Any] | None:
-            nonlocal hello
+            nonlocal seen
             start = self._place.read("start.json")
-            if start.get("tokens", {}).get(str(self.rank)) == token:
+            found = start.get("nonce", ""), start.get("tokens", {}).get(str(self.rank))
+            if found[1] == token:
                 return start
-            if start.get("nonce", "") != hello:
-                hello = start["nonce"]
-                self._place.write(f".hello-{self.rank}", {"nonce": hello, "token": token})
+            if found != seen:
+                seen = found
+                self._place.write(f".hello-{self.rank}", {"nonce": found[0], "token": token})
+                if found[1]:
+                    # A start that this process is no part of: the other ranks may be waiting for it.
+                    self._place.write(f"{_AGAIN}{found[0]}", {"rank": self.rank})
             return None
 
         start = self._wait(answer, "rank 0 to call checkpoints()")
@@ -332,6 +412,7 @@ class CheckpointStore:
 
     def _exchange(self, step: int) -> bool:
         """Agree with the other ranks whether to save at this step, whether to stop, and on the step to ask again."""
+        self._check_peers()
         if self.rank == 0:
             now, interval = time.monotonic(), self._settings.get("every_seconds") or math.inf
             self._stop = self._stop or self._signalled
@@ -347,7 +428,7 @@ class CheckpointStore:
                 self._place.write(f"{_DUE}{self._nonce}", decision)
             return save
         if self._signalled and not self._stop:
-            self._place.write(f"{_STOP}{self._nonce}-{self.rank}", {})
+            self._write_stop_mark()
         name = f"{_DUE}{self._nonce}"
 
         def read_decision() -> dict[str, Any] | None:
@@ -363,7 +444,44 @@ class CheckpointStore:
         if self._stop or (self._signalled and self.world_size == 1):
             self.flush()
             progress.flush()
-            raise Stopped(step)
+            if self.rank == 0:
+                if self._signalled:
+                    self._told.wait()
+                with contextlib.suppress(OSError):
+                    self._place.write(f"{_STOP}{self._nonce}-0", {})
+            raise Stopped(f"it was told to stop; the checkpoint of step {step} is complete")
+
+    def _write_stop_mark(self) -> None:
+        """Tell the other ranks, and a start that comes after this one, that this process was told to stop."""
+        with contextlib.suppress(OSError):
+            self._place.write(f"{_STOP}{self._nonce}-{self.rank}", {"until": time.time() + self._grace})
+        self._told.set()
+
+    def _is_ending(self, nonce: str, rank: int, since: float) -> bool:
+        """Return whether a process of another start, or of this one, was told to stop and may still save.
+
+        Only a cluster starts a process before the one in its place has ended.
+        """
+        mark = self._place.read(f"{_STOP}{nonce}-{rank}") if self._settings.get("overlaps") else {}
+        return bool(min(mark.get("until", 0) - time.time(), since + self._grace - time.monotonic()) > 0)
+
+    def _check_peers(self) -> None:
+        """End this process if another rank was started again: ranks that wait for each other must be of one start.
+
+        Raises:
+            Stopped: One was.
+        """
+        if self.world_size == 1 or not self._nonce:
+            return
+        if self.rank:
+            again = 0 if self._place.read("start.json").get("nonce", self._nonce) != self._nonce else None
+        else:
+            again = self._place.read(f"{_AGAIN}{self._nonce}").get("rank")
+        if again is None:
+            return
+        self._again_since = self._again_since or time.monotonic()
+        if self.rank or not self._is_ending(self._nonce, again, self._again_since):
+            raise Stopped(f"rank {again} was started again, and all ranks resume with it")
 
     def _commit(self, part: str, step: int, metrics: Mapping[str, Any] | None, begun: float) -> None:
         with self._discard_after_error(part, step):
@@ -424,11 +542,15 @@ class CheckpointStore:
 
         Raises:
             CheckpointError: There is none in time.
+            Stopped: A rank was started again.
         """
-        deadline = time.monotonic() + self._place.timeout
+        deadline, polls = time.monotonic() + self._place.timeout, 0
         while not (answer := ask()):
             if time.monotonic() > deadline:
                 raise CheckpointError(f"rank {self.rank} waited {self._place.timeout:.0f} s for {what}")
+            polls += 1
+            if polls % _PATIENCE == 0:
+                self._check_peers()
             time.sleep(self._place.poll)
         return answer
 
@@ -439,8 +561,14 @@ class CheckpointStore:
         previous = signal.getsignal(signal.SIGTERM)
         # A handler may interrupt any lock; writing to a pipe is safe.
         pipe, told = os.pipe()
+        owner = os.getpid()
 
         def on_signal(number: int, frame: Any) -> None:
+            if os.getpid() != owner:
+                # A worker that the training has forked, and now ends: the training itself was not told to stop.
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+                return
             if not self._signalled:
                 self._signalled = True
                 os.write(told, b"1")
@@ -449,7 +577,9 @@ class CheckpointStore:
 
         def end_late() -> None:
             os.read(pipe, 1)
-            time.sleep(max(1.0, grace - _RESERVE))
+            threading.Thread(target=self._write_stop_mark, daemon=True).start()
+            if self.over.wait(max(1.0, grace - _RESERVE)):
+                return
             say("no checkpoint within the grace period after SIGTERM")
             os._exit(128 + signal.SIGTERM)
 
@@ -462,11 +592,11 @@ class _BackgroundSave:
 
     def __init__(self, commit: Callable[[], None]) -> None:
         self._commit = commit
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=env.SAVE_THREAD)
         self._thread.start()
 
-    def wait(self) -> Exception | None:
+    def wait(self) -> BaseException | None:
         """Return what went wrong once the thread has ended."""
         self._thread.join()
         return self._error
@@ -474,7 +604,7 @@ class _BackgroundSave:
     def _run(self) -> None:
         try:
             self._commit()
-        except Exception as error:  # noqa: BLE001 -- raised in the thread of the training
+        except (Exception, Stopped) as error:  # noqa: BLE001 -- raised in the thread of the training
             self._error = error
             say(str(error))
 

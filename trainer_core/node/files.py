@@ -74,17 +74,21 @@ def _overwrite(path: Path, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, timeout: float = _LOCK_TIMEOUT) -> Iterator[None]:
     """Hold a lock against the other processes of this node while the block runs.
 
     The lock is on the folder itself, which needs no write permission and leaves no file. If it cannot be acquired (a
     network file system, a lock held for too long), the block runs anyway: reporting twice is better than reporting
     never.
+
+    Args:
+        folder: The folder.
+        timeout: Seconds to wait for it.
     """
     handle = None
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
-        _lock(handle)
+        _lock(handle, timeout)
     try:
         yield
     finally:
@@ -94,14 +98,14 @@ def locked(folder: Path) -> Iterator[None]:
 
 if sys.platform == "win32":  # pragma: no cover
 
-    def _lock(handle: int) -> None:
+    def _lock(handle: int, timeout: float) -> None:
         """Windows has no lock on a folder."""
 
 else:
     import fcntl
 
-    def _lock(handle: int) -> None:
-        deadline = time.monotonic() + _LOCK_TIMEOUT
+    def _lock(handle: int, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
         while True:
             try:
                 return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,5 +1,6 @@
 """Unpack the files that travelled with a training function, and make them importable.
 
+Small ones are in the payload. Large ones are an object in a bucket or a file, which the first process of a node reads.
 All processes of a node share one folder, named after the digest of the files. It becomes the working directory, and
 comes first in `sys.path` and PYTHONPATH: child processes import from it, too.
 """
@@ -19,14 +20,14 @@ from typing import Any
 
 from . import env
 
-__all__ = ["ProjectError", "enter", "shorten", "unpack"]
+__all__ = ["ProjectError", "decompress", "enter", "shorten", "unpack", "write_all"]
 
 #: Folders of projects in this process, with a separator at the end.
 _folders: list[str] = []
 
 
 class ProjectError(Exception):
-    """The files are damaged or cannot be written; the message is one line for the user."""
+    """The files are damaged, or cannot be fetched or written; the message is one line for the user."""
 
     __module__ = "trainjob"
 
@@ -35,22 +36,48 @@ def unpack(project: Mapping[str, Any], parent: str) -> str:
     """Return the folder with the files, written first unless another process of the node has done it.
 
     Args:
-        project: ``archive`` and ``digest``.
+        project: ``digest``, and ``archive`` or ``uri``.
         parent: A folder that only this user can write to.
 
     Raises:
-        ProjectError: The files are damaged, or cannot be written.
+        ProjectError: The files are damaged, or cannot be fetched or written.
+    """
+    folder = os.path.join(parent, "code-" + project["digest"][:12])
+    if project.get("uri"):
+        from . import project_fetch  # Travels only with jobs that need it.
+
+        return project_fetch.unpack(project["uri"], project["digest"], folder)
+    return write_all(decompress(project["archive"], project["digest"]), folder)
+
+
+def decompress(data: bytes | str, digest: str) -> bytes:
+    """Return the uncompressed files.
+
+    Args:
+        data: The compressed files, as bytes or in base64.
+        digest: Their digest.
+
+    Raises:
+        ProjectError: They do not match the digest.
     """
     try:
-        text = zlib.decompress(base64.b64decode(project["archive"]))
+        text = zlib.decompress(base64.b64decode(data) if isinstance(data, str) else data)
     except (ValueError, zlib.error):
         text = b""
-    digest = hashlib.sha256(text).hexdigest()
-    if digest != project["digest"]:
+    if hashlib.sha256(text).hexdigest() != digest:
         raise ProjectError("the files of code do not match their digest: they were changed on the way")
-    folder = os.path.join(parent, "code-" + digest[:12])
+    return text
+
+
+def write_all(text: bytes, folder: str) -> str:
+    """Write uncompressed files into a folder unless it exists; return the folder.
+
+    Raises:
+        ProjectError: They cannot be written.
+    """
     if os.path.isdir(folder):
         return folder
+    parent = os.path.dirname(folder)
     temporary = tempfile.mkdtemp(prefix=".", dir=parent)
     try:
         _write(json.loads(text.decode("utf-8")), temporary)

@@ -13,6 +13,7 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,6 +29,8 @@ INTERVAL = 10.0
 #: A GPU whose utilisation is below this many percent is idle.
 _IDLE_PERCENT = 5
 _GPU_QUERY = ["--query-gpu=index,utilization.gpu,memory.used,memory.total", "--format=csv,noheader,nounits"]
+#: Number of the system call `clone` by machine.
+_CLONE = {"aarch64": 220, "x86_64": 56}
 #: Seconds between two checks that the launcher lives, where the kernel cannot notify of its end (Linux before 5.3).
 _POLL_SECONDS = 1.0
 
@@ -261,8 +264,8 @@ class Monitor:
 def start_process() -> None:
     """Report the use of this container from a new process, until this process, or what it becomes, has ended.
 
-    The new process is a child of the training. It ends only after it, so that a training that waits for its children
-    is not notified of it. The kernel wakes it at that moment, so that it does not hold the output open.
+    The new process is a child of the training, which does not notice it: see `_fork`. The kernel wakes it when the
+    training ends, so that it does not hold the output open.
     """
     interval = get_interval(os.environ)
     # Of the processes that mpirun starts on a node, one reports.
@@ -270,7 +273,7 @@ def start_process() -> None:
         return
     launcher = os.getpid()
     try:
-        if os.fork():
+        if _fork():
             return
     except OSError:
         return
@@ -278,6 +281,28 @@ def start_process() -> None:
         _report_until_end(launcher, interval / 2)
     finally:
         os._exit(0)
+
+
+def _fork() -> int:
+    """Fork a process for which `os.wait()` of its parent does not wait, and whose end sends no signal.
+
+    That is a clone with the signal number 0. `os.fork` cannot do it, and is used where ctypes or the system call cannot
+    be. To fork twice is not enough: an orphan in a container is a child of process 1, which is the training.
+    """
+    number = _CLONE.get(os.uname().machine) if sys.maxsize > 2**32 else None
+    try:
+        from ctypes import pythonapi  # Some images do not have it.
+
+        # As in `os.fork`. The functions are looked up before, because in between Python is locked.
+        clone, child, parent = pythonapi.syscall, pythonapi.PyOS_AfterFork_Child, pythonapi.PyOS_AfterFork_Parent
+    except (ImportError, AttributeError):
+        number = None
+    if number is None:
+        return os.fork()
+    pythonapi.PyOS_BeforeFork()
+    made = clone(number, 0, 0, 0, 0, 0)
+    (parent if made else child)()
+    return os.fork() if made < 0 else made
 
 
 def _report_until_end(launcher: int, pause: float) -> None:

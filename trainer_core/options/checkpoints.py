@@ -65,7 +65,7 @@ class Checkpoints(BaseOption):
 
     def __post_init__(self) -> None:
         if self.uri is not None and not validation.is_placeholder(self.uri):
-            validation.check_checkpoints_uri("Checkpoints uri", self.uri)
+            validation.check_place_uri("Checkpoints uri", self.uri)
         if not validation.is_placeholder(self.load):
             validation.check_load(self.load)
         for name, minimum in (("keep", 1), ("every_steps", 1), ("grace", 3), ("ttl", 0)):

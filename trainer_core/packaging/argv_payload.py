@@ -1,6 +1,6 @@
 """Render a packaged function as the command of a container, byte for byte and without a shell.
 
-``python3 -c`` runs `node/loader.py`, which unpacks the rest from its arguments: the files of `node`, the function, and
+``python3 -c`` runs `node/unpack.py`, which unpacks the rest from its arguments: the files of `node`, the function, and
 the packages to install. No mount and no change of the image is needed. The files that all jobs share take about 20 KB
 of the arguments.
 """
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ast
 import base64
+import io
 import json
+import tokenize
 import zlib
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -22,17 +24,18 @@ from trainer_core.packaging import serializer
 from trainer_core.request import Code
 from trainer_core.secrets import has_credentials
 
-__all__ = ["LOADER", "render_argv"]
+__all__ = ["UNPACKER", "render_argv"]
 
 #: The program of ``python3 -c``.
-LOADER = Path(__file__).parents[1].joinpath("node", "loader.py").read_text(encoding="ascii")
+UNPACKER = Path(__file__).parents[1].joinpath("node", "unpack.py").read_text(encoding="ascii")
 #: Characters per argument: Trainer 2.2 accepts 65,536, Linux 131,072.
 _CHUNK_LENGTH = 60_000
 #: Characters of all arguments: etcd accepts objects of 1.5 MB.
 _MAX_LENGTH = 1_000_000
 #: Not unpacked: it is the program of the command.
-_LOADER = "loader.py"
+_UNPACKER = "unpack.py"
 _S3_FILES = ("checkpoint_s3.py", "s3_client.py")
+_FETCH_FILE = "project_fetch.py"
 _HOSTFILE = "/etc/mpi/hostfile"
 
 
@@ -55,10 +58,11 @@ def render_argv(
             ``python`` for one process; ``mpirun`` for one process per slot of Trainer's hostfile.
         exported: With ``mpirun``, names of environment variables for the processes.
         processes: Requested processes per node; more than one are refused where torch is not installed.
-        s3: Whether checkpoints are in a bucket; otherwise the programs for it do not travel.
+        s3: Whether checkpoints are in a bucket. Without it, and without code in a bucket, the programs for it do not
+            travel.
 
     Returns:
-        Everything up to `LOADER` is the command, the rest are its arguments.
+        Everything up to `UNPACKER` is the command, the rest are its arguments.
 
     Raises:
         InvalidRequestError: An index URL contains a user or password.
@@ -68,7 +72,11 @@ def render_argv(
     # Sorted keys: requests with another key order are equal and must give equal arguments.
     payload = json.dumps(json.loads(serializer.payload(code.model_dump())), sort_keys=True)
     settings = json.dumps({"packages": list(packages), "index_urls": list(pip_index_urls), "processes": processes})
-    files = {**_kit(s3), launching.PAYLOAD: payload, launching.PACKAGES: settings}
+    uri = code.project.uri if code.project else None
+    left_out = set() if uri else {_FETCH_FILE}
+    if not (s3 or (uri or "").startswith("s3://")):
+        left_out.update(_S3_FILES)
+    files = {**_kit(frozenset(left_out)), launching.PAYLOAD: payload, launching.PACKAGES: settings}
     text = base64.b64encode(zlib.compress(json.dumps(files).encode(), 9)).decode("ascii")
     if len(text) > _MAX_LENGTH:
         raise UnsupportedError(
@@ -77,30 +85,29 @@ def render_argv(
         )
     chunks = [text[start : start + _CHUNK_LENGTH] for start in range(0, len(text), _CHUNK_LENGTH)]
     if launch != "mpirun":
-        return ["python3", "-c", LOADER, launch, *chunks]
+        return ["python3", "-c", UNPACKER, launch, *chunks]
     names = [part for name in exported for part in ("-x", name)]
-    return ["mpirun", "--hostfile", _HOSTFILE, *names, "python3", "-c", LOADER, "python", *chunks]
+    return ["mpirun", "--hostfile", _HOSTFILE, *names, "python3", "-c", UNPACKER, "python", *chunks]
 
 
 @cache
-def _kit(s3: bool) -> dict[str, str]:
-    """Return the files that every node needs: text by path."""
-    left_out = {_LOADER} if s3 else {_LOADER, *_S3_FILES}
+def _kit(left_out: frozenset[str] = frozenset()) -> dict[str, str]:
+    """Return the files that every node needs, without some: text by path."""
     kit = {path: _strip_comments(text) for path, text in serializer.shipped_files().items()}
     # The order by size compresses better than that by name.
     ordered = sorted(kit.items(), key=lambda item: (len(item[1]), item[0]))
-    return {path: text for path, text in ordered if Path(path).name not in left_out}
+    return {path: text for path, text in ordered if Path(path).name not in {_UNPACKER, *left_out}}
 
 
 def _strip_comments(text: str) -> str:
-    """Return a program without docstrings, ``__all__``, types of arguments and results, lines of comments and indents.
+    """Return a program without docstrings, ``__all__``, types of arguments and results, comments and wide indents.
 
     The numbers of the other lines stay the same.
     """
     lines = text.splitlines()
     tree = ast.parse(text)
     # From the end, so that the columns of what is before stay the same. The files are ASCII: a column is a byte.
-    for row, first, last in sorted(_find_annotations(tree, lines), reverse=True):
+    for row, first, last in sorted([*_find_annotations(tree, lines), *_find_comments(text)], reverse=True):
         lines[row] = lines[row][:first] + lines[row][last:]
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
     for node in (each for each in ast.walk(tree) if isinstance(each, kinds) and ast.get_docstring(each)):
@@ -111,14 +118,21 @@ def _strip_comments(text: str) -> str:
     exports = (each for each in tree.body if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "__all__")
     for each in exports:
         lines[each.lineno - 1 : each.end_lineno] = [""] * ((each.end_lineno or 0) - each.lineno + 1)
-    # No file of the kit has another string of several lines, in which a line could look like a comment.
-    return "\n".join("" if line.lstrip().startswith("#") else _shorten_indent(line) for line in lines) + "\n"
+    # No file of the kit has another string of several lines, whose indents would count.
+    return "\n".join(_shorten_indent(line.rstrip()) for line in lines) + "\n"
 
 
 def _shorten_indent(line: str) -> str:
     """Indent by one space for four. Lines that continue others may have any indent."""
     code = line.lstrip(" ")
     return " " * -((len(code) - len(line)) // 4) + code
+
+
+def _find_comments(text: str) -> Iterator[tuple[int, int, int]]:
+    """Yield row, first and last column of the comments."""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0] - 1, token.start[1], token.end[1]
 
 
 def _find_annotations(tree: ast.Module, lines: Sequence[str]) -> Iterator[tuple[int, int, int]]:

@@ -24,16 +24,13 @@ from trainer_core.secrets import mask_credentials
 if TYPE_CHECKING:
     from trainer_core.packaging.git_commit import GitCommit
 
-__all__ = ["CodePaths", "Project", "check_code", "read_files", "read_project"]
+__all__ = ["CodePaths", "Project", "check_code", "describe_size", "read_files", "read_project"]
 
 #: A folder, a file, or a list of paths and patterns.
 CodePaths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
-#: Characters of the packed files. With the function and the programs of the node they stay below the 1,000,000
-#: characters of a container's arguments.
-_MAX_ARCHIVE = 900_000
 #: Bytes of all files; more are not even read.
-_MAX_BYTES = 64 * 1024 * 1024
+_MAX_BYTES = 64_000_000
 _IGNORE_FILES = (".gitignore", ".trainjobignore")
 #: Version control and caches, which no ignore file has to name.
 _LEFT_OUT = frozenset(
@@ -95,16 +92,11 @@ class Project:
 
         Args:
             roots: Folders below which modules are imported, in the order of ``sys.path``.
-
-        Raises:
-            ValueError: The files are too large for the arguments of a container; the message names the largest.
         """
         content = {self._place(path): _to_json(data) for path, data in self.files.items()}
         executable = sorted(self._place(path) for path in self.executable)
         text = json.dumps({"executable": executable, "files": content}, sort_keys=True, separators=(",", ":")).encode()
         archive = base64.b64encode(zlib.compress(text, 9)).decode("ascii")
-        if len(archive) > _MAX_ARCHIVE:
-            self._refuse_size(f"take {format_size(len(archive))} compressed", _MAX_ARCHIVE)
         return {
             "archive": archive,
             "digest": hashlib.sha256(text).hexdigest(),
@@ -115,10 +107,6 @@ class Project:
 
     def _place(self, path: str) -> str:
         return f"{self.top}/{path}" if self.top else path
-
-    def _refuse_size(self, size: str, limit: int) -> None:
-        sizes = {path: len(data) for path, data in self.files.items()}
-        raise ValueError(_describe_size(self.root, sizes, size, limit))
 
 
 def check_code(code: object) -> None:
@@ -357,7 +345,10 @@ def _read_contents(root: Path, walk: _Walk) -> tuple[dict[str, bytes], frozenset
     states = {name: _call(path, path.stat) for name, path in walk.found.items()}
     sizes = {name: state.st_size for name, state in states.items()}
     if sum(sizes.values()) > _MAX_BYTES:
-        raise ValueError(_describe_size(root, sizes, f"have {format_size(sum(sizes.values()))}", _MAX_ARCHIVE))
+        raise ValueError(
+            f"code: {describe_size(sizes)}, and at most {format_size(_MAX_BYTES)} travel; name files in "
+            ".trainjobignore, fetch data with an initializer, or install code in the image"
+        )
     for name in sorted(walk.found.keys() - walk.named):
         target = walk.found[name].resolve().relative_to(root).as_posix()
         if _is_secret_name(name) or _is_secret_name(target):
@@ -408,11 +399,12 @@ def _to_json(data: bytes) -> str | dict[str, str]:
         return {"base64": base64.b64encode(data).decode("ascii")}
 
 
-def _describe_size(root: Path, sizes: Mapping[str, int], size: str, limit: int) -> str:
+def describe_size(sizes: Mapping[str, int]) -> str:
+    """Return number, size and the largest ones of files as text.
+
+    Args:
+        sizes: Bytes by path.
+    """
     largest = sorted(sizes, key=lambda name: (-sizes[name], name))[:_LISTED]
     listed = ", ".join(f"{name} ({format_size(sizes[name])})" for name in largest)
-    return (
-        f"code: {len(sizes)} files of {root} {size}, and a job can carry {format_size(limit)} compressed; the largest "
-        f"are {listed}; name what the training does not need in .trainjobignore, fetch data with an initializer, or "
-        "install the code in the image"
-    )
+    return f"{len(sizes)} files have {format_size(sum(sizes.values()))} (the largest are {listed})"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer_core.node import files, payload as node_payload
+from trainer_core.node import files, load_function
 from trainer_core.packaging import func_args, project_functions, source_extraction
 from trainer_core.packaging.func_args import coerce
 from trainer_core.packaging.project import Project
@@ -99,6 +99,10 @@ def payload(code: Mapping[str, Any]) -> str:
     fields = {
         key: code[key] for key in ("kind", "text", "entry", "args", "digest", "project") if code.get(key) is not None
     }
+    if "project" in fields:
+        # The files travel either in the payload or through their object.
+        left_out = "archive" if fields["project"].get("uri") else "uri"
+        fields["project"] = {key: value for key, value in fields["project"].items() if key != left_out}
     return json.dumps(fields, allow_nan=False)
 
 
@@ -127,7 +131,7 @@ def ship(folder: Path) -> Path:
 
 
 def _code(kind: str, text: str, entry: str, args: dict[str, Any], types: dict[str, str]) -> dict[str, Any]:
-    digest = node_payload.digest(kind, text, entry)
+    digest = load_function.digest(kind, text, entry)
     return {"kind": kind, "text": text, "entry": entry, "args": args, "types": types, "digest": digest}
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -17,6 +17,9 @@ from trainer_core.options import Name
 from trainer_core.request import Owner, TrainJobRequest
 from trainer_core.testing.training_functions import return_value
 from trainer_core.trainers import CustomTrainer
+
+if TYPE_CHECKING:
+    from trainer_core.k8s.client import ApiClient
 
 __all__ = [
     "BackendCase",
@@ -58,8 +61,13 @@ class BackendCase:
         reads_local_files: Its initializers can read the files of the client's machine.
         runs_runtime_without_trainer: It runs a runtime without a trainer.
         reports_resource_use: It reports the use of processor, memory and GPUs.
+        restarts_processes: A process that was killed is started again in the same attempt.
+        shares_checkpoints: All nodes of a job can mount the place of its checkpoints.
+        replaces_pods: A pod that was deleted or evicted is replaced in the same attempt. It needs `get_api`.
         image: Image for the training, instead of that of the runtime; it must contain ``python3``. Default: None, for
             the image of the runtime.
+        get_api: Returns an API client of the cluster that runs the pods of a client's jobs. Default: None, for a
+            backend without pods.
     """
 
     name: str
@@ -73,7 +81,11 @@ class BackendCase:
     reads_local_files: bool = True
     runs_runtime_without_trainer: bool = False
     reports_resource_use: bool = True
+    restarts_processes: bool = False
+    shares_checkpoints: bool = True
+    replaces_pods: bool = False
     image: str | None = None
+    get_api: Callable[[TrainerClient], ApiClient] | None = None
 
 
 def applies_to(**facts: bool | str | None) -> Callable[[_F], _F]:

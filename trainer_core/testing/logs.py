@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ import pytest
 from trainer_core.client import TrainerClient
 from trainer_core.errors import InvalidRequestError
 from trainer_core.initializers import FileDatasetInitializer, Initializer
+from trainer_core.logs import LogLine
 from trainer_core.request import TrainJobRequest
-from trainer_core.testing.case import Contract, applies_to, wait_until_suspended
+from trainer_core.testing.case import BackendCase, Contract, applies_to, wait_until_suspended
 from trainer_core.testing.training_functions import print_lines, return_value, run_forever, write_text
 
 __all__ = ["Logs"]
@@ -47,8 +49,9 @@ class Logs(Contract):
         assert lines == ["größer", "", "last line"]
 
     def test_reading_from_a_cursor_returns_every_line_once(
-        self, client: TrainerClient, build_request: BuildRequest
+        self, case: BackendCase, client: TrainerClient, build_request: BuildRequest
     ) -> None:
+        begin = time.time()
         ref = client.submit(build_request(print_lines, {"lines": _LINES}))
         lines: list[str] = []
         cursor: dict[str, Any] = {}
@@ -59,6 +62,9 @@ class Logs(Contract):
             lines += [line for _, line in chunk.lines]
             cursor, complete = json.loads(json.dumps(chunk.cursor)), chunk.complete
         assert lines == [f"line {number}" for number in range(_LINES)]
+        times = [line.time for line in lines if isinstance(line, LogLine)]
+        assert len(times) == (_LINES if case.is_visible_to_other_clients else 0)
+        assert all(begin - 2 <= each <= time.time() + 2 for each in times)
 
     def test_an_unknown_step_is_refused_with_the_known_steps(
         self, client: TrainerClient, build_request: BuildRequest

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from trainer_core.client import TrainerClient
+from trainer_core.errors import UnsupportedError
 from trainer_core.request import TrainJobRequest
-from trainer_core.testing.case import Contract
+from trainer_core.testing.case import Contract, applies_to
 
 __all__ = ["Projects"]
 
@@ -96,10 +97,37 @@ class Projects(Contract):
         files = [line.split('"')[1] for line in str(outcome.diagnosis.traceback).splitlines() if '  File "' in line]
         assert files == ["digits/train.py", "digits/model/layers.py"]
 
-    def test_a_project_near_the_size_limit_travels(
+    @applies_to(reads_local_files=True)
+    def test_a_large_project_travels_through_a_folder(
+        self, client: TrainerClient, build_request: BuildRequest, project: Path, tmp_path: Path
+    ) -> None:
+        _write_noise(project, 1_000_000)
+        for name, place in (("own", None), ("named", (tmp_path / "a place").as_uri())):
+            request = build_request("digits.size:measure", code=project, code_uri=place, name=name)
+            outcome = client.wait(client.submit(request))
+            assert (outcome.status, outcome.result) == ("Complete", 1_000_000)
+
+    @applies_to(reads_local_files=False)
+    def test_a_project_near_the_size_limit_travels_in_the_arguments(
         self, client: TrainerClient, build_request: BuildRequest, project: Path
     ) -> None:
-        size = 640_000
-        (project / "noise.bin").write_bytes(random.Random(3).randbytes(size))  # noqa: S311 -- not compressible
+        _write_noise(project, 640_000)
         outcome = client.wait(client.submit(build_request("digits.size:measure", code=project)))
-        assert (outcome.status, outcome.result) == ("Complete", size)
+        assert (outcome.status, outcome.result) == ("Complete", 640_000)
+
+    @applies_to(reads_local_files=False)
+    def test_a_large_project_is_refused_without_a_place_that_submitter_and_nodes_reach(
+        self, client: TrainerClient, build_request: BuildRequest, project: Path, tmp_path: Path
+    ) -> None:
+        _write_noise(project, 1_000_000)
+        with pytest.raises(UnsupportedError, match=r"the largest are noise.bin \(1 MB\), .*give code_uri='s3://"):
+            client.submit(build_request("digits.size:measure", code=project))
+        for uri, reason in (("pvc://claim/code", "reached by the nodes only"), (tmp_path.as_uri(), "do not reach")):
+            with pytest.raises(UnsupportedError, match=f"code_uri: .*{reason}.*; use s3://"):
+                client.submit(build_request("digits.size:measure", code=project, code_uri=uri))
+        assert client.list_jobs() == []
+
+
+def _write_noise(project: Path, size: int) -> None:
+    """Write a file that cannot be compressed."""
+    (project / "noise.bin").write_bytes(random.Random(size).randbytes(size))  # noqa: S311

@@ -18,7 +18,6 @@ from trainer_core.backends import backend_class
 from trainer_core.backends.base import Backend, NameTakenError
 from trainer_core.errors import BackendUnavailableError, InvalidRequestError, JobNotFoundError
 from trainer_core.jobs import (
-    FAILED,
     RUNNING,
     SUSPENDED,
     Category,
@@ -149,7 +148,7 @@ def runs_until_cancelled() -> OutcomeScript:
 def _build_failure(diagnosis: Diagnosis) -> OutcomeScript:
     def build_outcome(job: RecordedJob) -> Outcome:
         at = _now()
-        return Outcome(ref=job.ref.to_dict(), status=FAILED, diagnosis=diagnosis, started_at=at, finished_at=at)
+        return Outcome(ref=job.ref.to_dict(), status="Failed", diagnosis=diagnosis, started_at=at, finished_at=at)
 
     return build_outcome
 

@@ -10,6 +10,7 @@ __all__ = [
     "raise_error",
     "read_files",
     "report_progress",
+    "return_after_stop",
     "return_env",
     "return_object",
     "return_rank",
@@ -90,8 +91,25 @@ def run_forever() -> None:
     time.sleep(600)
 
 
-def save_checkpoints(steps: int, fail_at: int = 0) -> object:
-    """Save a checkpoint when it is due, and fail before one of the steps."""
+def return_after_stop() -> object:
+    """Return although it was told to stop."""
+    import signal
+
+    from trainer_core import checkpoints
+
+    store = checkpoints()
+    signal.raise_signal(signal.SIGTERM)
+    return store.stopping
+
+
+def save_checkpoints(steps: int, fail_at: int = 0, kill_at: int = 0, stop_at: int = 0) -> object:
+    """Save a checkpoint when it is due; fail before one of the steps.
+
+    The last rank of a start without a checkpoint is killed or told to stop before one of the steps. A start after it
+    was told to stop does no more steps.
+    """
+    import os
+    import signal
     import time
 
     from trainer_core import checkpoints, progress
@@ -100,9 +118,16 @@ def save_checkpoints(steps: int, fail_at: int = 0) -> object:
     last = store.latest()
     begun = last.step if last else 0
     saved = (last.path / f"rank-{store.rank}.txt").read_text() if last else "0"
-    for step in range(begun + 1, steps + 1):
+    for step in range(begun + 1, 0 if stop_at and begun else steps + 1):
         if step == fail_at:
             raise RuntimeError(f"failed at step {step}")
+        is_victim = store.rank == store.world_size - 1 and begun == 0
+        if step == kill_at and is_victim:
+            os.kill(os.getpid(), signal.SIGKILL)
+            # The first process of a container cannot kill itself.
+            os._exit(137)
+        if step == stop_at and is_victim:
+            signal.raise_signal(signal.SIGTERM)
         progress(step=step, total=steps)
         if store.due(step):
             with store.save(step, {"loss": 1 / step}) as folder:
@@ -124,3 +149,8 @@ def wait_for_resource_report(seconds: float = 120.0) -> None:
         if time.monotonic() > end:
             raise TimeoutError("no report of the use of resources")
         time.sleep(0.02)
+    try:
+        # A training that waits for all of its children does not wait for the process that reports.
+        raise RuntimeError(f"os.wait() returned {os.wait()}")
+    except ChildProcessError:
+        pass

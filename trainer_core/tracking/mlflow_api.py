@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import http.client
 import json
-import ssl
+import select
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from urllib.parse import quote, urlencode, urljoin, urlsplit
 from pydantic import BaseModel, ValidationError
 
 from trainer_core.errors import TrackingError
+from trainer_core.tracking.proxy import Proxy, find_proxy
 from trainer_core.tracking.server import MlflowServer
 
 __all__ = ["MAX_BATCH", "MlflowApi", "MlflowRun", "Tag"]
@@ -114,13 +116,17 @@ class MlflowApi:
     Args:
         server: Address and credentials.
         timeout: Seconds to wait for the server to connect or to send the next bytes. Default 5.
+        max_rate: Maximum number of requests a second. Default 0: no maximum.
     """
 
-    def __init__(self, server: MlflowServer, timeout: float = 5.0) -> None:
+    def __init__(self, server: MlflowServer, timeout: float = 5.0, max_rate: float = 0.0) -> None:
         self.server = server
         self.timeout = timeout
         self._lock = threading.Lock()
         self._connection: http.client.HTTPConnection | None = None
+        self._proxy: Proxy | None = None
+        self._pause = 1 / max_rate if max_rate else 0.0
+        self._next = 0.0
         self._experiments: dict[str, str] = {}
 
     def close(self) -> None:
@@ -221,6 +227,14 @@ class MlflowApi:
         )
         return self.parse(MlflowRun, created["run"]).id
 
+    def delete_run(self, run_id: str) -> None:
+        """Delete a run. Succeeds if it is deleted."""
+        try:
+            self.post("runs/delete", run_id=run_id)
+        except TrackingError as error:
+            if error.code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "INVALID_STATE"):
+                raise
+
     def log_batch(
         self,
         run_id: str,
@@ -305,6 +319,8 @@ class MlflowApi:
         parts = urlsplit(url)
         path = parts.path + (f"?{parts.query}" if parts.query else "")
         with self._lock:
+            self._keep_rate()
+            self._drop_closed_connection()
             reused = self._connection is not None
             try:
                 return self._exchange(method, path, body, size)
@@ -320,6 +336,11 @@ class MlflowApi:
                 self._drop_connection()
                 raise self._build_connection_error(error) from error
 
+    def _keep_rate(self) -> None:
+        if self._pause:
+            time.sleep(max(0.0, self._next - time.monotonic()))
+            self._next = time.monotonic() + self._pause
+
     def _exchange(self, method: str, path: str, body: Any, size: int | None) -> tuple[int, str, bytes]:
         headers = {"Accept": "application/json", **self.server.get_headers()}
         if size is not None:
@@ -328,6 +349,10 @@ class MlflowApi:
             headers["Content-Type"] = "application/json"
         if self._connection is None:
             self._connection = self._connect()
+        parts = urlsplit(self.server.uri)
+        if self._proxy is not None and parts.scheme == "http":
+            # For https the connection is a tunnel, and the proxy sees no request.
+            path, headers = f"http://{parts.netloc}{path}", {**headers, **self._proxy.headers}
         self._connection.request(method, path, body=body, headers=headers)
         response = self._connection.getresponse()
         text = response.read()
@@ -337,13 +362,28 @@ class MlflowApi:
 
     def _connect(self) -> http.client.HTTPConnection:
         parts = urlsplit(self.server.uri)
+        self._proxy = proxy = find_proxy(self.server.uri)
+        host, port = (proxy.host, proxy.port) if proxy else (str(parts.hostname), parts.port)
         if parts.scheme == "http":
-            return http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=self.timeout)
+            return http.client.HTTPConnection(host, port, timeout=self.timeout)
+        import ssl  # It takes 10 ms to load.
+
         context = ssl.create_default_context(cafile=self.server.ca_file)
         if self.server.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-        return http.client.HTTPSConnection(str(parts.hostname), parts.port, timeout=self.timeout, context=context)
+        connection = http.client.HTTPSConnection(host, port, timeout=self.timeout, context=context)
+        if proxy is not None:
+            connection.set_tunnel(str(parts.hostname), parts.port or 443, proxy.headers)
+        return connection
+
+    def _drop_closed_connection(self) -> None:
+        """Drop the connection if the server has closed it meanwhile: what creates something cannot be sent twice."""
+        if self._connection is not None and self._connection.sock is not None:
+            poller = select.poll()
+            poller.register(self._connection.sock, select.POLLIN)
+            if poller.poll(0):  # Nothing was asked, so this is its end.
+                self._drop_connection()
 
     def _drop_connection(self) -> None:
         if self._connection is not None:
@@ -352,7 +392,8 @@ class MlflowApi:
 
     def _build_connection_error(self, error: Exception) -> TrackingError:
         reason = str(error) or type(error).__name__
-        return TrackingError(f"MLflow server {self.server.uri} cannot be reached: {reason}", transient=True)
+        through = f" through the proxy {self._proxy}" if self._proxy else ""
+        return TrackingError(f"MLflow server {self.server.uri} cannot be reached{through}: {reason}", transient=True)
 
     def _build_format_error(self, text: bytes) -> TrackingError:
         return TrackingError(f"{self.server.uri} does not answer like an MLflow server: {_quote(text)}")
@@ -364,6 +405,8 @@ class MlflowApi:
         except (ValueError, KeyError, TypeError):
             code, message = "", _quote(text)
         hint = "; check the credentials" if status in (401, 403) else ""
+        if status == http.HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
+            hint = f"; check the credentials of the proxy {self._proxy}"
         transient = status in (408, 429) or status >= 500
         line = " ".join(f"{code} {message}".split())[:_MAX_BODY]
         return TrackingError(f"MLflow server {self.server.uri} answers {status}: {line}{hint}", code, transient)

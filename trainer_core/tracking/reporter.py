@@ -6,57 +6,39 @@ server stores it once. What a process could not send, the next one that waits fo
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import replace
 from typing import Any
 
 from trainer_core.backends.base import Backend
 from trainer_core.errors import JobNotFoundError, TrackingError, TrainerError
-from trainer_core.jobs import CREATED, SUSPENDED, Category, Diagnosis, Outcome, TrainJobRef
+from trainer_core.jobs import Outcome, TrainJobRef
 from trainer_core.logs import LogChunk
 from trainer_core.node.progress import parse_progress, parse_report_time
 from trainer_core.request import TrainJobRequest
 from trainer_core.resource_use import parse_resource_report
 from trainer_core.tracking import tags
-from trainer_core.tracking.mlflow_api import MAX_BATCH, MlflowApi, MlflowRun
+from trainer_core.tracking.binding import bind_run
+from trainer_core.tracking.connections import get_report_api
+from trainer_core.tracking.run_sender import get_run_sender
+from trainer_core.tracking.run_writer import Point, RunWriter
 from trainer_core.tracking.server import MlflowServer
-from trainer_core.tracking.submission import choose_server, create_late_run, get_api
+from trainer_core.tracking.submission import choose_server, create_late_run
 
-__all__ = [
-    "EndedRun",
-    "Point",
-    "RunReporter",
-    "build_system_metrics",
-    "end_abandoned_run",
-    "end_abandoned_runs",
-    "find_abandoned_outcome",
-]
+__all__ = ["RunReporter", "build_system_metrics"]
 
 _log = logging.getLogger(__name__)
 
-#: Seconds before the first report, so that a short wait costs nothing, and between two reports.
-_FIRST_SECONDS = 1.0
-_INTERVAL_SECONDS = 5.0
-_MAX_PAUSE_SECONDS = 60.0
-_TIMEOUT = 5.0
 #: Seconds after which the end of a job is no longer delayed by its run.
 _FINISH_SECONDS = 10.0
-#: Experiments in one search.
-_MAX_EXPERIMENTS = 100
-#: Prefix of metrics that the training logs itself under the same name.
-_PREFIX = "progress/"
-#: Name, value, milliseconds since 1970, and step of a point of a curve.
-Point = tuple[str, float, int, int]
 
 
 class RunReporter:
-    """Reports one job to its run, in a thread that never delays the wait for the job.
+    """Reports one job to its run. Never delays the wait for the job: the thread of `RunSender` reports.
 
     Args:
         backend: Backend of the job.
@@ -84,17 +66,24 @@ class RunReporter:
         self._redact = redact
         self._request: TrainJobRequest | None = None
         self._server: MlflowServer | None = None
-        self._run: _Run | None = None
+        self._run: RunWriter | None = None
         self._cursor: Mapping[str, Any] = {}
         self._last_step = 0
-        self._thread: threading.Thread | None = None
+        self._is_started = False
         self._stop = threading.Event()
+        #: Held while a report is sent.
+        self._lock = threading.Lock()
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether the log of the job is to be read and reported every few seconds."""
+        return self._is_started and not self._stop.is_set() and not self.has_given_up
 
     def start(self) -> None:
         """Report the progress every few seconds, until `stop` or `finish`."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._report_progress, name=f"run of {self._ref.name}", daemon=True)
-            self._thread.start()
+        if not self._is_started:
+            self._is_started = True
+            get_run_sender().watch(self)
 
     def stop(self) -> None:
         """Stop reporting. The run stays as it is: the job may still be running."""
@@ -114,38 +103,21 @@ class RunReporter:
         if thread.is_alive():
             self._warn("did not answer in time")
 
-    def _report_progress(self) -> None:
-        pause = _FIRST_SECONDS
-        while not self._stop.wait(pause):
-            try:
-                run = self._find_run()
-                if run is None:
-                    return
-                run.set_status(self.status)
-                self._send_log(run, job_ended=False)
-            except TrackingError as error:
-                if not error.transient:
-                    self._warn(str(error))
-                    return
-                pause = min(_MAX_PAUSE_SECONDS, max(_INTERVAL_SECONDS, pause * 2))
-            except TrainerError:
-                # The wait itself decides what an unreachable backend means.
-                pause = _INTERVAL_SECONDS
-            else:
-                pause = _INTERVAL_SECONDS
-
     def _finish(self, outcome: Outcome, end: float) -> None:
-        if self._thread is not None:
-            self._thread.join()
+        get_run_sender().flush(_FINISH_SECONDS / 2, self._ref.uid)
         pause, reason = 0.1, "did not answer in time"
         while time.monotonic() < end:
             try:
-                self._finish_once(outcome)
+                with self._lock:
+                    self._finish_once(outcome)
                 return
             except TrainerError as error:
                 reason = str(error)
                 if isinstance(error, TrackingError) and not error.transient:
                     break
+            except Exception as error:  # noqa: BLE001 -- boundary of the thread: `finish` warns and does not raise
+                reason = f"{type(error).__name__}: {error}"
+                break
             time.sleep(pause)
             pause *= 2
         self._warn(reason)
@@ -155,7 +127,7 @@ class RunReporter:
         if run is not None:
             self.complete(outcome, run)
 
-    def complete(self, outcome: Outcome, run: _Run) -> None:
+    def complete(self, outcome: Outcome, run: RunWriter) -> None:
         """Report everything that is left, and how the job ended, unless another process has done so.
 
         Args:
@@ -177,8 +149,8 @@ class RunReporter:
         except TrainerError as error:
             _log.warning("TrainJob %s: its log cannot be read, so its run may lack points: %s", self._ref.name, error)
         if outcome.diagnosis is not None:
-            masked = outcome.diagnosis.model_copy(update={"reason": self._redact(outcome.diagnosis.reason)})
-            outcome = outcome.model_copy(update={"diagnosis": masked})
+            masked = replace(outcome.diagnosis, reason=self._redact(outcome.diagnosis.reason))
+            outcome = replace(outcome, diagnosis=masked)
         run.end(outcome, self._last_step)
 
     def find_server(self) -> MlflowServer | None:
@@ -196,7 +168,7 @@ class RunReporter:
         return self._server
 
     def send(self, points: Sequence[Point]) -> None:
-        """Send points of the job's curves.
+        """Send points of the job's curves; while `is_watching`, also those of its log, and its status.
 
         Args:
             points: The points, from `build_points`.
@@ -204,9 +176,14 @@ class RunReporter:
         Raises:
             TrainerError: The server or the backend cannot be reached, or refuses.
         """
-        run = self._find_run()
-        if run is not None:
+        with self._lock:
+            run = self._find_run()
+            if run is None:
+                return
             run.send(points)
+            if self.is_watching:
+                run.set_status(self.status)
+                self._send_log(run, job_ended=False)
 
     def build_points(self, chunk: LogChunk) -> list[Point]:
         """Return the points that are in lines of the job's log.
@@ -228,22 +205,24 @@ class RunReporter:
         if reason is not None:
             self._warn(str(reason))
 
-    def _find_run(self) -> _Run | None:
+    def _find_run(self) -> RunWriter | None:
         """Return the run, created now if the server was away when the job was created; None if it is not tracked."""
         if self._run is not None:
             return self._run
         server, request = self.find_server(), self._request
         if server is None or request is None or request.tracking is None:
             return None
-        api = get_api(server, _TIMEOUT)
+        api = get_report_api(server)
         run_id = request.tracking.run_id or create_late_run(api, self._backend, request, self._ref)[1]
-        run = _Run(api, run_id)
+        run = RunWriter(api, run_id)
         run.load()
+        if tags.UID not in run.tags:
+            bind_run(api, self._backend, self._ref, request)
         # A request can have the files of a project.
         self._run, self._request = run, None
         return self._run
 
-    def _send_log(self, run: _Run, job_ended: bool) -> None:
+    def _send_log(self, run: RunWriter, job_ended: bool) -> None:
         """Send the points of the new lines of the log. The cursor advances when the server has stored them."""
         while True:
             chunk = self._backend.tail(self._ref, self._cursor, job_ended)
@@ -267,75 +246,6 @@ class RunReporter:
         _log.warning(
             "TrainJob %s: its run is not complete; the next wait for the job completes it: %s", self._ref.name, reason
         )
-
-
-class _Run:
-    """One run on the server, and what it is known to have."""
-
-    def __init__(self, api: MlflowApi, run_id: str) -> None:
-        self.api = api
-        self.id = run_id
-        self.tags: dict[str, str] = {}
-        self._latest: dict[str, float] = {}
-        self._curves: set[str] = set()
-        self._status = "RUNNING"
-
-    def load(self) -> None:
-        run = self.api.get_run(self.id)
-        if run.info.lifecycle_stage == "deleted":
-            raise TrackingError(f"run {self.id} was deleted; it is left alone")
-        self.tags, self._latest, self._status = run.tags, run.metrics, run.info.status
-        try:
-            self._curves = set(json.loads(self.tags.get(tags.CURVES, "[]")))
-        except (TypeError, ValueError):  # A person changed the tag.
-            self._curves = set()
-
-    def set_status(self, status: str | None) -> None:
-        """Set RUNNING or SCHEDULED while the job has not ended."""
-        wanted = "SCHEDULED" if status in (CREATED, SUSPENDED) else "RUNNING"
-        if status is not None and wanted != self._status:
-            self.api.post("runs/update", run_id=self.id, status=wanted)
-            self._status = wanted
-
-    def send(self, points: Sequence[Point]) -> None:
-        if not points:
-            return
-        names = {name: self._choose_name(name) for name, *_ in points}
-        known = len(self._curves)
-        self._curves.update(name for name, chosen in names.items() if name == chosen)
-        if len(self._curves) > known:
-            # Before the points: the next process that reports must not take them for those of the training.
-            self.api.log_batch(self.id, tags={tags.CURVES: json.dumps(sorted(self._curves))})
-        self.api.log_batch(
-            self.id,
-            [
-                {"key": names[name], "value": value, "timestamp": timestamp, "step": step}
-                for name, value, timestamp, step in points
-            ],
-        )
-        self._latest.update({names[name]: value for name, value, *_ in points})
-
-    def end(self, outcome: Outcome, step: int) -> None:
-        """Send the final metrics, tags and status, unless the training itself has logged the same values."""
-        finished = _to_milliseconds(outcome.finished_at)
-        final = {
-            self._choose_name(name): value
-            for name, value in outcome.metrics.items()
-            if not (name in self._latest and name not in self._curves)
-        }
-        metrics = [
-            {"key": name, "value": value, "timestamp": finished, "step": step}
-            for name, value in final.items()
-            if self._latest.get(name) != value
-        ]
-        for start in range(0, len(metrics), MAX_BATCH):
-            self.api.log_batch(self.id, metrics[start : start + MAX_BATCH])
-        self.api.post("runs/update", run_id=self.id, status=tags.get_run_status(outcome), end_time=finished)
-        self.api.log_batch(self.id, tags=tags.build_outcome_tags(outcome))
-
-    def _choose_name(self, name: str) -> str:
-        is_foreign = name in self._latest and name not in self._curves
-        return f"{_PREFIX}{name}" if is_foreign else name
 
 
 def build_system_metrics(step: str, line: str) -> Iterator[Point]:
@@ -366,107 +276,3 @@ def _describe_memory(name: str, report: Mapping[str, float]) -> dict[str, float]
     if used is None or not limit:
         return {}
     return {f"{name}_megabytes": used / 1e6, f"{name}_percentage": 100 * used / limit}
-
-
-@dataclass(frozen=True)
-class EndedRun:
-    """A run that was ended because no process waited for its job.
-
-    Attributes:
-        job: Name of the TrainJob.
-        status: FINISHED, FAILED or KILLED.
-        url: Address of the run in MLflow's UI.
-    """
-
-    job: str
-    status: str
-    url: str
-
-
-def end_abandoned_runs(backend: Backend, server: MlflowServer, redact: Callable[[str], str] = str) -> list[EndedRun]:
-    """End all runs whose jobs have ended, or are gone, while no process waited for them; with what their logs have.
-
-    A run stays as it is if its job is active, or lives where `backend` cannot see it.
-
-    Args:
-        backend: Backend of the jobs. Runs of other backends are left alone.
-        server: The server.
-        redact: Masks secrets in the diagnosis. Default: the text unchanged.
-
-    Raises:
-        TrackingError: The server cannot be reached, or refuses.
-    """
-    api = get_api(server, _TIMEOUT)
-    ended = []
-    for run in _list_active_runs(api, backend.name):
-        outcome = find_abandoned_outcome(backend, run.tags)
-        if outcome is None:
-            continue
-        try:
-            RunReporter(backend, outcome.job, server, redact).complete(outcome, _Run(api, run.id))
-        except TrackingError as error:
-            if error.transient:
-                raise
-            _log.warning("TrainJob %s: its run cannot be ended: %s", outcome.job.name, error)
-        else:
-            url = server.get_run_url(run.info.experiment_id, run.id)
-            ended.append(EndedRun(outcome.job.name, tags.get_run_status(outcome), url))
-    return ended
-
-
-def find_abandoned_outcome(backend: Backend, run_tags: Mapping[str, str]) -> Outcome | None:
-    """Return the outcome of a run's job that has ended or is gone; None if it is active, or cannot be seen from here.
-
-    Args:
-        backend: Backend of the job.
-        run_tags: Tags of the run.
-    """
-    name, place = run_tags[tags.NAME], run_tags.get(tags.PLACE)
-    ref = TrainJobRef(backend.name, run_tags.get(tags.NAMESPACE, ""), name, run_tags[tags.UID], place)
-    try:
-        return backend.observe(ref).outcome
-    except JobNotFoundError:
-        # Another cluster or machine, or a release that recorded no place, may have the job.
-        if place is None or place != backend.get_place(ref):
-            return None
-        diagnosis = Diagnosis(category=Category.DELETED, reason=f"TrainJob {name!r} was deleted")
-        return Outcome(ref=ref.to_dict(), status="Failed", diagnosis=diagnosis)
-    except TrainerError:
-        return None
-
-
-def end_abandoned_run(backend: Backend, api: MlflowApi, run: MlflowRun) -> None:
-    """End a run whose job has ended, or is gone, without reading its log.
-
-    Args:
-        backend: Backend of the job.
-        api: API of the server.
-        run: The run, which is bound to a job.
-    """
-    outcome = find_abandoned_outcome(backend, run.tags)
-    if outcome is not None:
-        loaded = _Run(api, run.id)
-        loaded.load()
-        loaded.end(outcome, 0)
-
-
-def _list_active_runs(api: MlflowApi, backend: str) -> list[MlflowRun]:
-    """Return the runs of all experiments that have a job of a backend and have not ended."""
-    experiments = api.list_experiment_ids()
-    runs = [
-        run
-        for start in range(0, len(experiments), _MAX_EXPERIMENTS)
-        for status in ("RUNNING", "SCHEDULED")
-        for run in api.search_runs(
-            experiments[start : start + _MAX_EXPERIMENTS],
-            f"attributes.status = '{status}' and tags.`{tags.BACKEND}` = '{backend}'",
-        )
-    ]
-    # A run without a job belongs to a submit: one that runs now, or a killed one, which the next submit repeats.
-    return [run for run in runs if run.tags.get(tags.UID)]
-
-
-def _to_milliseconds(timestamp: str | None) -> int:
-    if timestamp is None:
-        return int(time.time() * 1000)
-    return int(datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp() * 1000)

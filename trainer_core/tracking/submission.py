@@ -1,19 +1,17 @@
 """The run of a TrainJob at its submission: created before the job, bound to it afterwards.
 
-The run's id is part of the job's stored request, so a submitter that attaches reads it there. A run without the tag
-``trainjob.uid`` belongs to no job yet: the submitter that created it was killed, and the next one takes it.
+The run's id is part of the job's stored request, so a submitter that attaches reads it there. The submit waits for one
+request, which creates the run; `binding` has what follows.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
 import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 from pydantic import SecretStr
@@ -23,10 +21,13 @@ from trainer_core.errors import InvalidRequestError, TrackingError, TrainerError
 from trainer_core.jobs import TrainJobRef
 from trainer_core.request import TrackingRequest, TrainJobRequest
 from trainer_core.tracking import tags
+from trainer_core.tracking.binding import bind_run, delete_orphans
+from trainer_core.tracking.connections import get_report_api, get_submit_api
 from trainer_core.tracking.mlflow_api import MlflowApi, MlflowRun
+from trainer_core.tracking.run_sender import get_run_sender
 from trainer_core.tracking.server import MlflowServer
 
-__all__ = ["Submission", "choose_server", "create_late_run", "get_api", "prepare_submission"]
+__all__ = ["Submission", "choose_server", "create_late_run", "prepare_submission"]
 
 _log = logging.getLogger(__name__)
 
@@ -35,23 +36,9 @@ _DEFAULT_EXPERIMENT = "trainjob"
 _ON_THIS_MACHINE = frozenset({"local", "debug"})
 #: Its nodes read secrets from a file with Python, which only the image of a function is known to have.
 _SECRETS_FOR_FUNCTIONS = frozenset({"container"})
-#: A submit waits this long for each answer of the server, and for no server that did not answer recently.
-_SUBMIT_TIMEOUT = 2.0
+#: A submit waits for no server that did not answer recently.
 _PAUSE_SECONDS = 30.0
 _unreachable_until: dict[str, float] = {}
-
-
-@cache
-def get_api(server: MlflowServer, timeout: float) -> MlflowApi:
-    """Return the API of a server, with one connection for each timeout, which is closed when the process ends.
-
-    Args:
-        server: The server.
-        timeout: Seconds to wait for an answer.
-    """
-    api = MlflowApi(server, timeout)
-    atexit.register(api.close)
-    return api
 
 
 def choose_server(uri: str | None, configured: MlflowServer | None) -> MlflowServer | None:
@@ -90,7 +77,7 @@ def prepare_submission(
                 "an Airflow connection of type mlflow"
             )
         return None
-    return Submission(request, tracking, server, backend)
+    return Submission(request, tracking, server, configured, backend)
 
 
 class Submission:
@@ -100,6 +87,7 @@ class Submission:
         request: The request.
         tracking: Its tracking.
         server: Server to track on; None for W&B and Comet.
+        configured: Server of an Airflow connection. None for the environment of this process.
         backend: Backend of the job.
 
     Attributes:
@@ -107,12 +95,17 @@ class Submission:
     """
 
     def __init__(
-        self, request: TrainJobRequest, tracking: TrackingRequest, server: MlflowServer | None, backend: Backend
+        self,
+        request: TrainJobRequest,
+        tracking: TrackingRequest,
+        server: MlflowServer | None,
+        configured: MlflowServer | None,
+        backend: Backend,
     ) -> None:
         self._server = server
+        self._configured = configured
         self._backend = backend
-        self._created: dict[str, str] = {}
-        self._earlier: list[MlflowRun] = []
+        self._created: list[str] = []
         experiment = tracking.experiment or (server.experiment if server else None) or _DEFAULT_EXPERIMENT
         uri = server.uri if server else None
         self._tracking = tracking.model_copy(update={"uri": uri, "experiment": experiment})
@@ -141,7 +134,7 @@ class Submission:
             return request.model_copy(update={"tracking": self._tracking.model_copy(update={"env": env})})
         run: dict[str, Any] = {}
         try:
-            run = self._find_or_create_run(self._server, request, attempt)
+            run = self._create_run(self._server, request, attempt)
         except TrackingError as error:
             if self._tracking.required:
                 raise
@@ -150,61 +143,55 @@ class Submission:
         return request.model_copy(update={"tracking": self._tracking.model_copy(update={**run, "env": env})})
 
     def bind(self, ref: TrainJobRef) -> None:
-        """Complete the run of the submitted job; delete a run that was created for another outcome of this submit.
+        """Complete the run of the submitted job, without waiting for it: `RunSender` calls the server.
 
         Args:
             ref: The submitted job, created or attached to.
         """
-        if self._server is None:
-            return
+        if self._server is not None:
+            get_run_sender().bind(ref.uid, lambda: self._bind(ref))
+
+    def _bind(self, ref: TrainJobRef) -> None:
         try:
             stored = self._backend.get_request(ref)
             run_id = stored.tracking.run_id if stored.tracking else None
-            api = get_api(self._server, _SUBMIT_TIMEOUT)
-            for name, created in self._created.items():
-                if created != run_id:
-                    _log.debug("Deleting run %s, for TrainJob %s has another", created, name)
-                    api.post("runs/delete", run_id=created)
-            if run_id is not None and run_id in self._created.values():
-                job_tags = tags.build_job_tags(ref, self._backend.get_place(ref))
-                api.log_batch(run_id, params=tags.build_params(stored), tags=job_tags)
-            self._end_earlier_runs(api, run_id)
+            self._delete_runs(keep=run_id)
+            server = choose_server(stored.tracking.uri, self._configured) if stored.tracking else None
+            if server is None or run_id is None or _did_not_answer(server):
+                return  # The next wait for the job completes the run.
+            bind_run(get_report_api(server), self._backend, ref, stored)
         except TrainerError as error:  # The job exists: neither the server nor the backend may fail its submit now.
             _log.warning("The run of TrainJob %s is completed later: %s", ref.name, error)
         else:
-            if run_id is not None and stored.tracking and stored.tracking.experiment_id:
-                url = self._server.get_run_url(stored.tracking.experiment_id, run_id)
+            if stored.tracking and stored.tracking.experiment_id:
+                url = server.get_run_url(stored.tracking.experiment_id, run_id)
                 _log.info("TrainJob %s is tracked at %s", ref.name, url)
 
     def discard(self) -> None:
         """Delete the runs of a submit that was refused."""
         with contextlib.suppress(TrackingError):
-            for run_id in self._created.values():
-                if self._server is not None:
-                    get_api(self._server, _SUBMIT_TIMEOUT).post("runs/delete", run_id=run_id)
+            self._delete_runs(keep=None)
 
-    def _find_or_create_run(self, server: MlflowServer, request: TrainJobRequest, attempt: int) -> dict[str, Any]:
-        if time.monotonic() < _unreachable_until.get(server.uri, 0.0):
+    def _delete_runs(self, keep: str | None) -> None:
+        """Delete the runs that this submit created, except the one that the job has."""
+        for run_id in self._created:
+            if self._server is not None and run_id != keep:
+                get_report_api(self._server).delete_run(run_id)
+
+    def _create_run(self, server: MlflowServer, request: TrainJobRequest, attempt: int) -> dict[str, Any]:
+        if _did_not_answer(server):
             raise TrackingError(f"MLflow server {server.uri} did not answer recently", transient=True)
         try:
-            api = get_api(server, _SUBMIT_TIMEOUT)
+            api = get_submit_api(server)
             experiment = self._get_experiment_id(api)
-            runs = api.search_runs([experiment], f"tags.`{tags.KEY}` = '{tags.build_key(request)}'")
-            self._earlier = [run for run in runs if run.is_active and run.tags.get(tags.UID)]
             identity = tags.build_identity(request, attempt)
-            orphans = [run for run in runs if run.is_active and _is_unbound(run, identity)]
-            if orphans:
-                run_id = orphans[0].id
-            else:
-                first = next((run.id for run in runs if run.tags.get(tags.ATTEMPT) == "0"), None)
-                parent = self._tracking.parent_run_id or (first if attempt else None)
-                run_tags = tags.build_run_tags(request, self._backend.name, identity, parent)
-                run_id = api.create_run(experiment, str(run_tags[tags.RUN_NAME]), run_tags, _now())
+            run_tags = tags.build_run_tags(request, self._backend, identity)
+            run_id = api.create_run(experiment, str(run_tags[tags.RUN_NAME]), run_tags, _now())
         except TrackingError as error:
             if error.transient:
                 _unreachable_until[server.uri] = time.monotonic() + _PAUSE_SECONDS
             raise
-        self._created[request.require_name()] = run_id
+        self._created.append(run_id)
         return {"run_id": run_id, "experiment_id": experiment}
 
     def _get_experiment_id(self, api: MlflowApi) -> str:
@@ -213,14 +200,6 @@ class Submission:
         if parent is not None:
             return api.get_run(parent).info.experiment_id
         return api.get_experiment_id(str(self._tracking.experiment))
-
-    def _end_earlier_runs(self, api: MlflowApi, run_id: str | None) -> None:
-        """End the runs of earlier attempts whose jobs have ended while no process waited for them."""
-        from trainer_core.tracking.reporter import end_abandoned_run
-
-        for run in self._earlier:
-            if run.id != run_id and run.tags.get(tags.BACKEND) == self._backend.name:
-                end_abandoned_run(self._backend, api, run)
 
     def _reaches_training(self, request: TrainJobRequest) -> bool:
         """Return whether mlflow inside the training can use the server."""
@@ -246,6 +225,10 @@ class Submission:
         return {name: value for name, value in values.items() if value}
 
 
+def _did_not_answer(server: MlflowServer) -> bool:
+    return time.monotonic() < _unreachable_until.get(server.uri, 0.0)
+
+
 def create_late_run(api: MlflowApi, backend: Backend, request: TrainJobRequest, ref: TrainJobRef) -> tuple[str, str]:
     """Return experiment id and run id of a job that was created while the server was away; create them if necessary.
 
@@ -265,24 +248,20 @@ def create_late_run(api: MlflowApi, backend: Backend, request: TrainJobRequest, 
 
     def list_runs() -> list[MlflowRun]:
         runs = api.search_runs([experiment], condition)
-        found = [run for run in runs if run.tags.get(tags.UID) == ref.uid or _is_unbound(run, identity)]
-        return sorted(found, key=lambda run: (tags.UID not in run.tags, run.id))
+        return sorted((run for run in runs if run.tags.get(tags.UID) == ref.uid), key=lambda run: run.id)
 
     found = list_runs()
     if not found:
-        run_tags = tags.build_run_tags(request, ref.backend, identity, tracking.parent_run_id)
+        run_tags = tags.build_run_tags(request, backend, identity)
         own = api.create_run(experiment, str(run_tags[tags.RUN_NAME]), {**run_tags, **job_tags}, _now())
         found = list_runs()
+        if not found:
+            raise TrackingError(f"run {own} of TrainJob {ref.name!r} is not found yet", transient=True)
         if found[0].id != own:
-            api.post("runs/delete", run_id=own)
+            api.delete_run(own)
     api.log_batch(found[0].id, params=tags.build_params(request), tags=job_tags)
+    delete_orphans(api, backend, ref, found[0].id, api.search_runs([experiment], condition))
     return experiment, found[0].id
-
-
-def _is_unbound(run: MlflowRun, identity: Mapping[str, str]) -> bool:
-    """Return whether a run was created for a submit with this identity and got no job."""
-    run_tags = run.tags
-    return tags.UID not in run_tags and all(run_tags.get(key) == value for key, value in identity.items())
 
 
 def _build_client_env(tracking: TrackingRequest, request: TrainJobRequest, attempt: int) -> dict[str, str]:

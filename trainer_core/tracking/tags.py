@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from trainer_core import naming
 from trainer_core.jobs import Category, Outcome, TrainJobRef
 from trainer_core.request import TrainJobRequest
+
+if TYPE_CHECKING:
+    from trainer_core.backends.base import Backend
 
 __all__ = [
     "ATTEMPT",
@@ -15,6 +19,7 @@ __all__ = [
     "KEY",
     "NAME",
     "NAMESPACE",
+    "PARENT",
     "PLACE",
     "REPORTED",
     "RUN_NAME",
@@ -29,6 +34,7 @@ __all__ = [
 ]
 
 RUN_NAME = "mlflow.runName"
+PARENT = "mlflow.parentRunId"
 #: What attempts of the same work have in common: hash of the owner, or of the job's name.
 KEY = "trainjob.key"
 NAME = "trainjob.name"
@@ -36,7 +42,7 @@ NAMESPACE = "trainjob.namespace"
 BACKEND = "trainjob.backend"
 #: Result of `Backend.get_place`.
 PLACE = "trainjob.place"
-#: Set once the job exists.
+#: Set once the job exists and the run has everything else that a submit gives it.
 UID = "trainjob.uid"
 ATTEMPT = "trainjob.attempt"
 GENERATION = "trainjob.generation"
@@ -60,9 +66,7 @@ def build_identity(request: TrainJobRequest, attempt: int | None) -> dict[str, s
     return {**identity, **({GENERATION: generation} if generation is not None else {})}
 
 
-def build_run_tags(
-    request: TrainJobRequest, backend: str, identity: Mapping[str, str], parent: str | None
-) -> dict[str, str]:
+def build_run_tags(request: TrainJobRequest, backend: Backend, identity: Mapping[str, str]) -> dict[str, str]:
     """Return the tags with which a run is created."""
     tracking = request.tracking
     name = request.require_name()
@@ -72,9 +76,10 @@ def build_run_tags(
         "mlflow.source.type": "JOB",
         "mlflow.source.name": code.entry if code else (request.trainer.image if request.trainer else None) or name,
         "mlflow.user": "trainjob",
-        "mlflow.parentRunId": parent,
+        PARENT: tracking.parent_run_id if tracking else None,
         NAME: name,
-        BACKEND: backend,
+        BACKEND: backend.name,
+        PLACE: backend.get_place(None),
         **({"trainjob.owner": request.owner.key} if request.owner else {}),
         **identity,
     }

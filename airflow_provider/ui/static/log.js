@@ -8,6 +8,7 @@ const MAX_LINES = 2000;
 /** Reads the log of one step of a TrainJob: its lines, or those with a text, and the reports of progress and resources. */
 export class LogReader {
   lines = [];
+  times = [];
   points = [];
   resources = [];
   omitted = 0;
@@ -28,7 +29,10 @@ export class LogReader {
       this.#cursor = part.cursor;
       this.omitted += part.left_out;
       this.lines.push(...part.lines);
-      this.omitted += this.lines.splice(0, Math.max(0, this.lines.length - MAX_LINES)).length;
+      this.times.push(...part.times);
+      const surplus = Math.max(0, this.lines.length - MAX_LINES);
+      this.omitted += this.lines.splice(0, surplus).length;
+      this.times.splice(0, surplus);
       this.points = addPoints(this.points, part.points);
       this.resources = addPoints(this.resources, part.resources);
       complete = part.complete || part.cursor === cursor;
@@ -46,6 +50,7 @@ export class LogView {
     const [place, follow] = [$("#log pre"), $("#follow")];
     $("#step").addEventListener("change", () => reload());
     $("#log-search").addEventListener("input", () => { clearTimeout(this.#typing); this.#typing = setTimeout(reload, 300); });
+    $("#timestamps").addEventListener("change", () => reload());
     follow.addEventListener("change", () => { if (follow.checked) place.scrollTop = place.scrollHeight; });
     place.addEventListener("scroll", () => { follow.checked = place.scrollTop + place.clientHeight >= place.scrollHeight - 8; });
   }
@@ -87,18 +92,32 @@ export class LogView {
     if (this.#readers.has(key) && `${choice.value} ${$("#log-search").value}` === key) this.#draw(this.#readers.get(key), text);
   }
 
-  #draw({ lines, omitted }, text) {
+  #draw({ lines, times, omitted }, text) {
     const [place, follow] = [$("#log pre"), $("#follow")];
     const first = omitted ? [`(${number(omitted)} earlier lines not shown)`] : [];
     const all = [...first, ...lines].join("\n");
     $("#log").hidden = !all && !text && $("#step").options.length < 2;
     show($("#matches"), text ? lines.length + omitted : null, (count) => count !== null && `${number(count)} ${count === 1 ? "line" : "lines"}`);
-    if (place.shown === `${text}\n${all}`) return;
-    place.shown = `${text}\n${all}`;
+    const timestamps = $("#timestamps");
+    timestamps.parentElement.hidden = times.every((time) => time === null);
+    const shown = `${timestamps.checked}\n${text}\n${all}`;
+    if (place.shown === shown) return;
+    place.shown = shown;
     const following = follow.checked;
-    place.replaceChildren(...(text ? mark(all, text) : [all]));
+    place.replaceChildren(...(timestamps.checked ? stamp(first, lines, times, text) : text ? mark(all, text) : [all]));
     if (following) place.scrollTop = place.scrollHeight;
   }
+}
+
+/** The lines, each after the time at which it was written, in the browser's time zone. */
+function stamp(first, lines, times, text) {
+  const stamped = lines.flatMap((line, at) => {
+    const moment = times[at] === null ? null : new Date(times[at]);
+    // The Swedish form is year, month, day and time with seconds, all of the same width.
+    const time = moment ? el("time", { datetime: moment.toISOString() }, moment.toLocaleString("sv-SE")) : " ".repeat(19);
+    return ["\n", time, "  ", ...(text ? mark(line, text) : [line])];
+  });
+  return first.length ? [...first, ...stamped] : stamped.slice(1);
 }
 
 /** The text with each match, in any case, as a `mark` element. */

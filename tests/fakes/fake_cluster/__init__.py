@@ -23,7 +23,9 @@ What a test does, as an administrator who is asked nothing (all of it from any t
   ``update(kind, name, edit)``, ``update_status(kind, name, status)``, ``delete(kind, name)``; a kind is a `Kind` or a
   name: ``"TrainJob"``, ``"pods"``. A CustomResourceDefinition that is added takes the place of the one that is there.
   ``write_log(pod, *lines)``, ``start_log(pod, lines)`` (another run; any sequence of (ns, line)), ``end_log(pod)``.
-  ``until(condition)`` waits for what must happen.
+  ``until(condition)`` waits for what must happen. ``signal(pod, number)`` sends a signal to the containers of a pod.
+  While the Node ``node-a`` is cordoned (``spec.unschedulable``), processes of further pods do not start. A policy/v1
+  Eviction of a pod is a DELETE that a PodDisruptionBudget can forbid (``status.disruptionsAllowed``).
   ``images["part of an image"] = "python source"``: what an image runs of itself.
 
 Lives instead of processes, chosen before the job is created (or by its annotation ``fake-cluster/life``):

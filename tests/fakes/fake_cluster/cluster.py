@@ -23,7 +23,7 @@ from fake_cluster.faults import Faults
 from fake_cluster.gate import TOKEN, Gate
 from fake_cluster.jobs import BatchJobs
 from fake_cluster.jobsets import JobSets
-from fake_cluster.kubelet import Kubelet
+from fake_cluster.kubelet import NODE, Kubelet
 from fake_cluster.lives import Lives
 from fake_cluster.podlog import Log, Logs, lines_of
 from fake_cluster.pytorch import PyTorchJobs
@@ -59,6 +59,8 @@ _LOOK = 0.01
 #: Seconds after which the garbage collector notices something: controllers have noticed it before.
 _COLLECTS_AFTER = 0.02
 _NAMESPACES = ("default", "kube-system", "kubeflow-system")
+#: The machine; no pod is scheduled on it while it is cordoned (``spec.unschedulable``).
+_NODE = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}, "spec": {}}
 
 
 class Cluster:
@@ -125,7 +127,7 @@ class Cluster:
         self._thread = threading.Thread(target=self._loop.run_forever, name="fake-cluster", daemon=True)
         for namespace in (*_NAMESPACES, *namespaces):
             self._store.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-        for raw in (*definitions, *READY_MADE):
+        for raw in (*definitions, *READY_MADE, _NODE):
             self._add(raw)
 
     def __enter__(self) -> Cluster:
@@ -291,6 +293,10 @@ class Cluster:
         asked = self._kind(kind)
         place = namespace if asked.namespaced else None
         return copy.deepcopy(self.call(lambda: self._store.delete(asked, place, name, **{"grace": 0, **options})).raw)
+
+    def signal(self, pod: str, number: int, namespace: str = "default") -> None:
+        """Send a signal to the first process of each container of a pod, as a process on its node can."""
+        self.call(lambda: self._kubelet.signal(self._store.get(PODS, namespace, pod).metadata["uid"], number))
 
     def _kind(self, kind: ApiResource | str) -> ApiResource:
         return self._registry.named(kind) if isinstance(kind, str) else kind

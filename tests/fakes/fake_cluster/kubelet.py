@@ -16,7 +16,7 @@ from fake_cluster.pod_status import ContainerState, PodState, running, terminate
 from fake_cluster.podlog import Log, Logs
 from fake_cluster.process import Process, StartError
 from fake_cluster.recorder import Recorder
-from fake_cluster.registry import stored_as
+from fake_cluster.registry import NODES, stored_as
 from fake_cluster.sandbox import Network, Sandbox
 from fake_cluster.store import Store
 from fake_cluster.variables import ConfigError, command_line, environment
@@ -27,6 +27,7 @@ __all__ = ["Kubelet"]
 NODE = "node-a"
 _CONFIG_RETRY = 0.05
 _START_ERROR = 128
+_CORDONED = "0/1 nodes are available: 1 node(s) were unschedulable."
 
 
 @dataclass
@@ -136,6 +137,16 @@ class Kubelet:
 
     async def _run(self, pod: _Pod) -> None:
         """Run a pod to its end."""
+        while self._is_cordoned() and not pod.stopping:
+            if pod.state.scheduled:
+                pod.state.scheduled = False
+                pod.state.set("PodScheduled", False, "Unschedulable", _CORDONED)
+                self._write(pod)
+                self._recorder.record_v1(pod.raw, "FailedScheduling", _CORDONED, "default-scheduler", "Scheduling")
+            await asyncio.sleep(_CONFIG_RETRY)
+        if pod.stopping:
+            return
+        pod.state.scheduled = True
         self._schedule(pod)
         for container in pod.raw["spec"].get("initContainers") or ():
             if not await self._run_container(pod, container):
@@ -146,6 +157,10 @@ class Kubelet:
         if not pod.stopping:
             pod.state.ended = True
             self._write(pod)
+
+    def _is_cordoned(self) -> bool:
+        node = self._store.find(NODES, None, NODE)
+        return node is not None and bool(node.raw["spec"].get("unschedulable"))
 
     def _schedule(self, pod: _Pod) -> None:
         namespace, name = pod.record.key
@@ -244,7 +259,8 @@ class Kubelet:
             self._store.finish(PODS, *record.key, record.metadata["uid"])
             return
         pod.stopping = True
-        _signal(pod, signal.SIGTERM)
+        for process in pod.processes:
+            process.signal_first(signal.SIGTERM)
         patience = min(self.grace, float(pod.raw["spec"].get("terminationGracePeriodSeconds", 30)))
         end = asyncio.get_running_loop().time() + patience
         while pod.processes and asyncio.get_running_loop().time() < end:
@@ -255,6 +271,11 @@ class Kubelet:
         pod.state.ended = True
         self._write(pod)
         self._store.finish(PODS, *record.key, record.metadata["uid"])
+
+    def signal(self, uid: str, number: int) -> None:
+        """Send a signal to the first process of each container of a pod."""
+        for process in self._pods[uid].processes:
+            process.signal_first(number)
 
     async def _forget(self, uid: str) -> None:
         """Clear away after a pod that is gone, whether it had ended or not."""

@@ -66,6 +66,11 @@ class Process:
         await self._drain()
         return 128 - code if code < 0 else code
 
+    def signal_first(self, number: int) -> None:
+        """Send a signal to its first process only, as a container runtime that stops a container."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            self._process.send_signal(number)
+
     def signal(self, number: int) -> None:
         """Send a signal to all of it."""
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -9,12 +9,15 @@ from typing import Any
 from trainer_core.k8s import resources
 from trainer_core.k8s.resources import ApiResource
 
-__all__ = ["NAMESPACES", "Address", "Registry", "stored_as"]
+__all__ = ["NAMESPACES", "NODES", "POD_DISRUPTION_BUDGETS", "Address", "Registry", "stored_as"]
 
 NAMESPACES = ApiResource("", "v1", "namespaces", "Namespace", namespaced=False)
+NODES = ApiResource("", "v1", "nodes", "Node", namespaced=False)
+POD_DISRUPTION_BUDGETS = ApiResource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 _OTHERS = (
     NAMESPACES,
-    ApiResource("", "v1", "nodes", "Node", namespaced=False),
+    NODES,
+    POD_DISRUPTION_BUDGETS,
     ApiResource("", "v1", "services", "Service"),
     ApiResource("", "v1", "serviceaccounts", "ServiceAccount"),
 )
@@ -29,6 +32,7 @@ _WITH_STATUS = {
     ),
     *(resources.TRAINING_WORKLOADS, resources.DISTRIBUTED_WORKLOADS),
     NAMESPACES,
+    POD_DISRUPTION_BUDGETS,
 }
 
 

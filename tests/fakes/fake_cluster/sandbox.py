@@ -9,7 +9,7 @@ import shutil
 import socket
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -18,6 +18,8 @@ from trainer_core.node import env
 __all__ = ["Network", "Sandbox"]
 
 _MOUNTED = (env.DATASET_PATH, env.MODEL_PATH, env.OUTPUT_PATH)
+#: Variables with paths that may be in claims.
+_IN_CLAIMS = (env.CHECKPOINT_PATH, env.CHECKPOINTS)
 #: Ports that no connection is given by chance before a job binds its own.
 _PORTS = range(10_000, 20_000)
 
@@ -111,8 +113,9 @@ class Sandbox:
 
     def mounted(self, variables: Mapping[str, str]) -> dict[str, str]:
         """Return the variables that name folders, as folders of this machine."""
-        folders = {name: self.host_path(variables.get(name) or env.DEFAULTS[name]) for name in _MOUNTED}
-        return {name: str(folder) for name, folder in folders.items()}
+        folders = {name: str(self.host_path(variables.get(name) or env.DEFAULTS[name])) for name in _MOUNTED}
+        claimed = {name: self._as_on_host(variables[name]) for name in _IN_CLAIMS if name in variables}
+        return {**folders, **claimed}
 
     def host_path(self, path: str) -> Path:
         """Return where a path of the container lies on this machine; its folder is made."""
@@ -136,12 +139,22 @@ class Sandbox:
 
     def _as_in_container(self, text: str) -> str:
         """Write paths in mounted claims as the container sees them: a step of a pipeline may mount the claim too."""
+        for path, folder in self._claims():
+            text = text.replace(f"{folder}/", f"{path}/")
+        return text
+
+    def _as_on_host(self, text: str) -> str:
+        """Write paths in mounted claims, alone or as strings of JSON, as this machine sees them."""
+        for path, folder in self._claims():
+            text = re.sub(rf'(^|"){re.escape(path)}/', lambda found, to=folder: f"{found[1]}{to}/", text)
+        return text
+
+    def _claims(self) -> Iterator[tuple[str, Path]]:
+        """Yield where claims are mounted, and their folders."""
         claims = {v["name"] for v in self._pod["spec"].get("volumes") or () if "persistentVolumeClaim" in v}
         for mount in self._container.get("volumeMounts") or ():
             if mount["name"] in claims:
-                folder = self._volume(mount["name"]) / mount.get("subPath", "")
-                text = text.replace(f"{folder}/", f"{mount['mountPath'].rstrip('/')}/")
-        return text
+                yield mount["mountPath"].rstrip("/"), self._volume(mount["name"]) / mount.get("subPath", "")
 
     def _volume(self, name: str) -> Path:
         metadata = self._pod["metadata"]

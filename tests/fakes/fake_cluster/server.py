@@ -137,6 +137,8 @@ class Server:
         self._gate.authorize(verb, address)
         if request.method == "GET":
             return await self._read(request, address, verb)
+        if request.method == "POST" and (address.kind, address.part) == (PODS, "eviction"):
+            return await self.writer.evict(request, address)
         acts = self._of_object() if address.name else self._of_collection()
         if request.method not in acts:
             raise RefusedError(405)

@@ -12,14 +12,15 @@ import yaml
 from aiohttp import web
 
 from fake_cluster import answers, patching
+from fake_cluster.conditions import set_condition
 from fake_cluster.event_forms import kept
 from fake_cluster.gate import Gate
 from fake_cluster.history import Record
 from fake_cluster.reading import answer
-from fake_cluster.registry import NAMESPACES, Address
+from fake_cluster.registry import NAMESPACES, POD_DISRUPTION_BUDGETS, Address
 from fake_cluster.selectors import selector
 from fake_cluster.store import Store
-from trainer_core.k8s.resources import ACCESS_REVIEWS, CRDS, ApiResource
+from trainer_core.k8s.resources import ACCESS_REVIEWS, CRDS, PODS, ApiResource
 
 __all__ = ["Check", "Intent", "Writer"]
 
@@ -105,6 +106,40 @@ class Writer:
             return web.json_response(answers.success(address.kind, address.name, gone.metadata["uid"]))
         return answer(address.kind, self._store.get(address.kind, address.namespace, address.name))
 
+    async def evict(self, request: web.Request, address: Address) -> web.Response:
+        """Answer a POST of a policy/v1 Eviction: a DELETE of the pod that a PodDisruptionBudget can forbid."""
+        raw = _body(await request.read())
+        if raw.get("kind") != "Eviction" or raw.get("apiVersion") != "policy/v1":
+            raise answers.bad_request("the API version in the data does not match the expected API version (policy/v1)")
+        if (raw.get("metadata") or {}).get("name") != address.name:
+            raise answers.bad_request("name in URL does not match name in Eviction object")
+        pod = self._store.get(PODS, address.namespace, address.name or "")
+        self._check_budgets(pod)
+        if not request.query.get("dryRun"):
+            self._store.change(PODS, *pod.key, _mark_as_evicted, "status")
+            self._delete(address, *pod.key, raw.get("deleteOptions") or {})
+        status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+        return web.json_response(status, status=201)
+
+    def _check_budgets(self, pod: Record) -> None:
+        """Refuse to evict a pod that runs and that a budget protects.
+
+        Raises:
+            RefusedError: 429; 500 where several budgets select the pod.
+        """
+        if pod.metadata.get("deletionTimestamp") or (pod.raw.get("status") or {}).get("phase") != "Running":
+            return
+        labels = (pod.metadata.get("labels") or {}).items()
+        budgets = self._store.listed(POD_DISRUPTION_BUDGETS, pod.key[0])
+        mine = [each for each in budgets if each.raw["spec"]["selector"]["matchLabels"].items() <= labels]
+        if len(mine) > 1:
+            raise answers.RefusedError(
+                500, "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+            )
+        if mine and not (mine[0].raw.get("status") or {}).get("disruptionsAllowed"):
+            message = "Cannot evict pod as it would violate the pod's disruption budget."
+            raise answers.RefusedError(429, message, headers={"Retry-After": "10"})
+
     def _delete(self, address: Address, namespace: str | None, name: str, options: Mapping[str, Any]) -> Record:
         conditions = options.get("preconditions") or {}
         grace = options.get("gracePeriodSeconds")
@@ -172,6 +207,10 @@ class Writer:
         resource = "/".join(filter(None, [asked.get("resource"), asked.get("subresource")]))
         allowed = self._gate.allows(asked.get("verb", ""), resource, asked.get("namespace"))
         return web.json_response({**raw, "status": {"allowed": allowed}}, status=201)
+
+
+def _mark_as_evicted(pod: dict[str, Any]) -> None:
+    set_condition(pod, "DisruptionTarget", True, "EvictionByEvictionAPI", "Eviction API: evicting")
 
 
 def _body(data: bytes, load: Callable[[bytes], Any] = yaml.safe_load) -> Any:

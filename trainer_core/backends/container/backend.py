@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from trainer_core import checkpoint_place, naming
+from trainer_core import checkpoint_place, code_place, naming
 from trainer_core.backends.base import Backend
 from trainer_core.backends.container import (
     cleanup,
@@ -20,6 +20,7 @@ from trainer_core.backends.container import (
     job_journal,
     job_status,
     outcome,
+    paths,
     reconcile,
     supervisor_launcher,
 )
@@ -94,8 +95,16 @@ class ContainerBackend(Backend):
     def _progress_reader(self) -> ProgressReader:
         return ProgressReader(self._engine)
 
+    def resolve_request(self, request: TrainJobRequest) -> TrainJobRequest:
+        request = request.with_resource_interval(self._config.resource_interval)
+        return code_place.resolve(request, self._config.code_uri or paths.data_cache("code").as_uri(), ("file",))
+
     def render(self, request: TrainJobRequest) -> dict[str, Any]:
+        request = self.resolve_request(request)
         return render_plan(request, self._get_raw_runtime(request), self._config)
+
+    def get_place(self, ref: TrainJobRef | None) -> str | None:
+        return ref.host if ref else self._store.get_engine_place()
 
     def get_checkpoints_uri(self, request: TrainJobRequest) -> str | None:
         return checkpoint_place.resolve_uri(request, self._config.checkpoints_uri)

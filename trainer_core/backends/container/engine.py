@@ -287,17 +287,18 @@ class Engine:
             file = next((archive.extractfile(member) for member in archive if member.isfile()), None)
             return file.read() if file is not None else None
 
-    def write_file(self, container: str, path: str, data: bytes, owner: int = 0) -> None:
-        """Write a file into a container, with mode 0400.
+    def write_file(self, container: str, path: str, data: bytes, owner: int = 0, mode: int = 0o400) -> None:
+        """Write a file into a container.
 
         Args:
             container: Id or name.
             path: Absolute path.
             data: Content.
             owner: Numeric user and group id.
+            mode: Its permissions; by default only its owner can read it.
         """
         member = tarfile.TarInfo(path.lstrip("/"))
-        member.size, member.mode, member.uid, member.gid = len(data), 0o400, owner, owner
+        member.size, member.mode, member.uid, member.gid = len(data), mode, owner, owner
         archive = io.BytesIO()
         with tarfile.open(fileobj=archive, mode="w") as writer:
             writer.addfile(member, io.BytesIO(data))

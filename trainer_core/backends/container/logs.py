@@ -17,7 +17,7 @@ from trainer_core.backends.container.engine import Engine, EngineRequestError, F
 from trainer_core.backends.container.job_journal import Container
 from trainer_core.backends.container.timestamps import parse_time
 from trainer_core.jobs import Progress
-from trainer_core.logs import find_last_progress
+from trainer_core.logs import LogLine, find_last_progress
 
 __all__ = ["ContainerLogCursor", "LogRead", "ProgressReader", "find_tail_cursor", "read_last_lines", "read_lines"]
 
@@ -180,9 +180,9 @@ class _LineAssembler:
             return
         data = b"".join(piece for _, piece in self._open)
         self._seconds += [second for second, _ in self._open]
-        self._open, self._size = [], 0
+        written, self._open, self._size = self._open[0][0], [], 0
         text = data.decode("utf-8", "replace").removesuffix("\n")
-        self.lines += [line.rstrip("\r") for line in text.split("\n")]
+        self.lines += [LogLine(line.rstrip("\r"), written) for line in text.split("\n")]
 
     def get_cursor(self) -> ContainerLogCursor:
         """Return a cursor whose second is as late as possible, so that little is read again."""

@@ -23,6 +23,7 @@ from trainer_core.validation import check_reserved_env
 
 __all__ = [
     "CACHE_PATH",
+    "CODE_PATH",
     "COPY",
     "DATA_PATHS",
     "FETCH",
@@ -44,6 +45,8 @@ TERMINATION_PATH = "/tmp/trainjob-termination.json"  # noqa: S108
 RESULT_PATH = "/tmp/trainjob-result.json"  # noqa: S108
 #: Path of the cache that jobs share. Data that is in it is linked and not fetched again.
 CACHE_PATH = "/trainjob-cache"
+#: File with the files of a large project, copied into the container of each node before it starts.
+CODE_PATH = "/trainjob-code.json.zlib"
 _WORKSPACE = "/workspace"
 #: Port of the rendezvous. Each job has its own network, so the port is always free.
 _PORT = 29500
@@ -294,8 +297,12 @@ def _build_argv(trainer: TrainerRequest, launch: str, node_env: Mapping[str, str
     if trainer.code is None:
         raise InvalidRequestError("trainer.code: the recorded request of the job contains no function")
     launcher: Literal["torchrun", "python"] = "torchrun" if launch == "torchrun" else "python"
+    code = trainer.code
+    if code.project and (code.project.uri or "").startswith("file://"):
+        project = code.project.model_copy(update={"uri": f"file://{CODE_PATH}"})
+        code = code.model_copy(update={"project": project})
     return argv_payload.render_argv(
-        trainer.code,
+        code,
         trainer.packages,
         trainer.pip_index_urls,
         launcher,

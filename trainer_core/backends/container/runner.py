@@ -21,7 +21,7 @@ from trainer_core.backends.container.engine import (
 )
 from trainer_core.backends.container.job_journal import Container, ContainerJob
 from trainer_core.backends.container.job_status import parse_request
-from trainer_core.backends.container.plan import COPY, FETCH, NODE, restore_commands
+from trainer_core.backends.container.plan import CODE_PATH, COPY, FETCH, NODE, restore_commands
 from trainer_core.backends.container.reconcile import (
     Action,
     Complete,
@@ -35,6 +35,7 @@ from trainer_core.backends.container.reconcile import (
 )
 from trainer_core.backends.container.store import JobStore
 from trainer_core.errors import InvalidRequestError, JobNotFoundError
+from trainer_core.fetch.local import parse_local_path
 from trainer_core.jobs import Category, Outcome, TrainJobRef
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts
 
@@ -229,6 +230,8 @@ class ContainerJobRunner:
             raise _CannotStartError(_collect_refusal_facts(step, error)) from error
         if step.get("secrets"):
             self._write_credentials(step, key)
+        if step["kind"] == NODE:
+            self._copy_code(job, key)
         return key
 
     def _check_container_owner(self, job: ContainerJob, name: str, error: EngineRequestError) -> None:
@@ -265,6 +268,19 @@ class ContainerJobRunner:
         values.update({key.partition(".")[2]: self._secrets[key] for key in required})
         owner = self._get_user_id(step, container)
         self._engine.write_file(container, create_request.SECRETS_PATH, json.dumps(values).encode(), owner=owner)
+
+    def _copy_code(self, job: ContainerJob, container: str) -> None:
+        """Copy the files of a large project into the container of a node, unless it fetches them itself."""
+        project = parse_request(job).project
+        if project is None or not (project.uri or "").startswith("file://"):
+            return
+        try:
+            data = parse_local_path(project.uri or "").read_bytes()
+        except OSError as error:
+            self._engine.remove_container(container)
+            reason = f"the files of code cannot be read from {project.uri}: {error.strerror}; submit the job again"
+            raise _CannotStartError(Facts(infrastructure_error=reason)) from error
+        self._engine.write_file(container, CODE_PATH, data, mode=0o444)
 
     def _get_user_id(self, step: Mapping[str, Any], container: str) -> int:
         """Return the numeric id of the user that a step runs as."""

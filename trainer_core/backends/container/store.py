@@ -137,6 +137,10 @@ class JobStore:
             self._check_same_engine(ref)
             raise
 
+    def get_engine_place(self) -> str:
+        """Return the place in the refs of jobs that this engine has."""
+        return f"{self.engine.hostname}/{self._get_or_create_engine_id()}"
+
     def _get_or_create_engine_id(self) -> str:
         """Return the identity of the engine. Podman reports another id to each request, so it is on a volume."""
         labels = {

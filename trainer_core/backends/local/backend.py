@@ -11,16 +11,18 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
-from trainer_core import checkpoint_place, naming
+from trainer_core import checkpoint_place, code_place, naming
 from trainer_core.backends import local_fetch
 from trainer_core.backends.base import Backend, NameTakenError
+from trainer_core.backends.follower import Follower, PollingFollower
 from trainer_core.backends.local import host, job_status, logs, runtimes
 from trainer_core.backends.local.events import read_events
-from trainer_core.backends.local.job_record import JobRecord, StepRecord, utc_timestamp
+from trainer_core.backends.local.job_record import JobRecord, StepRecord, make_ref, predict_ref, utc_timestamp
 from trainer_core.backends.local.job_store import JobFolder, StateFolder, write_json
 from trainer_core.backends.local.plan import render_plan
 from trainer_core.backends.runtime_packages import list_interpreter_packages
@@ -86,7 +88,12 @@ class LocalProcessBackend(Backend):
         self._config = config or LocalProcessBackendConfig()
         self._state = StateFolder(self._config.state_home)
 
+    def resolve_request(self, request: TrainJobRequest) -> TrainJobRequest:
+        request = request.with_resource_interval(self._config.resource_interval)
+        return code_place.resolve(request, self._config.code_uri or self._state.code.as_uri(), ("file",))
+
     def render(self, request: TrainJobRequest) -> dict[str, Any]:
+        request = self.resolve_request(request)
         name = request.runtime.name if request.runtime else self.default_runtime
         runtime = runtimes.get_runtime(self._state.runtimes, name)
         plan = render_plan(request, runtime, self._state, self._config.checkpoints_uri)
@@ -97,6 +104,17 @@ class LocalProcessBackend(Backend):
             "keep_environments": not self._config.cleanup_venv,
             "max_parallel": self._config.max_parallel,
         }
+
+    def get_place(self, ref: TrainJobRef | None) -> str | None:
+        return (ref or self._predict_ref("")).host
+
+    def predict_ref(self, request: TrainJobRequest) -> TrainJobRef:
+        return self._predict_ref(request.get_attempt_name())
+
+    def _predict_ref(self, name: str) -> TrainJobRef:
+        with suppress(OSError):  # The creation reports it.
+            self._state.create_folders()
+        return predict_ref(self._state, name)
 
     def get_checkpoints_uri(self, request: TrainJobRequest) -> str | None:
         return checkpoint_place.resolve_uri(request, self._config.checkpoints_uri or self._state.checkpoints.as_uri())
@@ -133,7 +151,7 @@ class LocalProcessBackend(Backend):
     ) -> TrainJobRef:
         if decision.action is Action.CREATE and decision.ended_attempts:
             # Usually they have no processes. They have some if the supervisor and its guard were killed.
-            from trainer_core.backends.local import processes  # psutil costs 30 ms and is needed only here
+            from trainer_core.backends.local import processes
 
             processes.kill_job_processes([self.get_ref(name).uid for name in decision.ended_attempts])
         return super()._apply_decision(request, decision, before_create, prepare)
@@ -213,6 +231,12 @@ class LocalProcessBackend(Backend):
             job_status.check_same_folder(state, ref)
             raise
 
+    def follow(self, ref: TrainJobRef, progress: bool = False) -> Follower:
+        # The ref names the state folder, whichever one this backend is configured with.
+        folder = _get_job_folder(_get_state_folder(ref), ref.name)
+        version = partial(job_status.read_version, folder)
+        return PollingFollower(self, ref, progress, scope=("local", ref.namespace), read_version=version)
+
     def logs(self, ref: TrainJobRef, step: str, follow: bool = False) -> Iterator[str]:
         folder = self._get_folder(ref)
         select_steps(ref.name, _list_steps(folder), step)
@@ -244,7 +268,7 @@ class LocalProcessBackend(Backend):
 
     def cancel(self, ref: TrainJobRef, diagnosis: Diagnosis | None = None) -> None:
         try:
-            self._set_desired(ref, cancel=True, because=diagnosis.model_dump(mode="json") if diagnosis else None)
+            self._set_desired(ref, cancel=True, because=diagnosis.to_dict() if diagnosis else None)
             grace = job_status.read_grace_seconds(self._get_folder(ref))
             deadline = time.monotonic() + _CANCEL_SECONDS + grace
             while self.observe(ref).outcome is None and time.monotonic() < deadline:
@@ -257,7 +281,7 @@ class LocalProcessBackend(Backend):
 
     def _kill(self, ref: TrainJobRef) -> None:
         """Kill the supervisor and every process of a job."""
-        from trainer_core.backends.local import processes  # psutil costs 30 ms and is needed only here
+        from trainer_core.backends.local import processes
 
         folder = self._get_folder(ref)
         record = job_status.read_record(folder)
@@ -304,7 +328,7 @@ class LocalProcessBackend(Backend):
         return list_interpreter_packages()
 
     def _make_ref(self, record: JobRecord) -> TrainJobRef:
-        return job_status.make_ref(self._state, record)
+        return make_ref(self._state, record)
 
     def _get_folder(self, ref: TrainJobRef) -> JobFolder:
         """Return the folder of the job of a ref.
@@ -343,7 +367,7 @@ class LocalProcessBackend(Backend):
         with self._lock_job(ref) as folder:
             record = job_status.read_record(folder)
             current = folder.read_desired()
-            if record.is_finished or (not folder.is_supervised() and job_status.has_reliable_lock(record)):
+            if record.is_finished or (not folder.is_supervised() and record.has_reliable_lock()):
                 return
             job_status.check_signals_possible(record, folder)
             # A cancellation is final: suspend and resume do not replace it.

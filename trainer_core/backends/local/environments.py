@@ -14,12 +14,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence, Set
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
-
-from filelock import FileLock
 
 from trainer_core.node.packages import create_virtualenv
 
@@ -28,6 +26,7 @@ __all__ = [
     "build_environment",
     "environment_key",
     "get_interpreter",
+    "list_environments",
     "remove_environments",
 ]
 
@@ -71,7 +70,7 @@ def build_environment(environments: Path, spec: dict[str, Any], log: IO[bytes], 
     """
     key = environment_key(spec["packages"], spec["index_urls"])
     folder = environments / key
-    with FileLock(environments / f"{key}.lock", mode=0o600):
+    with _lock_environment(environments, key):
         if (folder / _MARKER).exists():
             # The modification time of the marker is the time of the last use.
             (folder / _MARKER).touch()
@@ -85,6 +84,15 @@ def build_environment(environments: Path, spec: dict[str, Any], log: IO[bytes], 
             raise
 
 
+def list_environments(environments: Path) -> list[Path]:
+    """Return the folders of the complete environments.
+
+    Args:
+        environments: Folder of all environments.
+    """
+    return [marker.parent for marker in environments.glob(f"*/{_MARKER}")]
+
+
 def remove_environments(environments: Path, in_use: Set[str], min_age: float) -> None:
     """Remove the environments that no job uses.
 
@@ -94,15 +102,21 @@ def remove_environments(environments: Path, in_use: Set[str], min_age: float) ->
         min_age: Minimum number of seconds since the last use. Protects the environment of a job that is being
             created and is not listed yet.
     """
-    for marker in environments.glob(f"*/{_MARKER}"):
-        folder = marker.parent
+    for folder in list_environments(environments):
+        marker = folder / _MARKER
         if folder.name in in_use:
             continue
         # FileNotFoundError: another process removed the environment meanwhile.
-        with FileLock(environments / f"{folder.name}.lock", mode=0o600), suppress(FileNotFoundError):
+        with _lock_environment(environments, folder.name), suppress(FileNotFoundError):
             if time.time() - marker.stat().st_mtime > min_age:
                 marker.unlink()
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lock_environment(environments: Path, key: str) -> AbstractContextManager[Any]:
+    from filelock import FileLock  # Takes 40 ms, and most jobs have no environment.
+
+    return FileLock(environments / f"{key}.lock", mode=0o600)
 
 
 def _install(

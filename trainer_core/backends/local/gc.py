@@ -1,19 +1,20 @@
-"""Garbage collection: removes old finished jobs, abandoned staging folders and unused environments."""
+"""Garbage collection: removes old finished jobs, abandoned staging folders, and code and environments without jobs."""
 
 from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from trainer_core.backends.local import environments, job_status
+from trainer_core.backends.local import environments
 from trainer_core.backends.local.job_queue import JobQueue
 from trainer_core.backends.local.job_record import JobRecord
 from trainer_core.backends.local.job_store import JobFolder, StateFolder, read_json
 
-__all__ = ["remove_old_jobs", "remove_unused_environments"]
+__all__ = ["remove_old_jobs", "remove_unused_code", "remove_unused_environments"]
 
 #: Age after which a staging folder, or a job whose supervisor was killed, counts as abandoned.
 _ABANDONED_SECONDS = 3600.0
@@ -34,7 +35,11 @@ def remove_old_jobs(state: StateFolder, keep: int, keep_days: float) -> list[str
     _remove_abandoned_folders(state)
     _remove_old_queues(state, keep_days)
     now = time.time()
-    finished = sorted(_list_finished_jobs(state), reverse=True)
+    jobs = sorted(_list_jobs(state), reverse=True)
+    if len(jobs) <= keep:
+        # Only the age counts, and thousands of jobs need not be read.
+        jobs = [(changed, folder) for changed, folder in jobs if now - changed > keep_days * _DAY_SECONDS]
+    finished = [(changed, folder) for changed, folder in jobs if _has_ended(JobFolder(folder), now - changed)]
     old = [
         folder
         for rank, (changed, folder) in enumerate(finished)
@@ -47,10 +52,26 @@ def remove_old_jobs(state: StateFolder, keep: int, keep_days: float) -> list[str
 
 def remove_unused_environments(state: StateFolder) -> None:
     """Remove the environments that no job refers to and that were not used for a day."""
+    if not environments.list_environments(state.environments):
+        return
     plans = (_read_plan(state.job_folder(name)) for name in state.list_job_names())
     specs = (plan["environment"] for plan in plans if plan.get("environment"))
     in_use = {environments.environment_key(spec["packages"], spec["index_urls"]) for spec in specs}
     environments.remove_environments(state.environments, in_use, _DAY_SECONDS)
+
+
+def remove_unused_code(state: StateFolder) -> None:
+    """Remove the files of large projects that no job refers to and that were not used for a day."""
+    now = time.time()
+    old = []
+    for path in state.code.glob("*"):
+        with suppress(FileNotFoundError):  # Another supervisor has removed it.
+            if now - path.stat().st_mtime > _DAY_SECONDS:
+                old.append(path)
+    in_use = {_read_plan(state.job_folder(name)).get("code") for name in (state.list_job_names() if old else ())}
+    for path in old:
+        if path.as_uri() not in in_use:
+            path.unlink(missing_ok=True)
 
 
 def _read_plan(folder: JobFolder) -> dict[str, Any]:
@@ -60,20 +81,27 @@ def _read_plan(folder: JobFolder) -> dict[str, Any]:
         return {}
 
 
-def _list_finished_jobs(state: StateFolder) -> list[tuple[float, Path]]:
-    """Return the folders of jobs that ended, with the time of their last status change."""
-    finished = []
+def _list_jobs(state: StateFolder) -> Iterator[tuple[float, Path]]:
+    """Yield the folders of jobs with the time of their last status change."""
     for name in state.list_job_names():
         folder = state.job_folder(name)
-        try:
-            record = JobRecord.from_dict(read_json(folder.status))
-            changed = folder.status.stat().st_mtime
-        except (OSError, ValueError):
-            continue
-        is_abandoned = time.time() - changed > _ABANDONED_SECONDS and job_status.has_reliable_lock(record)
-        if (record.is_finished or is_abandoned) and not folder.is_supervised():
-            finished.append((changed, folder.path))
-    return finished
+        with suppress(OSError):  # Supervisors of other jobs remove jobs too.
+            yield folder.status.stat().st_mtime, folder.path
+
+
+def _has_ended(folder: JobFolder, unchanged: float) -> bool:
+    """Return whether a job has ended, or its supervisor was killed long ago.
+
+    Args:
+        folder: The folder of the job.
+        unchanged: Seconds since its status changed.
+    """
+    try:
+        record = JobRecord.from_dict(read_json(folder.status))
+    except (OSError, ValueError):
+        return False
+    is_abandoned = unchanged > _ABANDONED_SECONDS and record.has_reliable_lock()
+    return (record.is_finished or is_abandoned) and not folder.is_supervised()
 
 
 def _remove_abandoned_folders(state: StateFolder) -> None:

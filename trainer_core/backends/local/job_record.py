@@ -1,4 +1,4 @@
-"""Content of status.json, and the outcomes that follow from it. Pure, except for the clock in `utc_timestamp`."""
+"""Content of status.json, and the refs and outcomes that follow from it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
+from trainer_core.backends.local import host
 from trainer_core.backends.local.host import HostIdentity
+from trainer_core.backends.local.job_store import StateFolder
 from trainer_core.jobs import COMPLETE, CREATED, FAILED, Diagnosis, Outcome, Progress, TrainJobRef, extract_checkpoint
 from trainer_core.lifecycle import diagnosis
 from trainer_core.lifecycle.diagnosis import Facts
@@ -23,7 +25,9 @@ __all__ = [
     "StepRecord",
     "failed_outcome",
     "lost_outcome",
+    "make_ref",
     "parse_cancellation",
+    "predict_ref",
     "utc_timestamp",
 ]
 
@@ -95,6 +99,10 @@ class JobRecord:
         """Whether the job is complete or failed."""
         return self.status in (COMPLETE, FAILED)
 
+    def has_reliable_lock(self) -> bool:
+        """Return whether a free lock, as this process sees it, proves that the supervisor is dead."""
+        return self.host is None or host.get_host_identity().sees_locks_of(self.host)
+
     def get_step(self, name: str) -> StepRecord:
         """Return one step."""
         return next(step for step in self.steps if step.name == name)
@@ -113,10 +121,26 @@ class JobRecord:
         if not isinstance(data, dict):
             raise ValueError(f"not a job record: {type(data).__name__}")
         try:
-            host = HostIdentity.from_dict(data["host"]) if data.get("host") else None
-            return cls(**{**data, "steps": [StepRecord(**step) for step in data["steps"]], "host": host})
+            identity = HostIdentity.from_dict(data["host"]) if data.get("host") else None
+            return cls(**{**data, "steps": [StepRecord(**step) for step in data["steps"]], "host": identity})
         except (TypeError, KeyError) as error:
             raise ValueError(f"not a job record: {error}") from error
+
+
+def make_ref(state: StateFolder, record: JobRecord) -> TrainJobRef:
+    """Return the ref of a job: it carries the host and the identity of the state folder."""
+    return TrainJobRef("local", str(state.path), record.name, record.uid, _describe_place(state, record.host))
+
+
+def predict_ref(state: StateFolder, name: str) -> TrainJobRef:
+    """Return the ref of a job that this host is about to create, with a uid that no job has."""
+    return TrainJobRef("local", str(state.path), name, "planned", _describe_place(state, host.get_host_identity()))
+
+
+def _describe_place(state: StateFolder, identity: HostIdentity | None) -> str | None:
+    if identity is None or not state.read_id():
+        return None
+    return "/".join((identity.hostname, identity.boot_id, identity.pid_namespace, state.read_id()))
 
 
 def utc_timestamp() -> str:
@@ -148,7 +172,7 @@ def parse_cancellation(desired: Mapping[str, Any]) -> Facts | None:
     if not desired.get("cancel"):
         return None
     because = desired.get("because")
-    return Facts(cancelled=True, cancel_diagnosis=Diagnosis(**because) if because else None)
+    return Facts(cancelled=True, cancel_diagnosis=Diagnosis.from_dict(because) if because else None)
 
 
 def lost_outcome(

@@ -24,7 +24,6 @@ from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerT
 __all__ = [
     "check_signals_possible",
     "check_uid",
-    "has_reliable_lock",
     "job_elsewhere",
     "job_not_found",
     "observe_job",
@@ -32,6 +31,7 @@ __all__ = [
     "read_record",
     "read_request",
     "read_train_job",
+    "read_version",
 ]
 
 #: The uid of a job whose status.json and lock file are both damaged.
@@ -74,11 +74,6 @@ def check_uid(folder: JobFolder, ref: TrainJobRef) -> JobRecord:
     return record
 
 
-def has_reliable_lock(record: JobRecord) -> bool:
-    """Return whether a free lock proves that the supervisor of a job is dead."""
-    return record.host is None or host.get_host_identity().sees_locks_of(record.host)
-
-
 def check_signals_possible(record: JobRecord, folder: JobFolder) -> None:
     """Check that the process ids in a record mean the processes of the job.
 
@@ -97,14 +92,6 @@ def job_elsewhere(record: JobRecord, folder: JobFolder) -> JobElsewhereError:
     )
 
 
-def make_ref(state: StateFolder, record: JobRecord) -> TrainJobRef:
-    """Return the ref of a job: it carries the host and the identity of the state folder."""
-    place = None
-    if record.host is not None and state.read_id():
-        place = "/".join((record.host.hostname, record.host.boot_id, record.host.pid_namespace, state.read_id()))
-    return TrainJobRef("local", str(state.path), record.name, record.uid, place)
-
-
 def check_same_folder(state: StateFolder, ref: TrainJobRef) -> None:
     """Check that a job that is missing in a state folder was deleted from it.
 
@@ -120,6 +107,18 @@ def check_same_folder(state: StateFolder, ref: TrainJobRef) -> None:
     )
 
 
+def read_version(folder: JobFolder) -> tuple[bytes, bool] | None:
+    """Return a value that changes whenever the status of a job does; None if it cannot be read.
+
+    It is the content of status.json, because times and sizes of files do not always show a change: a file system has
+    coarse times, and NFS caches both. With it, whether the supervisor lives.
+    """
+    try:
+        return folder.status.read_bytes(), folder.is_supervised()
+    except OSError:
+        return None
+
+
 def observe_job(folder: JobFolder, ref: TrainJobRef) -> Observation:
     """Return the current status, progress and outcome of a job.
 
@@ -131,7 +130,7 @@ def observe_job(folder: JobFolder, ref: TrainJobRef) -> Observation:
     if not record.is_finished and not folder.is_supervised():
         # The supervisor may have recorded the outcome and exited between the two reads.
         record = check_uid(folder, ref)
-        if not record.is_finished and not has_reliable_lock(record):
+        if not record.is_finished and not record.has_reliable_lock():
             raise job_elsewhere(record, folder)
         if not record.is_finished:
             last = read_last_progress(folder.log_path("node-0"))

@@ -1,17 +1,23 @@
-"""Reads the log of a step: all of it, while the job runs, or from a byte offset on."""
+"""Reads the log of a step: all of it, while the job runs, or from a byte offset on.
+
+The processes of a step write its log themselves; `log_times` has when.
+"""
 
 from __future__ import annotations
 
+import os
 import time
+from bisect import bisect_left
 from collections.abc import Iterator
-from contextlib import ExitStack
-from os import SEEK_END
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import IO
 
-from trainer_core.backends.local import job_status
+from trainer_core.backends.local import job_status, log_times
 from trainer_core.backends.local.job_store import JobFolder
 from trainer_core.errors import JobNotFoundError
 from trainer_core.jobs import TrainJobRef
+from trainer_core.logs import LogLine
 
 __all__ = ["read_lines", "tail_lines"]
 
@@ -77,15 +83,31 @@ def tail_lines(
         return [], offset, True
     with file:
         # The file can be shorter than before if it was replaced. Then it is read from its start.
-        offset = offset if offset <= file.seek(0, SEEK_END) else 0
+        offset = offset if offset <= file.seek(0, os.SEEK_END) else 0
         file.seek(offset)
         data = file.read(_MAX_TAIL_BYTES)
+        written = os.fstat(file.fileno()).st_mtime
     *lines, rest = data.split(b"\n", limit)
     has_more = len(data) == _MAX_TAIL_BYTES
     if rest and len(lines) < limit and (not lines if has_more else ended):
         cut = _find_cut(rest) if has_more else len(rest)
         lines, rest = [*lines, rest[:cut]], rest[cut:]
-    return [*map(_decode, lines)], offset + len(data) - len(rest), not has_more and len(lines) < limit
+    end = offset + len(data) - len(rest)
+    return _add_times(lines, offset, folder.log_times_path(step), written), end, not has_more and len(lines) < limit
+
+
+def _add_times(lines: list[bytes], offset: int, times: Path, written: float) -> list[str]:
+    """Return lines that start at an offset, each with the first time at which the log was longer; else the last one."""
+    with suppress(OSError, ValueError):
+        seconds, sizes = log_times.read_growth(times)
+        found: list[str] = []
+        for line in lines:
+            offset += len(line)
+            at = bisect_left(sizes, offset)
+            found.append(LogLine(_decode(line), seconds[at] if at < len(seconds) else written))
+            offset += 1
+        return found
+    return [*map(_decode, lines)]
 
 
 def _find_cut(data: bytes) -> int:

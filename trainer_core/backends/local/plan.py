@@ -58,6 +58,8 @@ def render_plan(
         "active_deadline_seconds": request.active_deadline_seconds,
         "suspend": request.suspend,
         "grace_seconds": request.checkpoints.grace if request.checkpoints else None,
+        # By which unused files are found.
+        **({"code": request.project.uri} if request.project and request.project.uri else {}),
     }
 
 

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from trainer_core.backends.local import environments, job_record, processes
+from trainer_core.backends.local import environments, job_record, process_usage, processes
 from trainer_core.backends.local.artifacts import (
     list_fetched_uris,
     read_last_lines,
@@ -25,9 +25,9 @@ from trainer_core.backends.local.artifacts import (
 )
 from trainer_core.backends.local.events import append_event
 from trainer_core.backends.local.job_queue import JobQueue, Ticket
-from trainer_core.backends.local.job_record import JobRecord, StepRecord, parse_cancellation, utc_timestamp
-from trainer_core.backends.local.job_status import make_ref
+from trainer_core.backends.local.job_record import JobRecord, StepRecord, make_ref, parse_cancellation, utc_timestamp
 from trainer_core.backends.local.job_store import JobFolder, StateFolder, read_json, write_json
+from trainer_core.backends.local.log_times import record_growth
 from trainer_core.fetch.settings import ENV_PREFIX
 from trainer_core.jobs import (
     COMPLETE,
@@ -53,6 +53,8 @@ _FIRST_PORT, _LAST_PORT = 20_000, 32_000
 _PORT_TRIES = 200
 #: Reports of the use of resources that wait for the end of a line: those of almost three hours.
 _MAX_WAITING_REPORTS = 1000
+#: Precision of the times of log lines.
+_LOG_TIMES_SECONDS = 1.0
 _QUEUE_POLL_SECONDS, _MAX_QUEUE_POLL_SECONDS = 0.2, 2.0
 
 
@@ -300,7 +302,10 @@ class LocalJobRunner:
                 start_new_session=True,
             )
         self._record_step_start(state, process.pid)
-        reports = asyncio.create_task(self._report_resource_use(step, process.pid))
+        beside = [
+            asyncio.create_task(self._report_resource_use(step, process.pid)),
+            asyncio.create_task(self._record_log_times(name)),
+        ]
         try:
             code = await process.wait()
         except asyncio.CancelledError:
@@ -308,13 +313,24 @@ class LocalJobRunner:
             self._record_step_end(state, process.returncode)
             raise
         finally:
-            reports.cancel()
+            for task in beside:
+                task.cancel()
             # The last reports are in the log before the end of the step is recorded.
-            await asyncio.gather(reports, return_exceptions=True)
+            await asyncio.gather(*beside, return_exceptions=True)
         self._record_step_end(state, code)
         if code != 0:
             order = sum(each.status == job_record.STEP_FAILED for each in self._record.steps)
             raise _StepFailedError(self._collect_facts(name, code), order)
+
+    async def _record_log_times(self, step: str) -> None:
+        """Record when the log of a step grows, until it is cancelled."""
+        size, paths = 0, (self._folder.log_path(step), self._folder.log_times_path(step))
+        try:
+            while True:
+                size = record_growth(*paths, size)
+                await asyncio.sleep(_LOG_TIMES_SECONDS)
+        finally:
+            record_growth(*paths, size)
 
     async def _report_resource_use(self, step: dict[str, Any], pid: int) -> None:
         """Report the use of resources by a node in its log, until it is cancelled."""
@@ -325,7 +341,7 @@ class LocalJobRunner:
         # Those of an unfinished line, such as a progress bar, wait for its end.
         waiting: deque[str] = deque(maxlen=_MAX_WAITING_REPORTS)
         monitor = resource_monitor.Monitor(
-            partial(processes.read_usage, pid),
+            partial(process_usage.read_usage, pid),
             resource_monitor.GpuQuery(environ, interval / 2),
             waiting.append,
             self._folder.termination_path(step["name"]),

@@ -265,7 +265,7 @@ def _render_command(
             processes=processes,
             s3=manifest_common.uses_bucket(request),
         )
-        command_length = argv.index(argv_payload.LOADER) + 1
+        command_length = argv.index(argv_payload.UNPACKER) + 1
         command, args = argv[:command_length], argv[command_length:]
     fields = {"command": command, "arguments": args}
     return {name: shlex.join(words) for name, words in fields.items() if words}

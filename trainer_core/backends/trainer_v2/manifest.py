@@ -1,10 +1,12 @@
 """Rendering of a TrainJob manifest from a request, its runtime and the server's schema. Pure.
 
-`validation` has checked the request before; rendering only converts names, numbers and formats.
+`validation` has refused what the runtime cannot do; `schema_compat.check_spec` refuses here what the cluster's version
+of Trainer cannot express.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -72,28 +74,20 @@ def render_trainjob(
 def build_patches(request: TrainJobRequest, runtime: Mapping[str, Any], schema: TrainJobSchema) -> list[dict[str, Any]]:
     """Build the `spec.runtimePatches` of a request.
 
-    The patch of this library's manager is merged from a DistributedConfig, the request's own RuntimePatch and the
-    volumes of its sources; later ones take precedence.
+    Each patch belongs to a manager. That of this library is merged from a DistributedConfig, the request's own
+    RuntimePatch, and what checkpoints and sources need of the pods; later ones take precedence.
     """
-    patches = [dict(patch) for patch in request.patches]
-    managers = [patch.get("manager") for patch in patches]
-    index = managers.index(RuntimePatch.manager) if RuntimePatch.manager in managers else len(patches)
-    merged: dict[str, Any] = {}
-    for layer in (
-        distributed.build_patch(request, runtime),
-        *patches[index : index + 1],
-        _build_volumes_patch(request, runtime, schema),
-    ):
-        merged = merge_patches(merged, layer)
-    if merged:
-        patches[index : index + 1] = [{"manager": RuntimePatch.manager, **merged}]
-    return patches
+    own = next((patch for patch in request.patches if patch.get("manager") == RuntimePatch.manager), {})
+    others = [dict(patch) for patch in request.patches if patch is not own]
+    layers = (distributed.build_patch(request, runtime), own, _build_pod_patch(request, runtime, schema))
+    merged: dict[str, Any] = functools.reduce(merge_patches, layers, {})
+    return [*others, {"manager": RuntimePatch.manager, **merged}] if merged else others
 
 
 def _render_initializer(request: TrainJobRequest) -> dict[str, Any]:
     initializers = {
         role: _drop_unset(
-            storageUri=source.storage_uri, env=manifest_common.build_initializer_env(role, source, request)
+            storageUri=source.storage_uri, env=manifest_common.build_initializer_env(role, source, request) or None
         )
         for role, source in request.initializer_sources()
         if not source.storage_uri.startswith(manifest_common.PVC_SCHEME)
@@ -104,7 +98,7 @@ def _render_initializer(request: TrainJobRequest) -> dict[str, Any]:
 def _render_trainer(request: TrainJobRequest, runtime: Mapping[str, Any]) -> dict[str, Any]:
     trainer, distributed_env = request.trainer, distributed.get_env(request)
     if trainer is None:
-        return _drop_unset(env=distributed_env, resourcesPerNode=distributed.get_resources(request))
+        return _drop_unset(env=distributed_env or None, resourcesPerNode=distributed.get_resources(request))
     policy = runtimes.get_ml_policy(runtime)
     env = manifest_common.build_trainer_env(request)
     if trainer.code is not None and policy is None:
@@ -115,7 +109,7 @@ def _render_trainer(request: TrainJobRequest, runtime: Mapping[str, Any]) -> dic
         image=trainer.image,
         command=command,
         args=args,
-        env=[*manifest_common.build_env(env), *distributed_env],
+        env=[*manifest_common.build_env(env), *distributed_env] or None,
         numNodes=trainer.num_nodes,
         numProcPerNode=trainer.num_proc_per_node,
         resourcesPerNode=_render_resources(trainer) or distributed.get_resources(request),
@@ -128,9 +122,16 @@ def _render_resources(trainer: TrainerRequest) -> dict[str, Any] | None:
 
 
 def _render_command(
-    request: TrainJobRequest, trainer: TrainerRequest, policy: str | None, env: list[str]
+    request: TrainJobRequest, trainer: TrainerRequest, policy: str | None, exported: list[str]
 ) -> tuple[list[str] | None, list[str] | None]:
-    """Render command and args; None keeps those of the runtime."""
+    """Render command and args; None keeps those of the runtime.
+
+    Args:
+        request: The request.
+        trainer: Its trainer.
+        policy: ML policy of the runtime, such as ``torch``.
+        exported: Names of the variables that mpirun passes on: with MPI only the launcher has the environment.
+    """
     if trainer.kind == "builtin":
         dataset = getattr(request.initializer, "dataset", None)
         args = torchtune.recipe_arguments(trainer.config or {}, dataset.storage_uri if dataset else None)
@@ -141,48 +142,46 @@ def _render_command(
             None if trainer.command is None else list(trainer.command),
             None if trainer.args is None else list(trainer.args),
         )
-    # With MPI only the launcher has the environment; mpirun exports the variables that it gets by name.
-    launcher = _LAUNCHERS.get(policy)
-    packages, indexes, processes = trainer.packages, trainer.pip_index_urls, trainer.num_proc_per_node
     argv = argv_payload.render_argv(
         trainer.code,
-        packages,
-        indexes,
-        launcher or "python",
-        exported=env,
-        processes=processes,
+        trainer.packages,
+        trainer.pip_index_urls,
+        _LAUNCHERS.get(policy) or "python",
+        exported=exported,
+        processes=trainer.num_proc_per_node,
         s3=manifest_common.uses_bucket(request),
     )
-    command_length = argv.index(argv_payload.LOADER) + 1
+    command_length = argv.index(argv_payload.UNPACKER) + 1
     return argv[:command_length], argv[command_length:]
 
 
-def _build_volumes_patch(
-    request: TrainJobRequest, runtime: Mapping[str, Any], schema: TrainJobSchema
-) -> dict[str, Any]:
-    """Build the patch with the volumes that the sources need."""
+def _build_pod_patch(request: TrainJobRequest, runtime: Mapping[str, Any], schema: TrainJobSchema) -> dict[str, Any]:
+    """Build the changes to pods: claim and grace of checkpoints, claims of pvc:// sources, mount for cache://."""
     pods: dict[str, dict[str, Any]] = {}
-    if request.checkpoints is not None:
-        for job in distributed.list_node_jobs(runtime):
-            pods[job] = {**manifest_common.build_checkpoints_patch(request), **_build_grace(request, runtime, job)}
-    for role, source in request.initializer_sources():
-        if source.storage_uri.startswith(manifest_common.PVC_SCHEME):
-            for job in distributed.list_node_jobs(runtime):
-                patch = manifest_common.build_pvc_patch(role, source.storage_uri)
-                pods[job] = merge_patches(pods.get(job, {}), patch)
-        elif source.storage_uri.startswith(CACHE_SCHEME) and schema.requires_initializer_mount:
-            pods.update(_build_cache_mount(runtime))
+    for job in distributed.list_node_jobs(runtime):
+        patches = [
+            manifest_common.build_pvc_patch(role, source.storage_uri)
+            for role, source in request.initializer_sources()
+            if source.storage_uri.startswith(manifest_common.PVC_SCHEME)
+        ]
+        if request.checkpoints is not None:
+            grace = _build_grace(request.checkpoints.grace, runtime, job)
+            patches = [manifest_common.build_checkpoints_patch(request), grace, *patches]
+        pods[job] = functools.reduce(merge_patches, patches, {})
+    if schema.requires_initializer_mount and any(
+        source.storage_uri.startswith(CACHE_SCHEME) for _, source in request.initializer_sources()
+    ):
+        pods.update(_build_cache_mount(runtime))
     jobs = [{"name": name, "template": {"spec": {"template": {"spec": spec}}}} for name, spec in pods.items() if spec]
     return {"trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": jobs}}}} if jobs else {}
 
 
-def _build_grace(request: TrainJobRequest, runtime: Mapping[str, Any], job: str) -> dict[str, Any]:
+def _build_grace(grace: int, runtime: Mapping[str, Any], job: str) -> dict[str, Any]:
     """Build the change of `terminationGracePeriodSeconds`; empty where the pods of the runtime have the requested one.
 
     Trainer before 2.3 has no field for it: `check_spec` refuses the change.
     """
     pod = runtimes.get_pod_spec(runtimes.find_replicated_job(runtime, job) or {})
-    grace = request.checkpoints.grace if request.checkpoints else _DEFAULT_GRACE
     same = grace == pod.get("terminationGracePeriodSeconds", _DEFAULT_GRACE)
     return {} if same else {"terminationGracePeriodSeconds": grace}
 
@@ -202,5 +201,4 @@ def _build_cache_mount(runtime: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _drop_unset(**fields: Any) -> dict[str, Any]:
-    """Return the fields that are not None; an empty `env` is dropped as well, other empty lists are kept."""
-    return {name: value for name, value in fields.items() if value is not None and not (name == "env" and not value)}
+    return {name: value for name, value in fields.items() if value is not None}

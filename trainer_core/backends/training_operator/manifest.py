@@ -180,7 +180,7 @@ def _render_command(
     argv = argv_payload.render_argv(
         trainer.code, packages, indexes, launcher, processes=processes, s3=manifest_common.uses_bucket(request)
     )
-    command_length = argv.index(argv_payload.LOADER) + 1
+    command_length = argv.index(argv_payload.UNPACKER) + 1
     return argv[:command_length], argv[command_length:]
 
 

@@ -1,4 +1,4 @@
-"""Reports a job from its trigger: its log to the task's log, its progress as an XCom.
+"""Writes the log of a job to its task's log while the task is deferred, and its progress as an XCom.
 
 Thousands of triggers share one event loop, one backend and one database. All reporters of a process together therefore
 read about `_READS_PER_SECOND` logs and write about `_WRITES_PER_SECOND` XComs a second, and reporting never delays the

@@ -2,6 +2,9 @@
 
 The strings come from the kubelet, container runtimes, registries, the scheduler and admission. Messages are not part of
 any API: an unknown message is fatal only after a grace period. Pure functions without I/O.
+
+From pod to diagnosis: `failure_detection` collects `Facts`, with the reasons of this module for what blocks a start;
+`trainer_core.lifecycle.diagnosis` decides what they mean.
 """
 
 from __future__ import annotations

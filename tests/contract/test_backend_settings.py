@@ -1,0 +1,77 @@
+"""Settings of the backends' configurations that apply to all of their jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from s3_storage import serving
+from s3_storage.memory import MemoryStorage
+
+from trainer_core import CustomTrainer, Name, Owner, SecretRef
+from trainer_core.backends.kubernetes_base import BaseKubernetesBackend
+from trainer_core.node import env
+
+PROGRAM = """
+from pathlib import Path
+
+def measure():
+    return len(Path("noise.bin").read_bytes())
+"""
+
+
+@pytest.fixture
+def storage(monkeypatch, tmp_path):
+    """Storage whose credentials the submitter has in its environment."""
+    storage = MemoryStorage()
+    variables = {"AWS_ACCESS_KEY_ID": "of-submitter", "AWS_SECRET_ACCESS_KEY": "secret-of-submitter"}
+    with serving.served(storage.app()) as storage.url:
+        for name, value in {**variables, "AWS_ENDPOINT_URL": storage.url, "TMPDIR": str(tmp_path)}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr("tempfile.tempdir", None)
+        yield storage
+
+
+@pytest.mark.parametrize("name", ["local", "kubernetes", "training-operator", "runai"])
+def test_a_large_project_goes_to_the_bucket_once_and_to_a_machine_once_without_credentials_in_the_job(
+    name, cases, storage, tmp_path, add_secret
+):
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / "train.py").write_text(PROGRAM)
+    (root / "noise.bin").write_bytes(os.urandom(1_000_000))
+    (case,) = (each for each in cases if each.name == name)
+    client = case.connect(tmp_path / "state", code_uri="s3://bucket/code")
+    variables = {"AWS_ENDPOINT_URL": storage.url, "AWS_ACCESS_KEY_ID": "of-trainer", "TMPDIR": str(tmp_path)}
+    if isinstance(client.backend, BaseKubernetesBackend):
+        add_secret(client.backend.namespace, "bucket", {"key": "secret-of-trainer"})
+        variables["AWS_SECRET_ACCESS_KEY"] = SecretRef("bucket", "key")
+    trainer = CustomTrainer("train:measure", code=root, num_nodes=2, env=variables)
+    request = client.build_request(runtime=case.runtime, trainer=trainer, owner=Owner(key="train"))
+    assert "secret-of" not in json.dumps(client.render(request.with_name("job")))
+    ref = client.submit(request)
+    assert client.submit(request) == ref
+    assert client.wait(ref).result == 1_000_000
+    assert client.get_job_request(ref).fingerprint() == request.fingerprint()
+    client.delete_job(ref)
+    # Both nodes run on this machine.
+    assert [method for method, _ in storage.requests] == ["HEAD", "PUT", "GET"]
+
+
+@pytest.mark.parametrize("name", ["local", "container", "kubernetes", "training-operator", "runai"])
+def test_reports_of_resources_are_switched_off_for_all_jobs_that_do_not_switch_them_on(name, cases, tmp_path):
+    def render(seconds, **variables):
+        client = case.connect(tmp_path / "state", resource_interval=seconds)
+        trainer = CustomTrainer("train:main", env=variables, image="python:3")
+        request = client.build_request(runtime=case.runtime, trainer=trainer, options=[Name("job")])
+        fingerprints.add(client.backend.resolve_request(request).fingerprint())
+        return json.dumps(client.render(request))
+
+    (case,) = (each for each in cases if each.name == name)
+    fingerprints = set()
+    assert env.RESOURCE_INTERVAL not in render(None)
+    assert env.RESOURCE_INTERVAL in render(0)
+    assert "12.5" in render(12.5)
+    assert "12.5" not in render(12.5, **{env.RESOURCE_INTERVAL: "3"})
+    assert len(fingerprints) == 1

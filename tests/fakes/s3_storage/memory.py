@@ -1,0 +1,46 @@
+"""S3 storage in memory: GET, HEAD and PUT of whole objects, for signed requests only."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+_ETAG = {"ETag": '"0"'}
+
+
+class MemoryStorage:
+    """Buckets of any name.
+
+    Attributes:
+        objects: Content by ``bucket/key``.
+        requests: Method and ``bucket/key`` of each request.
+        refused: Methods that are answered with AccessDenied.
+    """
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.requests: list[tuple[str, str]] = []
+        self.refused: set[str] = set()
+
+    def app(self) -> web.Application:
+        """Return the application."""
+        app = web.Application(client_max_size=2**30)
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        return app
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        path, method = request.match_info["path"], request.method
+        self.requests.append((method, path))
+        if method in self.refused or "Signature=" not in request.headers.get("Authorization", ""):
+            return _build_error(403, "AccessDenied")
+        if method == "PUT":
+            if request.headers.get("If-None-Match") == "*" and path in self.objects:
+                return _build_error(412, "PreconditionFailed")
+            self.objects[path] = await request.read()
+            return web.Response(headers=_ETAG)
+        if path not in self.objects:
+            return _build_error(404, "NoSuchKey")
+        return web.Response(body=self.objects[path], headers=_ETAG)
+
+
+def _build_error(status: int, code: str) -> web.Response:
+    return web.Response(status=status, text=f"<Error><Code>{code}</Code></Error>", content_type="application/xml")

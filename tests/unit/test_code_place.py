@@ -1,0 +1,199 @@
+"""Large projects: their files are an object at a place, stored once and fetched once by each machine."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+from s3_storage import serving
+from s3_storage.memory import MemoryStorage
+
+from trainer_core import CustomTrainer, code_place
+from trainer_core.backends.debug import DebugBackend
+from trainer_core.errors import BackendUnavailableError, UnsupportedError
+from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
+from trainer_core.node import project as node_project, project_fetch, s3_client
+from trainer_core.packaging import argv_payload
+from trainer_core.packaging.project import read_files
+from trainer_core.request_builder import build_request
+
+NODE = """
+import json, sys
+from trainer_core.node import project
+print(project.unpack(json.loads(sys.argv[1]), sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def build(tmp_path):
+    """Build a request whose project has so many bytes that do not compress."""
+
+    def build(size=1_000_000, **fields):
+        root = tmp_path / "project"
+        root.mkdir(exist_ok=True)
+        (root / "train.py").write_text("def main(): pass\n")
+        (root / "noise.bin").write_bytes(os.urandom(size))
+        return build_request(backend=DebugBackend, trainer=CustomTrainer("train:main", code=root, **fields))
+
+    return build
+
+
+@pytest.fixture
+def storage(monkeypatch, tmp_path):
+    """Storage that this process, and those that it starts, have the credentials of."""
+    storage = MemoryStorage()
+    variables = {"AWS_ACCESS_KEY_ID": "made-up", "AWS_SECRET_ACCESS_KEY": "a-secret", "TMPDIR": str(tmp_path)}
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr(s3_client, "_FIRST_DELAY", 0.001)
+    with serving.served(storage.app()) as url:
+        for name, value in {**variables, "AWS_ENDPOINT_URL": url}.items():
+            monkeypatch.setenv(name, value)
+        yield storage
+
+
+def prepare(request, place="s3://bucket/team/code"):
+    return code_place.store(code_place.resolve(request, place, ("file",)))
+
+
+def unpack(request, folder):
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return Path(node_project.unpack(request.project.model_dump(), str(folder)))
+
+
+def test_small_files_travel_in_the_arguments_and_large_ones_through_the_place(build):
+    small, large = build(290_000), build(310_000)
+    assert code_place.resolve(small, "s3://bucket/code") == small
+    assert code_place.resolve(large, None) == large
+    resolved = code_place.resolve(large, "s3://bucket/code/")
+    assert resolved.project.uri == f"s3://bucket/code/{large.project.digest}.json.zlib"
+    assert code_place.resolve(resolved, None) == resolved
+    assert resolved.fingerprint() == large.fingerprint()
+
+
+def test_the_place_of_the_trainer_comes_before_that_of_the_backend_and_is_not_part_of_the_work(build):
+    request = build(code_uri="s3://own/code")
+    assert code_place.resolve(request, "s3://default").project.uri.startswith("s3://own/code/")
+    moved = request.model_copy(update={"trainer": request.trainer.model_copy(update={"code_uri": "s3://other"})})
+    assert moved.fingerprint() == request.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        (
+            None,
+            r"code: 2 files have 1 MB \(the largest are noise\.bin \(1 MB\), .* carries 900 kB: give code_uri='s3://",
+        ),
+        ("pvc://claim/code", r"code_uri: pvc:// is not supported .* use file:// or s3://"),
+    ],
+)
+def test_large_files_without_a_place_that_the_backend_supports_are_refused(build, place, message):
+    with pytest.raises(UnsupportedError, match=message):
+        code_place.resolve(build(), place, ("file",))
+
+
+def test_the_arguments_of_a_large_project_have_its_uri_and_the_programs_for_its_scheme(build):
+    request = build()
+    for place, has_client in (("s3://bucket/code", True), ("file:///code", False)):
+        argv = argv_payload.render_argv(code_place.resolve(request, place, ("file",)).trainer.code)
+        sent = json.loads(zlib.decompress(base64.b64decode("".join(argv[4:]))))
+        assert ("trainer_core/node/s3_client.py" in sent) == has_client
+        project = json.loads(sent["payload.json"])["project"]
+        assert "archive" not in project
+        assert project["uri"].startswith(place)
+        assert sum(map(len, argv)) < 40_000
+
+
+def test_equal_files_are_stored_once_and_fetched_once_by_a_machine(build, storage, tmp_path):
+    request = build()
+    first, second = prepare(request), prepare(request)
+    assert (first.project.archive, first) == ("", second)
+    assert [method for method, _ in storage.requests] == ["HEAD", "PUT", "HEAD"]
+    arguments = [json.dumps(first.project.model_dump())]
+    started = [
+        subprocess.Popen([sys.executable, "-c", NODE, *arguments, str(folder)], stdout=subprocess.PIPE, text=True)
+        for folder in (tmp_path / "job-1", tmp_path / "job-1", tmp_path / "job-2")
+        if folder.mkdir(mode=0o700, exist_ok=True) is None
+    ]
+    folders = [Path(process.communicate(timeout=300)[0].strip()) for process in started]
+    assert len(set(folders)) == 2
+    for folder in folders:
+        assert {each.name: each.read_bytes() for each in folder.iterdir()} == read_files(request.project.model_dump())
+    assert [method for method, _ in storage.requests].count("GET") == 1
+    assert list(storage.objects) == [f"bucket/team/code/{request.project.digest}.json.zlib"]
+
+
+def test_a_submitter_that_may_only_write_stores_files(build, storage):
+    storage.refused = {"HEAD", "GET"}
+    request = build()
+    for _ in range(2):
+        prepare(request)
+    assert len(storage.objects) == 1
+
+
+def test_files_that_another_submitter_stores_at_the_same_time_are_not_overwritten(build, storage, monkeypatch):
+    request = build()
+    prepare(request)
+    (path,) = storage.objects
+    storage.objects[path] = b"by another version of zlib"
+    monkeypatch.setattr(s3_client.Bucket, "exists", lambda *_: False)
+    prepare(request)
+    assert storage.objects == {path: b"by another version of zlib"}
+
+
+def test_storage_that_refuses_is_reported_before_a_job_is_created(build, storage):
+    storage.refused = {"PUT"}
+    with pytest.raises(
+        BackendUnavailableError, match=r"code: .* s3://bucket/team/code/.*: PUT .*AccessDenied.* no job"
+    ):
+        prepare(build())
+
+
+def test_damaged_files_are_refused_and_missing_ones_can_be_stored_again(build, storage, tmp_path):
+    request = prepare(build())
+    (path,) = storage.objects
+    content = storage.objects.pop(path)
+    with pytest.raises(project_fetch.FetchError, match="it does not exist; submit the job again") as missing:
+        unpack(request, tmp_path / "job")
+    diagnosis = diagnose(Facts([StepFacts("node-0", 1, error_type="trainjob.FetchError", error_message="gone")]))
+    assert (missing.type.__module__, diagnosis.category, diagnosis.retryable) == ("trainjob", "Infrastructure", True)
+    for damaged in (content[:-1], b"", content[::-1]):
+        storage.objects[path] = damaged
+        with pytest.raises(node_project.ProjectError, match=f"do not match their digest.*; remove s3://{path} "):
+            unpack(request, tmp_path / "job")
+    storage.objects[path] = content
+    assert sorted(each.name for each in unpack(request, tmp_path / "job").iterdir()) == ["noise.bin", "train.py"]
+
+
+def test_a_folder_has_complete_files_only_and_keeps_those_that_exist(build, tmp_path, monkeypatch):
+    place = tmp_path / "with space"
+    request = build()
+    stored = prepare(request, place.as_uri())
+    (file,) = place.iterdir()
+    assert file.name == f"{request.project.digest}.json.zlib"
+    assert file.stat().st_mode & 0o777 == 0o644
+    os.utime(file, (0, 0))
+    written = file.stat().st_ino
+    prepare(request, place.as_uri())
+    assert (file.stat().st_ino, file.stat().st_mtime > 0) == (written, True)
+    assert (unpack(stored, tmp_path / "job") / "train.py").read_text() == "def main(): pass\n"
+    file.unlink()
+    with pytest.raises(project_fetch.FetchError, match="cannot be fetched from file://"):
+        unpack(stored, tmp_path / "other job")
+
+
+def test_a_full_disk_leaves_no_file_and_no_job(build, tmp_path, monkeypatch):
+    place = tmp_path / "place"
+    place.mkdir()
+    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(
+        BackendUnavailableError, match=r"cannot be written to file://.*No space left.*no job was created"
+    ):
+        prepare(build(), place.as_uri())
+    assert list(place.iterdir()) == []

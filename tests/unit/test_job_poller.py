@@ -1,0 +1,255 @@
+"""Followers of backends without a watch: one poll of each job for all that wait for it in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import multiprocessing
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from trainer_core.backends import job_poller
+from trainer_core.backends.follower import PollingFollower
+from trainer_core.backends.job_poller import PollInterval
+from trainer_core.errors import BackendUnavailableError, JobNotFoundError
+from trainer_core.jobs import Observation, TrainJobRef
+
+REF = TrainJobRef("double", "default", "job", "1")
+TIMEOUT = 60
+RUNNING, COMPLETE = Observation("Running"), Observation("Complete")
+
+
+class BackendDouble:
+    """A backend with one job; counts the reads of its status and of its version."""
+
+    def __init__(self, status=RUNNING):
+        self.status = status
+        self.observations = self.versions = 0
+
+    def observe(self, ref):
+        self.observations += 1
+        if isinstance(self.status, Exception):
+            raise self.status
+        return self.status
+
+    def read_version(self):
+        self.versions += 1
+        return id(self.status)
+
+    def read_versions(self, count):
+        """Wait until the version was read some more times."""
+        wanted = self.versions + count
+        until(lambda: self.versions >= wanted)
+
+    def follow(self, **arguments):
+        return PollingFollower(self, REF, read_version=self.read_version, **arguments)
+
+
+def until(condition):
+    end = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+@pytest.fixture
+def backend():
+    backend = BackendDouble()
+    yield backend
+    until(lambda: backend not in job_poller._pollers)
+
+
+def test_a_job_is_read_once_for_all_that_wait_for_it(backend):
+    async def wait():
+        with backend.follow() as follower:
+            await follower.next_observation_async(TIMEOUT)
+            return await follower.next_observation_async(TIMEOUT)
+
+    async def wait_for_end():
+        waits = [asyncio.ensure_future(wait()) for _ in range(100)]
+        await asyncio.to_thread(backend.read_versions, 3)
+        backend.status = COMPLETE
+        return await asyncio.gather(*waits)
+
+    assert asyncio.run(wait_for_end()) == [COMPLETE] * 100
+    assert backend.observations <= 3
+
+
+def test_threads_share_the_poll_too(backend):
+    seen = []
+
+    def wait():
+        with backend.follow() as follower:
+            seen.append(follower.next_observation(TIMEOUT))
+            seen.append(next_until(follower, COMPLETE))
+
+    threads = [threading.Thread(target=wait) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    until(lambda: len(seen) == 10)
+    backend.status = COMPLETE
+    for thread in threads:
+        thread.join(TIMEOUT)
+
+    assert seen.count(COMPLETE) == 10
+    assert backend.observations <= 11
+
+
+def test_an_unchanged_job_is_not_observed_again(backend):
+    with backend.follow() as follower:
+        follower.next_observation(0)
+        observed = backend.observations
+        backend.read_versions(10)
+
+        assert follower.next_observation(0) is RUNNING
+        assert backend.observations == observed
+
+
+def test_with_progress_an_unchanged_job_is_observed_again_and_reported(backend):
+    with backend.follow(progress=True) as follower:
+        assert [follower.next_observation(TIMEOUT) for _ in range(4)] == [RUNNING] * 4
+
+    assert backend.observations >= 4
+
+
+def test_a_job_without_a_version_is_observed_at_each_poll(backend):
+    with PollingFollower(backend, REF) as follower:
+        follower.next_observation(0)
+        until(lambda: backend.observations > 3)
+        backend.status = COMPLETE
+
+        assert follower.next_observation(TIMEOUT) is COMPLETE
+
+
+def test_all_see_the_error_of_a_read_and_the_end_of_the_error(backend):
+    with backend.follow() as one, backend.follow() as other:
+        for follower in (one, other):
+            follower.next_observation(0)
+        backend.status = BackendUnavailableError("away")
+        for follower in (one, other):
+            with pytest.raises(BackendUnavailableError, match="away"):
+                next_change(follower)
+        backend.status = COMPLETE
+
+        assert next_until(one, COMPLETE) is next_until(other, COMPLETE) is COMPLETE
+
+
+def next_change(follower):
+    while follower.next_observation(TIMEOUT) is RUNNING:
+        pass
+
+
+def next_until(follower, wanted):
+    """Return the wanted observation, whatever errors come before."""
+    while True:
+        try:
+            observation = follower.next_observation(TIMEOUT)
+        except BackendUnavailableError:
+            continue
+        if observation is wanted:
+            return observation
+
+
+def test_the_traceback_of_a_shared_error_does_not_grow(backend):
+    backend.status = JobNotFoundError("deleted")
+    depths = set()
+    with backend.follow() as follower:
+        for _ in range(5):
+            with pytest.raises(JobNotFoundError) as raised:
+                follower.next_observation(0)
+            depths.add(len(raised.traceback))
+
+    assert len(depths) == 1
+
+
+def test_a_new_follower_gets_an_observation_that_is_newer_than_itself(backend):
+    with backend.follow() as first:
+        first.next_observation(0)
+        backend.read_versions(1)
+        for status in (COMPLETE, RUNNING) * 20:
+            backend.status = status
+            with backend.follow() as follower:
+                assert follower.next_observation(0) is status
+
+
+def test_an_observation_without_a_change_in_time_is_that_of_now(backend):
+    with PollingFollower(backend, REF) as follower:
+        follower.next_observation(0)
+        until(lambda: backend.observations > 3)
+        for status in (COMPLETE, RUNNING) * 20:
+            backend.status = status
+            assert follower.next_observation(0) is status
+
+
+def test_a_follower_that_is_not_closed_is_forgotten(backend):
+    backend.follow().next_observation(0)
+    gc.collect()
+
+    until(lambda: backend not in job_poller._pollers)
+
+
+def test_a_closed_event_loop_does_not_disturb_the_others(backend):
+    left = backend.follow()
+
+    async def begin_to_wait():
+        await left.next_observation_async(TIMEOUT)
+        waiting = asyncio.ensure_future(left.next_observation_async(TIMEOUT))
+        await asyncio.sleep(0)
+        return waiting
+
+    loop = asyncio.new_event_loop()
+    waiting = loop.run_until_complete(begin_to_wait())
+    loop.close()
+    with backend.follow() as follower:
+        follower.next_observation(0)
+        backend.status = COMPLETE
+
+        assert next_until(follower, COMPLETE) is COMPLETE
+    left.close()
+    # Without the loop it cannot be cancelled, and asyncio warns of it.
+    waiting._log_destroy_pending = False
+    waiting.get_coro().close()
+
+
+def observe_in_child(follower, results):
+    results.put(follower.next_observation(TIMEOUT).status)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_an_inherited_follower_works_in_a_forked_child(backend):
+    with backend.follow() as follower:
+        follower.next_observation(0)
+        context = multiprocessing.get_context("fork")
+        results = context.Queue()
+        child = context.Process(target=observe_in_child, args=(follower, results))
+        child.start()
+
+        assert results.get(timeout=TIMEOUT) == "Running"
+        child.join(TIMEOUT)
+        assert child.exitcode == 0
+
+
+def test_an_open_follower_does_not_keep_the_program_alive():
+    program = """
+from trainer_core.backends.follower import PollingFollower
+from trainer_core.jobs import Observation, TrainJobRef
+class Backend:
+    def observe(self, ref):
+        return Observation("Running")
+follower = PollingFollower(Backend(), TrainJobRef("x", "x", "x", "x"))
+print(follower.next_observation(0).status)
+"""
+    ended = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=300)
+
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("Running\n", "", 0)
+
+
+def test_the_interval_grows_with_time_and_with_the_number_of_jobs():
+    interval = PollInterval(share=0.1, minimum=0.01, maximum=2.0, reads_per_second=100)
+
+    assert [interval.compute(seconds, jobs=1) for seconds in (0, 0.05, 1, 20, 1000)] == [0.01, 0.01, 0.1, 2.0, 2.0]
+    assert [interval.compute(0, jobs) for jobs in (1, 10, 1000)] == [0.01, 0.1, 10.0]

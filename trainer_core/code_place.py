@@ -1,0 +1,126 @@
+"""Where the files of a project travel: in the arguments of the job, or as an object at a place that the user names.
+
+An object has the digest of the files as its name, so that equal files are stored once, and is complete as soon as it is
+visible.
+"""
+
+from __future__ import annotations
+
+import base64
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from trainer_core.errors import BackendUnavailableError, UnsupportedError, format_size
+from trainer_core.node import files
+from trainer_core.packaging.project import describe_size, read_files
+from trainer_core.request import TrainJobRequest
+
+__all__ = ["resolve", "store"]
+
+#: Characters of packed files in arguments. With the function and the programs of the node they stay below the 1,000,000
+#: characters of a container's arguments.
+_MAX_ARCHIVE = 900_000
+#: The same where there is a place: two pod templates with so many fit into a manifest.
+_MAX_ARCHIVE_BESIDE_PLACE = 400_000
+_SUFFIX = ".json.zlib"
+_REASONS = {
+    "pvc": "it is reached by the nodes only, and the submitting process has to write into it",
+    "file": "the nodes do not reach a folder of the submitting machine",
+}
+
+
+def resolve(request: TrainJobRequest, default: str | None, schemes: tuple[str, ...] = ()) -> TrainJobRequest:
+    """Return a request in which files that are too large for the arguments have the URI of their object. Idempotent.
+
+    Pure: `store` writes the object.
+
+    Args:
+        request: The request.
+        default: The place of a request that names none; None for no place.
+        schemes: Schemes of places that the backend supports besides ``s3``.
+
+    Raises:
+        UnsupportedError: The backend does not support the place, or the files are too large and there is none.
+    """
+    project, trainer = request.project, request.trainer
+    if project is None or trainer is None or project.uri is not None:
+        return request
+    place = trainer.code_uri or default
+    if place is None:
+        if len(project.archive) > _MAX_ARCHIVE:
+            sizes = {path: len(data) for path, data in read_files(project.model_dump()).items()}
+            raise UnsupportedError(
+                f"code: {describe_size(sizes)}, {format_size(len(project.archive))} compressed; a job carries "
+                f"{format_size(_MAX_ARCHIVE)}: give code_uri='s3://<bucket>/<path>', set code_uri for the backend, or "
+                "name files in .trainjobignore"
+            )
+        return request
+    scheme = urlsplit(place).scheme
+    if scheme not in (*schemes, "s3"):
+        supported = " or ".join(f"{each}://" for each in (*schemes, "s3"))
+        raise UnsupportedError(
+            f"code_uri: {scheme}:// is not supported on this backend: {_REASONS[scheme]}; use {supported}"
+        )
+    if len(project.archive) <= _MAX_ARCHIVE_BESIDE_PLACE:
+        return request
+    return request.with_project(uri=f"{place.rstrip('/')}/{project.digest}{_SUFFIX}")
+
+
+def store(request: TrainJobRequest) -> TrainJobRequest:
+    """Write the files of a resolved request to their object unless it exists; return the request without the files.
+
+    Files that travel in the arguments stay in the request.
+
+    Args:
+        request: The request.
+
+    Raises:
+        BackendUnavailableError: The object cannot be written.
+    """
+    project = request.project
+    if project is None or project.uri is None or not project.archive:
+        return request
+    parts, data = urlsplit(project.uri), base64.b64decode(project.archive)
+    try:
+        if parts.scheme == "file":
+            _write_file(Path(unquote(parts.path)), data)
+        else:
+            _upload(parts.netloc, parts.path.lstrip("/"), data)
+    except OSError as error:
+        raise BackendUnavailableError(
+            f"code: the files cannot be written to {project.uri}: {error}; no job was created"
+        ) from error
+    return request.with_project(archive="")
+
+
+def _write_file(path: Path, data: bytes) -> None:
+    if path.is_file():
+        with suppress(OSError):  # It may belong to another user.
+            path.touch()  # The time of its last use, by which unused ones are removed.
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.replace(path, data)
+    # As a copy of the project would be: readable for everyone who can enter the folder.
+    path.chmod(0o644)
+
+
+def _upload(name: str, key: str, data: bytes) -> None:
+    from trainer_core.node.s3_client import Bucket, S3Error  # It loads the modules of HTTP.
+
+    bucket = Bucket(name)
+    try:
+        if bucket.exists(key):
+            return
+    except S3Error as error:
+        # Without the permission to read, S3 does not answer whether it exists. Objects of one key have one content.
+        if error.status != 403:
+            raise
+        bucket.put(key, data)
+        return
+    try:
+        bucket.create(key, data)
+    except S3Error as error:
+        # Another process has written it meanwhile, with another version of zlib.
+        if error.status != 412:
+            raise

@@ -1,0 +1,73 @@
+"""Fetch the files of a project that is too large for the arguments of a job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from . import files
+from .project import ProjectError, decompress, write_all
+
+__all__ = ["FetchError", "unpack"]
+
+#: Seconds to wait for another process of this machine that fetches them.
+_TIMEOUT = 600.0
+
+
+class FetchError(ProjectError):
+    """The files cannot be fetched; another attempt of the job stores them again."""
+
+    __module__ = "trainjob"
+
+
+def unpack(uri: str, digest: str, folder: str) -> str:
+    """Write the files of an object into a folder, unless another process of the node has done it; return the folder.
+
+    Args:
+        uri: ``s3://`` or ``file://`` URI of the object.
+        digest: Digest of the files.
+        folder: The folder.
+
+    Raises:
+        FetchError: The object cannot be read.
+        ProjectError: It does not match the digest, or the files cannot be written.
+    """
+    with files.locked(Path(folder).parent, _TIMEOUT):
+        # A folder is complete: it has got its name after its files.
+        return folder if Path(folder).is_dir() else write_all(_fetch(uri, digest), folder)
+
+
+def _fetch(uri: str, digest: str) -> bytes:
+    parts = urlsplit(uri)
+    try:
+        if parts.scheme == "file":
+            return decompress(Path(unquote(parts.path)).read_bytes(), digest)
+        return _fetch_once(parts.netloc, parts.path.lstrip("/"), digest)
+    except OSError as error:
+        raise FetchError(f"the files of code cannot be fetched from {uri}: {error}") from None
+    except ProjectError as error:
+        raise ProjectError(f"{error}; remove {uri} and submit the job again") from None
+
+
+def _fetch_once(bucket: str, key: str, digest: str) -> bytes:
+    """Return the files of an object in a bucket, which is kept for the other jobs and processes of this machine."""
+    cache = Path(tempfile.gettempdir(), f"trainjob-code-{os.geteuid()}")
+    is_private = files.make_private(cache)
+    with files.locked(cache, _TIMEOUT):
+        kept = cache / digest
+        if is_private and kept.is_file():
+            with contextlib.suppress(ProjectError):  # Damaged, as by a crash of the machine.
+                return decompress(kept.read_bytes(), digest)
+        from .s3_client import Bucket  # Travels only with jobs that need it.
+
+        data = Bucket(bucket).get(key)
+        if data is None:
+            raise FileNotFoundError("it does not exist; submit the job again")
+        text = decompress(data, digest)
+        if is_private:
+            with contextlib.suppress(OSError):
+                files.replace(kept, data)
+        return text
