@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 from container_jobs import add_entry, at, build_job, build_request, end, exited, new, running, with_containers
 
-from trainer_core.backends.container import job_journal, job_status, names, timestamps
+from trainer_core.backends.container import job_journal, job_status, names, outcome, timestamps
+from trainer_core.backends.container.engine import EngineRequestError
 from trainer_core.backends.container.reconcile import Start, next_action
 from trainer_core.jobs import Category
 
@@ -124,3 +125,18 @@ def test_the_names_of_two_jobs_never_collide():
     job = replace(build_job(), name="a-node-0")
     assert names.container_name("default", job.name, "node-0", 0) != names.container_name("default", "a", "node-0", 1)
     assert names.claim_volume("a-b", "c") != names.claim_volume("a", "b-c")
+
+
+def test_a_result_that_the_engine_does_not_return_is_noted_in_the_outcome():
+    class Engine:
+        def read_file(self, container, path):
+            raise EngineRequestError("input/output error", "unix:///podman.sock")
+
+        def stream_log(self, *_):
+            return iter(())
+
+    job = with_containers(build_job(), exited("node-0"))
+    ended = outcome.build_complete_entry(job, Engine())["outcome"]
+    assert (ended["status"], ended["result"]) == ("Complete", None)
+    assert ended["result_note"].startswith("the result cannot be read from container digits-node-0: ")
+    assert "input/output error" in ended["result_note"]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import http.server
+import io
 import json
 import socketserver
+import tarfile
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -68,7 +71,11 @@ def test_the_error_lists_the_sockets_that_were_tried_and_the_remedy(tmp_path, mo
 
 
 class _Podman(http.server.BaseHTTPRequestHandler):
-    """Answers the ping of a client."""
+    """Answers the ping of a client, and takes files."""
+
+    def do_PUT(self):
+        self.server.written.append(self.rfile.read(int(self.headers["Content-Length"])))
+        self.do_GET()
 
     def do_GET(self):
         self.send_response(200)
@@ -95,22 +102,38 @@ def podman(tmp_path):
 
     path = tmp_path / "engine.sock"
     with Server(str(path), _Podman) as server:
+        server.written = []
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        yield f"unix://{path}"
+        yield SimpleNamespace(address=f"unix://{path}", written=server.written)
         server.shutdown()
         thread.join()
 
 
 def test_product_and_version_are_read_from_the_ping(podman):
-    engine = engine_discovery.connect_engine(ContainerBackendConfig(container_host=podman))
+    engine = engine_discovery.connect_engine(ContainerBackendConfig(container_host=podman.address))
     assert (engine.product, engine.version, engine.is_local) == ("podman", "5.0.0", True)
     engine.close()
 
 
+def test_nothing_follows_the_end_of_the_archive_of_a_written_file(podman):
+    # Podman's reader exits at the end of the archive, and the request fails if it cannot pass on the rest.
+    engine = engine_discovery.connect_engine(ContainerBackendConfig(container_host=podman.address))
+    engine.write_file("container", "/secrets.json", b"{}")
+    engine.close()
+    (body,) = podman.written
+    header, content, end = 512, 512, 1024
+    assert len(body) == header + content + end
+    with tarfile.open(fileobj=io.BytesIO(body)) as archive:
+        assert [(each.name, each.mode) for each in archive] == [("secrets.json", 0o400)]
+        assert archive.extractfile("secrets.json").read() == b"{}"
+
+
 def test_an_engine_of_another_product_is_not_used(podman):
     with pytest.raises(BackendUnavailableError, match="is podman, not docker"):
-        engine_discovery.connect_engine(ContainerBackendConfig(container_host=podman, container_runtime="docker"))
+        engine_discovery.connect_engine(
+            ContainerBackendConfig(container_host=podman.address, container_runtime="docker")
+        )
 
 
 def test_a_socket_without_a_listener_is_reported(tmp_path):
@@ -137,7 +160,7 @@ def doctor(tmp_path, monkeypatch, capsys):
 
 
 def test_doctor_reports_missing_features_of_the_engine(doctor, podman):
-    code, checks = doctor(podman)
+    code, checks = doctor(podman.address)
     assert (code, checks["DOCKER_HOST"]["state"], checks["API"]["state"]) == (0, "ok", "ok")
     assert checks["gpu"]["state"] == "limited"
     assert "containers.conf" in checks["gpu"]["cost"]

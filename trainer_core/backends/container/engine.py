@@ -302,8 +302,11 @@ class Engine:
         archive = io.BytesIO()
         with tarfile.open(fileobj=archive, mode="w") as writer:
             writer.addfile(member, io.BytesIO(data))
+            end = archive.tell() + 2 * tarfile.BLOCKSIZE
+        # Without the padding that tarfile adds: Podman's reader exits at the end of an archive, and the request fails
+        # with "broken pipe" if something follows.
         with self._translate_errors():
-            self._api.put_archive(container, "/", archive.getvalue())
+            self._api.put_archive(container, "/", archive.getvalue()[:end])
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -146,10 +145,11 @@ def _read_node_records(job: ContainerJob, engine: Engine) -> dict[str, dict[str,
 
 
 def _read_termination_record(engine: Engine, each: Container) -> dict[str, Any]:
-    """Return the termination record of a container; empty if it wrote none, or one that cannot be parsed."""
-    with suppress(EngineRequestError, ValueError):
+    """Return the termination record of a container; empty if it wrote none, a note if it cannot be read."""
+    try:
         return parse_record(engine.read_file(each.id, TERMINATION_PATH) or b"") or {}
-    return {}
+    except (EngineRequestError, ValueError) as error:
+        return {"note": f"the result cannot be read from container {each.name}: {error}"}
 
 
 def _store_result(
