@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trainer_core.node.progress import parse_progress, parse_report_time
+from trainer_core.node.progress import parse_timed_progress
 
 __all__ = ["MetricHistory"]
 
@@ -33,9 +33,11 @@ class MetricHistory:
         """Read a line of a log; most have no metric."""
         if resumed := _RESUMED.fullmatch(line):
             self._resumed = int(resumed[1]), resumed[2]
-        progress = parse_progress(line) or {}
-        if self._resumed is not None and (time := parse_report_time(line)) is not None:
-            self.resumptions.append((*self._resumed, time))
+        progress, printed = parse_timed_progress(line)
+        if progress is None:
+            return
+        if self._resumed is not None and printed is not None:
+            self.resumptions.append((*self._resumed, printed))
             self._resumed = None
         for name, value in progress.get("metrics", {}).items():
             seen = self._seen.get(name, 0)

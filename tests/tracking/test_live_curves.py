@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from trainer_core import CustomTrainer, MlflowServer, Tracking
@@ -116,3 +118,12 @@ def test_a_full_queue_drops_points_and_says_so_once(sender, monkeypatch, caplog)
 
     assert reporter.sent == POINTS
     assert caplog.text.count("lag behind") == 1
+
+
+def test_one_job_is_reported_every_five_seconds_and_each_of_many_every_ten(sender, monkeypatch):
+    monkeypatch.setattr(run_sender, "time", SimpleNamespace(monotonic=lambda: 1000.0))
+    for _ in range(200):
+        sender.put(Reporter(), POINTS)
+    due = sorted(seconds - 1000.0 for seconds, *_ in sender._schedule)
+
+    assert (due[0], due[50], due[100], due[199]) == (5.0, 7.5, 10.0, 10.0)

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from node_process import BARE, Node
 
 from trainer_core.node import progress as progress_module
-from trainer_core.node.progress import INTERVAL, PREFIX, Reporter, parse_progress, parse_report_time, progress
+from trainer_core.node.progress import INTERVAL, PREFIX, Reporter, parse_progress, parse_timed_progress, progress
 from trainer_core.packaging import serializer
 
 numbers = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
@@ -54,14 +54,14 @@ def test_a_line_has_the_time_of_its_report_in_milliseconds(reporter, capsys):
     before = time.time()
     reporter.report(3)
 
-    assert before - 0.001 <= parse_report_time(capsys.readouterr().out) / 1000 <= time.time()
+    assert before - 0.001 <= parse_timed_progress(capsys.readouterr().out)[1] / 1000 <= time.time()
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "{}", '{"t": "x"}', '{"t": -1}', '{"t": 1e300}', '{"t": null}', "[" * 9999]
 )
 def test_a_line_without_a_time_has_none(text):
-    assert parse_report_time(PREFIX + text) is None
+    assert parse_timed_progress(PREFIX + text)[1] is None
 
 
 @given(

@@ -24,7 +24,7 @@ __all__ = [
     "flush",
     "note",
     "parse_progress",
-    "parse_report_time",
+    "parse_timed_progress",
     "progress",
     "reset",
     "to_number",
@@ -87,31 +87,31 @@ def parse_progress(line: str) -> dict[str, Any] | None:
         ``step``, ``total``, ``metrics`` (floats by name), ``checkpoint`` and ``resumed_from`` (steps), as far as they
         are known.
     """
-    _, found, text = line.partition(PREFIX)
-    if not found:
-        return None
-    try:
-        return _known(json.loads(text))
-    except (ValueError, OverflowError, RecursionError, AttributeError):
-        return None
+    return parse_timed_progress(line)[0]
 
 
-def parse_report_time(line: str) -> int | None:
-    """Return when a progress line was printed, in milliseconds since 1970; None if it does not say so.
+def parse_timed_progress(line: str) -> tuple[dict[str, Any] | None, int | None]:
+    """Return what `parse_progress` returns, and when the line was printed, in milliseconds since 1970.
+
+    The time is None if the line does not have it.
 
     Args:
         line: A log line, with or without a prefix of a launcher.
     """
-    _, _, text = line.partition(PREFIX)
+    _, found, text = line.partition(PREFIX)
+    if not found:
+        return None, None
     try:
-        time_of_report = json.loads(text)["t"]
-    except (ValueError, RecursionError, KeyError, TypeError):
-        return None
-    return time_of_report if isinstance(time_of_report, int) and 0 < time_of_report < _MAX_TIME else None
+        data = json.loads(text)
+        printed = data.get("t")
+        is_time = isinstance(printed, int) and 0 < printed < _MAX_TIME
+        return _known(data), printed if is_time else None
+    except (ValueError, OverflowError, RecursionError, AttributeError):
+        return None, None
 
 
 def _known(data: dict[str, Any]) -> dict[str, Any]:
-    numbers = {key: data[key] for key in _NUMBERS if _is_number(data.get(key))}
+    numbers = {key: data[key] for key in _NUMBERS if key in data and _is_number(data[key])}
     metrics = data.get("metrics")
     if not isinstance(metrics, dict):
         return numbers

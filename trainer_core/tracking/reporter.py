@@ -18,7 +18,7 @@ from trainer_core.backends.base import Backend
 from trainer_core.errors import JobNotFoundError, TrackingError, TrainerError
 from trainer_core.jobs import Outcome, TrainJobRef
 from trainer_core.logs import LogChunk
-from trainer_core.node.progress import parse_progress, parse_report_time
+from trainer_core.node.progress import parse_timed_progress
 from trainer_core.request import TrainJobRequest
 from trainer_core.resource_use import parse_resource_report
 from trainer_core.tracking import tags
@@ -232,13 +232,13 @@ class RunReporter:
                 return
 
     def _parse_line(self, step: str, line: str) -> Iterable[Point]:
-        report = parse_progress(line)
+        report, printed = parse_timed_progress(line)
         if not report:
             yield from build_system_metrics(step, line)
             return
         self._last_step = int(report.get("step", self._last_step))
         # Only a log of an earlier release has no times; then the step orders the points.
-        timestamp = parse_report_time(line) or self._last_step
+        timestamp = printed or self._last_step
         for name, value in report.get("metrics", {}).items():
             yield name, value, timestamp, self._last_step
 

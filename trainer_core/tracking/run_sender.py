@@ -28,14 +28,18 @@ __all__ = ["RunSender", "get_run_sender"]
 
 _log = logging.getLogger(__name__)
 
-#: Seconds before the first report of a wait, so that a short wait costs nothing, and between two reports of a job.
+#: Seconds before the first report of a wait, so that a short wait costs nothing.
 _FIRST_SECONDS = 1.0
+#: Seconds between two reports of a job: the process waits for one, and for `_MANY_JOBS` or more. A report costs about
+#: a millisecond of processor time, whatever it has to send.
 _INTERVAL_SECONDS = 5.0
+_INTERVAL_OF_MANY_SECONDS = 10.0
+_MANY_JOBS = 100
 #: A server that does not answer is left alone for this long, and for twice as long each further time.
 _PAUSE_SECONDS = 10.0
 _MAX_PAUSE_SECONDS = 300.0
 #: Points that wait to be sent, of all jobs together.
-_MAX_POINTS = 10_000
+_MAX_POINTS = 20_000
 #: Seconds after which the exit of the process is no longer delayed.
 _EXIT_SECONDS = 10.0
 
@@ -104,7 +108,7 @@ class RunSender:
         with self._changed:
             self._append(reporter, points)
             if reporter in self._points:
-                self._plan(reporter, _INTERVAL_SECONDS)
+                self._plan(reporter, self._get_interval())
 
     def send_pending(self) -> None:
         """Send what is queued, due or not. What a server does not take now is queued again."""
@@ -122,6 +126,10 @@ class RunSender:
         if not is_full:
             self._points.setdefault(reporter, []).extend(points)
             self._size += len(points)
+
+    def _get_interval(self) -> float:
+        crowd = min(1.0, len(self._scheduled) / _MANY_JOBS)
+        return _INTERVAL_SECONDS + crowd * (_INTERVAL_OF_MANY_SECONDS - _INTERVAL_SECONDS)
 
     def _plan(self, reporter: RunReporter, seconds: float) -> None:
         if reporter not in self._scheduled:
@@ -178,7 +186,7 @@ class RunSender:
                 if not is_sent and points:
                     self._append(reporter, points)
                 if reporter.is_watching or reporter in self._points:
-                    self._plan(reporter, _INTERVAL_SECONDS)
+                    self._plan(reporter, self._get_interval())
 
     def _send(self, reporter: RunReporter, points: Sequence[Point]) -> bool:
         """Return whether the points are dealt with: stored, or of a job or run that takes none."""
