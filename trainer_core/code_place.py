@@ -7,6 +7,7 @@ visible.
 from __future__ import annotations
 
 import base64
+import uuid
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -16,7 +17,7 @@ from trainer_core.node import files
 from trainer_core.packaging.project import describe_size, read_files
 from trainer_core.request import TrainJobRequest
 
-__all__ = ["resolve", "store"]
+__all__ = ["check_scheme", "resolve", "store", "try_bucket"]
 
 #: Characters of packed files in arguments. With the function and the programs of the node they stay below the 1,000,000
 #: characters of a container's arguments.
@@ -56,12 +57,7 @@ def resolve(request: TrainJobRequest, default: str | None, schemes: tuple[str, .
                 "name files in .trainjobignore"
             )
         return request
-    scheme = urlsplit(place).scheme
-    if scheme not in (*schemes, "s3"):
-        supported = " or ".join(f"{each}://" for each in (*schemes, "s3"))
-        raise UnsupportedError(
-            f"code_uri: {scheme}:// is not supported on this backend: {_REASONS[scheme]}; use {supported}"
-        )
+    check_scheme(place, schemes)
     if len(project.archive) <= _MAX_ARCHIVE_BESIDE_PLACE:
         return request
     return request.with_project(uri=f"{place.rstrip('/')}/{project.digest}{_SUFFIX}")
@@ -92,6 +88,48 @@ def store(request: TrainJobRequest) -> TrainJobRequest:
             f"code: the files cannot be written to {project.uri}: {error}; no job was created"
         ) from error
     return request.with_project(archive="")
+
+
+def try_bucket(uri: str) -> str | None:
+    """Write a small object at a place in a bucket, as `store` does, and delete it.
+
+    Args:
+        uri: The place, ``s3://<bucket>/<path>``.
+
+    Returns:
+        URI of the object if it could not be deleted, which `store` does not need.
+
+    Raises:
+        OSError: There are no credentials, or the bucket does not answer or refuses; the message is one line.
+    """
+    from trainer_core.node.s3_client import Bucket  # It loads the modules of HTTP.
+
+    parts = urlsplit(uri)
+    key = f"{parts.path.strip('/')}/.trainjob-doctor-{uuid.uuid4().hex}".lstrip("/")
+    _upload(parts.netloc, key, b"0")
+    try:
+        Bucket(parts.netloc).delete([key])
+    except OSError:
+        return f"s3://{parts.netloc}/{key}"
+    return None
+
+
+def check_scheme(place: str, schemes: tuple[str, ...]) -> None:
+    """Check that a backend supports a place.
+
+    Args:
+        place: The place.
+        schemes: Schemes of places that the backend supports besides ``s3``.
+
+    Raises:
+        UnsupportedError: It does not.
+    """
+    scheme = urlsplit(place).scheme
+    if scheme not in (*schemes, "s3"):
+        supported = " or ".join(f"{each}://" for each in (*schemes, "s3"))
+        raise UnsupportedError(
+            f"code_uri: {scheme}:// is not supported on this backend: {_REASONS[scheme]}; use {supported}"
+        )
 
 
 def _write_file(path: Path, data: bytes) -> None:

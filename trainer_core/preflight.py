@@ -11,7 +11,7 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
-from trainer_core import checkpoint_place
+from trainer_core import checkpoint_place, code_place
 from trainer_core.backends.container import preflight as container
 from trainer_core.backends.local.job_store import StateFolder
 from trainer_core.backends.trainer_v2 import preflight as kubernetes
@@ -26,7 +26,7 @@ from trainer_core.config import (
     RunaiBackendConfig,
     TrainingOperatorBackendConfig,
 )
-from trainer_core.errors import TrackingError, TrainerError
+from trainer_core.errors import TrackingError, TrainerError, UnsupportedError
 from trainer_core.k8s import resources
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.connection import Connection
@@ -43,12 +43,15 @@ _REFUSED = "TrainJobs with the option Checkpoints are refused"
 __all__ = ["LIMITED", "MISSING", "OK", "UNKNOWN", "PreflightCheck", "PreflightReport", "check_backend"]
 
 
-def check_backend(config: BackendConfig, checkpoints_uri: str | None = None) -> PreflightReport:
-    """Check everything that a backend needs, its place of checkpoints, and the tracking server. Leaves nothing behind.
+def check_backend(
+    config: BackendConfig, checkpoints_uri: str | None = None, code_uri: str | None = None
+) -> PreflightReport:
+    """Check what a backend needs, its places of checkpoints and code, and the tracking server. Leaves nothing behind.
 
     Args:
         config: Configuration of the backend.
         checkpoints_uri: Place of checkpoints to check. None (the default) for the one of the configuration or backend.
+        code_uri: Place of large ``code`` to check. None (the default) for the one of the configuration, if it has one.
 
     Raises:
         BackendUnavailableError: The backend cannot be used at all; the message names what is missing.
@@ -57,7 +60,8 @@ def check_backend(config: BackendConfig, checkpoints_uri: str | None = None) -> 
     report = _check_platform(config)
     if not report.fit:
         return report
-    return replace(report, checks=(*report.checks, *_check_checkpoints(config, checkpoints_uri), *_check_tracking()))
+    places = *_check_checkpoints(config, checkpoints_uri), *_check_code(config, code_uri)
+    return replace(report, checks=(*report.checks, *places, *_check_tracking()))
 
 
 def _check_platform(config: BackendConfig) -> PreflightReport:
@@ -156,6 +160,28 @@ def _check_claim(name: str, api: ApiClient) -> PreflightCheck:
     if modes <= resources.SINGLE_NODE_MODES:
         return PreflightCheck(_CHECKPOINTS, LIMITED, found, f"{_REFUSED} if they have several nodes")
     return PreflightCheck(_CHECKPOINTS, OK, found)
+
+
+def _check_code(config: BackendConfig, uri: str | None) -> Iterator[PreflightCheck]:
+    uri = uri or getattr(config, "code_uri", None)
+    if uri is None:
+        return
+    left = None
+    has_folders = isinstance(config, (LocalProcessBackendConfig, ContainerBackendConfig))
+    try:
+        code_place.check_scheme(uri, ("file",) if has_folders else ())
+        if checkpoint_place.is_bucket(uri):
+            left = code_place.try_bucket(uri)
+        else:
+            _try_folder(Path(checkpoint_place.split_uri(uri, ("file",))[1]))
+    except UnsupportedError as error:
+        found = str(error)
+    except OSError as error:
+        found = f"{uri} cannot be written: {error.strerror or error}"
+    else:
+        yield PreflightCheck("code", OK, f"{uri}; {left}, one byte, cannot be deleted by this user" if left else uri)
+        return
+    yield PreflightCheck("code", LIMITED, found, "TrainJobs with large code are refused")
 
 
 def _check_tracking() -> Iterator[PreflightCheck]:

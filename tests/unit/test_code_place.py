@@ -16,6 +16,7 @@ from s3_storage.memory import MemoryStorage
 
 from trainer_core import CustomTrainer, code_place
 from trainer_core.backends.debug import DebugBackend
+from trainer_core.cli import main
 from trainer_core.errors import BackendUnavailableError, UnsupportedError
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
 from trainer_core.node import project as node_project, project_fetch, s3_client
@@ -197,3 +198,43 @@ def test_a_full_disk_leaves_no_file_and_no_job(build, tmp_path, monkeypatch):
     ):
         prepare(build(), place.as_uri())
     assert list(place.iterdir()) == []
+
+
+@pytest.fixture
+def doctor(tmp_path, capsys):
+    """Run `trainjob doctor` for a place of code; return its check."""
+
+    def doctor(uri, backend="local"):
+        code = main(["--backend", backend, "--home", str(tmp_path / "home"), "doctor", "--code-uri", uri, "-o", "json"])
+        (check,) = [each for each in json.loads(capsys.readouterr().out)["checks"] if each["what"] == "code"]
+        assert code == 0
+        return check["state"], check["found"]
+
+    return doctor
+
+
+def test_doctor_writes_to_the_place_of_code_and_leaves_nothing_there(doctor, storage, tmp_path):
+    assert doctor("s3://bucket/team/code") == ("ok", "s3://bucket/team/code")
+    assert [method for method, _ in storage.requests] == ["HEAD", "PUT", "DELETE"]
+    assert storage.objects == {}
+    assert doctor(f"file://{tmp_path}/code") == ("ok", f"file://{tmp_path}/code")
+    assert not (tmp_path / "code").exists()
+
+
+def test_doctor_names_the_object_that_write_only_credentials_leave(doctor, storage):
+    storage.refused = {"DELETE", "HEAD", "GET"}
+    state, found = doctor("s3://bucket/team/code")
+    (left,) = storage.objects
+    assert (state, found) == (
+        "ok",
+        f"s3://bucket/team/code; s3://{left}, one byte, cannot be deleted by this user",
+    )
+
+
+def test_doctor_says_why_the_place_of_code_cannot_be_used(doctor, storage, tmp_path):
+    (tmp_path / "file").touch()
+    state, found = doctor(f"file://{tmp_path}/file/code")
+    assert (state, found) == ("limited", f"file://{tmp_path}/file/code cannot be written: Not a directory")
+    state, found = doctor("pvc://claim/code")
+    assert state == "limited"
+    assert found.startswith("code_uri: pvc:// is not supported on this backend")

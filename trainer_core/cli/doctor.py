@@ -1,4 +1,4 @@
-"""Subcommand `doctor`: checks the requirements of the backend, of checkpoints and of tracking."""
+"""Subcommand `doctor`: checks the requirements of the backend, of checkpoints, of code and of tracking."""
 
 from __future__ import annotations
 
@@ -29,15 +29,24 @@ def doctor(
             help="Place of checkpoints to check (file://, pvc:// or s3://). Default: that of the backend.",
         ),
     ] = None,
+    code_uri: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URI",
+            help="Place of large code to check (s3:// or file://). Default: that of the backend's configuration.",
+        ),
+    ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> int:
-    """Check whether TrainJobs can run on the backend, be tracked and keep checkpoints; print what is missing.
+    """Check whether TrainJobs can run on the backend, be tracked, keep checkpoints and get code; print what is missing.
 
     Exit code 6 if they cannot run. Leaves nothing behind.
     """
     if checkpoints_uri is not None:
         validation.check_place_uri("--checkpoints", checkpoints_uri)
-    report = check_backend(context.obj.config, checkpoints_uri)
+    if code_uri is not None:
+        validation.check_place_uri("--code-uri", code_uri)
+    report = check_backend(context.obj.config, checkpoints_uri, code_uri)
     if output is OutputFormat.JSON:
         checks = [check.to_dict() for check in report.checks]
         print_json({"fit": report.fit, "checks": checks, "repair": list(report.repair)})

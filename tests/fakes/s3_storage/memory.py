@@ -1,4 +1,4 @@
-"""S3 storage in memory: GET, HEAD and PUT of whole objects, for signed requests only."""
+"""S3 storage in memory: GET, HEAD, PUT and DELETE of whole objects, for signed requests only."""
 
 from __future__ import annotations
 
@@ -37,6 +37,9 @@ class MemoryStorage:
                 return _build_error(412, "PreconditionFailed")
             self.objects[path] = await request.read()
             return web.Response(headers=_ETAG)
+        if method == "DELETE":
+            self.objects.pop(path, None)
+            return web.Response(status=204)
         if path not in self.objects:
             return _build_error(404, "NoSuchKey")
         return web.Response(body=self.objects[path], headers=_ETAG)
