@@ -70,7 +70,7 @@ def parse_secret(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     if value.keys() != {"name", "key"}:
-        keys = ", ".join(map(str, value)) or "an empty dict"
+        keys = ", ".join(redact(key) for key in [*value][:5]) or "an empty dict"
         raise ValueError(f"a secret must be a dict of name and key, got {keys}")
     return SecretRef(**value)
 

@@ -44,6 +44,9 @@ say("done")
 """
 
 
+#: The ranks agree on a stop about every second, counted in steps; from step 200 on a step takes 500 times as long.
+SLOWING = TRAINING.replace("time.sleep(seconds)", "time.sleep(0.001 if step <= 200 else 0.5)")
+
 #: Ends a worker as `multiprocessing.Pool` does, and would wait for a stop longer than its grace.
 FORKING = """
 import multiprocessing, time
@@ -552,6 +555,32 @@ def test_a_checkpoint_has_the_files_of_all_ranks_and_they_stop_at_the_same_step(
     again = [start_rank(rank, 2, steps=steps, every_steps=1, background=background) for rank in range(2)]
     assert all(f"from {manifest['step']}\n" in end(rank, 0) for rank in again)
     assert max(steps_of(root)) == steps
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_ranks_whose_steps_have_become_slow_stop_at_the_next_save(start_rank, root, background):
+    ranks = [start_rank(rank, 2, program=SLOWING, background=background, every_steps=4) for rank in range(2)]
+    wait_for(ranks[0], "saved 204")
+    ranks[1].send_signal(signal.SIGTERM)
+    logs = [end(rank, 143) for rank in ranks]
+
+    assert "no checkpoint within the grace period" not in "".join(logs)
+    assert 204 < steps_of(root)[-1] <= 212
+
+
+def test_a_rank_that_is_behind_decides_as_rank_0_did_at_its_step(start_rank, root):
+    """Rank 0 is told to stop, and has asked at later steps, when rank 1 comes to a step."""
+    ahead = start_rank(0, 2, every_seconds=600)
+    behind = start_rank(1, 2, seconds=0.02, every_seconds=600)
+    wait_for(ahead, "from 0")
+    wait_for(behind, "from 0")
+    time.sleep(2)
+    ahead.send_signal(signal.SIGTERM)
+    end(behind, 143)
+    end(ahead, 143)
+
+    (step,) = steps_of(root)
+    assert len(list(root.glob(f"step-{step:012d}/rank-*.txt"))) == 2
 
 
 def test_without_the_files_of_one_rank_there_is_no_checkpoint(start_rank, root):

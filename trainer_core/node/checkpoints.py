@@ -43,7 +43,9 @@ _MAX_FILES = 20_000
 #: Seconds before SIGKILL at which a process that was told to stop ends without a checkpoint.
 _RESERVE = 2.0
 _DUE, _STOP, _AGAIN = MARKS
-#: Polls between two looks for ranks that were started again.
+#: Number of decisions of rank 0 that ranks which are behind can still read.
+_KEPT = 32
+#: Polls between two reads that show whether a rank was started again.
 _PATIENCE = 20
 
 
@@ -176,7 +178,8 @@ class CheckpointStore:
         self._signalled = self._stop = False
         self._next = -math.inf
         self._saved = self._exchanged = time.monotonic()
-        self._exchanged_step: float | None = None
+        #: The last ones of rank 0: the step, whether to save, whether to stop, and the step to ask again.
+        self._decisions: list[tuple[float, bool, bool, float]] = []
         self._background: _BackgroundSave | None = None
         self._grace = float(settings.get("grace", 30))
         self._nonce = ""
@@ -231,7 +234,8 @@ class CheckpointStore:
         """
         every = self._settings.get("every_steps") or 0
         save = every > 0 and step % every == 0
-        if step >= self._next:
+        # At a save the ranks wait for each other anyway, so a stop is never later than the next one.
+        if save or step >= self._next:
             save = self._exchange(step) or save
         if not (save or self._stop):
             return False
@@ -413,31 +417,35 @@ class CheckpointStore:
     def _exchange(self, step: int) -> bool:
         """Agree with the other ranks whether to save at this step, whether to stop, and on the step to ask again."""
         self._check_peers()
+        name = f"{_DUE}{self._nonce}"
         if self.rank == 0:
             now, interval = time.monotonic(), self._settings.get("every_seconds") or math.inf
             self._stop = self._stop or self._signalled
             save = now - self._saved >= interval
             if self.world_size > 1:
                 self._stop = self._stop or self._place.has_any(f"{_STOP}{self._nonce}-")
-                done = 0 if self._exchanged_step is None else step - self._exchanged_step
+                done = step - self._decisions[-1][0] if self._decisions else 0
                 ahead = done * self._place.interval / max(now - self._exchanged, 1e-6)
-                self._exchanged, self._exchanged_step = now, step
+                self._exchanged = now
                 # At most twice as far as the last time: the first steps may be faster than the others.
                 self._next = step + max(1, int(min(ahead, 2 * done)))
-                decision = {"step": step, "save": save, "stop": self._stop, "next": self._next}
-                self._place.write(f"{_DUE}{self._nonce}", decision)
+                self._decisions = [*self._decisions, (step, save, self._stop, self._next)][-_KEPT:]
+                self._place.write(name, {"steps": self._decisions})
             return save
         if self._signalled and not self._stop:
             self._write_stop_mark()
-        name = f"{_DUE}{self._nonce}"
 
-        def read_decision() -> dict[str, Any] | None:
-            found = self._place.read(name)
-            return found if found.get("step", -1) >= step else None
+        def read_decision() -> Any:
+            for at, *decision in self._place.read(name).get("steps", ()):
+                if at == step:
+                    return decision
+                if at > step:
+                    # Of decisions that are no longer kept, none was to stop: then rank 0 would wait for this rank.
+                    return False, False, at
+            return None
 
-        decision = self._wait(read_decision, "due() of rank 0")
-        self._stop, self._next = decision["stop"], decision["next"]
-        return bool(decision["save"])
+        save, self._stop, self._next = self._wait(read_decision, "due() of rank 0")
+        return bool(save)
 
     def _exit_if_stopping(self, step: int) -> None:
         # Several ranks stop where `due` has told all of them to; a single one stops wherever it saves.

@@ -104,8 +104,7 @@ def parse_timed_progress(line: str) -> tuple[dict[str, Any] | None, int | None]:
     try:
         data = json.loads(text)
         printed = data.get("t")
-        is_time = isinstance(printed, int) and 0 < printed < _MAX_TIME
-        return _known(data), printed if is_time else None
+        return _known(data), printed if isinstance(printed, int) and 0 < printed < _MAX_TIME else None
     except (ValueError, OverflowError, RecursionError, AttributeError):
         return None, None
 
