@@ -32,7 +32,9 @@ def test_the_message_does_not_quote_a_secret_given_by_mistake():
     assert "Hunter2" not in str(refused.value)
 
 
-@pytest.mark.parametrize("data", [{"name": "hub"}, {"name": "hub", "key": "token", "value": "Hunter2!"}, {}, {"x" * 999: 1}])
+@pytest.mark.parametrize(
+    "data", [{"name": "hub"}, {"name": "hub", "key": "token", "value": "Hunter2!"}, {}, {"x" * 999: 1}]
+)
 def test_a_dict_that_is_not_a_reference_is_refused_without_quoting_its_values(data):
     with pytest.raises(ValueError, match="a secret must be a dict of name and key, got") as refused:
         parse_secret(data)
