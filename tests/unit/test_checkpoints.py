@@ -134,6 +134,14 @@ def wait_for(process, text):
         time.sleep(0.01)
 
 
+def wait_for_exchange(root, step):
+    """Wait until rank 0 has decided for a step."""
+    deadline = time.monotonic() + 300
+    while not any(json.loads(path.read_bytes())["steps"][-1][0] >= step for path in root.glob(".due-*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def end(process, code):
     assert process.wait(120) == code, process.log.read_text()
     return process.log.read_text()
@@ -572,9 +580,7 @@ def test_a_rank_that_is_behind_decides_as_rank_0_did_at_its_step(start_rank, roo
     """Rank 0 is told to stop, and has asked at later steps, when rank 1 comes to a step."""
     ahead = start_rank(0, 2, every_seconds=600)
     behind = start_rank(1, 2, seconds=0.02, every_seconds=600)
-    wait_for(ahead, "from 0")
-    wait_for(behind, "from 0")
-    time.sleep(2)
+    wait_for_exchange(root, step=200)
     ahead.send_signal(signal.SIGTERM)
     end(behind, 143)
     end(ahead, 143)
