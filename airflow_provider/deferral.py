@@ -1,4 +1,4 @@
-"""Deferral of an operator or sensor until its TrainJob has ended, and what its trigger's event says."""
+"""Deferral of an operator or sensor until its TrainJob has ended, and the content of its trigger's event."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def defer_task(
     store: Any = None,
     masked: Sequence[Sequence[str]] = (),
 ) -> NoReturn:
-    """Defer a task until its TrainJob has ended. It goes on in ``execute_complete`` with the event of the trigger.
+    """Defer a task until its TrainJob has ended. It resumes in ``execute_complete`` with the event of the trigger.
 
     Args:
         task: The operator or sensor. If the client of its hook tracks jobs, the trigger sends the progress to the run.

@@ -8,8 +8,8 @@ do neither.
     python benchmarks/initializer_throughput.py                                   # 2,000 of 16 KB, 512 MB; 3 rounds
     python benchmarks/initializer_throughput.py --files 10000 --large 2000 --rounds 3   # the goal's sizes
 
-The server (tests/fakes/s3_storage/static.py) is a process of its own, and keeps small objects in memory and hands
-large ones from the kernel's cache to the socket, so that it is slower than none of the three.
+The server (tests/fakes/s3_storage/static.py) is a separate process. It keeps small objects in memory and sends large
+ones from the kernel's cache to the socket, so that it is slower than none of the three.
 """
 
 from __future__ import annotations

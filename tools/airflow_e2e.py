@@ -11,15 +11,13 @@ to three minutes on two cores.
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
 
-import httpx
 import psutil
-from airflow_here import ROOT, AirflowHere, AirflowHereError, wait_until
+from airflow_here import ROOT, AirflowHere, run_checks, say, wait_until
 from airflow_rest import Api, Run
 from rich.console import Console
 from rich.table import Table
@@ -35,35 +33,12 @@ _SETTINGS = {
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
 }
 
-_began = time.monotonic()
-
 
 def main() -> int:
     """Run the rehearsal; return 0 if everything was as expected."""
-    for ending in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(ending, signal.default_int_handler)
     airflow = AirflowHere(ROOT / ".airflow" / "e2e", _SETTINGS, fresh=True)
     jobs = TrainerClient(LocalProcessBackendConfig(home=airflow.jobs))
-    try:
-        say("starting Airflow")
-        with airflow:
-            try:
-                problems = rehearse(airflow, jobs)
-            finally:
-                say("stopping Airflow")
-    except (AirflowHereError, httpx.HTTPError) as error:
-        problems = [str(error)]
-    except KeyboardInterrupt:
-        problems = ["interrupted"]
-    for line in problems:
-        print(f"airflow-e2e: {line}", file=sys.stderr)
-    say(f"FAILED; the logs are in {airflow.folder}" if problems else "passed")
-    return 1 if problems else 0
-
-
-def say(line: str) -> None:
-    """Print a line with the seconds since the start."""
-    print(f"{time.monotonic() - _began:5.0f} s  {line}", flush=True)
+    return run_checks("airflow-e2e", airflow, lambda: rehearse(airflow, jobs))
 
 
 def rehearse(airflow: AirflowHere, jobs: TrainerClient) -> list[str]:

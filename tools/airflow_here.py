@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -34,10 +35,15 @@ COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 _TIMEOUT = 450  # seconds; 15 are enough on two idle cores
 _STOP_TIMEOUT = 20  # seconds that each process has to end by itself
 
+#: Command that creates Airflow's database, or migrates it to this version.
+MIGRATE = (sys.executable, "-m", "airflow", "db", "migrate")
+
 #: Ports outside the ephemeral range of the kernel, so that no client socket takes one between the choice and its use.
 UNUSED_PORTS = range(20_000, 32_000)
 
 Value = TypeVar("Value")
+
+_began = time.monotonic()
 
 
 class AirflowHereError(Exception):
@@ -219,12 +225,15 @@ class AirflowHere:
             return
         unfinished = self._database.with_suffix(".unfinished")
         unfinished.unlink(missing_ok=True)
-        with self.get_log_file("migrate").open("w") as log:
-            command = [sys.executable, "-m", "airflow", "db", "migrate"]
-            code = subprocess.run(command, env=self._environment(unfinished), stdout=log, stderr=log).returncode
-        if code:
-            raise AirflowHereError(f"Airflow's database could not be created; see {self.get_log_file('migrate')}")
+        self._create("Airflow's database", "migrate", MIGRATE, env=self._environment(unfinished))
         unfinished.replace(self._database)
+
+    def _create(self, what: str, log_name: str, command: Sequence[str], **options: Any) -> None:
+        """Run a command that creates something, and wait for its end."""
+        log_file = self.get_log_file(log_name)
+        with log_file.open("w") as log:
+            if subprocess.run(command, stdout=log, stderr=log, **options).returncode:
+                raise AirflowHereError(f"{what} could not be created; see {log_file}")
 
     def _start(self, component: str) -> None:
         self._start_process(component, [sys.executable, "-m", "airflow", component], env=self.environment)
@@ -272,6 +281,38 @@ class AirflowHere:
             for pid, created in json.loads(self._record.read_text(encoding="utf-8")).values():
                 if not _is_reused_pid(pid, created):
                     _kill_session(pid)
+
+
+def run_checks(command: str, airflow: AirflowHere, check: Callable[[], list[str]]) -> int:
+    """Run checks while Airflow runs, and print their problems; return the exit code.
+
+    Args:
+        command: Name of the make target, for the messages.
+        airflow: The Airflow, which is started before and stopped after the checks.
+        check: Returns the problems.
+    """
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, signal.default_int_handler)
+    try:
+        say("starting Airflow")
+        with airflow:
+            try:
+                problems = check()
+            finally:
+                say("stopping Airflow")
+    except (AirflowHereError, httpx.HTTPError) as error:
+        problems = [str(error)]
+    except KeyboardInterrupt:
+        problems = ["interrupted"]
+    for line in problems:
+        print(f"{command}: {line}", file=sys.stderr)
+    say(f"FAILED; the logs are in {airflow.folder}" if problems else "passed")
+    return 1 if problems else 0
+
+
+def say(line: str) -> None:
+    """Print a line with the seconds since the start."""
+    print(f"{time.monotonic() - _began:5.0f} s  {line}", flush=True)
 
 
 def _find_free_port(preferred: int) -> int:

@@ -16,20 +16,17 @@ from __future__ import annotations
 
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import celery
-import httpx
 import psutil
-from airflow_here import ROOT, UNUSED_PORTS, AirflowHere, AirflowHereError, wait_until
-from airflow_rest import Api
+from airflow_here import MIGRATE, ROOT, UNUSED_PORTS, AirflowHere, AirflowHereError, run_checks, say, wait_until
+from airflow_rest import Api, Json
 from rich.console import Console
 from rich.table import Table
 
@@ -62,8 +59,6 @@ mount --bind "$2/boot_id" /proc/sys/kernel/random/boot_id
 touch "$2/booted"
 while :; do sleep 60 || :; done
 """
-
-_began = time.monotonic()
 
 
 class Host:
@@ -116,7 +111,7 @@ class Host:
 
 
 class AirflowOnHosts(AirflowHere):
-    """Airflow with PostgreSQL and the CeleryExecutor, with workers and triggerer on hosts of their own."""
+    """Airflow with PostgreSQL and the CeleryExecutor, with workers and triggerer on separate hosts."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, fresh=True, ports=[8080, 8793, 8794, *UNUSED_PORTS[:2]])
@@ -165,12 +160,12 @@ class AirflowOnHosts(AirflowHere):
         wait_until(answers, f"the worker on {name} answers")
 
     def _start(self, component: str) -> None:
-        if component == "triggerer":
-            self._start_on(TRIGGERER, component, component)
-            for name in WORKERS:
-                self.start_worker(name)
-        else:
+        if component != "triggerer":
             super()._start(component)
+            return
+        self.start_triggerer()
+        for name in WORKERS:
+            self.start_worker(name)
 
     def start_triggerer(self) -> None:
         """Start the triggerer on its host."""
@@ -212,7 +207,7 @@ class AirflowOnHosts(AirflowHere):
             command = ["unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]
             process = self._start_process(name, [*command, "sh", "-c", _BOOT, "sh", name, str(self.jobs.parent)])
             self.hosts[name] = Host(name, self.jobs.parent, process)
-        self._run("migrate", [sys.executable, "-m", "airflow", "db", "migrate"], env=self.environment)
+        self._create("Airflow's database", "migrate", MIGRATE, env=self.environment)
 
     def _start_redis(self) -> None:
         options = ["--bind", "127.0.0.1", "--port", str(self._ports[4]), "--save", ""]
@@ -226,21 +221,19 @@ class AirflowOnHosts(AirflowHere):
         data = Path("/var/lib/postgresql") / f"trainjob-{self.folder.name}"
         shutil.rmtree(data, ignore_errors=True)
         options: dict[str, Any] = {"user": "postgres", "group": "postgres", "cwd": "/"}
-        self._run("postgres", [f"{programs[-1]}/initdb", "-A", "trust", "-U", "airflow", "-D", str(data)], **options)
+        initialize = [f"{programs[-1]}/initdb", "-A", "trust", "-U", "airflow", "-D", str(data)]
+        self._create("PostgreSQL's data folder", "postgres", initialize, **options)
         port = str(self._ports[3])
         settings = ["-c", f"port={port}", "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]
         self._start_process("postgres", [f"{programs[-1]}/postgres", "-D", str(data), *settings, "-F"], **options)
         create = [f"{programs[-1]}/createdb", "-h", "127.0.0.1", "-p", port, "-U", "airflow", "airflow"]
         wait_until(lambda: not subprocess.run(create, capture_output=True).returncode, "PostgreSQL answers", 60)
 
-    def _run(self, name: str, command: list[str], **options: Any) -> None:
-        with self.get_log_file(name).open("a") as log:
-            if subprocess.run(command, stdout=log, stderr=log, **options).returncode:
-                raise AirflowHereError(f"{Path(command[0]).name} has failed; see {self.get_log_file(name)}")
 
+class Scenario:
+    """A run of a DAG with one task, which trains until `finish`; notes what differs from what is expected.
 
-class Play:
-    """A run of one DAG with its gate, and the checks of what is seen.
+    Its TrainJob is on host-a, or in the folder that all hosts share.
 
     Args:
         airflow: The running Airflow.
@@ -251,263 +244,237 @@ class Play:
     def __init__(self, airflow: AirflowOnHosts, api: Api, dag: str) -> None:
         self.airflow = airflow
         self.problems: list[str] = []
-        self._gate = airflow.gates / secrets.token_hex(4)
+        self._dag = dag
         self._api = api
-        api.unpause(dag)
-        self.run = api.start(dag, {"gate": str(self._gate)})
+        self._gate = airflow.gates / secrets.token_hex(4)
+        if dag.endswith("_shared"):
+            self._folders = {"shared": StateFolder(airflow.shared)}
+        else:
+            self._folders = {name: airflow.hosts[name].state for name in WORKERS}
+
+    def start(self) -> None:
+        """Start the run; host-a serves the queue `any`."""
+        self.airflow.serve_any("host-a")
+        self._api.unpause(self._dag)
+        self.run = self._api.start(self._dag, {"gate": str(self._gate)})
 
     def wait_for_job(self) -> None:
-        """Wait until the TrainJob of the run is alive."""
-        wait_until(self.list_alive, f"the TrainJob of {self.run.dag} runs", 120)
+        """Wait until the TrainJob is alive."""
+        wait_until(self._list_alive, f"the TrainJob of {self._dag} runs", 120)
+
+    def wait_for_ref(self) -> None:
+        """Wait until the TrainJob is alive and the task has pushed its ref."""
+        self.wait_for_job()
+        wait_until(lambda: self.run.job("train"), "the task has pushed its ref", 60)
+
+    def kill_worker(self) -> None:
+        """Kill the worker on host-a once the task has pushed its ref."""
+        self.wait_for_ref()
+        self.airflow.hosts["host-a"].kill_worker()
+        self.say("killed the worker on host-a")
 
     def wait_for_state(self, state: str) -> None:
         """Wait until the task is in a state."""
         self.run.wait_for_task("train", state)
 
-    def wait_for_failure_on(self, host: str, line: str) -> None:
-        """Wait until a try has failed on a host with a line in its log."""
+    def wait_for_failure_on_host_b(self, line: str) -> None:
+        """Wait until a try has failed on host-b with a line in its log."""
 
-        def failed() -> list[str]:
-            return [text for number in self.list_failed(host) if line in (text := self.read_log(number))]
+        def find_failure() -> str | None:
+            failed = [each for each in self._list_tries() if each["state"] in ("failed", "up_for_retry")]
+            logs = [self.read_log(each["try_number"]) for each in failed if each["hostname"] == "host-b"]
+            return next((log for log in logs if line in log), None)
 
-        wait_until(failed, f"a try of {self.run.dag} fails on {host} with {line!r}", 180)
-        self.say(f"a try has failed on {host} with: {find_line(failed()[0], line)}")
+        log = wait_until(find_failure, f"a try of {self._dag} fails on host-b with {line!r}", 180)
+        self.say(f"a try has failed on host-b with: {extract_message(log or '', line)}")
 
-    def list_failed(self, host: str) -> list[int]:
-        """Return the numbers of the tries that failed on a host."""
-        failed = [one for one in self.run.list_tries("train") if one["state"] in ("failed", "up_for_retry")]
-        return [one["try_number"] for one in failed if one["hostname"] == host]
+    def wait_for_retry_on(self, host: str) -> None:
+        """Wait until a retry runs on a host."""
+
+        def is_there() -> bool:
+            task = self.run.task("train")
+            return bool(task["hostname"] == host and task["try_number"] > 1)
+
+        wait_until(is_there, f"{self._dag} is retried on {host}", 120)
+        self.wait_for_state("running")
 
     def read_log(self, number: int) -> str:
         """Return the log of a try; empty if it has none yet."""
-        run = self.airflow.folder / "logs" / f"dag_id={self.run.dag}" / f"run_id={self.run.run_id}"
+        run = self.airflow.folder / "logs" / f"dag_id={self._dag}" / f"run_id={self.run.run_id}"
         try:
             return (run / "task_id=train" / f"attempt={number}.log").read_text(encoding="utf-8")
         except FileNotFoundError:
             return ""
 
-    def expect_one_job(self, host: str) -> None:
-        """Note a problem unless exactly one TrainJob of the run exists, on a host, and is alive."""
-        alive, existing = self.list_alive(), self.list_jobs()
+    def expect_one_job(self) -> None:
+        """Note a problem unless exactly one TrainJob of the run exists, at its place, and is alive."""
+        alive, existing = self._list_alive(), self._list_jobs()
         self.say(f"TrainJobs: {', '.join(existing) or 'none'}; alive: {', '.join(alive) or 'none'}")
-        if [place.partition(":")[0] for place in existing] != [host] or alive != existing:
-            self.problems.append(f"{self.run.dag}: TrainJobs {existing}, alive {alive}, expected one on {host}")
-
-    def list_jobs(self) -> list[str]:
-        """Return `host:name` of all TrainJobs of the run."""
-        return [f"{host}:{name}" for host, state in self._states() for name in state.list_job_names()]
-
-    def list_alive(self) -> list[str]:
-        """Return `host:name` of the TrainJobs that run."""
-        return [
-            f"{host}:{name}"
-            for host, state in self._states()
-            for name in state.list_job_names()
-            if state.job_folder(name).is_supervised()
-        ]
-
-    def _states(self) -> list[tuple[str, StateFolder]]:
-        if self.run.dag.endswith("_shared"):
-            return [("shared", StateFolder(self.airflow.shared))]
-        return [(name, self.airflow.hosts[name].state) for name in WORKERS]
+        (expected, *_) = self._folders
+        if [name.partition(":")[0] for name in existing] != [expected] or alive != existing:
+            self.problems.append(f"{self._dag}: TrainJobs {existing}, alive {alive}, expected one on {expected}")
 
     def finish(self, host: str) -> None:
-        """Open the gate, and expect that the task succeeds on a host; delete the TrainJobs."""
+        """Expect one TrainJob, end its training, and expect that the task succeeds on a host; delete the TrainJob."""
+        self.expect_one_job()
         self._gate.touch()
         self.run.wait()
         task = self.run.task("train")
         self.say(f"the task is {task['state']} on {task['hostname']}")
         if (task["state"], task["hostname"]) != ("success", host):
-            self.problems.append(f"{self.run.dag}: {task['state']} on {task['hostname']}, expected success on {host}")
-        self.delete_jobs()
+            self.problems.append(f"{self._dag}: {task['state']} on {task['hostname']}, expected success on {host}")
+        wait_until(lambda: not self._list_alive(), f"the TrainJob of {self._dag} ends", 60)
+        for folder in self._folders.values():
+            for name in folder.list_job_names():
+                folder.remove_job(folder.job_folder(name))
 
-    def delete_jobs(self) -> None:
-        """Remove the TrainJobs of the run, so that the next play starts without any."""
-        wait_until(lambda: not self.list_alive(), f"the TrainJob of {self.run.dag} ends", 60)
-        for _, state in self._states():
-            for name in state.list_job_names():
-                state.remove_job(state.job_folder(name))
+    def add_tries(self, table: Table) -> None:
+        """Add the tries of the task to a table."""
+        for each in self._list_tries():
+            table.add_row(self._dag, str(each["try_number"]), each["hostname"], each["state"])
 
     def say(self, line: str) -> None:
-        """Print what was seen."""
-        print(f"{time.monotonic() - _began:5.0f} s  {self.run.dag:15} {line}", flush=True)
+        """Print what has happened."""
+        say(f"{self._dag:15} {line}")
+
+    def _list_tries(self) -> list[Json]:
+        return self.run.list_tries("train")
+
+    def _list_jobs(self) -> list[str]:
+        """Return `place:name` of all TrainJobs of the run."""
+        return [f"{place}:{name}" for place, folder in self._folders.items() for name in folder.list_job_names()]
+
+    def _list_alive(self) -> list[str]:
+        """Return `place:name` of the TrainJobs that run."""
+        return [
+            f"{place}:{name}"
+            for place, folder in self._folders.items()
+            for name in folder.list_job_names()
+            if folder.job_folder(name).is_supervised()
+        ]
 
 
-def find_line(log: str, text: str) -> str:
+def extract_message(log: str, text: str) -> str:
     """Return the part of a log around a text."""
     at = log.index(text)
     begin = log.rfind("TrainJob '", 0, at)
     return log[max(begin, at - 400) : at + len(text)]
 
 
-def main() -> int:
-    """Play all failures; return 0 if everything was as expected."""
-    for ending in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(ending, signal.default_int_handler)
-    airflow = AirflowOnHosts(ROOT / ".airflow" / "hosts")
-    plays: list[Play] = []
-    try:
-        print("starting PostgreSQL, Redis, three hosts and Airflow", flush=True)
-        with airflow:
-            api = Api(airflow)
-            for play in PLAYS:
-                print(f"\n{play.__doc__}", flush=True)
-                plays.append(play(airflow, api))
-            show(plays)
-            problems = [line for play in plays for line in play.problems]
-    except (AirflowHereError, httpx.HTTPError) as error:
-        problems = [str(error)]
-    except KeyboardInterrupt:
-        problems = ["interrupted"]
-    for line in problems:
-        print(f"airflow-hosts: {line}", file=sys.stderr)
-    print(f"FAILED; the logs are in {airflow.folder}" if problems else "passed")
-    return 1 if problems else 0
-
-
-def show(plays: list[Play]) -> None:
-    """Print a table of all tries."""
-    table = Table("DAG", "try", "host", "state", box=None)
-    for play in plays:
-        for one in play.run.list_tries("train"):
-            table.add_row(play.run.dag, str(one["try_number"]), one["hostname"], one["state"])
-    Console(width=100).print(table)
-
-
-def play_deferred(airflow: AirflowOnHosts, api: Api) -> Play:
+def return_to_host_of_job(scenario: Scenario) -> None:
     """Deferred; the triggerer cannot see the job; the task returns to the host of the job."""
-    airflow.serve_any("host-a")
-    play = Play(airflow, api, "deferred")
-    play.wait_for_job()
-    wait_until(lambda: "waiting in this worker" in play.read_log(1), "the task returns to a worker", 120)
-    play.expect_one_job("host-a")
-    play.finish("host-a")
-    return play
+    scenario.start()
+    scenario.wait_for_job()
+    wait_until(lambda: "waiting in this worker" in scenario.read_log(1), "the task returns to a worker", 120)
+    scenario.finish("host-a")
 
 
-def play_deferred_to_wrong_host(airflow: AirflowOnHosts, api: Api) -> Play:
+def return_to_wrong_host(scenario: Scenario) -> None:
     """Deferred; the task returns to another host than that of the job."""
-    airflow.serve_any("host-a")
-    airflow.stop_triggerer()
-    play = Play(airflow, api, "deferred")
-    play.wait_for_state("deferred")
-    airflow.serve_any("host-b")
-    airflow.start_triggerer()
-    play.wait_for_failure_on("host-b", "set queue= to one host")
-    play.expect_one_job("host-a")
-    play.wait_for_failure_on("host-b", "no second TrainJob was started")
-    play.expect_one_job("host-a")
-    airflow.serve_any("host-a")
-    wait_until(lambda: play.run.task("train")["hostname"] == "host-a", "a try runs on host-a", 120)
-    play.wait_for_state("running")
-    play.expect_one_job("host-a")
-    play.finish("host-a")
-    return play
+    scenario.airflow.stop_triggerer()
+    scenario.start()
+    scenario.wait_for_state("deferred")
+    scenario.airflow.serve_any("host-b")
+    scenario.airflow.start_triggerer()
+    scenario.wait_for_failure_on_host_b("set queue= to one host")
+    scenario.expect_one_job()
+    scenario.wait_for_failure_on_host_b("no second TrainJob was started")
+    scenario.expect_one_job()
+    scenario.airflow.serve_any("host-a")
+    scenario.wait_for_retry_on("host-a")
+    scenario.finish("host-a")
 
 
-def play_killed_worker(airflow: AirflowOnHosts, api: Api) -> Play:
+def kill_worker(scenario: Scenario) -> None:
     """The worker is killed while it waits; the retry runs on another host first."""
-    airflow.serve_any("host-a")
-    play = Play(airflow, api, "waiting")
-    play.wait_for_job()
-    wait_until(lambda: play.run.job("train"), "the task has pushed its ref", 60)
-    airflow.hosts["host-a"].kill_worker()
-    play.say("killed the worker on host-a")
-    airflow.serve_any("host-b")
-    play.wait_for_failure_on("host-b", "no second TrainJob was started")
-    play.expect_one_job("host-a")
-    airflow.start_worker("host-a")
-    airflow.serve_any("host-a")
-    wait_until(lambda: play.run.task("train")["hostname"] == "host-a", "a try runs on host-a", 120)
-    play.wait_for_state("running")
-    play.expect_one_job("host-a")
-    play.finish("host-a")
-    return play
+    scenario.start()
+    scenario.kill_worker()
+    scenario.airflow.serve_any("host-b")
+    scenario.wait_for_failure_on_host_b("no second TrainJob was started")
+    scenario.expect_one_job()
+    scenario.airflow.start_worker("host-a")
+    scenario.airflow.serve_any("host-a")
+    scenario.wait_for_retry_on("host-a")
+    scenario.finish("host-a")
 
 
-def play_pinned_deferred(airflow: AirflowOnHosts, api: Api) -> Play:
-    """Deferred, with queue= of the host."""
-    play = Play(airflow, api, "deferred_pinned")
-    play.wait_for_job()
-    wait_until(lambda: "waiting in this worker" in play.read_log(1), "the task returns to a worker", 120)
-    play.expect_one_job("host-a")
-    play.finish("host-a")
-    return play
-
-
-def play_pinned_killed_worker(airflow: AirflowOnHosts, api: Api) -> Play:
+def kill_pinned_worker(scenario: Scenario) -> None:
     """The worker is killed while it waits, with queue= of the host."""
-    play = Play(airflow, api, "waiting_pinned")
-    play.wait_for_job()
-    wait_until(lambda: play.run.job("train"), "the task has pushed its ref", 60)
-    airflow.hosts["host-a"].kill_worker()
-    airflow.start_worker("host-a")
-    play.say("killed the worker on host-a and started it again")
-    wait_until(lambda: play.run.task("train")["try_number"] == 2, "the task is retried", 120)
-    play.wait_for_state("running")
-    play.expect_one_job("host-a")
-    play.finish("host-a")
-    return play
+    scenario.start()
+    scenario.kill_worker()
+    scenario.airflow.start_worker("host-a")
+    scenario.wait_for_retry_on("host-a")
+    scenario.finish("host-a")
 
 
-def play_shared_deferred(airflow: AirflowOnHosts, api: Api) -> Play:
+def return_to_other_host(scenario: Scenario) -> None:
     """Shared state folder; deferred; the task returns to another host than that of the job."""
-    airflow.serve_any("host-a")
-    play = Play(airflow, api, "deferred_shared")
-    play.wait_for_state("deferred")
-    play.wait_for_job()
-    airflow.serve_any("host-b")
-    play.expect_one_job("shared")
-    play.finish("host-b")
-    return play
+    scenario.start()
+    scenario.wait_for_state("deferred")
+    scenario.wait_for_job()
+    scenario.airflow.serve_any("host-b")
+    scenario.finish("host-b")
 
 
-def play_shared_killed_worker(airflow: AirflowOnHosts, api: Api) -> Play:
+def retry_on_other_host(scenario: Scenario) -> None:
     """Shared state folder; the worker is killed while it waits; the retry on another host waits for the job."""
-    airflow.serve_any("host-a")
-    play = Play(airflow, api, "waiting_shared")
-    play.wait_for_job()
-    wait_until(lambda: play.run.job("train"), "the task has pushed its ref", 60)
-    airflow.hosts["host-a"].kill_worker()
-    play.say("killed the worker on host-a")
-    airflow.serve_any("host-b")
-    wait_until(lambda: play.run.task("train")["hostname"] == "host-b", "the task is retried on host-b", 120)
-    play.wait_for_state("running")
-    play.expect_one_job("shared")
-    play.finish("host-b")
-    return play
+    scenario.start()
+    scenario.kill_worker()
+    scenario.airflow.serve_any("host-b")
+    scenario.wait_for_retry_on("host-b")
+    scenario.finish("host-b")
 
 
-def play_shared_lost_host(airflow: AirflowOnHosts, api: Api) -> Play:
+def lose_host(scenario: Scenario) -> None:
     """Shared state folder; the host of the job is lost; the job is repeated once its folder is deleted."""
-    airflow.start_worker("host-a")
-    airflow.serve_any("host-a")
-    play = Play(airflow, api, "waiting_shared")
-    play.wait_for_job()
-    wait_until(lambda: play.run.job("train"), "the task has pushed its ref", 60)
-    airflow.hosts["host-a"].kill()
-    play.say("host-a is lost with all its processes")
-    airflow.serve_any("host-b")
-    play.wait_for_failure_on("host-b", "if that host is gone, delete")
-    (name,) = StateFolder(airflow.shared).list_job_names()
-    shutil.rmtree(airflow.shared / "jobs" / name)
-    play.say("deleted the folder of the job")
-    play.wait_for_job()
-    play.expect_one_job("shared")
-    play.finish("host-b")
-    return play
+    scenario.airflow.start_worker("host-a")
+    scenario.start()
+    scenario.wait_for_ref()
+    scenario.airflow.hosts["host-a"].kill()
+    scenario.say("host-a is lost with all its processes")
+    scenario.airflow.serve_any("host-b")
+    scenario.wait_for_failure_on_host_b("if that host is gone, delete")
+    folder = StateFolder(scenario.airflow.shared)
+    (name,) = folder.list_job_names()
+    shutil.rmtree(folder.job_folder(name).path)
+    scenario.say("deleted the folder of the job")
+    scenario.wait_for_job()
+    scenario.finish("host-b")
 
 
-PLAYS = (
-    play_deferred,
-    play_deferred_to_wrong_host,
-    play_killed_worker,
-    play_pinned_deferred,
-    play_pinned_killed_worker,
-    play_shared_deferred,
-    play_shared_killed_worker,
-    play_shared_lost_host,
+#: Id of the DAG, and what happens to its run. In this order: some leave a worker or a host dead.
+SCENARIOS: tuple[tuple[str, Callable[[Scenario], None]], ...] = (
+    ("deferred", return_to_host_of_job),
+    ("deferred", return_to_wrong_host),
+    ("waiting", kill_worker),
+    ("deferred_pinned", return_to_host_of_job),
+    ("waiting_pinned", kill_pinned_worker),
+    ("deferred_shared", return_to_other_host),
+    ("waiting_shared", retry_on_other_host),
+    ("waiting_shared", lose_host),
 )
+
+
+def run_scenarios(airflow: AirflowOnHosts) -> list[str]:
+    """Run all scenarios, print all tries, and return the problems."""
+    api = Api(airflow)
+    problems: list[str] = []
+    table = Table("DAG", "try", "host", "state", box=None)
+    for dag, run_steps in SCENARIOS:
+        print(f"\n{dag}: {run_steps.__doc__}", flush=True)
+        scenario = Scenario(airflow, api, dag)
+        run_steps(scenario)
+        scenario.add_tries(table)
+        problems += scenario.problems
+    Console(width=100).print(table)
+    return problems
+
+
+def main() -> int:
+    """Run all scenarios; return 0 if everything was as expected."""
+    airflow = AirflowOnHosts(ROOT / ".airflow" / "hosts")
+    return run_checks("airflow-hosts", airflow, lambda: run_scenarios(airflow))
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -36,7 +36,7 @@ _SUITE = ROOT / "tests" / "contract"
 _YES, _NO, _NOT_APPLICABLE = "yes", "no", "-"
 _WORDS = {"failed": "fails", "skipped": "not run"}
 #: Spelling of words that test names have in lower case.
-_SPELLING = {"dns": "DNS", "json": "JSON", "none": "None", "uri": "URI"}
+_SPELLING = {"dns": "DNS", "json": "JSON", "kubernetes": "Kubernetes", "none": "None", "uri": "URI"}
 _NO_RESULT = "skipped: the test was added or renamed after the last run"
 _NO_CASE = "the contract suite has no BackendCase for it"
 _HEAD = """# Features

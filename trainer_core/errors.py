@@ -51,7 +51,7 @@ _GAP = " … "
 def shorten(text: str, limit: int = MAX_MESSAGE) -> str:
     """Return a text as one line without control characters.
 
-    If it is too long, the middle is left out: the end of a message says what to do.
+    If it is too long, the middle is left out: the end of a message is the advice.
 
     Args:
         text: The text.

@@ -148,6 +148,11 @@ class Project(_Part):
     roots: tuple[str, ...] = ("",)
     uri: str | None = None
 
+    @property
+    def file_uri(self) -> str | None:
+        """`uri` if it is a file, which the backend passes to the nodes. None if they fetch the files themselves."""
+        return self.uri if self.uri and self.uri.startswith("file://") else None
+
 
 class Code(_Part):
     """A packaged training function, as `serializer.package` returns it.

@@ -39,8 +39,8 @@ class Run:
     """The pipeline run of this step.
 
     Attributes:
-        id: Its id; None if the step neither got it as an input nor can read the label of its own pod.
-        workflow: Its Workflow; None if the step cannot read its own pod in the jobs' namespace.
+        id: Its id; None if the step neither got it as an input nor can read the label of the pod it runs in.
+        workflow: Its Workflow; None if the step cannot read that pod in the jobs' namespace.
     """
 
     id: str | None

@@ -80,7 +80,7 @@ def add_run_labels(data: dict[str, Any], run_id: str | None, on_kill: str | None
 def set_tracking(data: dict[str, Any], run_id: str | None) -> None:
     """Track the job below the MLflow run of this step, which KFP's plugin passes as ``MLFLOW_RUN_ID``; else by default.
 
-    The variable is removed from the environment: the training has a run of its own.
+    The variable is removed from the environment: the training has a separate run.
 
     Args:
         data: The request as plain data; changed in place.

@@ -19,7 +19,8 @@ _SOCKET_CALL = {"x86_64": 41, "aarch64": 198}.get(platform.machine())
 _AF_NETLINK, _NETLINK_ROUTE, _EAFNOSUPPORT = 16, 0, 97
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, _PR_SET_NO_NEW_PRIVS = 22, 2, 38
 _ALLOW, _FAIL = 0x7FFF0000, 0x00050000  # SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO
-_LOAD, _EQUALS, _RETURN = 0x20, 0x15, 0x06  # BPF instructions; a comparison says how many to skip if true, if false
+# BPF instructions. A comparison has the numbers of instructions to skip if it is true, and if it is false.
+_LOAD, _EQUALS, _RETURN = 0x20, 0x15, 0x06
 _CALL, _FIRST_ARGUMENT, _THIRD_ARGUMENT = 0, 16, 32  # offsets in `struct seccomp_data`
 
 

@@ -52,7 +52,7 @@ class Api:
     Attributes:
         logs: Queries for logs.
         lines: Lines of the log of the first node.
-        times: When they were written, in milliseconds since 1970; not known of the lines after these.
+        times: When they were written, in milliseconds since 1970; the lines after these have no time.
     """
 
     def __init__(self):

@@ -36,9 +36,9 @@ BESIDES = ("hatchling>=1.27",)
 
 @contextmanager
 def engine() -> Iterator[Any]:
-    """A client of the container engine; whoever asks for it is skipped where none answers."""
+    """A client of the container engine. A test that uses it is skipped where no engine answers."""
     client, reason = _connected()
-    # The library leaves the sockets of what failed to the garbage collector.
+    # The library leaves the sockets of failed connections to the garbage collector.
     gc.collect()
     if client is None:
         pytest.skip(reason)

@@ -24,27 +24,27 @@ for _ in range(30):
     BOMB = [BOMB, BOMB]
 
 
-def build_scalars(texts: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:
+def build_scalars(strings: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:
     """Return a strategy for null, booleans, numbers at the limits of their types, and these strings."""
     return st.one_of(
         st.none(),
         st.booleans(),
         st.sampled_from([0, 1, -1, 2**31, 2**53 + 1, 10**30, 10**400]),
         st.sampled_from([0.5, 1e308, float("nan"), float("inf"), -0.0]),
-        texts,
+        strings,
     )
 
 
-def build_plain_data(texts: st.SearchStrategy[str], keys: st.SearchStrategy[str] | None = None) -> Any:
+def build_plain_data(strings: st.SearchStrategy[str], keys: st.SearchStrategy[str] | None = None) -> Any:
     """Return a strategy for nested data as JSON has it.
 
     Args:
-        texts: Strings in it.
-        keys: Keys of its mappings. Default: `texts`.
+        strings: Values that are strings.
+        keys: Keys of its mappings. Default: `strings`.
     """
-    names = texts if keys is None else keys
+    names = strings if keys is None else keys
     return st.recursive(
-        build_scalars(texts),
+        build_scalars(strings),
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
         max_leaves=8,
     )

@@ -1,4 +1,4 @@
-"""The command `trainjob` for tests: in this process, or as a user starts it in one of its own."""
+"""The command `trainjob` for tests: in this process, or in a separate one, as a user starts it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Command:
     capsys: pytest.CaptureFixture[str]
 
     def start(self, *arguments: str, **settings: Any) -> subprocess.Popen[str]:
-        """Start it in a process of its own and return at once."""
+        """Start it in a separate process and return at once."""
         return subprocess.Popen(
             [sys.executable, "-c", "import sys; from trainer_core.cli import main; sys.exit(main())", *arguments],
             text=True,

@@ -16,6 +16,6 @@ def cluster(request):
 
 @pytest.fixture
 def client(cluster):
-    """A client of that cluster that sends what it is told to."""
+    """A client of that cluster that sends any request."""
     with Asker(cluster.url) as made:
         yield made

@@ -44,7 +44,7 @@ def test_typed_objects_are_read(cluster, api):
     assert core.read_namespaced_pod_log("p", "default") == "hello\n"
 
 
-def test_a_sync_watch_goes_on_after_a_version_is_gone(cluster, api):
+def test_a_sync_watch_continues_after_its_version_has_expired(cluster, api):
     core, watch = kubernetes.client.CoreV1Api(api), kubernetes.watch.Watch()
     cluster.add({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}})
     stream = watch.stream(core.list_namespaced_config_map, "default", timeout_seconds=60)

@@ -6,7 +6,6 @@ import json
 
 import pytest
 from fake_cluster import Cluster
-from fake_cluster.asking import Asker
 
 PODS = "/api/v1/namespaces/default/pods"
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
@@ -18,12 +17,6 @@ FOREVER = "import time; print('it runs', flush=True); time.sleep(3600)"
 def cluster():
     with Cluster(grace=0.2) as made:
         yield made
-
-
-@pytest.fixture
-def client(cluster):
-    with Asker(cluster.url) as asker:
-        yield asker
 
 
 @pytest.fixture
@@ -49,15 +42,16 @@ def start(cluster, client, request):
     return start
 
 
-def evict(client, name, body=None):
-    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
-    return client.ask("POST", f"{PODS}/{name}/eviction", body or eviction)
+def evict(client, pod, name=None, version="policy/v1"):
+    """Post an Eviction for a pod, and return the answer."""
+    body = {"apiVersion": version, "kind": "Eviction", "metadata": {"name": name or pod}}
+    return client.send("POST", f"{PODS}/{pod}/eviction", body)
 
 
 def test_an_evicted_pod_is_marked_ended_and_replaced(cluster, client, start):
     find = start()
     pod = cluster.until(find)["metadata"]["name"]
-    assert evict(client, pod)[0] == 201
+    assert evict(client, pod).status == 201
     evicted = cluster.get("pods", pod)
     assert evicted["metadata"]["deletionTimestamp"]
     assert [each["reason"] for each in evicted["status"]["conditions"] if each["type"] == "DisruptionTarget"] == [
@@ -73,25 +67,21 @@ def test_a_disruption_budget_protects_a_pod_that_runs(cluster, client, start):
     budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "spec": {"selector": selector}}
     cluster.add({**budget, "metadata": {"name": "one"}})
 
-    answer = client.send("POST", f"{PODS}/{pod['name']}/eviction", body_of(pod["name"]))
+    answer = evict(client, pod["name"])
     assert (answer.status, json.loads(answer.data)["reason"]) == (429, "TooManyRequests")
     assert answer.headers["Retry-After"] == "10"
     cluster.update_status("poddisruptionbudgets", "one", {"disruptionsAllowed": 1})
     cluster.add({**budget, "metadata": {"name": "two"}})
-    assert evict(client, pod["name"])[0] == 500
+    assert evict(client, pod["name"]).status == 500
     cluster.delete("poddisruptionbudgets", "two")
-    assert evict(client, pod["name"])[0] == 201
-
-
-def body_of(name):
-    return {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+    assert evict(client, pod["name"]).status == 201
 
 
 def test_an_eviction_of_another_name_or_version_is_refused(client, start, cluster):
     pod = cluster.until(start())["metadata"]["name"]
-    assert evict(client, pod, body_of("another"))[0] == 400
-    assert evict(client, pod, {**body_of(pod), "apiVersion": "policy/v1beta1"})[0] == 400
-    assert evict(client, "absent")[0] == 404
+    assert evict(client, pod, name="another").status == 400
+    assert evict(client, pod, version="policy/v1beta1").status == 400
+    assert evict(client, "absent").status == 404
 
 
 def test_no_pod_runs_on_a_cordoned_node(cluster, client, start):

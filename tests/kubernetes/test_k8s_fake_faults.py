@@ -1,4 +1,4 @@
-"""The double fails as networks and servers do, when it is told to and at random."""
+"""The double fails as networks and servers do, at chosen requests and at random."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_next_request_is_refused_and_the_one_after_it_not(cluster, client, s
     assert client.ask("GET", CONFIGS)[0] == 200
 
 
-def test_a_refusal_may_say_when_to_come_back(cluster, client):
+def test_a_refusal_can_have_retry_after(cluster, client):
     cluster.faults.next(status=429, retry_after=2)
     answer = client.send("GET", CONFIGS)
     assert (answer.headers["Retry-After"], answer.json()["details"]) == ("2", {"retryAfterSeconds": 2})

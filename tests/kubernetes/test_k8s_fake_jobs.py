@@ -176,7 +176,7 @@ def test_a_failure_policy_starts_all_steps_again(cluster):
     assert cluster.get(JOBSETS, "bad")["status"]["restarts"] == 1
 
 
-def test_a_container_that_waits_for_its_restart_says_how_it_ended():
+def test_a_container_that_waits_for_its_restart_has_its_last_termination():
     with Cluster(backoff=30) as cluster:
         cluster.add(job("bad", "import sys; print('no'); sys.exit(3)"))
         pod = cluster.until(lambda: next((p for p in pods(cluster, "bad") if "CrashLoop" in json.dumps(p)), None))
@@ -243,7 +243,7 @@ def test_deleting_a_plain_job_in_the_foreground_ends_its_processes_first(cluster
     assert cluster.objects("pods") == []
 
 
-def test_trainer_makes_the_jobset_of_a_job_that_is_deleted_in_the_foreground_anew(cluster):
+def test_trainer_creates_the_jobset_of_a_job_that_is_deleted_in_the_foreground_again(cluster):
     cluster.add(job("gone", FOREVER))
     running(cluster, "gone")
     first = cluster.get(JOBSETS, "gone")["metadata"]["uid"]
@@ -279,10 +279,10 @@ def test_variables_are_expanded_and_come_from_secrets(cluster):
         {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
         {"name": "BOTH", "value": "$(POD)/$(TOKEN)"},
     ]
-    code = "import os, sys; print(os.environ['BOTH'], '$(POD) $(NOBODY) $$(POD)')"
+    code = "import os, sys; print(os.environ['BOTH'], '$(POD) $(UNDEFINED) $$(POD)')"
     cluster.add(job("env", code, trainer={"env": env}))
     ended(cluster, "env")
-    assert log(cluster, pods(cluster, "env")[0]) == ["default/s3cret default $(NOBODY) $(POD)"]
+    assert log(cluster, pods(cluster, "env")[0]) == ["default/s3cret default $(UNDEFINED) $(POD)"]
 
 
 def test_a_pod_waits_for_a_secret_that_is_not_there_yet(cluster):
@@ -333,7 +333,7 @@ def test_a_job_with_a_ttl_goes_when_it_is_over(cluster):
     cluster.until(lambda: cluster.get("Job", "brief") is None and not cluster.objects("pods"))
 
 
-def test_a_pod_that_nobody_owns_is_left_to_its_test(cluster):
+def test_a_pod_without_an_owner_is_not_run(cluster):
     cluster.add(
         {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "mine"}, "spec": {"containers": [{"name": "c"}]}}
     )

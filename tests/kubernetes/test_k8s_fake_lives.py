@@ -85,7 +85,7 @@ def test_a_pod_without_a_node_says_what_is_lacking(cluster):
     assert "Insufficient nvidia.com/gpu" in pod["status"]["conditions"][0]["message"]
 
 
-def test_memory_that_is_used_up_is_told_by_the_container():
+def test_exhausted_memory_is_reported_by_the_container():
     with Cluster(delay=None) as cluster:
         start(cluster, "oom")
         cluster.until(lambda: cluster.objects("pods"))
@@ -114,7 +114,7 @@ def test_a_quota_keeps_pods_away_until_it_is_raised(cluster):
     cluster.until(lambda: "Complete" in conditions(cluster))
 
 
-def test_children_that_are_rejected_are_told_by_an_event_without_times(cluster):
+def test_rejected_children_are_reported_by_an_event_without_times(cluster):
     start(cluster, "rejected-children")
     event = cluster.until(lambda: cluster.objects("events"))[0]
     assert (event["reason"], event["lastTimestamp"]) == ("TrainJobResourcesCreationFailed", None)
@@ -146,7 +146,7 @@ def test_a_played_pod_has_a_log(cluster):
         assert client.send("GET", f"/api/v1/namespaces/default/pods/{name}/log").data == b"epoch 1\nepoch 2\n"
 
 
-def test_a_life_that_nobody_knows_is_refused(cluster):
+def test_an_unknown_life_is_refused(cluster):
     with pytest.raises(LookupError, match="no life 'second': there are complete"):
         cluster.lives.set("job", "second")
 

@@ -72,7 +72,7 @@ def test_a_namespace_that_is_not_there_takes_no_objects(client):
 
 
 def test_a_path_that_means_nothing_is_answered_in_plain_text(client):
-    answer = client.send("GET", "/apis/nobody.knows/v1/things")
+    answer = client.send("GET", "/apis/unknown.example/v1/things")
     assert (answer.status, answer.data) == (404, b"404 page not found\n")
 
 
@@ -259,7 +259,7 @@ def test_in_the_foreground_an_owner_waits_for_what_it_owns(cluster, client):
     assert cluster.objects("ConfigMap") == []
 
 
-def test_without_a_valid_token_nobody_comes_in(cluster, client):
+def test_a_request_without_a_valid_token_is_refused(cluster, client):
     cluster.tokens = {"another"}
     status, body = client.ask("GET", CONFIGS)
     assert (status, body["message"]) == (401, "Unauthorized")
@@ -315,7 +315,7 @@ def test_an_event_is_the_same_in_both_apis(client):
     assert (items[0]["message"], items[0]["firstTimestamp"], items[0]["apiVersion"]) == ("no", None, "v1")
 
 
-def test_the_server_says_what_it_has(cluster, client):
+def test_the_server_lists_its_version_groups_and_resources(cluster, client):
     assert client.ask("GET", "/version")[1]["gitVersion"].startswith("v1.")
     assert "trainer.kubeflow.org" in [group["name"] for group in client.ask("GET", "/apis")[1]["groups"]]
     resources = client.ask("GET", "/apis/trainer.kubeflow.org/v1alpha1")[1]["resources"]

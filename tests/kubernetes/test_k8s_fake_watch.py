@@ -70,7 +70,7 @@ def test_a_deleted_object_has_the_version_of_its_deletion(cluster, client):
     assert int(event["object"]["metadata"]["resourceVersion"]) > int(start)
 
 
-def test_bookmarks_say_how_far_a_client_knows_everything(cluster, client):
+def test_bookmarks_have_the_version_of_changes_of_other_kinds(cluster, client):
     start = version(cluster, client)
     cluster.add({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "of-another-kind"}})
     path = f"{CONFIGS}?watch=true&timeoutSeconds=0.1&resourceVersion={start}&allowWatchBookmarks=true"

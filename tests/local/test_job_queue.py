@@ -79,7 +79,7 @@ def test_a_job_without_a_limit_starts_at_once_and_counts_for_the_others(single, 
     let_end("limited")
 
 
-def test_killed_supervisors_block_nobody(single, submit, let_end, home):
+def test_killed_supervisors_block_no_job(single, submit, let_end, home):
     for name in ("running", "queued", "last"):
         submit(name)
     wait_for_status(single, "running", "Running")

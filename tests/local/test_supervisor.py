@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import psutil
@@ -58,6 +59,28 @@ def test_the_processes_of_a_job_are_found_by_their_environment(proc):
         for each in started:
             each.kill()
             each.wait()
+
+
+def test_a_process_that_begins_another_program_is_found(tmp_path):
+    """While it does, its environment and its command line are empty."""
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+        folder = tmp_path / str(process.pid)
+        folder.mkdir()
+        for name in ("exe", "stat"):
+            (folder / name).symlink_to(f"/proc/{process.pid}/{name}")
+        (folder / "environ").touch()
+        os.mkfifo(folder / "cmdline")
+
+        def finish_exec():
+            with (folder / "cmdline").open("wb"):  # Blocks until it is read, after the empty environment.
+                (folder / "environ").write_bytes(b"TRAINJOB_UID=one\0")
+
+        threading.Thread(target=finish_exec, daemon=True).start()
+        try:
+            kill_job_processes(["one"], tmp_path)
+            assert process.poll() == -signal.SIGKILL
+        finally:
+            process.kill()
 
 
 def test_a_supervisor_loads_no_heavy_library(running, home, gate):

@@ -169,7 +169,11 @@ def test_several_waiters_and_later_looks_store_each_point_once(client, tracked, 
     assert len(run["history"]["accuracy"]) == 1
 
 
-def test_mlflow_inside_the_training_logs_to_the_same_run(client, tracked, experiment, read_runs, mlflow_python):
+def test_mlflow_inside_the_training_logs_to_the_same_run(
+    client, tracked, experiment, read_runs, mlflow_python, monkeypatch
+):
+    # On a busy machine mlflow is imported for longer than the interval of the reports.
+    monkeypatch.setenv("TRAINJOB_RESOURCE_INTERVAL", "0")
     ref = client.submit(build(client, log_with_mlflow, experiment, func_args={"python": mlflow_python}))
     assert client.wait(ref).succeeded
 

@@ -345,7 +345,7 @@ def test_without_torch_several_processes_on_a_node_are_refused(container):
     assert "2 needs torchrun" in ended.error["message"]
 
 
-def test_without_torch_a_process_for_each_cpu_which_nobody_asked_for_is_one(container):
+def test_without_torch_a_process_for_each_cpu_that_was_not_requested_is_one(container):
     ended = container.run(argv_payload.render_argv(code_of(ok), launch="torchrun"), PET_NPROC_PER_NODE="4")
 
     assert ended.result == "ok"
@@ -367,8 +367,8 @@ def test_a_signal_to_the_container_reaches_the_training(container):
     assert container.end(process).code == 7
 
 
-@pytest.mark.skipif(not unshares(), reason="processes cannot be given numbers of their own here")
-def test_the_first_process_of_a_container_ends_when_it_is_told_to(container):
+@pytest.mark.skipif(not unshares(), reason="unshare is not permitted here")
+def test_the_first_process_of_a_container_ends_on_sigterm(container):
     def train():
         import os
         import signal
@@ -425,7 +425,7 @@ def test_packages_that_cannot_be_installed_are_named_with_what_pip_said(containe
     assert "No matching distribution found for no-such-thing" in ended.error["traceback"]
 
 
-def test_an_installation_that_is_told_to_end_ends(container, offline, tmp_path):
+def test_an_installation_ends_on_sigterm(container, offline, tmp_path):
     pipe = tmp_path / "pipe-1.0-py3-none-any.whl"
     os.mkfifo(pipe)
     argv = argv_payload.render_argv(code_of(news), [f"pipe @ {pipe.as_uri()}"])
@@ -436,7 +436,7 @@ def test_an_installation_that_is_told_to_end_ends(container, offline, tmp_path):
     assert container.end(process).code == 128 + signal.SIGTERM
 
 
-def test_a_python_of_the_system_which_nobody_may_change_gets_packages_too(systems_python, offline):
+def test_a_read_only_python_of_the_system_gets_packages_too(systems_python, offline):
     requirement = f"tidings @ {wheel_of(systems_python.folder).as_uri()}"
     ended = systems_python.run(
         argv_payload.render_argv(code_of(news), [requirement]), user=NOBODY, **offline, PIP_USER="1"

@@ -261,7 +261,7 @@ def test_a_read_only_payload_is_no_hindrance(node):
     assert node.run(serializer.package(users.quotes)).result == users.quotes()
 
 
-def test_code_is_written_only_where_nobody_else_can_write(node):
+def test_code_is_written_only_where_no_other_user_can_write(node):
     folder = node.folder / "function"
     folder.mkdir()
     folder.chmod(0o777)
@@ -364,7 +364,7 @@ def test_a_signal_ends_the_process_as_everywhere_and_reports_nothing(node, name)
     assert ended.record is None
 
 
-def test_a_coroutine_that_nobody_awaited_is_an_error(node):
+def test_a_coroutine_that_was_not_awaited_is_an_error(node):
     (node.folder / "recipe.py").write_text("async def train():\n    return 1\n")
     ended = node.run(serializer.package("recipe:train"), FULL)
 

@@ -265,7 +265,7 @@ def slow_disk(monkeypatch):
     disk.release.set()
 
 
-def test_training_goes_on_during_a_save_in_the_background(start_store, slow_disk):
+def test_training_continues_during_a_save_in_the_background(start_store, slow_disk):
     store = start_store()
     save(store, 3, background=True)
     assert store.all() == []

@@ -117,10 +117,12 @@ def test_equal_files_are_stored_once_and_fetched_once_by_a_machine(build, storag
     assert (first.project.archive, first) == ("", second)
     assert [method for method, _ in storage.requests] == ["HEAD", "PUT", "HEAD"]
     arguments = [json.dumps(first.project.model_dump())]
+    jobs = [tmp_path / "job-1", tmp_path / "job-2"]
+    for folder in jobs:
+        folder.mkdir(mode=0o700)
     started = [
         subprocess.Popen([sys.executable, "-c", NODE, *arguments, str(folder)], stdout=subprocess.PIPE, text=True)
-        for folder in (tmp_path / "job-1", tmp_path / "job-1", tmp_path / "job-2")
-        if folder.mkdir(mode=0o700, exist_ok=True) is None
+        for folder in (jobs[0], *jobs)
     ]
     folders = [Path(process.communicate(timeout=300)[0].strip()) for process in started]
     assert len(set(folders)) == 2
@@ -172,7 +174,7 @@ def test_damaged_files_are_refused_and_missing_ones_can_be_stored_again(build, s
     assert sorted(each.name for each in unpack(request, tmp_path / "job").iterdir()) == ["noise.bin", "train.py"]
 
 
-def test_a_folder_has_complete_files_only_and_keeps_those_that_exist(build, tmp_path, monkeypatch):
+def test_a_folder_has_complete_files_only_and_keeps_those_that_exist(build, tmp_path):
     place = tmp_path / "with space"
     request = build()
     stored = prepare(request, place.as_uri())

@@ -248,10 +248,10 @@ def test_command_and_args_are_refused_with_another_trainer(option, trainer):
 
 
 @pytest.mark.parametrize("option", [TrainerCommand, TrainerArgs])
-@pytest.mark.parametrize("texts", ["python train.py", None, [1], ["a\0b"], ["x"] * 129, {"a": 1}])
-def test_an_invalid_command_line_is_refused(option, texts):
+@pytest.mark.parametrize("arguments", ["python train.py", None, [1], ["a\0b"], ["x"] * 129, {"a": 1}])
+def test_an_invalid_command_line_is_refused(option, arguments):
     with pytest.raises(ValueError, match=r"(command|args).* (must be|use at most)"):
-        option(texts)
+        option(arguments)
 
 
 def test_an_empty_argument_is_accepted():

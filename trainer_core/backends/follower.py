@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Follower", "PollingFollower"]
 
-#: Seconds that a waiter gives to one read, of which one thread does all. A wait tolerates the error, and goes on.
+#: Seconds until a follower reports that a job was not read. One thread reads all jobs; a wait tolerates the error.
 _READ_SECONDS = 60.0
 
 

@@ -1,8 +1,8 @@
 """Failure detection: from the pods and events of a job to why it cannot start or why it failed.
 
 A pending failure (of an active job) and the failure of a job that has ended are computed from the same findings. Pure
-functions without I/O. `blocking_reasons` knows what blocks a start; `trainer_core.lifecycle.diagnosis` says what the
-`Facts` of this module mean.
+functions without I/O. `blocking_reasons` classifies what blocks a start; `trainer_core.lifecycle.diagnosis` turns the
+`Facts` of this module into a diagnosis.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def subscribe(
 def stop_informers(url: str = "") -> None:
     """Stop the informers of an API server, or all: the server, or this program, is about to end.
 
-    Open subscriptions are not told, so that nobody subscribes again.
+    Open subscriptions are not notified: their owners would subscribe again.
 
     Args:
         url: The server's address; empty for all.

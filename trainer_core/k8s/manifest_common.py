@@ -6,7 +6,7 @@ Pure functions without I/O.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trainer_core import checkpoint_place, naming
@@ -15,7 +15,8 @@ from trainer_core.initializers import DATASET_PATH, MODEL_PATH
 from trainer_core.k8s import labels, resources, runtimes
 from trainer_core.k8s.resources import ApiResource
 from trainer_core.node import env as node_env
-from trainer_core.request import InitializerSource, TrainJobRequest
+from trainer_core.packaging import argv_payload
+from trainer_core.request import Code, InitializerSource, TrainerRequest, TrainJobRequest
 from trainer_core.secrets import SecretRef
 
 __all__ = [
@@ -34,7 +35,7 @@ __all__ = [
     "check_size",
     "escape_variable_references",
     "get_secret_name",
-    "uses_bucket",
+    "render_function",
 ]
 
 #: Mount path in the training containers, by initializer role.
@@ -179,6 +180,39 @@ def build_lifecycle_fields(request: TrainJobRequest) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
+def render_function(
+    request: TrainJobRequest,
+    trainer: TrainerRequest,
+    code: Code,
+    launch: argv_payload.Launcher,
+    exported: Sequence[str] = (),
+) -> tuple[list[str], list[str]]:
+    """Render `command` and `args` of the container that runs a training function.
+
+    Args:
+        request: The request.
+        trainer: Its trainer.
+        code: The function of the trainer.
+        launch: See `argv_payload.render_argv`.
+        exported: See `argv_payload.render_argv`.
+
+    Raises:
+        InvalidRequestError: An index URL contains a user or password.
+        UnsupportedError: The function is too large.
+    """
+    argv = argv_payload.render_argv(
+        code,
+        trainer.packages,
+        trainer.pip_index_urls,
+        launch,
+        exported=exported,
+        processes=trainer.num_proc_per_node,
+        s3=request.checkpoints is not None and checkpoint_place.is_bucket(request.checkpoints.uri),
+    )
+    command_length = argv.index(argv_payload.UNPACKER) + 1
+    return argv[:command_length], argv[command_length:]
+
+
 def build_trainer_env(request: TrainJobRequest) -> dict[str, str | SecretRef]:
     """Return the environment of the training container, without the variables of the runtime's policy."""
     trainer, own = request.trainer, {node_env.NAME: request.require_name()}
@@ -210,11 +244,6 @@ def build_checkpoints_patch(request: TrainJobRequest) -> dict[str, Any]:
         "volumes": [{"name": _CHECKPOINTS_VOLUME, "persistentVolumeClaim": {"claimName": claim}}],
         "containers": [{"name": runtimes.NODE, "volumeMounts": [mount]}],
     }
-
-
-def uses_bucket(request: TrainJobRequest) -> bool:
-    """Return whether the nodes keep checkpoints in a bucket."""
-    return request.checkpoints is not None and checkpoint_place.is_bucket(request.checkpoints.uri)
 
 
 def _get_checkpoints_uri(request: TrainJobRequest) -> str | None:

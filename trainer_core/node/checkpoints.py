@@ -45,8 +45,8 @@ _RESERVE = 2.0
 _DUE, _STOP, _AGAIN = MARKS
 #: Number of decisions of rank 0 that ranks which are behind can still read.
 _KEPT = 32
-#: Polls between two reads that show whether a rank was started again.
-_PATIENCE = 20
+#: Polls between two checks whether a rank was started again.
+_POLLS_PER_CHECK = 20
 
 
 class Stopped(SystemExit):
@@ -184,7 +184,7 @@ class CheckpointStore:
         self._grace = float(settings.get("grace", 30))
         self._nonce = ""
         self._again_since: float | None = None
-        self._told = threading.Event()
+        self._has_stop_mark = threading.Event()
         #: Set in a process that continues after its job: its grace does not end it.
         self.over = threading.Event()
         #: What rank 0 deletes from; nothing is read for that after a save.
@@ -454,7 +454,7 @@ class CheckpointStore:
             progress.flush()
             if self.rank == 0:
                 if self._signalled:
-                    self._told.wait()
+                    self._has_stop_mark.wait()
                 with contextlib.suppress(OSError):
                     self._place.write(f"{_STOP}{self._nonce}-0", {})
             raise Stopped(f"it was told to stop; the checkpoint of step {step} is complete")
@@ -463,7 +463,7 @@ class CheckpointStore:
         """Tell the other ranks, and a start that comes after this one, that this process was told to stop."""
         with contextlib.suppress(OSError):
             self._place.write(f"{_STOP}{self._nonce}-{self.rank}", {"until": time.time() + self._grace})
-        self._told.set()
+        self._has_stop_mark.set()
 
     def _is_ending(self, nonce: str, rank: int, since: float) -> bool:
         """Return whether a process of another start, or of this one, was told to stop and may still save.
@@ -557,7 +557,7 @@ class CheckpointStore:
             if time.monotonic() > deadline:
                 raise CheckpointError(f"rank {self.rank} waited {self._place.timeout:.0f} s for {what}")
             polls += 1
-            if polls % _PATIENCE == 0:
+            if polls % _POLLS_PER_CHECK == 0:
                 self._check_peers()
             time.sleep(self._place.poll)
         return answer

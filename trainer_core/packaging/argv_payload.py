@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.node import launch as launching
@@ -24,7 +24,10 @@ from trainer_core.packaging import serializer
 from trainer_core.request import Code
 from trainer_core.secrets import has_credentials
 
-__all__ = ["UNPACKER", "render_argv"]
+__all__ = ["UNPACKER", "Launcher", "render_argv"]
+
+#: What starts the processes of a node.
+Launcher: TypeAlias = Literal["torchrun", "python", "mpirun"]
 
 #: The program of ``python3 -c``.
 UNPACKER = Path(__file__).parents[1].joinpath("node", "unpack.py").read_text(encoding="ascii")
@@ -43,7 +46,7 @@ def render_argv(
     code: Code,
     packages: Sequence[str] = (),
     pip_index_urls: Sequence[str] = (),
-    launch: Literal["torchrun", "python", "mpirun"] = "python",
+    launch: Launcher = "python",
     exported: Sequence[str] = (),
     processes: int | None = None,
     s3: bool = False,

@@ -158,7 +158,7 @@ class Checkpointing(Contract):
             client.submit(build_request(save_checkpoints, {"steps": 1}, options=[Checkpoints()], num_nodes=2))
         assert client.list_jobs() == []
 
-    def test_a_job_of_which_one_process_is_told_to_stop_saves_and_resumes_at_the_same_step_on_all_nodes(
+    def test_a_job_of_which_one_process_is_stopped_saves_and_resumes_at_the_same_step_on_all_nodes(
         self, case: BackendCase, client: TrainerClient, build_request: BuildRequest
     ) -> None:
         options, nodes = [Checkpoints(every_seconds=0)], _count_nodes(case)

@@ -105,8 +105,8 @@ def return_after_stop() -> object:
 def save_checkpoints(steps: int, fail_at: int = 0, kill_at: int = 0, stop_at: int = 0) -> object:
     """Save a checkpoint when it is due; fail before one of the steps.
 
-    The last rank of a start without a checkpoint is killed or told to stop before one of the steps. A start after it
-    was told to stop does no more steps.
+    The last rank of a start without a checkpoint is killed or gets SIGTERM before one of the steps. A start after that
+    SIGTERM trains no further.
     """
     import os
     import signal

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from trainer_core.backends.base import Backend
 from trainer_core.errors import TrackingError
-from trainer_core.jobs import Outcome
 from trainer_core.tracking import tags
-from trainer_core.tracking.binding import bind_run, find_abandoned_outcome, find_unbound_job
+from trainer_core.tracking.binding import find_outcome
 from trainer_core.tracking.connections import get_report_api
 from trainer_core.tracking.mlflow_api import MlflowApi, MlflowRun
 from trainer_core.tracking.reporter import RunReporter
@@ -57,7 +56,7 @@ def end_abandoned_runs(backend: Backend, server: MlflowServer, redact: Callable[
     ended = []
     for run in _list_active_runs(api, backend.name):
         try:
-            outcome = _find_outcome(api, backend, run)
+            outcome = find_outcome(api, backend, run)
             if outcome is None:
                 continue
             RunReporter(backend, outcome.job, server, redact).complete(outcome, RunWriter(api, run.id))
@@ -69,17 +68,6 @@ def end_abandoned_runs(backend: Backend, server: MlflowServer, redact: Callable[
             url = server.get_run_url(run.info.experiment_id, run.id)
             ended.append(EndedRun(outcome.job.name, tags.get_run_status(outcome), url))
     return ended
-
-
-def _find_outcome(api: MlflowApi, backend: Backend, run: MlflowRun) -> Outcome | None:
-    run_tags = run.tags
-    if tags.UID not in run_tags:
-        job = find_unbound_job(backend, run)
-        if job is None:
-            return None  # Of a submit: one that runs now, or a killed one, which the next submit repeats.
-        bind_run(api, backend, *job)
-        run_tags = {**run_tags, **tags.build_job_tags(job[0], backend.get_place(job[0]))}
-    return find_abandoned_outcome(backend, run_tags)
 
 
 def _list_active_runs(api: MlflowApi, backend: str) -> list[MlflowRun]:

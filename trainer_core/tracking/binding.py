@@ -21,7 +21,7 @@ from trainer_core.tracking import tags
 from trainer_core.tracking.mlflow_api import MlflowApi, MlflowRun
 from trainer_core.tracking.run_writer import RunWriter
 
-__all__ = ["bind_run", "delete_orphans", "find_abandoned_outcome", "find_unbound_job"]
+__all__ = ["bind_run", "delete_orphans", "find_abandoned_outcome", "find_outcome"]
 
 _log = logging.getLogger(__name__)
 
@@ -99,16 +99,40 @@ def delete_orphans(api: MlflowApi, backend: Backend, ref: TrainJobRef, run_id: s
             api.delete_run(each)
 
 
-def find_unbound_job(backend: Backend, run: MlflowRun) -> tuple[TrainJobRef, TrainJobRequest] | None:
-    """Return the TrainJob of a run, and its request, if its submitter was killed before it bound the run.
+def find_outcome(
+    api: MlflowApi, backend: Backend, run: MlflowRun, runs: Sequence[MlflowRun] | None = None
+) -> Outcome | None:
+    """Return the outcome of a run's job that has ended or is gone; bind the run first if its submitter was killed.
 
     Args:
+        api: API of the server.
         backend: Backend for which the run was created.
-        run: The run, without the tag of a job.
+        run: The run.
+        runs: All runs of the same work. None (the default) to search for them, and to settle them too.
 
     Returns:
-        None if no job has the run, or it cannot be seen from here.
+        None if the job is active or cannot be seen from here, or if no job has the run: then it belongs to a submit
+        that runs now, or to a killed one, which the next submit repeats.
+
+    Raises:
+        TrackingError: The server cannot be reached, or refuses; or a person has deleted the run.
+        TrainerError: The backend cannot be reached.
     """
+    run_tags = run.tags
+    if tags.UID not in run_tags:
+        job = _find_unbound_job(backend, run)
+        if job is None:
+            return None
+        if runs is None:
+            bind_run(api, backend, *job)
+        else:
+            _bind(api, backend, *job, run, runs)
+        run_tags = {**run_tags, **tags.build_job_tags(job[0], backend.get_place(job[0]))}
+    return find_abandoned_outcome(backend, run_tags)
+
+
+def _find_unbound_job(backend: Backend, run: MlflowRun) -> tuple[TrainJobRef, TrainJobRequest] | None:
+    """Return the TrainJob of a run, and its request; None if no job has the run, or it cannot be seen from here."""
     name = run.tags.get(tags.NAME)
     if not name:
         return None
@@ -144,14 +168,7 @@ def find_abandoned_outcome(backend: Backend, run_tags: Mapping[str, str]) -> Out
 
 def _end_abandoned_run(api: MlflowApi, backend: Backend, run: MlflowRun, runs: Sequence[MlflowRun]) -> None:
     """End a run whose job has ended, or is gone, without reading its log."""
-    run_tags = run.tags
-    if tags.UID not in run_tags:
-        job = find_unbound_job(backend, run)
-        if job is None:
-            return
-        _bind(api, backend, *job, run, runs)
-        run_tags = {**run_tags, **tags.build_job_tags(job[0], backend.get_place(job[0]))}
-    outcome = find_abandoned_outcome(backend, run_tags)
+    outcome = find_outcome(api, backend, run, runs)
     if outcome is not None:
         writer = RunWriter(api, run.id)
         writer.load()

@@ -181,7 +181,7 @@ class RunSender:
         is_sent = False
         try:
             is_sent = self._send(reporter, points)
-        finally:  # After an error that nobody foresaw as well: the next report may be sent.
+        finally:  # Also after an unexpected error: the next report may succeed.
             with self._changed:
                 if not is_sent and points:
                     self._append(reporter, points)

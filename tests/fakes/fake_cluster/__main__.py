@@ -1,4 +1,4 @@
-"""A cluster as a process of its own, for benchmarks: prints its URL, and ends when its input does.
+"""A cluster as a separate process, for benchmarks: prints its URL, and ends when its input does.
 
 Its token is `gate.TOKEN`; what a test would do to a cluster, another process does over HTTP, status included.
 """

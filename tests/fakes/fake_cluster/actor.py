@@ -90,7 +90,7 @@ class Actor:
         self.write()
 
     def disrupt(self, reason: str, message: str) -> None:
-        """Say that it is ended from outside."""
+        """Set the condition DisruptionTarget, as the eviction API does."""
         self.state.set("DisruptionTarget", True, reason, message)
         self.write()
 

@@ -146,8 +146,8 @@ def invalid(kind: ApiResource, name: str, causes: Sequence[tuple[str, str, str]]
         name: Its name.
         causes: Reason (``FieldValueInvalid``), field and message of each broken rule.
     """
-    texts = [f"{field}: {message}" for _, field, message in causes]
-    text = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+    problems = [f"{field}: {message}" for _, field, message in causes]
+    text = problems[0] if len(problems) == 1 else f"[{', '.join(problems)}]"
     subject = f"{kind.kind}.{kind.group}" if kind.group else kind.kind
     details = {
         "name": name,

@@ -1,6 +1,6 @@
-"""The CEL rules of the CRDs, by their text: Python has no CEL, and there are no more than these.
+"""The CEL rules of the CRDs as Python functions, by the text of the rule: Python has no CEL.
 
-A rule that is not here is not checked; `unknown` tells which, so that a test sees when a CRD has a new one.
+A rule without a function is not checked; `unknown` lists these, so that a test notices when a CRD has a new one.
 """
 
 from __future__ import annotations

@@ -19,12 +19,12 @@ class Fault:
 
     Attributes:
         status: It is refused with this status.
-        retry_after: Seconds that the refusal's Retry-After says.
+        retry_after: Seconds in the header Retry-After of the refusal.
         reset: The connection is reset.
         hang: Seconds without an answer, then the connection is reset.
-        after: It takes effect before it fails: what the client hears of is not what happened.
+        after: It takes effect before it fails, which the client cannot see.
         truncate: The answer breaks off; a watch ends within a line.
-        gone: A watch says that its resourceVersion is too old.
+        gone: A watch ends with an error event: 410, the resourceVersion is too old.
         drip: Seconds between the bytes of an answer.
     """
 
@@ -130,7 +130,7 @@ class Faults:
         self._rate, self._kinds, self._random = rate, kinds or KINDS, random.Random(seed)  # noqa: S311 -- a test
 
     def clear(self) -> None:
-        """Let nothing go wrong any more."""
+        """Remove all planned and random faults."""
         self._plans.clear()
         self._rate = 0.0
 

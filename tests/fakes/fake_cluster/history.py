@@ -20,7 +20,7 @@ StoredAs = tuple[str, str]
 
 @dataclass(frozen=True)
 class Record:
-    """One version of an object; whoever changes it makes another one."""
+    """One version of an object. It is never modified: a change creates another one."""
 
     raw: dict[str, Any]
 
@@ -67,7 +67,7 @@ class History:
         self._changed = asyncio.Event()
 
     def append(self, change: Change) -> None:
-        """Remember a change, and wake who waits for one."""
+        """Record a change, and wake all watches."""
         self.revision = change.revision
         self._changes.append(change)
         if len(self._changes) > self._keep:
@@ -76,7 +76,7 @@ class History:
         changed.set()
 
     def compact(self) -> None:
-        """Forget all changes; whoever asks for what came after one of them is told to list again."""
+        """Forget all changes: a watch from an earlier resourceVersion gets 410, and has to list again."""
         self._changes.clear()
         self.compacted = self.revision
 

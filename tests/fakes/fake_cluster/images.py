@@ -1,4 +1,4 @@
-"""Programs of images: what runs where a pod gives no command of its own."""
+"""Entrypoints of images: what runs where a container has no command."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 __all__ = ["INITIALIZER", "program"]
 
-#: Plays Trainer's initializer images: says what it fetches, and leaves a file that holds the address.
+#: Stands in for Trainer's initializer images: prints what it would fetch, and writes a file with the URI.
 INITIALIZER = """
 import os, pathlib
 role = "{role}"

@@ -23,10 +23,10 @@ _AGAIN = 0.2
 
 
 class BatchJobs:
-    """Looks at Jobs.
+    """Controller of Jobs.
 
     Attributes:
-        backoff_limit: Of Jobs that do not say their own.
+        backoff_limit: Of Jobs without ``spec.backoffLimit``.
         backoff: Seconds until a failed pod is replaced; doubled each time.
         quota: Why the pods of a Job cannot be created, if they cannot.
     """
@@ -40,7 +40,7 @@ class BatchJobs:
         self._waiting: set[tuple[str, int]] = set()
 
     def reconcile(self, record: Record) -> float | None:
-        """Bring a Job further."""
+        """Bring a Job closer to its desired state; return the seconds until it is due again."""
         raw = record.raw
         finished = is_true(raw, "Complete") or is_true(raw, "Failed")
         if finished or record.metadata.get("deletionTimestamp"):

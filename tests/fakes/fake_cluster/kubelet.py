@@ -1,4 +1,4 @@
-"""A node: runs the containers of pods as real processes of this machine, and says how they do."""
+"""A kubelet: runs the containers of pods as real processes of this machine, and writes the status of the pods."""
 
 from __future__ import annotations
 
@@ -46,14 +46,13 @@ class _Pod:
 
 
 class Kubelet:
-    """Runs the pods of Jobs; a pod that nobody owns was made by a test, which says itself how it does.
+    """Runs the pods of Jobs. A pod without an owner was created by a test, which sets its status.
 
     Attributes:
-        images: Programs of images that a pod runs without a command of its own: Python source by a part of the
-            image's name.
+        images: Entrypoints of images, for containers without a command: Python source by a part of the image's name.
         backoff: Seconds until a container is restarted for the second time; doubled each time. The first is at once.
         grace: Seconds between SIGTERM and SIGKILL, at most.
-        is_ours: Whether a pod is run here; others play their lives elsewhere.
+        is_ours: Whether a pod is run here; the others have a scripted life.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class Kubelet:
         store.listeners.append(self._on_change)
 
     def start(self) -> None:
-        """Run what is there; must be called in the event loop."""
+        """Run the existing pods. Must be called in the event loop."""
         self._store.graceful = True
         for record in self._store.listed(PODS):
             self._begin(record)

@@ -83,7 +83,7 @@ class PodState:
         inits: Its init containers.
         ended: Nothing of it is started again.
         scheduled: It has a node.
-        reason: Why a node, or whoever speaks for it, has ended it.
+        reason: Why a kubelet, or a controller on its behalf, has ended the pod.
         message: The same, in a sentence.
     """
 

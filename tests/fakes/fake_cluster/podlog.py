@@ -51,7 +51,7 @@ class Log:
         self._tell()
 
     def end(self) -> None:
-        """Say that nothing follows."""
+        """Mark the log as complete."""
         self.ended = True
         self._tell()
 

@@ -1,4 +1,4 @@
-"""One run of a container: a local process in a group of its own, its output in a log, line by line."""
+"""One run of a container: a local process in a separate process group, with its output in a log, line by line."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ class Process:
             self._process.send_signal(number)
 
     def signal(self, number: int) -> None:
-        """Send a signal to all of it."""
+        """Send a signal to all its processes."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
 
     async def _drain(self) -> None:
-        """Read to the end, unless somebody who got away holds the pipe."""
+        """Read the output to its end, unless a process that left the process group holds the pipe."""
         _, late = await asyncio.wait({self._reader}, timeout=_DRAIN)
         if late:
             self._reader.cancel()

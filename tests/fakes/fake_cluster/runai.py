@@ -23,7 +23,7 @@ _UNFINISHED = ("Pending", "Running")
 
 
 class Workloads:
-    """Looks at workloads."""
+    """Controller of Run:ai workloads."""
 
     def __init__(self, store: Store, recorder: Recorder) -> None:
         self._store = store

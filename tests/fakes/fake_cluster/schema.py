@@ -54,7 +54,7 @@ class Schemas:
         return bool(self._schemas)
 
     def define(self, definition: Mapping[str, Any]) -> None:
-        """Take in a CustomResourceDefinition."""
+        """Add the schemas of a CustomResourceDefinition."""
         spec = definition["spec"]
         for version in spec["versions"]:
             openapi = version["schema"]["openAPIV3Schema"]
@@ -84,15 +84,15 @@ class Schemas:
         if not unknown or (intent.validation == "Ignore" and intent.verb != "apply"):
             return
         kind, metadata = intent.kind, intent.new["metadata"]
-        texts = [f'unknown field "{path}"' for path in unknown]
+        warnings = [f'unknown field "{path}"' for path in unknown]
         if intent.verb == "apply":
             about = f"({metadata.get('namespace', '')}/{metadata.get('name')}; {kind.api_version}, Kind={kind.kind})"
             text = f"failed to create typed patch object {about}: .{unknown[0]}: field not declared in schema"
             raise RefusedError(500, text, "InternalError")
         if intent.validation != "Strict":
-            intent.warnings.extend(texts)
+            intent.warnings.extend(warnings)
             return
-        error = f"strict decoding error: {', '.join(texts)}"
+        error = f"strict decoding error: {', '.join(warnings)}"
         if intent.verb == "patch":
             cause = ("FieldValueInvalid", "patch", f'Invalid value: "object": {error}')
             raise answers.invalid(_NO_KIND, "", [cause])

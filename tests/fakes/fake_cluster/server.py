@@ -27,7 +27,7 @@ __all__ = ["Request", "Server"]
 
 _LARGEST_BODY = 3 * 1024 * 1024
 _REMEMBERED = 100_000
-#: Of the event loop, from a connection that the system has taken in to one that is closed.
+#: Of the event loop, until a connection that the system has accepted can be closed.
 _ROUNDS = 10
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -93,8 +93,8 @@ class Server:
             self._last = self._runner.server
             await self._runner.cleanup()
 
-    async def let_nobody_wait(self) -> None:
-        """Hang up on who was let in while this stopped: a socket that nobody closes is a warning in a later test."""
+    async def close_late_connections(self) -> None:
+        """Close connections that were accepted during `stop`: an unclosed socket is a warning in a later test."""
         for _ in range(_ROUNDS):
             for connection in self._last.connections if self._last is not None else ():
                 connection.force_close()

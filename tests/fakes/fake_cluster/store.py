@@ -31,7 +31,7 @@ def now() -> str:
 
 
 def seconds_of(moment: str) -> float:
-    """Return a time that an object says, in seconds."""
+    """Return a timestamp of an object in seconds."""
     return datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp()
 
 
@@ -40,8 +40,8 @@ class Store:
 
     Attributes:
         history: What happened to them.
-        graceful: Pods that run on a node end before they are gone; somebody has to call `finish`.
-        collect: Has the garbage collector do something, soon: controllers are faster.
+        graceful: A deleted pod that runs on a node stays until the kubelet calls `finish`.
+        collect: Schedules a call of the garbage collector, which is slower than controllers.
         listeners: Called after each change.
     """
 
@@ -85,7 +85,7 @@ class Store:
         return [records[key] for key in sorted(records) if namespace is None or key[0] == namespace]
 
     def create(self, kind: ApiResource, raw: Mapping[str, Any]) -> Record:
-        """Keep a new object; who gives it away changes it no more.
+        """Store a new object. The caller must not modify it afterwards.
 
         Raises:
             RefusedError: Its name is taken (409).
@@ -132,7 +132,7 @@ class Store:
         edit: Callable[[dict[str, Any]], None],
         part: str | None = None,
     ) -> Record | None:
-        """Edit a copy of an object and keep it; None where there is no such object (any more)."""
+        """Edit a copy of an object and store it; None if the object does not exist."""
         found = self.find(kind, namespace, name)
         if found is None:
             return None
@@ -252,11 +252,11 @@ class Store:
         return last
 
     def _release(self, owner: Mapping[str, Any], namespace: str) -> None:
-        """End the foreground deletion of an owner that has no more children."""
+        """End the foreground deletion of an owner without children."""
         try:
             kind = self.registry.of(owner)
         except LookupError:
-            return  # Of a kind that this server does not have, hence not there.
+            return  # This server does not have the kind, so the owner does not exist.
         place = namespace if kind.namespaced else None
         record = self.find(kind, place, owner["name"])
         if record is None or record.metadata["uid"] != owner["uid"]:
@@ -268,7 +268,7 @@ class Store:
         record = self.find(kind, namespace, owner["name"])
         if record is None or record.metadata["uid"] != owner["uid"]:
             return
-        # One made while its owner goes, by a controller that does not look at that, is deleted like the others.
+        # A child that a controller creates during the deletion of its owner is deleted like the others.
         self._delete_children(record, "Foreground")
         if not self.children(record) and FOREGROUND in (record.metadata.get("finalizers") or ()):
             self.change(kind, *record.key, lambda raw: raw["metadata"]["finalizers"].remove(FOREGROUND))

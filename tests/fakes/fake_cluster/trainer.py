@@ -22,7 +22,7 @@ _AGAIN = 0.2
 
 
 class Trainer:
-    """Looks at TrainJobs.
+    """Controller of TrainJobs.
 
     Attributes:
         refusal: Why the JobSet of a TrainJob cannot be created, if it cannot.
@@ -50,9 +50,9 @@ class Trainer:
         return rest
 
     def _is_over(self, record: Record) -> bool:
-        """Whether nothing more is done for a TrainJob.
+        """Whether a TrainJob has ended.
 
-        As in Trainer 2.3.0, one that has failed is begun anew when its JobSet is deleted, by hand or by its TTL.
+        As in Trainer 2.3.0, one that has failed starts again when its JobSet is deleted, by a user or by its TTL.
         """
         failed = condition(record.raw, "Failed")
         if failed is None or failed["status"] != "True":

@@ -14,14 +14,14 @@ class Fault:
     """One thing that goes wrong; `times` counts down.
 
     Attributes:
-        part: Of the path; a fault meets no other request.
+        part: Of the path; a fault applies to no other request.
         method: Likewise; None for any.
         times: How often.
         status: Answered instead.
         headers: Of that answer.
         after: Bytes of the body that are sent before the connection breaks, or before `gate`.
         spoils: The body is of the right length, and wrong.
-        gate: The body goes on when this is set.
+        gate: The rest of the body is sent when this is set.
         reached: Set when the body has come to `after`.
     """
 
@@ -36,7 +36,7 @@ class Fault:
     reached: threading.Event = field(default_factory=threading.Event)
 
     def meets(self, method: str, path: str) -> bool:
-        """Say whether it meets a request, and count it."""
+        """Return whether it applies to a request, and count it."""
         if self.times < 1 or self.part not in path or self.method not in (None, method):
             return False
         self.times -= 1

@@ -55,8 +55,8 @@ class Access:
 
 _OPEN = Access()
 _BAD_TOKEN = Access(401, None, "Invalid credentials in Authorization header")
-#: A reader without a token is told the same of what is private and of what does not exist.
-NOBODY_KNOWS = Access(401, None, "Invalid username or password.")
+#: Without a token, a private repository gives the same answer as one that does not exist.
+UNKNOWN_OR_PRIVATE = Access(401, None, "Invalid username or password.")
 NOT_FOUND = Access(404, "RepoNotFound", "Repository not found")
 
 
@@ -67,10 +67,10 @@ class Repository:
     Attributes:
         name: ``owner/name``.
         kind: ``model`` or ``dataset``.
-        private: Only tokens that were let in know of it.
-        gated: Everybody sees its listing; only tokens that were let in get its files.
+        private: Only the tokens of `readers` see it.
+        gated: Its listing is public; only the tokens of `readers` get its files.
         disabled: Its author closed it.
-        xet: Its listing says that large files lie in the Hub's newer storage, as all of them do today.
+        xet: In its listing, large files are in the Hub's newer storage, as all of them are today.
     """
 
     name: str
@@ -103,12 +103,12 @@ class Repository:
         return sha if sha in self.commits else None
 
     def access(self, token: str | None, known: set[str], files: bool) -> Access:
-        """Say what the Hub answers to a reader.
+        """Return what the Hub answers to a reader.
 
         Args:
-            token: What the reader shows.
-            known: The tokens there are.
-            files: Whether it is files that are asked for, and not what lies in the repository.
+            token: Token of the request; None without one.
+            known: The valid tokens.
+            files: Whether files are requested, and not the listing.
         """
         if token is not None and token not in known:
             return _BAD_TOKEN
@@ -117,7 +117,7 @@ class Repository:
         if token in self.readers:
             return _OPEN
         if self.private:
-            return NOT_FOUND if token else NOBODY_KNOWS
+            return NOT_FOUND if token else UNKNOWN_OR_PRIVATE
         return self._gate(token) if self.gated and files else _OPEN
 
     def _gate(self, token: str | None) -> Access:

@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 from aiohttp import web
 
 from fake_hub.faults import Fault
-from fake_hub.repositories import NOBODY_KNOWS, NOT_FOUND, Access, Blob, Repository
+from fake_hub.repositories import NOT_FOUND, UNKNOWN_OR_PRIVATE, Access, Blob, Repository
 
 __all__ = ["Hub", "Seen"]
 
@@ -132,7 +132,7 @@ class Hub:
         kind = kinds.removesuffix("s")
         found = next((r for (k, name), r in self.repositories.items() if k == kind and _is_of(rest, name)), None)
         if found is None:
-            return _refusal(NOT_FOUND if token in self.tokens else NOBODY_KNOWS)
+            return _refusal(NOT_FOUND if token in self.tokens else UNKNOWN_OR_PRIVATE)
         verb, _, revision = rest.removeprefix(found.name).strip("/").partition("/")
         access = found.access(token, self.tokens, files=verb == "auth-check")
         if access.status is not None:
@@ -158,7 +158,7 @@ class Hub:
         self, request: web.Request, found: Repository | None, rest: str, token: str | None
     ) -> web.StreamResponse:
         if found is None:
-            return _refusal(NOT_FOUND if token in self.tokens else NOBODY_KNOWS)
+            return _refusal(NOT_FOUND if token in self.tokens else UNKNOWN_OR_PRIVATE)
         access = found.access(token, self.tokens, files=True)
         if access.status is not None:
             return _refusal(access)

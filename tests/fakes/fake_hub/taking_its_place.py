@@ -12,7 +12,7 @@ from fake_hub.server import Hub
 
 __all__ = ["TOKEN", "in_place_of_the_hub"]
 
-#: What a reader shows who may read everything that names it.
+#: Token of a reader, for repositories that list it in `readers`.
 TOKEN = "hf_reader"
 
 
@@ -20,7 +20,7 @@ TOKEN = "hf_reader"
 def in_place_of_the_hub(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[Hub]:
     """Serve an empty Hub that knows the `TOKEN`; what is fetched from it is cached in a folder."""
     monkeypatch.setenv("HF_HOME", str(folder / "huggingface"))
-    # Whoever is held, or waits for its turn on a busy machine, is not to ask again meanwhile.
+    # A request that a fault holds, or that waits on a busy machine, must not be repeated.
     monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "60")
     monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "60")
     with Hub() as hub:

@@ -298,7 +298,7 @@ def _build_argv(trainer: TrainerRequest, launch: str, node_env: Mapping[str, str
         raise InvalidRequestError("trainer.code: the recorded request of the job contains no function")
     launcher: Literal["torchrun", "python"] = "torchrun" if launch == "torchrun" else "python"
     code = trainer.code
-    if code.project and (code.project.uri or "").startswith("file://"):
+    if code.project and code.project.file_uri:
         project = code.project.model_copy(update={"uri": f"file://{CODE_PATH}"})
         code = code.model_copy(update={"project": project})
     return argv_payload.render_argv(

@@ -272,10 +272,10 @@ class ContainerJobRunner:
     def _copy_code(self, job: ContainerJob, container: str) -> None:
         """Copy the files of a large project into the container of a node, unless it fetches them itself."""
         project = parse_request(job).project
-        if project is None or not (project.uri or "").startswith("file://"):
+        if project is None or project.file_uri is None:
             return
         try:
-            data = parse_local_path(project.uri or "").read_bytes()
+            data = parse_local_path(project.file_uri).read_bytes()
         except OSError as error:
             self._engine.remove_container(container)
             reason = f"the files of code cannot be read from {project.uri}: {error.strerror}; submit the job again"

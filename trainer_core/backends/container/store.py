@@ -138,11 +138,14 @@ class JobStore:
             raise
 
     def get_engine_place(self) -> str:
-        """Return the place in the refs of jobs that this engine has."""
+        """Return the host in the refs of the jobs that this object creates; other namespaces have another one."""
         return f"{self.engine.hostname}/{self._get_or_create_engine_id()}"
 
     def _get_or_create_engine_id(self) -> str:
-        """Return the identity of the engine. Podman reports another id to each request, so it is on a volume."""
+        """Return the identity of the engine for the jobs of this namespace: each namespace has another one.
+
+        It is on a volume, because Podman reports another id to each request.
+        """
         labels = {
             names.MANAGED_LABEL: "true",
             names.NAMESPACE_LABEL: self.namespace,

@@ -15,7 +15,9 @@ __all__ = ["read_growth", "record_growth"]
 
 
 def record_growth(log: Path, times: Path, known: int) -> int:
-    """Append time and size of a log to the file of its times, which may not exist, if it has grown; return its size.
+    """Append time and size of a log to the file of its times if the log has grown; return the size.
+
+    Creates the file of the times if it does not exist: without it, a log counts as one without times.
 
     Args:
         log: The log.
@@ -25,7 +27,8 @@ def record_growth(log: Path, times: Path, known: int) -> int:
     with suppress(OSError):  # A full disk: the lines get a later time.
         size = log.stat().st_size
         with os.fdopen(os.open(times, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab") as file:
-            file.write(array("Q", [int(time.time()), size] if size > known else []).tobytes())
+            if size > known:
+                array("Q", [int(time.time()), size]).tofile(file)
         return size
     return known
 

@@ -18,6 +18,8 @@ from trainer_core.node import env
 __all__ = ["kill_job_processes", "kill_process", "signal_group"]
 
 _KILL_SECONDS = 3.0
+#: Seconds to wait for a process that begins another program.
+_EXEC_SECONDS = 1.0
 _MAX_ROUNDS = 10
 _POLL_SECONDS = 0.01
 #: Linux has it, macOS has not.
@@ -66,10 +68,31 @@ def _find_processes(uids: Collection[str], proc: Path) -> Iterator[int]:
     for folder in proc.iterdir():
         if not folder.name.isdecimal() or int(folder.name) == os.getpid():
             continue
-        # It has ended meanwhile, or belongs to another user. If it is not reaped yet, its environment is empty.
-        with suppress(OSError):
-            if not variables.isdisjoint((folder / "environ").read_bytes().split(b"\0")):
+        with suppress(OSError):  # It has ended meanwhile, or belongs to another user.
+            if not variables.isdisjoint(_read_environment(folder)):
                 yield int(folder.name)
+
+
+def _read_environment(process: Path) -> list[bytes]:
+    """Return the environment of a process.
+
+    While a process begins another program, it has neither environment nor command line: wait for the end of `exec`.
+
+    Args:
+        process: Its folder in procfs.
+
+    Raises:
+        OSError: It has ended, is a kernel thread, or belongs to another user.
+    """
+    deadline, is_set_up = time.monotonic() + _EXEC_SECONDS, False
+    while not (environment := (process / "environ").read_bytes()):
+        (process / "exe").readlink()  # A zombie and a kernel thread have none.
+        if is_set_up or time.monotonic() > deadline:
+            break
+        is_set_up = bool((process / "cmdline").read_bytes())
+        if not is_set_up:
+            time.sleep(_POLL_SECONDS)
+    return environment.split(b"\0")
 
 
 def _find_processes_without_proc(uids: Collection[str]) -> Iterator[int]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from trainer_core import checkpoint_place, resources, torchtune
 from trainer_core.backends.runai.parse import JOB_LABEL, ROLE_LABEL
@@ -16,7 +16,7 @@ from trainer_core.config import RunaiBackendConfig
 from trainer_core.errors import InvalidRequestError, TrainerError, UnsupportedError
 from trainer_core.k8s import labels as k8s_labels, manifest_common, resources as k8s_resources, runtimes
 from trainer_core.node import env as node_env
-from trainer_core.packaging import argv_payload
+from trainer_core.packaging.argv_payload import Launcher
 from trainer_core.request import TrainerRequest, TrainJobRequest
 from trainer_core.runai.items import VolumeClaim
 from trainer_core.runai.spec import TrainingWorkloadSpec
@@ -33,7 +33,7 @@ _NUM_PROCESSES_VARIABLE = "PET_NPROC_PER_NODE"
 _FIELD_RESOURCES = ("cpu", "memory", resources.GPU)
 _GPU_FIELDS = ("gpu", "gpu_memory", "mig_profile", "extended_resources")
 #: Launcher of a training function, by policy of the runtime.
-_LAUNCHERS: dict[str | None, Literal["torchrun", "mpirun"]] = {"torch": "torchrun", "mpi": "mpirun"}
+_LAUNCHERS: dict[str | None, Launcher] = {"torch": "torchrun", "mpi": "mpirun"}
 
 
 def is_distributed(request: TrainJobRequest, template: RuntimeTemplate) -> bool:
@@ -254,19 +254,8 @@ def _render_command(
         # Not escaped: a user who writes a container command can use Kubernetes' $(NAME).
         command, args = list(trainer.command or ()), list(trainer.args or ())
     else:
-        packages, indexes, processes = trainer.packages, trainer.pip_index_urls, trainer.num_proc_per_node
-        launcher = _LAUNCHERS.get(template.policy) or "python"
-        argv = argv_payload.render_argv(
-            trainer.code,
-            packages,
-            indexes,
-            launcher,
-            exported=sorted(env),
-            processes=processes,
-            s3=manifest_common.uses_bucket(request),
-        )
-        command_length = argv.index(argv_payload.UNPACKER) + 1
-        command, args = argv[:command_length], argv[command_length:]
+        launcher = _LAUNCHERS.get(template.policy, "python")
+        command, args = manifest_common.render_function(request, trainer, trainer.code, launcher, sorted(env))
     fields = {"command": command, "arguments": args}
     return {name: shlex.join(words) for name, words in fields.items() if words}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from trainer_core import torchtune
 from trainer_core.backends.trainer_v2 import distributed, schema_compat
@@ -17,7 +17,7 @@ from trainer_core.k8s import labels, manifest_common, resources, runtimes
 from trainer_core.node import env as node_env
 from trainer_core.options import RuntimePatch
 from trainer_core.options.patches import merge_patches
-from trainer_core.packaging import argv_payload
+from trainer_core.packaging.argv_payload import Launcher
 from trainer_core.request import TrainerRequest, TrainJobRequest
 
 __all__ = ["CACHE_SCHEME", "INITIALIZER_VOLUME", "build_patches", "render_trainjob"]
@@ -29,7 +29,7 @@ _WORKSPACE_PATH = "/workspace"
 #: Default of `terminationGracePeriodSeconds` of a pod.
 _DEFAULT_GRACE = 30
 #: Launcher of a training function, by policy of the runtime.
-_LAUNCHERS: dict[str | None, Literal["torchrun", "mpirun"]] = {"torch": "torchrun", "mpi": "mpirun"}
+_LAUNCHERS: dict[str | None, Launcher] = {"torch": "torchrun", "mpi": "mpirun"}
 
 
 def render_trainjob(
@@ -142,17 +142,7 @@ def _render_command(
             None if trainer.command is None else list(trainer.command),
             None if trainer.args is None else list(trainer.args),
         )
-    argv = argv_payload.render_argv(
-        trainer.code,
-        trainer.packages,
-        trainer.pip_index_urls,
-        _LAUNCHERS.get(policy) or "python",
-        exported=exported,
-        processes=trainer.num_proc_per_node,
-        s3=manifest_common.uses_bucket(request),
-    )
-    command_length = argv.index(argv_payload.UNPACKER) + 1
-    return argv[:command_length], argv[command_length:]
+    return manifest_common.render_function(request, trainer, trainer.code, _LAUNCHERS.get(policy, "python"), exported)
 
 
 def _build_pod_patch(request: TrainJobRequest, runtime: Mapping[str, Any], schema: TrainJobSchema) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from trainer_core import resources
 from trainer_core.backends.training_operator import runtime_patches
@@ -15,7 +15,7 @@ from trainer_core.backends.training_operator.parse import MAIN_CONTAINER
 from trainer_core.config import TrainingOperatorBackendConfig
 from trainer_core.k8s import labels, manifest_common, resources as k8s_resources, runtimes
 from trainer_core.options.patches import merge_patches
-from trainer_core.packaging import argv_payload
+from trainer_core.packaging.argv_payload import Launcher
 from trainer_core.request import Distributed, InitializerSource, TrainerRequest, TrainJobRequest
 
 __all__ = ["get_num_nodes", "render_pytorch_job"]
@@ -175,13 +175,8 @@ def _render_command(
             None if trainer.command is None else list(trainer.command),
             None if trainer.args is None else list(trainer.args),
         )
-    launcher: Literal["torchrun", "python"] = "torchrun" if policy == "torch" else "python"
-    packages, indexes, processes = trainer.packages, trainer.pip_index_urls, trainer.num_proc_per_node
-    argv = argv_payload.render_argv(
-        trainer.code, packages, indexes, launcher, processes=processes, s3=manifest_common.uses_bucket(request)
-    )
-    command_length = argv.index(argv_payload.UNPACKER) + 1
-    return argv[:command_length], argv[command_length:]
+    launcher: Launcher = "torchrun" if policy == "torch" else "python"
+    return manifest_common.render_function(request, trainer, trainer.code, launcher)
 
 
 def _apply_distributed(pod: dict[str, Any], config: Distributed) -> dict[str, Any]:
