@@ -27,3 +27,12 @@ def test_a_task_has_the_steps_of_its_checkpoints_as_xcoms(home):
     retry = first.next_try()
     assert execute(retry, fail_at=0)["from"] == 2
     assert (retry.xcoms["checkpoint"], retry.xcoms["resumed_from"]) == (4, 2)
+
+
+def test_mapped_tasks_have_checkpoints_of_their_own(home):
+    one, other = (StandInTaskInstance(run_id="run", map_index=index) for index in (0, 1))
+    with pytest.raises(AirflowException, match="failed at step 3"):
+        execute(one, fail_at=3)
+
+    assert execute(other, fail_at=0)["from"] == 0
+    assert execute(one.next_try(), fail_at=0)["from"] == 2

@@ -12,6 +12,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from aiohttp import web
@@ -19,6 +20,8 @@ from checkpoint_chaos import REQUESTS, Chaos
 from s3_storage import serving
 from s3_storage.trouble import Fault, lose_answer, reset, says, spoil
 
+from airflow_provider.operators.trainjob import TrainJobOperator
+from airflow_provider.testing.tasks import StandInTaskInstance
 from trainer_core import Checkpoints, CustomTrainer, LocalProcessBackendConfig, Owner, TrainerClient
 from trainer_core.cli import main
 from trainer_core.node import checkpoint_s3, env, progress, s3_client
@@ -484,6 +487,46 @@ def test_a_retried_job_resumes_from_a_bucket_and_no_secret_is_stored(bucket, tmp
     assert (listed[2].size, listed[2].job) == (1, name)
     stored = [path.read_bytes() for path in Path(tmp_path, "home").rglob("*") if path.is_file()]
     assert not any(SECRET.encode() in each for each in stored)
+
+
+def read_process_list(secret_name):
+    """Save a checkpoint; return whether a process of this machine has the secret in its arguments."""
+    import os
+    from contextlib import suppress
+    from pathlib import Path
+
+    from trainer_core import checkpoints
+
+    with checkpoints().save(1) as folder:
+        (folder / "state").write_text("1")
+    arguments = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # A process that has ended.
+            arguments.append(path.read_bytes())
+    secret = os.environ[secret_name].encode()
+    return {"processes": len(arguments), "with_secret": sum(secret in each for each in arguments)}
+
+
+def test_no_secret_of_the_bucket_is_in_a_process_list_an_xcom_or_the_log_of_an_airflow_task(
+    bucket, machine, trainjob_home, capfd, caplog
+):
+    secret = uuid4().hex  # Of this test alone: other processes of this machine have the one of the other tests.
+    machine.setenv("AWS_SECRET_ACCESS_KEY", secret)
+    task = TrainJobOperator(
+        task_id="train",
+        runtime="python",
+        trainer=CustomTrainer(func=read_process_list, func_args={"secret_name": "AWS_SECRET_ACCESS_KEY"}),
+        options=[Checkpoints(f"s3://{bucket.name}/runs")],
+    )
+    ti = StandInTaskInstance()
+    result = task.execute({"ti": ti})
+
+    assert result["with_secret"] == 0
+    assert result["processes"] > 1
+    assert ti.xcoms["checkpoint"] == 1
+    shown = [json.dumps(ti.xcoms, default=str), caplog.text, *capfd.readouterr()]
+    assert "train" in "".join(shown)
+    assert not any(secret in each for each in shown)
 
 
 def test_doctor_tries_the_bucket_and_leaves_nothing_in_it(bucket, list_keys, proxy, capsys, tmp_path):
