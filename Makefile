@@ -9,7 +9,7 @@ SPREAD := -n 4 --dist loadfile --no-loadscope-reorder
 # Tests start thousands of processes. Each would compile the packages again: a sixth of the processor time.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help demo airflow-up airflow-e2e airflow-hosts install install-mlflow test test-all attack test-airflow31 lint format lock compile bench features pictures docs clean
+.PHONY: help demo airflow-up airflow-e2e airflow-hosts install install-mlflow test test-all attack test-airflow31 test-libraries lint format lock compile bench features pictures docs clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +42,9 @@ attack: .venv/.done/dev ## attack the promises with kills, races, faults and hos
 
 test-airflow31: .venv-airflow31/.done/airflow31 ## run the tests of the Airflow provider on Airflow 3.1
 	.venv-airflow31/bin/python -m pytest tests/airflow $(ARGS)
+
+test-libraries: .venv/.done/dev .venv-libraries/.done/libraries ## run the tests of checkpoints with transformers and Lightning
+	$(BIN)/python -m pytest tests/libraries $(ARGS)
 
 lint: .venv/.done/dev ## check style, types and the direction of imports
 	$(BIN)/ruff check .
@@ -82,6 +85,9 @@ clean: ## remove what builds, checks and tests leave (not .venv*)
 
 .venv-celery/.done/celery: tools/install pyproject.toml constraints.txt
 	@sh tools/install celery
+
+.venv-libraries/.done/libraries: tools/install pyproject.toml constraints.txt
+	@sh tools/install libraries
 
 .venv-mlflow/.done/mlflow: tools/install-mlflow
 	@sh tools/install-mlflow
