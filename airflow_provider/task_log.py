@@ -86,6 +86,8 @@ class LogPosition:
             text = strip_resource_report(line)
             return "" if text is None else f"[{step}] {text}"
         self.progress = build_progress(report)
+        if not str(self.progress):  # It is about checkpoints only, which have lines of their own.
+            return ""
         percent = self.progress.percentage
         last = self._percent
         if self._next_progress is None:
@@ -97,7 +99,7 @@ class LogPosition:
             return ""
         self._percent = percent if percent is not None else last
         self._next_progress = now + _PROGRESS_SECONDS
-        return f"[{step}] progress {self.progress}".rstrip()
+        return f"[{step}] progress {self.progress}"
 
 
 class LogForwarder:
