@@ -13,8 +13,7 @@ from typing import Any
 from trainer_core.client import TrainerClient
 from trainer_core.errors import TrainerError
 from trainer_core.jobs import Progress, TrainJobRef
-from trainer_core.logs import LogChunk, build_progress
-from trainer_core.node.progress import parse_progress
+from trainer_core.logs import LogChunk, build_progress, parse_progress
 from trainer_core.resource_use import strip_resource_report
 
 __all__ = [
@@ -86,6 +85,8 @@ class LogPosition:
             text = strip_resource_report(line)
             return "" if text is None else f"[{step}] {text}"
         self.progress = build_progress(report)
+        if not str(self.progress):  # It is about checkpoints only, which have lines of their own.
+            return ""
         percent = self.progress.percentage
         last = self._percent
         if self._next_progress is None:
@@ -97,7 +98,7 @@ class LogPosition:
             return ""
         self._percent = percent if percent is not None else last
         self._next_progress = now + _PROGRESS_SECONDS
-        return f"[{step}] progress {self.progress}".rstrip()
+        return f"[{step}] progress {self.progress}"
 
 
 class LogForwarder:

@@ -14,6 +14,7 @@ Needs Linux, root, and the Debian packages postgresql and redis-server. Takes ab
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import subprocess
@@ -215,9 +216,7 @@ class AirflowOnHosts(AirflowHere):
 
     def _start_postgres(self) -> None:
         """PostgreSQL refuses to run as root, and its user cannot enter the private folder of Airflow."""
-        programs = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
-        if not programs:
-            raise AirflowHereError("PostgreSQL is missing: apt install postgresql")
+        programs = list_postgres_folders()
         data = Path("/var/lib/postgresql") / f"trainjob-{self.folder.name}"
         shutil.rmtree(data, ignore_errors=True)
         options: dict[str, Any] = {"user": "postgres", "group": "postgres", "cwd": "/"}
@@ -470,8 +469,27 @@ def run_scenarios(airflow: AirflowOnHosts) -> list[str]:
     return problems
 
 
+def find_missing_requirement() -> str | None:
+    """Return what is missing of that which pip cannot install; None if nothing is."""
+    if not Path("/proc/self/ns").is_dir() or os.geteuid() != 0:
+        return "it needs root on Linux, because each host consists of namespaces"
+    if not shutil.which("redis-server"):
+        return "Redis is missing: apt install redis-server"
+    if not list_postgres_folders():
+        return "PostgreSQL is missing: apt install postgresql"
+    return None
+
+
+def list_postgres_folders() -> list[Path]:
+    """Return the folders with the programs of PostgreSQL, of the latest version last."""
+    return sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+
+
 def main() -> int:
     """Run all scenarios; return 0 if everything was as expected."""
+    if missing := find_missing_requirement():
+        print(f"airflow-hosts: {missing}", file=sys.stderr)
+        return 1
     airflow = AirflowOnHosts(ROOT / ".airflow" / "hosts")
     return run_checks("airflow-hosts", airflow, lambda: run_scenarios(airflow))
 

@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING, Any, Literal
 
-from trainer_core import naming
+from trainer_core import naming, validation
 from trainer_core.backends import BACKENDS, backend_class
 from trainer_core.backends.base import Backend
 from trainer_core.backends.follower import Follower
@@ -337,7 +338,12 @@ class TrainerClient:
 
         Args:
             timeout: Maximum time to wait, in seconds. Default 5.
+
+        Raises:
+            ValueError: The timeout is not a number of seconds.
         """
+        if type(timeout) not in (int, float) or not 0 <= timeout <= TIMEOUT_MAX:
+            raise ValueError(f"timeout must be a number of seconds, at least 0, got {redact(timeout)}")
         if self.is_tracking:
             from trainer_core.tracking.run_sender import get_run_sender  # Only where TrainJobs are tracked.
 
@@ -543,8 +549,9 @@ class TrainerClient:
 
         Raises:
             JobNotFoundError: The TrainJob does not exist.
-            ValueError: The TrainJob has no such step; the message lists its steps.
+            ValueError: The TrainJob has no such step, and the message lists its steps; or the cursor is no dict.
         """
+        validation.check_mapping("cursor", cursor, "the cursor of a LogChunk")
         return self.backend.tail(self.get_job_ref(name), cursor or {}, job_ended, max_lines, step)
 
     def get_job_events(self, name: str | TrainJobRef) -> list[Event]:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from trainer_core.errors import BackendUnavailableError, UnsupportedError, format_size
+from trainer_core.errors import BackendUnavailableError, UnsupportedError, format_size, shorten
 from trainer_core.node import files
 from trainer_core.packaging.project import describe_size, read_files
 from trainer_core.request import TrainJobRequest
@@ -25,6 +25,8 @@ _MAX_ARCHIVE = 900_000
 #: The same where there is a place: two pod templates with so many fit into a manifest.
 _MAX_ARCHIVE_BESIDE_PLACE = 400_000
 _SUFFIX = ".json.zlib"
+#: Longest part of a place in a message.
+_MAX_PLACE = 100
 _REASONS = {
     "pvc": "it is reached by the nodes only, and the submitting process has to write into it",
     "file": "the nodes do not reach a folder of the submitting machine",
@@ -84,8 +86,12 @@ def store(request: TrainJobRequest) -> TrainJobRequest:
         else:
             _upload(parts.netloc, parts.path.lstrip("/"), data)
     except OSError as error:
+        place = shorten(project.uri.removesuffix(f"{project.digest}{_SUFFIX}"), _MAX_PLACE)
+        # The text of an error of the file system repeats the path.
+        reason = error.strerror or str(error)
         raise BackendUnavailableError(
-            f"code: the files cannot be written to {project.uri}: {error}; no job was created"
+            f"code: the files cannot be written to {place}: {reason}; correct this or give another code_uri; no job "
+            "was created"
         ) from error
     return request.with_project(archive="")
 

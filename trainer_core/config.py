@@ -91,7 +91,14 @@ def _check_place_uri(value: Any) -> Any:
     return value
 
 
+def _check_code_uri(value: Any) -> Any:
+    if value is not None and not validation.is_placeholder(value):
+        validation.check_code_uri("it", value)
+    return value
+
+
 _PlaceUri = Annotated[str, BeforeValidator(_check_place_uri)]
+_CodeUri = Annotated[str, BeforeValidator(_check_code_uri)]
 _Namespace = Annotated[str, BeforeValidator(_check_namespace)]
 _Text = Annotated[str, Field(min_length=1)]
 _Interval = Annotated[float, BeforeValidator(_reject_bool), Field(ge=0, allow_inf_nan=False)]
@@ -153,7 +160,7 @@ class ClusterConfig(BackendConfig):
     )
     in_cluster: bool = False
     checkpoints_uri: _PlaceUri | None = None
-    code_uri: _PlaceUri | None = None
+    code_uri: _CodeUri | None = None
     resource_interval: _Interval | None = None
 
     @model_validator(mode="before")
@@ -254,7 +261,7 @@ class LocalProcessBackendConfig(BackendConfig):
     keep_finished: Annotated[int, BeforeValidator(_reject_bool)] = Field(default=1000, ge=0)
     keep_finished_days: Annotated[float, BeforeValidator(_reject_bool)] = Field(default=30.0, ge=0, allow_inf_nan=False)
     checkpoints_uri: _PlaceUri | None = None
-    code_uri: _PlaceUri | None = None
+    code_uri: _CodeUri | None = None
     resource_interval: _Interval | None = None
     max_parallel: Annotated[int | None, BeforeValidator(_reject_bool), Field(ge=1)] = None
 
@@ -335,7 +342,7 @@ class ContainerBackendConfig(BackendConfig):
     initializer_timeout: _Seconds = 600
     namespace: _Namespace = "default"
     checkpoints_uri: _PlaceUri = "pvc://trainjob-checkpoints"
-    code_uri: _PlaceUri | None = None
+    code_uri: _CodeUri | None = None
     resource_interval: _Interval | None = None
 
     @field_validator("pull_policy")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +12,7 @@ from typing import Any, NamedTuple
 
 from trainer_core.errors import InvalidRequestError
 from trainer_core.jobs import Diagnosis, Progress, extract_checkpoint
-from trainer_core.node.progress import parse_progress
+from trainer_core.node.progress import PREFIX
 
 __all__ = [
     "MAX_LOG_LINES",
@@ -20,6 +22,8 @@ __all__ = [
     "find_checkpoint",
     "find_last_progress",
     "merge_streams",
+    "parse_progress",
+    "parse_timed_progress",
     "select_steps",
     "tail_steps",
 ]
@@ -28,6 +32,10 @@ __all__ = [
 MAX_LOG_LINES = 1000
 #: Lines that `merge_streams` buffers, so that a slow reader does not let memory grow.
 _BUFFERED_LINES = 1000
+#: Fields of a progress line that are numbers.
+_NUMBERS = ("step", "total", "checkpoint", "resumed_from")
+#: In milliseconds; the year 2286.
+_MAX_TIME = 10**13
 
 
 class LogLine(str):
@@ -106,6 +114,50 @@ def select_steps(job_name: str, steps: Iterable[str], only: str | None) -> list[
     return [only]
 
 
+def parse_progress(line: str) -> dict[str, Any] | None:
+    """Parse a log line; return None if it is not a progress line.
+
+    Args:
+        line: A log line, with or without a prefix of a launcher.
+
+    Returns:
+        ``step``, ``total``, ``metrics`` (floats by name), ``checkpoint`` and ``resumed_from`` (steps), as far as they
+        are known.
+    """
+    return parse_timed_progress(line)[0]
+
+
+def parse_timed_progress(line: str) -> tuple[dict[str, Any] | None, int | None]:
+    """Return what `parse_progress` returns, and when the line was printed, in milliseconds since 1970.
+
+    The time is None if the line does not have it.
+
+    Args:
+        line: A log line, with or without a prefix of a launcher.
+    """
+    _, found, text = line.partition(PREFIX)
+    if not found:
+        return None, None
+    try:
+        data = json.loads(text)
+        printed = data.get("t")
+        return _known(data), printed if isinstance(printed, int) and 0 < printed < _MAX_TIME else None
+    except (ValueError, OverflowError, RecursionError, AttributeError):
+        return None, None
+
+
+def _known(data: dict[str, Any]) -> dict[str, Any]:
+    numbers = {key: data[key] for key in _NUMBERS if key in data and _is_number(data[key])}
+    metrics = data.get("metrics")
+    if not isinstance(metrics, dict):
+        return numbers
+    return {**numbers, "metrics": {key: float(value) for key, value in metrics.items() if _is_number(value)}}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def find_last_progress(lines: Iterable[str]) -> Progress | None:
     """Return the progress report that is nearest to the end of a log, None if there is none.
 
@@ -133,7 +185,7 @@ def build_progress(report: Mapping[str, Any]) -> Progress:
     Args:
         report: What `parse_progress` returned.
     """
-    numbers = {name: report.get(name) for name in ("step", "total", "checkpoint", "resumed_from")}
+    numbers = {name: report.get(name) for name in _NUMBERS}
     return Progress(metrics=report.get("metrics") or {}, **numbers)
 
 

@@ -227,7 +227,7 @@ class TrainerRequest(_Part):
         validation.check_index_urls("pip_index_urls", self.pip_index_urls)
         validation.check_result_uri("result_uri", self.result_uri)
         if self.code_uri is not None:
-            validation.check_place_uri("code_uri", self.code_uri)
+            validation.check_code_uri("code_uri", self.code_uri)
         return self
 
     @model_validator(mode="after")

@@ -110,7 +110,12 @@ class CustomTrainer:
         self._check_function()
         check_code(self.code)
         if self.code_uri is not None and not validation.is_placeholder(self.code_uri):
-            validation.check_place_uri("code_uri", self.code_uri)
+            validation.check_code_uri("code_uri", self.code_uri)
+        if self.code_uri is not None and self.code is None:
+            raise ValueError(
+                "code_uri is the place of the files of code, and there is no code; give code='path/to/project', or "
+                "leave code_uri out"
+            )
         validation.check_mapping("func_args", self.func_args, "{'epochs': 3}")
         if not (isinstance(self.packages_to_install, str) and is_requirements_file(self.packages_to_install)):
             validation.check_packages("packages_to_install", self.packages_to_install)

@@ -16,9 +16,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from trainer_core import naming
 from trainer_core.errors import MAX_MESSAGE, InvalidRequestError, shorten
+from trainer_core.node.env import RESOURCE_INTERVAL
 from trainer_core.secrets import SecretRef, has_credentials, redact
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ __all__ = [
     "RESERVED_INITIALIZER_ENV",
     "RESERVED_TORCH_ENV",
     "check_annotations",
+    "check_code_uri",
     "check_count",
     "check_env",
     "check_fraction",
@@ -83,6 +86,8 @@ _MAX_ANNOTATIONS_BYTES = 256 * 1024
 _INDEX_URL = re.compile(r"(https?|file)://\S+")
 _ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 _PLACE_URI = re.compile(r"(pvc|s3)://[^/@\s\0?#]+(/[^\s\0?#]*)?|file:///[^\0?#]+")
+#: The longest key of an object in S3. Python creates the parents of a folder recursively.
+_MAX_PLACE_URI = 1024
 _LOADS = ("fresh", "owner", "never")
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
@@ -314,8 +319,19 @@ def check_env(what: str, env: object) -> None:
                 f"{what}[{redact(name)}] has {length} bytes; use at most {MAX_ENV_VALUE}, and a dataset for large data"
             )
         size += length
+        if name == RESOURCE_INTERVAL and not is_placeholder(value):
+            _check_resource_interval(f"{what}[{redact(name)}]", value)
     if size > _MAX_ENV:
         raise ValueError(f"{what} has {size} bytes in all values; use at most {_MAX_ENV}, and a dataset for large data")
+
+
+def _check_resource_interval(what: str, value: str) -> None:
+    try:
+        valid = 0 <= float(value) < math.inf
+    except ValueError:
+        valid = False
+    if not valid:
+        raise ValueError(f"{what} must be a number of seconds such as '10', or '0' for no reports, got {redact(value)}")
 
 
 def check_reserved_env(what: str, names: Iterable[str], is_reserved: Callable[[str], Any], setter: str) -> None:
@@ -502,14 +518,32 @@ def _is_encodable(text: str) -> bool:
 
 
 def check_place_uri(what: str, uri: object) -> None:
-    """Check the place of checkpoints or of code: a claim, a bucket or a folder.
+    """Check the place of checkpoints: a claim, a bucket or a folder.
 
     Raises:
-        ValueError: It has another form, or a path with ``..``.
+        ValueError: It has another form, a path with ``..``, or too many characters.
     """
-    if not isinstance(uri, str) or not _PLACE_URI.fullmatch(uri) or ".." in uri.split("/"):
-        shown = redact(uri)
-        raise ValueError(f"{what} must be pvc://<claim>/<path>, s3://<bucket>/<path> or file:///<folder>, got {shown}")
+    _check_place(what, uri, "pvc://<claim>/<path>, s3://<bucket>/<path> or file:///<folder>")
+
+
+def check_code_uri(what: str, uri: object) -> None:
+    """Check the place of code: a bucket or a folder. A claim is refused by the backends, which give the reason.
+
+    Raises:
+        ValueError: It has another form, a path with ``..``, or too many characters.
+    """
+    _check_place(what, uri, "s3://<bucket>/<path> or file:///<folder>")
+
+
+def _check_place(what: str, uri: object, forms: str) -> None:
+    if not isinstance(uri, str) or not _PLACE_URI.fullmatch(uri):
+        raise ValueError(f"{what} must be {forms}, got {redact(uri)}")
+    # Only the path of a folder is decoded where it is used.
+    path = unquote(uri) if uri.startswith("file:") else uri
+    if "\0" in path or ".." in path.split("/"):
+        raise ValueError(f"{what} must be {forms} without .. and NUL, got {redact(uri)}")
+    if len(uri) > _MAX_PLACE_URI:
+        raise ValueError(f"{what} must have at most {_MAX_PLACE_URI} characters, got {len(uri)}")
 
 
 def check_load(load: object) -> None:

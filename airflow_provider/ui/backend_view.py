@@ -20,8 +20,7 @@ from trainer_core.client import TrainerClient
 from trainer_core.config import CONFIGS, LocalProcessBackendConfig, config_from_dict
 from trainer_core.errors import BackendUnavailableError, TrainerError
 from trainer_core.jobs import COMPLETE, FAILED, Event, Observation, TrainJob, TrainJobRef
-from trainer_core.logs import LogChunk, LogLine
-from trainer_core.node.progress import parse_progress
+from trainer_core.logs import LogChunk, LogLine, parse_progress
 from trainer_core.resource_use import parse_resource_report, strip_resource_report
 
 if TYPE_CHECKING:

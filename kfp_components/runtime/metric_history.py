@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trainer_core.node.progress import parse_timed_progress
+from trainer_core.logs import parse_timed_progress
 
 __all__ = ["MetricHistory"]
 

@@ -102,6 +102,11 @@ def test_progress_that_restarts_is_written(log):
     assert log.poll(progress_line(0, 10)) == ["[node-0] progress 0% (0/10)"]
 
 
+def test_a_report_about_a_checkpoint_only_is_not_written(log):
+    assert log.poll('[trainjob:progress] {"checkpoint": 3}', "next") == ["[node-0] next"]
+    assert log.forwarder.position.progress.checkpoint == 3
+
+
 def test_another_process_continues_at_the_saved_position(log):
     log.poll("one", progress_line(1, 2))
     saved = json.loads(json.dumps(log.forwarder.position.to_dict()))

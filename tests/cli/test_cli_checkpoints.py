@@ -52,6 +52,23 @@ def test_the_checkpoints_of_a_job_are_listed_and_pruned(trainjob, submit):
     assert [each["step"] for each in trainjob.json("checkpoints", "job")] == [1, 4]
 
 
+def save_without_progress() -> None:
+    from trainer_core import checkpoints
+
+    with checkpoints().save(1) as folder:
+        (folder / "state.txt").write_text("state")
+
+
+def test_the_log_of_a_job_that_reports_checkpoints_only_is_printed(trainjob, tmp_path):
+    client = TrainerClient(LocalProcessBackendConfig(home=tmp_path / "home"))
+    trainer = CustomTrainer(func=save_without_progress)
+    client.wait(client.train(runtime="python", trainer=trainer, options=[Name("job"), Checkpoints()]))
+    done = trainjob("logs", "job")
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("trainjob: checkpoint of step 1 is complete")
+
+
 def test_a_damaged_checkpoint_is_not_listed_and_the_list_stays_json(trainjob, submit):
     submit("job", 2, Checkpoints(every_steps=1, after="all")).wait("job")
     Path(trainjob.json("checkpoints", "job")[1]["uri"], "manifest.json").write_text("{")

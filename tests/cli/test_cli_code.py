@@ -57,7 +57,8 @@ def test_a_large_project_travels_through_the_given_place(trainjob, project):
         (("tides.train:main", "--code", ".", "-a", "y=1"), "main requires x"),
         (("tides.train:main", "--code", "missing"), "does not exist"),
         (("--image", "x:1", "--code", "."), "--code cannot be used without a training function"),
-        (("tides.train:main", "--code", ".", "--code-uri", "/place"), "code_uri must be pvc://"),
+        (("tides.train:main", "--code", ".", "--code-uri", "/place"), "code_uri must be s3://"),
+        (("tides.train:main", "--code-uri", "s3://place"), "there is no code"),
         (("tides.train:main", "-r", "requirements.txt", "-p", "numpy"), "cannot be used together"),
     ],
 )

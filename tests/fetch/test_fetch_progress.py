@@ -13,7 +13,7 @@ import pytest
 
 from trainer_core.fetch.progress import LogProgress
 from trainer_core.fetch.settings import ENV_PREFIX
-from trainer_core.node.progress import parse_progress
+from trainer_core.logs import parse_progress
 
 MB = 1_000_000
 

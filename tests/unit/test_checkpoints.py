@@ -305,6 +305,15 @@ def test_what_fails_to_write_in_the_background_leaves_no_checkpoint(start_store,
     assert (steps_of(root), leftovers(root)) == ([4], [])
 
 
+def test_what_a_function_raises_in_the_background_is_printed_with_its_class(start_store, root, capsys):
+    store = start_store()
+    store.save_in_background(3, lambda folder: {}["weights"])
+    with pytest.raises(KeyError, match="weights"):
+        store.flush()
+    assert "trainjob: save in the background: KeyError('weights')" in capsys.readouterr().out
+    assert (steps_of(root), leftovers(root)) == ([], [])
+
+
 NEXT_CALLS = {
     "due": lambda store: store.due(4),
     "save": lambda store: save(store, 4),

@@ -86,6 +86,18 @@ def test_a_log_is_read_on_from_a_cursor(client, ref):
     assert client.tail_job_logs(ref, first.cursor, job_ended=True).lines == []
 
 
+@pytest.mark.parametrize("cursor", ["node-0", 5, [1]])
+def test_a_cursor_that_is_not_of_a_chunk_is_refused(client, ref, cursor):
+    with pytest.raises(ValueError, match=r"^cursor must be a dict such as the cursor of a LogChunk, got "):
+        client.tail_job_logs(ref, cursor)
+
+
+@pytest.mark.parametrize("timeout", ["5", None, -1, float("nan"), float("inf"), True])
+def test_a_timeout_that_is_no_number_of_seconds_is_refused(client, timeout):
+    with pytest.raises(ValueError, match=r"^timeout must be a number of seconds, at least 0, got "):
+        client.flush_tracking(timeout)
+
+
 def test_packages_are_listed_without_being_printed(client, capsys):
     packages = client.list_runtime_packages(client.get_runtime("python"))
 

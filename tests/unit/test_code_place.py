@@ -14,7 +14,7 @@ import pytest
 from s3_storage import serving
 from s3_storage.memory import MemoryStorage
 
-from trainer_core import CustomTrainer, code_place
+from trainer_core import CustomTrainer, KubernetesBackendConfig, LocalProcessBackendConfig, code_place
 from trainer_core.backends.debug import DebugBackend
 from trainer_core.cli import main
 from trainer_core.errors import BackendUnavailableError, UnsupportedError
@@ -189,6 +189,65 @@ def test_a_folder_has_complete_files_only_and_keeps_those_that_exist(build, tmp_
     file.unlink()
     with pytest.raises(project_fetch.FetchError, match="cannot be fetched from file://"):
         unpack(stored, tmp_path / "other job")
+
+
+@pytest.mark.parametrize(
+    ("environment", "place", "reason"),
+    [
+        ({}, "file:///etc/hostname", "file:///etc/hostname/: File exists; correct this"),
+        ({}, "file:///proc/" + "a/" * 500, "No such file or directory; correct this"),
+        ({"AWS_CA_BUNDLE": "/missing.pem"}, "s3://bucket", "AWS_CA_BUNDLE is not a file with certificates: "),
+        ({"AWS_CA_BUNDLE": __file__}, "s3://bucket", "AWS_CA_BUNDLE is not a file with certificates: "),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_named_in_one_short_line(build, monkeypatch, environment, place, reason):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(BackendUnavailableError, match=r"^code: the files cannot be written to ") as caught:
+        prepare(build(), place)
+    message = str(caught.value)
+    assert reason in message
+    assert message.endswith("; correct this or give another code_uri; no job was created")
+    assert (len(message) <= 300, message.isprintable()) == (True, True)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3:/bucket",
+        "/folder",
+        "ftp://host/x",
+        "file:///a/%2e%2e/b",
+        "file:///a%00b",
+        "file://host/x",
+        "s3://u:p@b/x",
+        7,
+    ],
+)
+@pytest.mark.parametrize(
+    "give",
+    [
+        lambda uri: CustomTrainer("train:main", code=".", code_uri=uri),
+        lambda uri: LocalProcessBackendConfig(code_uri=uri),
+        lambda uri: KubernetesBackendConfig(code_uri=uri),
+    ],
+    ids=["trainer", "local", "kubernetes"],
+)
+def test_what_is_no_place_is_refused_where_it_is_given(give, uri):
+    with pytest.raises(ValueError, match=r"must be s3://<bucket>/<path> or file:///<folder>.*, got ") as caught:
+        give(uri)
+    assert "code_uri" in str(caught.value)
+
+
+def test_a_place_of_too_many_characters_is_refused():
+    for uri in ("s3://b/" + "a" * 1018, "file:///" + "a/" * 600):
+        with pytest.raises(ValueError, match=f"^code_uri must have at most 1024 characters, got {len(uri)}$"):
+            CustomTrainer("train:main", code=".", code_uri=uri)
+
+
+def test_a_place_without_code_is_refused():
+    with pytest.raises(ValueError, match=r"^code_uri is the place of .*give code='path/to/project', or leave code_uri"):
+        CustomTrainer("train:main", code_uri="s3://bucket/code")
 
 
 def test_a_full_disk_leaves_no_file_and_no_job(build, tmp_path, monkeypatch):

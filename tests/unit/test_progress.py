@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, strategies as st
 from node_process import BARE, Node
 
+from trainer_core.logs import parse_progress, parse_timed_progress
 from trainer_core.node import progress as progress_module
-from trainer_core.node.progress import INTERVAL, PREFIX, Reporter, parse_progress, parse_timed_progress, progress
+from trainer_core.node.progress import INTERVAL, PREFIX, Reporter, progress
 from trainer_core.packaging import serializer
 
 numbers = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)

@@ -614,7 +614,7 @@ class _BackgroundSave:
             self._commit()
         except (Exception, Stopped) as error:  # noqa: BLE001 -- raised in the thread of the training
             self._error = error
-            say(str(error))
+            say(f"save in the background: {error!r}")
 
 
 def _read_settings() -> dict[str, Any]:

@@ -23,19 +23,14 @@ __all__ = [
     "Reporter",
     "flush",
     "note",
-    "parse_progress",
-    "parse_timed_progress",
     "progress",
     "reset",
     "to_number",
 ]
 
 PREFIX = "[trainjob:progress] "
-_NUMBERS = ("step", "total", "checkpoint", "resumed_from")
 #: Seconds between two lines: frequent enough for a progress bar, and cheap.
 INTERVAL = 0.5
-#: In milliseconds; the year 2286.
-_MAX_TIME = 10**13
 
 
 def progress(step: float | None = None, total: float | None = None, metrics: Mapping[str, Any] | None = None) -> None:
@@ -75,46 +70,6 @@ def note(**values: int) -> None:
 def reset() -> None:
     """Forget what earlier lines showed, as another training begins in this process."""
     _reporter.shown, _reporter.notes, _reporter.shown_notes = {}, {}, {}
-
-
-def parse_progress(line: str) -> dict[str, Any] | None:
-    """Parse a log line; return None if it is not a progress line.
-
-    Args:
-        line: A log line, with or without a prefix of a launcher.
-
-    Returns:
-        ``step``, ``total``, ``metrics`` (floats by name), ``checkpoint`` and ``resumed_from`` (steps), as far as they
-        are known.
-    """
-    return parse_timed_progress(line)[0]
-
-
-def parse_timed_progress(line: str) -> tuple[dict[str, Any] | None, int | None]:
-    """Return what `parse_progress` returns, and when the line was printed, in milliseconds since 1970.
-
-    The time is None if the line does not have it.
-
-    Args:
-        line: A log line, with or without a prefix of a launcher.
-    """
-    _, found, text = line.partition(PREFIX)
-    if not found:
-        return None, None
-    try:
-        data = json.loads(text)
-        printed = data.get("t")
-        return _known(data), printed if isinstance(printed, int) and 0 < printed < _MAX_TIME else None
-    except (ValueError, OverflowError, RecursionError, AttributeError):
-        return None, None
-
-
-def _known(data: dict[str, Any]) -> dict[str, Any]:
-    numbers = {key: data[key] for key in _NUMBERS if key in data and _is_number(data[key])}
-    metrics = data.get("metrics")
-    if not isinstance(metrics, dict):
-        return numbers
-    return {**numbers, "metrics": {key: float(value) for key, value in metrics.items() if _is_number(value)}}
 
 
 class Reporter:
@@ -174,10 +129,6 @@ def to_number(value: Any) -> float | int | None:
     except (TypeError, ValueError, RuntimeError):
         return None
     return number if math.isfinite(number) else None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 _reporter = Reporter()

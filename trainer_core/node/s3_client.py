@@ -106,7 +106,10 @@ class Bucket:
         self._custom = (environ("AWS_ENDPOINT_URL_S3") or environ("AWS_ENDPOINT_URL") or "").rstrip("/")
         if self._custom and (urlsplit(self._custom).scheme not in ("http", "https") or "@" in self._custom):
             raise S3Error("AWS_ENDPOINT_URL must be a URL such as https://minio.example.com:9000")
-        context = ssl.create_default_context(cafile=environ("AWS_CA_BUNDLE") or None)
+        try:
+            context = ssl.create_default_context(cafile=environ("AWS_CA_BUNDLE") or None)
+        except OSError as error:
+            raise S3Error(f"AWS_CA_BUNDLE is not a file with certificates: {error}") from error
         self._opener = urllib.request.build_opener(_NoRedirects(), urllib.request.HTTPSHandler(context=context))
         self._keys = self._find_keys()
 

@@ -17,8 +17,7 @@ from typing import Any
 from trainer_core.backends.base import Backend
 from trainer_core.errors import JobNotFoundError, TrackingError, TrainerError
 from trainer_core.jobs import Outcome, TrainJobRef
-from trainer_core.logs import LogChunk
-from trainer_core.node.progress import parse_timed_progress
+from trainer_core.logs import LogChunk, parse_timed_progress
 from trainer_core.request import TrainJobRequest
 from trainer_core.resource_use import parse_resource_report
 from trainer_core.tracking import tags
