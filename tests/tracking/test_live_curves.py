@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import threading
+
 import pytest
 
 from trainer_core import CustomTrainer, MlflowServer, Tracking
 from trainer_core.errors import TrackingError
-from trainer_core.tracking import run_sender
+from trainer_core.tracking import connections, run_sender
+from trainer_core.tracking.connections import get_report_api
 from trainer_core.tracking.reporter import RunReporter
-from trainer_core.tracking.run_sender import RunSender
+from trainer_core.tracking.run_sender import RunSender, get_run_sender
 
+TIMEOUT = 60
 POINTS = [("loss", 0.5, 1, 1), ("loss", 0.25, 2, 2)]
 
 
@@ -51,6 +56,7 @@ class Reporter(RunReporter):
     def __init__(self, error=None):
         super().__init__(None, None, None)
         self.sent, self.error = [], error
+        self.has_sent, self.has_failed = threading.Event(), threading.Event()
         self._ref = type("Ref", (), {"name": "job"})
 
     def find_server(self):
@@ -58,8 +64,10 @@ class Reporter(RunReporter):
 
     def send(self, points):
         if self.error is not None:
+            self.has_failed.set()
             raise self.error
         self.sent += points
+        self.has_sent.set()
 
 
 def test_progress_in_the_log_reaches_the_run_while_the_job_runs(client, submitted, read_runs, monkeypatch):
@@ -116,3 +124,54 @@ def test_a_full_queue_drops_points_and_says_so_once(sender, monkeypatch, caplog)
 
     assert reporter.sent == POINTS
     assert caplog.text.count("lag behind") == 1
+
+
+def test_an_error_that_was_not_foreseen_delays_the_points_of_its_own_job_only(monkeypatch, caplog):
+    monkeypatch.setattr(run_sender, "_INTERVAL_SECONDS", 0.01)
+    sender, broken, next_one = RunSender(), Reporter(RuntimeError("a bug")), Reporter()
+    sender.put(broken, POINTS)
+    assert broken.has_failed.wait(TIMEOUT)
+    sender.put(next_one, POINTS)
+    assert next_one.has_sent.wait(TIMEOUT)
+    broken.error = None
+
+    assert broken.has_sent.wait(TIMEOUT)
+    assert broken.sent == next_one.sent == POINTS
+    assert "RuntimeError: a bug" in caplog.text
+
+
+def test_a_run_whose_completion_fails_keeps_no_other_run_and_no_flush_waiting():
+    sender, completed = RunSender(), []
+    sender.bind("broken", lambda: 1 / 0)
+    sender.bind("next", lambda: completed.append("next"))
+
+    assert sender.flush(TIMEOUT)
+    assert completed == ["next"]
+
+
+def track_in_child(completed):
+    get_run_sender().bind("job", lambda: get_report_api(MlflowServer("http://mlflow.example")))
+    completed.put(get_run_sender().flush(TIMEOUT))
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_tracks_while_its_parent_holds_the_locks_of_tracking():
+    is_held, release = threading.Event(), threading.Event()
+
+    def hold():
+        with connections._lock, get_run_sender()._changed:
+            is_held.set()
+            release.wait()
+
+    get_run_sender().bind("of-parent", hold)
+    assert is_held.wait(TIMEOUT)
+    context = multiprocessing.get_context("fork")
+    completed = context.Queue()
+    child = context.Process(target=track_in_child, args=(completed,))
+    child.start()
+    try:
+        assert completed.get(timeout=TIMEOUT)
+    finally:
+        release.set()
+        child.kill()
+        child.join()

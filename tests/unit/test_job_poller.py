@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from trainer_core.backends import job_poller
+from trainer_core.backends import follower as follower_module, job_poller
 from trainer_core.backends.follower import PollingFollower
 from trainer_core.backends.job_poller import PollInterval
 from trainer_core.errors import BackendUnavailableError, JobNotFoundError
@@ -24,14 +24,22 @@ RUNNING, COMPLETE = Observation("Running"), Observation("Complete")
 
 
 class BackendDouble:
-    """A backend with one job; counts the reads of its status and of its version."""
+    """A backend with one job; counts the reads of its status and of its version.
+
+    Attributes:
+        status: What the next read returns, or raises.
+        answers: Until it is set, each read hangs.
+    """
 
     def __init__(self, status=RUNNING):
         self.status = status
+        self.answers = threading.Event()
+        self.answers.set()
         self.observations = self.versions = 0
 
     def observe(self, ref):
         self.observations += 1
+        self.answers.wait(TIMEOUT)
         if isinstance(self.status, Exception):
             raise self.status
         return self.status
@@ -143,15 +151,56 @@ def next_change(follower):
         pass
 
 
-def next_until(follower, wanted):
+def next_until(follower, wanted, error=BackendUnavailableError):
     """Return the wanted observation, whatever errors come before."""
     while True:
         try:
             observation = follower.next_observation(TIMEOUT)
-        except BackendUnavailableError:
+        except error:
             continue
         if observation is wanted:
             return observation
+
+
+@pytest.mark.parametrize("read_version", [None, lambda: 1])
+def test_an_error_that_no_backend_foresees_fails_its_own_wait_and_the_next_read_is_reported(backend, read_version):
+    other = TrainJobRef("double", "default", "other", "2")
+    with (
+        PollingFollower(backend, REF, read_version=read_version) as broken,
+        PollingFollower(BackendDouble(COMPLETE), other, scope=backend) as follower,
+    ):
+        backend.status = ZeroDivisionError("a bug")
+        with pytest.raises(ZeroDivisionError, match="a bug"):
+            broken.next_observation(TIMEOUT)
+        # One thread reads both.
+        assert follower.next_observation(0) is follower.next_observation(0) is COMPLETE
+        backend.status = RUNNING
+        assert next_until(broken, RUNNING, ZeroDivisionError) is RUNNING
+
+
+def test_a_version_that_cannot_be_read_does_not_hide_the_observation(backend):
+    with PollingFollower(backend, REF, read_version=lambda: 1 / 0) as follower:
+        assert follower.next_observation(0) is RUNNING
+        backend.status = COMPLETE
+        assert follower.next_observation(TIMEOUT) is COMPLETE
+
+
+def observe_in_loop(follower, timeout):
+    return asyncio.run(follower.next_observation_async(timeout))
+
+
+@pytest.mark.parametrize("observe", [PollingFollower.next_observation, observe_in_loop])
+def test_a_read_that_hangs_is_an_error_in_time_and_the_wait_can_go_on(backend, observe, monkeypatch):
+    monkeypatch.setattr(follower_module, "_READ_SECONDS", 0.01)
+    backend.answers.clear()
+    with PollingFollower(backend, REF) as follower:
+        for _ in range(2):  # The read of the subscription, and one that is requested later.
+            with pytest.raises(BackendUnavailableError, match="'job' was not read within"):
+                observe(follower, 0)
+        monkeypatch.setattr(follower_module, "_READ_SECONDS", TIMEOUT)
+        backend.answers.set()
+
+        assert observe(follower, 0) is RUNNING
 
 
 def test_the_traceback_of_a_shared_error_does_not_grow(backend):
