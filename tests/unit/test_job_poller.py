@@ -264,22 +264,28 @@ def test_a_closed_event_loop_does_not_disturb_the_others(backend):
     waiting.get_coro().close()
 
 
-def observe_in_child(follower, results):
+def observe_in_child(follower, unused, results):
+    unused.close()
     results.put(follower.next_observation(TIMEOUT).status)
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_an_inherited_follower_works_in_a_forked_child(backend):
-    with backend.follow() as follower:
+def test_an_inherited_follower_works_in_a_forked_child_even_if_threads_of_the_parent_hold_locks(backend):
+    with backend.follow() as follower, backend.follow() as unused:
         follower.next_observation(0)
+        unused.next_observation(0)
         context = multiprocessing.get_context("fork")
         results = context.Queue()
-        child = context.Process(target=observe_in_child, args=(follower, results))
-        child.start()
-
-        assert results.get(timeout=TIMEOUT) == "Running"
-        child.join(TIMEOUT)
-        assert child.exitcode == 0
+        child = context.Process(target=observe_in_child, args=(follower, unused, results))
+        with job_poller._lock, job_poller._pollers[backend].wake._cond:
+            child.start()
+        try:
+            assert results.get(timeout=TIMEOUT) == "Running"
+            child.join(TIMEOUT)
+            assert child.exitcode == 0
+        finally:
+            child.kill()
+            child.join()
 
 
 def test_an_open_follower_does_not_keep_the_program_alive():
