@@ -10,11 +10,12 @@ import pytest
 from trainer_core import CustomTrainer, MlflowServer, Tracking
 from trainer_core.errors import BackendUnavailableError, TrackingError
 from trainer_core.tracking import connections, run_sender
-from trainer_core.tracking.connections import get_report_api
+from trainer_core.tracking.connections import get_report_api, get_submit_api
 from trainer_core.tracking.reporter import RunReporter
 from trainer_core.tracking.run_sender import RunSender, get_run_sender
 
 TIMEOUT = 60
+SERVER = MlflowServer("http://mlflow.example")
 POINTS = [("loss", 0.5, 1, 1), ("loss", 0.25, 2, 2)]
 
 
@@ -55,7 +56,7 @@ class Reporter(RunReporter):
 
     def __init__(self, error=None, lookup_error=None):
         super().__init__(None, None, None)
-        self.server, self.lookups, self.lookup_error = MlflowServer("http://mlflow.example"), 0, lookup_error
+        self.server, self.lookups, self.lookup_error = SERVER, 0, lookup_error
         self.sent, self.reports, self.error = [], 0, error
         self.has_sent, self.has_failed = threading.Event(), threading.Event()
         self._ref = type("Ref", (), {"name": "job"})
@@ -262,14 +263,24 @@ def test_a_run_whose_completion_fails_keeps_no_other_run_and_no_flush_waiting():
     assert completed == ["next"]
 
 
-def track_in_child(completed):
-    get_run_sender().bind("job", lambda: get_report_api(MlflowServer("http://mlflow.example")))
-    completed.put(get_run_sender().flush(TIMEOUT))
+def track_in_child(inherited, results):
+    apis = []
+    get_run_sender().bind("job", lambda: apis.append(get_report_api(SERVER)))
+    results.put((get_run_sender().flush(TIMEOUT), apis[0] is inherited))
+
+
+def test_a_submit_has_a_connection_and_a_timeout_of_its_own(monkeypatch):
+    monkeypatch.setattr(connections, "_apis", {})
+    monkeypatch.setattr(connections, "_SUBMIT_TIMEOUT", 2.0)
+    monkeypatch.setattr(connections, "_REPORT_TIMEOUT", 5.0)
+    apis = {get_api(SERVER) for get_api in (get_submit_api, get_report_api) * 2}
+
+    assert sorted(api.timeout for api in apis) == [2.0, 5.0]
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_tracks_while_its_parent_holds_the_locks_of_tracking():
-    is_held, release = threading.Event(), threading.Event()
+    inherited, is_held, release = get_report_api(SERVER), threading.Event(), threading.Event()
 
     def hold():
         with connections._lock, get_run_sender()._changed:
@@ -279,11 +290,12 @@ def test_a_forked_child_tracks_while_its_parent_holds_the_locks_of_tracking():
     get_run_sender().bind("of-parent", hold)
     assert is_held.wait(TIMEOUT)
     context = multiprocessing.get_context("fork")
-    completed = context.Queue()
-    child = context.Process(target=track_in_child, args=(completed,))
+    results = context.Queue()
+    child = context.Process(target=track_in_child, args=(inherited, results))
     child.start()
     try:
-        assert completed.get(timeout=TIMEOUT)
+        # It must not send by the connection of its parent.
+        assert results.get(timeout=TIMEOUT) == (True, False)
     finally:
         release.set()
         child.kill()
