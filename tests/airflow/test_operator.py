@@ -23,6 +23,7 @@ from airflow_provider.exceptions import (
     TrainJobUnreachableError,
 )
 from airflow_provider.operators.trainjob import InitializeOperator, TrainJobOperator
+from airflow_provider.saved_ref import SavedRef
 from airflow_provider.testing.tasks import StandInTaskInstance
 from trainer_core import CustomTrainer, FileDatasetInitializer, Initializer, Outcome, TrainerClient, TrainJobRef
 from trainer_core.errors import BackendUnavailableError
@@ -324,6 +325,40 @@ def test_a_retry_after_a_timeout_starts_a_job_on_another_host_if_the_first_was_c
             context, {"ref": ref.to_dict(), "timeout": "it took too long", **event}
         )
     assert (store == {}) == event["cancelled"]
+
+
+@pytest.mark.parametrize(("on_kill", "is_saved"), [("cancel", False), ("keep", True)])
+def test_a_retry_of_a_killed_task_starts_a_job_on_another_host_if_the_first_was_cancelled(waiting, on_kill, is_saved):
+    store = TaskStore()
+    operator = waiting(on_kill=on_kill)
+    operator.on_kill()
+    with pytest.raises(TrainJobInterruptedError):
+        operator.execute({"ti": StandInTaskInstance(max_tries=3), "task_state_store": store})
+    assert bool(store) == is_saved
+
+
+def end_deferral(operator, ti, store):
+    """End the deferral of a last try, as Airflow does after its timeout."""
+    with pytest.raises(TrainJobTimeoutError):
+        operator.resume_execution("__fail__", {"error": "Trigger timeout"}, {"ti": ti, "task_state_store": store})
+
+
+def test_a_job_whose_wait_has_timed_out_is_saved_until_it_is_cancelled(waiting, home):
+    store, ti = TaskStore(), StandInTaskInstance(max_tries=0)
+    operator = waiting(deferrable=True)
+    ref = deferred(operator, ti, store)
+    with another_disk(home):
+        end_deferral(operator, ti, store)
+    assert store["trainjob_ref"]["ref"] == ref.to_dict()
+    end_deferral(operator, ti, store)
+    assert store == {}
+
+
+def test_a_task_that_has_moved_to_another_backend_does_not_look_for_its_earlier_job(home):
+    store, ti = TaskStore(), StandInTaskInstance(max_tries=3)
+    earlier = TrainJobRef("container", "default", "train", "uid-1", "another host")
+    SavedRef(store, ti).save(earlier)
+    assert an_operator().execute({"ti": ti, "task_state_store": store})["doubled"] == 8
 
 
 class DiesAfterSubmit(TrainerClient):

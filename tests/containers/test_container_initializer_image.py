@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import socket
-
 import boto3
 import built_image
+import container_engine
 import pytest
 from moto.server import ThreadedMotoServer
 
@@ -34,16 +33,9 @@ def storage():
     client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", region_name="us-east-1", **names)
     client.create_bucket(Bucket="digits")
     client.put_object(Bucket="digits", Key="train/digits.csv", Body=b"1,2")
-    yield f"http://{get_own_address()}:{port}"
+    yield f"http://{container_engine.get_own_address()}:{port}"
     client.close()
     server.stop()
-
-
-def get_own_address():
-    """Return the address of this machine. Connecting a UDP socket sends nothing."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))
-        return probe.getsockname()[0]
 
 
 def reads():

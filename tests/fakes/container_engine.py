@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 from functools import cache
 from pathlib import Path
 
@@ -55,3 +56,11 @@ def config(folder: Path, **settings) -> ContainerBackendConfig:
 def client(folder: Path, **settings) -> TrainerClient:
     """Return a client with the namespace of one test."""
     return TrainerClient(config(folder, **settings))
+
+
+def get_own_address() -> str:
+    """Return the address at which containers reach this machine. Connecting a UDP socket sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))
+        address: str = probe.getsockname()[0]
+        return address

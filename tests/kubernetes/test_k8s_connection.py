@@ -467,17 +467,30 @@ def _list_in_child(connection, results):
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_connection_can_be_used_in_a_forked_child(cluster, account):
+def test_a_connection_can_be_used_in_a_forked_child_while_its_parent_renews_credentials(cluster, account):
     connection = build_connection(account, client_configuration=cluster.configuration())
     list_pods(connection)
+    is_held, release = threading.Event(), threading.Event()
+
+    def hold():
+        with connection._lock:
+            is_held.set()
+            release.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    is_held.wait()
     context = multiprocessing.get_context("fork")
     results = context.Queue()
-
     child = context.Process(target=_list_in_child, args=(connection, results))
     child.start()
-
-    assert results.get(timeout=300) == []
-    child.join()
+    try:
+        assert results.get(timeout=60) == []
+    finally:
+        release.set()
+        thread.join()
+        child.kill()
+        child.join()
 
 
 def test_connections_of_equal_configurations_have_the_same_identity(cluster, account, tmp_path):

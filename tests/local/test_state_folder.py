@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import stat
 import subprocess
@@ -24,6 +25,8 @@ from trainer_core import (
     TrainerClient,
     TrainJobRef,
 )
+from trainer_core.backends.local import job_store
+from trainer_core.backends.local.job_store import StateFolder
 
 ODD = "mit Leerzeichen, 'Zitat' & $HOME ü 日本 %20"
 
@@ -197,3 +200,21 @@ def test_a_file_in_the_state_folder_does_not_replace_a_module_of_python(client, 
     for module in ("json", "asyncio", "signal"):
         (home / f"{module}.py").write_text("raise SystemExit('replaced')")
     assert client.wait(client.submit(ask())).succeeded
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_child_that_is_forked_while_a_job_is_changed_does_not_keep_others_from_changing_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(job_store, "_DESIRED_LOCK_SECONDS", 0.0)
+    folder = StateFolder(tmp_path).job_folder("job")
+    folder.path.mkdir(parents=True)
+    context = multiprocessing.get_context("fork")
+    end = context.Event()
+    child = context.Process(target=end.wait, args=(60,))
+    with folder.lock_desired():
+        child.start()
+    try:
+        with folder.lock_desired():
+            assert child.is_alive()
+    finally:
+        end.set()
+        child.join()

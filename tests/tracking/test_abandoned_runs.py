@@ -18,6 +18,7 @@ from trainer_core import (
     TrainerClient,
 )
 from trainer_core.cli import app
+from trainer_core.errors import TrackingError
 from trainer_core.jobs import KFP_RUN_LABEL
 from trainer_core.tracking import tags
 from trainer_core.tracking.binding import find_abandoned_outcome
@@ -29,6 +30,10 @@ def fit():
 
     progress(step=1, metrics={"loss": 0.5})
     return {"accuracy": 0.9}
+
+
+def fail_with_a_password():
+    raise ValueError("cannot log in with s3cr3t-word")
 
 
 def train_for_ever():
@@ -79,6 +84,8 @@ def test_the_run_of_a_deleted_job_is_killed_and_active_and_foreign_runs_stay(cli
     api.create_run(api.get_experiment_id(experiment), "of a submit that has no job yet", submitting, 2)
     other = {**submitting, tags.BACKEND: "kubernetes", tags.UID: "1", tags.NAMESPACE: "default", tags.PLACE: "2"}
     api.create_run(api.get_experiment_id(experiment), "of another backend", other, 3)
+    client.flush_tracking(60)
+    api.post("runs/update", run_id=client.get_run(deleted).id, status="SCHEDULED")  # As of a job that was suspended.
     api.close()
     client.delete_job(deleted)
 
@@ -118,6 +125,34 @@ def test_a_job_is_deleted_only_where_its_cluster_does_not_have_it():
         assert find_abandoned_outcome(elsewhere.backend, run_tags) is None
         assert find_abandoned_outcome(here.backend, of_an_earlier_release) is None
         assert find_abandoned_outcome(here.backend, run_tags).diagnosis.category == "Deleted"
+
+
+def test_secrets_are_masked_in_the_diagnosis_of_an_ended_run(untracked, experiment, read_runs):
+    untracked.redact = lambda text: text.replace("s3cr3t-word", "***")
+    ref = submit(untracked, fail_with_a_password, experiment)
+    untracked.wait(ref)
+
+    assert end_run(untracked, ref) == ["FAILED"]
+    (run,) = read_runs()
+    assert "cannot log in with ***" in run["tags"]["trainjob.diagnosis"]
+
+
+def test_a_server_that_goes_away_meanwhile_is_an_error_and_the_runs_are_ended_later(
+    client, relay, experiment, read_runs, monkeypatch
+):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", relay.uri)
+    ref = submit(client, fit, experiment)
+    client.flush_tracking(60)
+    untracked = TrainerClient(client.config)
+    untracked._create_reporter = lambda ref: None
+    untracked.wait(ref)
+    relay.respond = lambda path: (503, {}, b"{}") if "runs/get" in path else None
+    with pytest.raises(TrackingError, match="answers 503"):
+        client.end_abandoned_runs()
+    relay.respond = lambda path: None
+
+    assert end_run(client, ref) == ["FINISHED"]
+    assert [run["status"] for run in read_runs()] == ["FINISHED"]
 
 
 def test_the_command_prints_the_runs_that_it_ended(client, untracked, experiment, capsys):

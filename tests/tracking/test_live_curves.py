@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import threading
 from types import SimpleNamespace
 
 import pytest
 
 from trainer_core import CustomTrainer, MlflowServer, Tracking
-from trainer_core.errors import TrackingError
-from trainer_core.tracking import run_sender
+from trainer_core.errors import BackendUnavailableError, TrackingError
+from trainer_core.tracking import connections, run_sender
+from trainer_core.tracking.connections import get_report_api, get_submit_api
 from trainer_core.tracking.reporter import RunReporter
-from trainer_core.tracking.run_sender import RunSender
+from trainer_core.tracking.run_sender import RunSender, get_run_sender
 
+TIMEOUT = 60
+SERVER = MlflowServer("http://mlflow.example")
 POINTS = [("loss", 0.5, 1, 1), ("loss", 0.25, 2, 2)]
 
 
@@ -50,18 +55,26 @@ def reporter(client, submitted):
 class Reporter(RunReporter):
     """A reporter without a job, whose server answers as a test asks."""
 
-    def __init__(self, error=None):
+    def __init__(self, error=None, lookup_error=None):
         super().__init__(None, None, None)
-        self.sent, self.error = [], error
+        self.server, self.lookups, self.lookup_error = SERVER, 0, lookup_error
+        self.sent, self.reports, self.error = [], 0, error
+        self.has_sent, self.has_failed = threading.Event(), threading.Event()
         self._ref = type("Ref", (), {"name": "job"})
 
     def find_server(self):
-        return MlflowServer("http://mlflow.example")
+        self.lookups += 1
+        if self.lookup_error is not None:
+            raise self.lookup_error
+        return self.server
 
     def send(self, points):
+        self.reports += 1
         if self.error is not None:
+            self.has_failed.set()
             raise self.error
         self.sent += points
+        self.has_sent.set()
 
 
 def test_progress_in_the_log_reaches_the_run_while_the_job_runs(client, submitted, read_runs, monkeypatch):
@@ -97,6 +110,60 @@ def test_a_server_that_is_away_is_not_asked_for_each_job(sender):
     assert next_one.sent == []
 
 
+@pytest.mark.parametrize("field", ["error", "lookup_error"])
+def test_a_backend_that_is_away_delays_its_own_points_only(sender, field):
+    away, next_one = Reporter(**{field: BackendUnavailableError("away")}), Reporter()
+    for each in (away, next_one):
+        sender.put(each, POINTS)
+    sender.send_pending()
+    sent_first = ([*away.sent], [*next_one.sent])
+    setattr(away, field, None)
+    sender.send_pending()
+
+    assert sent_first == ([], POINTS)
+    assert away.sent == POINTS
+
+
+def test_a_job_that_is_not_tracked_is_looked_up_once(sender):
+    untracked = Reporter()
+    untracked.server = None
+    for _ in range(2):
+        sender.put(untracked, POINTS)
+        sender.send_pending()
+
+    assert (untracked.lookups, untracked.sent) == (1, [])
+
+
+class Clock:
+    """Time that passes only when a test says so."""
+
+    def __init__(self):
+        self.now = 1000
+
+    def monotonic(self):
+        return self.now
+
+
+def test_a_server_that_stays_away_is_asked_less_and_less_often_until_it_is_back(sender, monkeypatch):
+    clock, reporter = Clock(), Reporter(TrackingError("away", transient=True))
+    monkeypatch.setattr(run_sender, "time", clock)
+
+    def list_requests(seconds):
+        """Return after how many seconds the server is asked."""
+        start, asked, reporter.reports = clock.now, [], 0
+        sender.put(reporter, POINTS)
+        for clock.now in range(start, start + seconds):
+            sender.send_pending()
+            asked += [clock.now - start] * (reporter.reports - len(asked))
+        return asked
+
+    assert list_requests(1000) == [0, 10, 30, 70, 150, 310, 610, 910]
+    clock.now, reporter.error = clock.now + 300, None
+    assert list_requests(10) == [0]
+    reporter.error = TrackingError("away", transient=True)
+    assert list_requests(20) == [0, 10]
+
+
 def test_a_run_that_takes_no_points_gets_no_further_ones(sender, caplog):
     deleted = Reporter(TrackingError("run 1 was deleted"))
     sender.put(deleted, POINTS)
@@ -127,3 +194,119 @@ def test_one_job_is_reported_every_five_seconds_and_each_of_many_every_ten(sende
     due = sorted(seconds - 1000.0 for seconds, *_ in sender._schedule)
 
     assert (due[0], due[50], due[100], due[199]) == (5.0, 7.5, 10.0, 10.0)
+
+
+def test_a_queue_that_was_sent_has_room_again(sender, monkeypatch):
+    monkeypatch.setattr(run_sender, "_MAX_POINTS", len(POINTS))
+    reporter = Reporter()
+    for _ in range(3):
+        sender.put(reporter, POINTS)
+        sender.send_pending()
+
+    assert reporter.sent == POINTS * 3
+
+
+def test_a_job_that_is_watched_and_has_points_is_reported_once_at_a_time(sender):
+    reporter = Reporter()
+    reporter._is_started = True
+    sender.watch(reporter)
+    sender.put(reporter, POINTS)
+    for _ in range(2):
+        sender.send_pending()
+
+    assert reporter.reports == 2
+
+
+def test_the_runs_of_submitted_jobs_come_before_reports():
+    sender, reporter = RunSender(), Reporter()
+    sender.put(reporter, POINTS)
+    sender.bind("job", lambda: None)
+
+    assert sender.flush(TIMEOUT)
+    assert reporter.sent == []
+
+
+def test_a_flush_waits_for_no_other_job_and_ends_with_its_own():
+    sender, release = RunSender(), threading.Event()
+    sender.bind("slow", lambda: release.wait(TIMEOUT))
+    waits = [sender.flush(0, uid) for uid in ("other", "slow", None)]
+    flush = threading.Thread(target=sender.flush, args=(3600.0, "slow"), daemon=True)
+    flush.start()
+    while not sender._changed._waiters:
+        pass
+    release.set()
+    flush.join(TIMEOUT)
+
+    assert waits == [True, False, False]
+    assert not flush.is_alive()
+
+
+def test_a_sender_that_had_nothing_to_send_for_a_while_sends_again():
+    sender, threads = RunSender(), []
+    for _ in range(2):
+        sender.bind("job", lambda: threads.append(threading.current_thread()))
+        assert sender.flush(TIMEOUT)
+        threads[-1].join(TIMEOUT)
+        assert not threads[-1].is_alive()
+
+
+def test_an_error_that_was_not_foreseen_delays_the_points_of_its_own_job_only(monkeypatch, caplog):
+    monkeypatch.setattr(run_sender, "_INTERVAL_SECONDS", 0.01)
+    sender, broken, next_one = RunSender(), Reporter(RuntimeError("a bug")), Reporter()
+    sender.put(broken, POINTS)
+    assert broken.has_failed.wait(TIMEOUT)
+    sender.put(next_one, POINTS)
+    assert next_one.has_sent.wait(TIMEOUT)
+    broken.error = None
+
+    assert broken.has_sent.wait(TIMEOUT)
+    assert broken.sent == next_one.sent == POINTS
+    assert "RuntimeError: a bug" in caplog.text
+
+
+def test_a_run_whose_completion_fails_keeps_no_other_run_and_no_flush_waiting():
+    sender, completed = RunSender(), []
+    sender.bind("broken", lambda: 1 / 0)
+    sender.bind("next", lambda: completed.append("next"))
+
+    assert sender.flush(TIMEOUT)
+    assert completed == ["next"]
+
+
+def track_in_child(inherited, results):
+    apis = []
+    get_run_sender().bind("job", lambda: apis.append(get_report_api(SERVER)))
+    results.put((get_run_sender().flush(TIMEOUT), apis[0] is inherited))
+
+
+def test_a_submit_has_a_connection_and_a_timeout_of_its_own(monkeypatch):
+    monkeypatch.setattr(connections, "_apis", {})
+    monkeypatch.setattr(connections, "_SUBMIT_TIMEOUT", 2.0)
+    monkeypatch.setattr(connections, "_REPORT_TIMEOUT", 5.0)
+    apis = {get_api(SERVER) for get_api in (get_submit_api, get_report_api) * 2}
+
+    assert sorted(api.timeout for api in apis) == [2.0, 5.0]
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_tracks_while_its_parent_holds_the_locks_of_tracking():
+    inherited, is_held, release = get_report_api(SERVER), threading.Event(), threading.Event()
+
+    def hold():
+        with connections._lock, get_run_sender()._changed:
+            is_held.set()
+            release.wait()
+
+    get_run_sender().bind("of-parent", hold)
+    assert is_held.wait(TIMEOUT)
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    child = context.Process(target=track_in_child, args=(inherited, results))
+    child.start()
+    try:
+        # It must not send by the connection of its parent.
+        assert results.get(timeout=TIMEOUT) == (True, False)
+    finally:
+        release.set()
+        child.kill()
+        child.join()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import random
 import threading
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from trainer_core.errors import InvalidRequestError, TrackingError
 from trainer_core.jobs import Outcome, TrainJobRef
+from trainer_core.tracking import registry as registry_module
 from trainer_core.tracking.mlflow_registry import MlflowRegistry
 from trainer_core.tracking.registry import Candidate, FolderRegistry, open_registry
 from trainer_core.tracking.server import MlflowServer
@@ -213,6 +215,29 @@ def test_a_folder_of_an_earlier_release_is_taken_over(tmp_path):
     assert (worse.promoted, worse.before, known.version, known.metric) == (False, 0.5, "old", 0.5)
     assert Path(unquote(urlsplit(worse.uri).path)).read_text() == "old"
     assert (better.promoted, better.before) == (True, 0.5)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_child_that_is_forked_during_a_promotion_does_not_delay_the_next_one(tmp_path, monkeypatch):
+    context = multiprocessing.get_context("fork")
+    end, write, children = context.Event(), registry_module._write_json, []
+
+    def fork_and_write(path, data):
+        children.append(context.Process(target=end.wait, args=(60,)))
+        children[-1].start()
+        write(path, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(registry_module, "_write_json", fork_and_write)
+        FolderRegistry(tmp_path).promote_candidate(build_candidate(tmp_path, "first", 0.5), model="digits")
+    promotion = FolderRegistry(tmp_path).promote_candidate(build_candidate(tmp_path, "second", 0.6), model="digits")
+    are_alive = {child.is_alive() for child in children}
+    end.set()
+    for child in children:
+        child.join()
+
+    assert promotion.promoted
+    assert are_alive == {True}
 
 
 @pytest.mark.parametrize(

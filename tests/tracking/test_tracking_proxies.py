@@ -215,6 +215,7 @@ def test_a_proxy_that_cannot_be_used_is_named_by_its_variable(monkeypatch, addre
         ("http://mlflow.example:5000", "mlflow.example:6000", "http://proxy:3128"),
         ("http://10.1.2.3:5000", "host, 10.0.0.0/8", "None"),
         ("http://11.1.2.3:5000", "10.0.0.0/8", "http://proxy:3128"),
+        ("http://10.1.2.3:5000", "10.9.9.9/8", "None"),
         ("http://mlflow.example", "*", "None"),
     ],
 )

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,10 @@ def storage(monkeypatch, tmp_path):
         yield storage
 
 
+def no_space_left(*_):
+    raise OSError(28, "No space left on device")
+
+
 def prepare(request, place="s3://bucket/team/code"):
     return code_place.store(code_place.resolve(request, place, ("file",)))
 
@@ -73,7 +78,7 @@ def test_small_files_travel_in_the_arguments_and_large_ones_through_the_place(bu
     assert code_place.resolve(large, None) == large
     resolved = code_place.resolve(large, "s3://bucket/code/")
     assert resolved.project.uri == f"s3://bucket/code/{large.project.digest}.json.zlib"
-    assert code_place.resolve(resolved, None) == resolved
+    assert code_place.resolve(resolved, "s3://moved/code") == code_place.resolve(resolved, None) == resolved
     assert resolved.fingerprint() == large.fingerprint()
 
 
@@ -132,6 +137,41 @@ def test_equal_files_are_stored_once_and_fetched_once_by_a_machine(build, storag
     assert list(storage.objects) == [f"bucket/team/code/{request.project.digest}.json.zlib"]
 
 
+def test_a_recorded_request_without_its_files_stores_nothing(build, storage):
+    recorded = prepare(build())
+    storage.objects.clear()
+    assert code_place.store(recorded) == recorded
+    assert storage.objects == {}
+
+
+def test_a_damaged_copy_on_the_machine_is_fetched_again_even_if_it_cannot_be_replaced(
+    build, storage, tmp_path, monkeypatch
+):
+    request = prepare(build())
+    unpack(request, tmp_path / "job-1")
+    (kept,) = (tmp_path / f"trainjob-code-{os.geteuid()}").iterdir()
+    kept.write_bytes(kept.read_bytes()[:-1])
+    monkeypatch.setattr(Path, "replace", no_space_left)
+    assert (unpack(request, tmp_path / "job-2") / "train.py").exists()
+    assert [method for method, _ in storage.requests].count("GET") == 2
+
+
+def test_a_shared_folder_that_another_user_controls_is_neither_read_nor_written(build, storage, tmp_path):
+    request = prepare(build())
+    (content,) = storage.objects.values()
+    planted = tmp_path / "elsewhere" / request.project.digest
+    planted.parent.mkdir()
+    planted.write_bytes(content)
+    file = planted.stat().st_ino
+    (tmp_path / f"trainjob-code-{os.geteuid()}").symlink_to(planted.parent)
+    with ThreadPoolExecutor(4) as processes:
+        folders = set(processes.map(lambda _: unpack(request, tmp_path / "job"), range(4)))
+    assert len(folders) == 1
+    # The processes of a job still fetch it once.
+    assert [method for method, _ in storage.requests].count("GET") == 1
+    assert (planted.stat().st_ino, list(planted.parent.iterdir())) == (file, [planted])
+
+
 def test_a_submitter_that_may_only_write_stores_files(build, storage):
     storage.refused = {"HEAD", "GET"}
     request = build()
@@ -174,8 +214,8 @@ def test_damaged_files_are_refused_and_missing_ones_can_be_stored_again(build, s
     assert sorted(each.name for each in unpack(request, tmp_path / "job").iterdir()) == ["noise.bin", "train.py"]
 
 
-def test_a_folder_has_complete_files_only_and_keeps_those_that_exist(build, tmp_path):
-    place = tmp_path / "with space"
+def test_a_folder_has_complete_files_only_and_keeps_those_that_exist(build, tmp_path, monkeypatch):
+    place = tmp_path / "with space" / "code"
     request = build()
     stored = prepare(request, place.as_uri())
     (file,) = place.iterdir()
@@ -187,6 +227,8 @@ def test_a_folder_has_complete_files_only_and_keeps_those_that_exist(build, tmp_
     assert (file.stat().st_ino, file.stat().st_mtime > 0) == (written, True)
     assert (unpack(stored, tmp_path / "job") / "train.py").read_text() == "def main(): pass\n"
     file.unlink()
+    # A restarted process finds what it has fetched.
+    assert (unpack(stored, tmp_path / "job") / "train.py").exists()
     with pytest.raises(project_fetch.FetchError, match="cannot be fetched from file://"):
         unpack(stored, tmp_path / "other job")
 
@@ -253,7 +295,7 @@ def test_a_place_without_code_is_refused():
 def test_a_full_disk_leaves_no_file_and_no_job(build, tmp_path, monkeypatch):
     place = tmp_path / "place"
     place.mkdir()
-    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(Path, "replace", no_space_left)
     with pytest.raises(
         BackendUnavailableError, match=r"cannot be written to file://.*No space left.*no job was created"
     ):

@@ -12,9 +12,9 @@ import time
 
 import pytest
 
-from trainer_core.backends import job_poller
+from trainer_core.backends import follower as follower_module, job_poller
 from trainer_core.backends.follower import PollingFollower
-from trainer_core.backends.job_poller import PollInterval
+from trainer_core.backends.job_poller import JobReader, PollInterval
 from trainer_core.errors import BackendUnavailableError, JobNotFoundError
 from trainer_core.jobs import Observation, TrainJobRef
 
@@ -24,14 +24,22 @@ RUNNING, COMPLETE = Observation("Running"), Observation("Complete")
 
 
 class BackendDouble:
-    """A backend with one job; counts the reads of its status and of its version."""
+    """A backend with one job; counts the reads of its status and of its version.
+
+    Attributes:
+        status: What the next read returns, or raises.
+        answers: Until it is set, each read hangs.
+    """
 
     def __init__(self, status=RUNNING):
         self.status = status
+        self.answers = threading.Event()
+        self.answers.set()
         self.observations = self.versions = 0
 
     def observe(self, ref):
         self.observations += 1
+        self.answers.wait(TIMEOUT)
         if isinstance(self.status, Exception):
             raise self.status
         return self.status
@@ -109,9 +117,12 @@ def test_an_unchanged_job_is_not_observed_again(backend):
         assert backend.observations == observed
 
 
-def test_with_progress_an_unchanged_job_is_observed_again_and_reported(backend):
+def test_with_progress_an_unchanged_job_is_observed_again_and_reported(backend, monkeypatch):
     with backend.follow(progress=True) as follower:
-        assert [follower.next_observation(TIMEOUT) for _ in range(4)] == [RUNNING] * 4
+        follower.next_observation(0)
+        # Reads that the follower requests itself would fail.
+        monkeypatch.setattr(follower_module, "_READ_SECONDS", 0.0)
+        assert [follower.next_observation(TIMEOUT) for _ in range(3)] == [RUNNING] * 3
 
     assert backend.observations >= 4
 
@@ -133,6 +144,8 @@ def test_all_see_the_error_of_a_read_and_the_end_of_the_error(backend):
         for follower in (one, other):
             with pytest.raises(BackendUnavailableError, match="away"):
                 next_change(follower)
+        backend.status = RUNNING  # With the version that was read before the error.
+        assert next_until(one, RUNNING) is RUNNING
         backend.status = COMPLETE
 
         assert next_until(one, COMPLETE) is next_until(other, COMPLETE) is COMPLETE
@@ -143,15 +156,58 @@ def next_change(follower):
         pass
 
 
-def next_until(follower, wanted):
+def next_until(follower, wanted, error=BackendUnavailableError):
     """Return the wanted observation, whatever errors come before."""
+    end = time.monotonic() + TIMEOUT
     while True:
+        assert time.monotonic() < end
         try:
             observation = follower.next_observation(TIMEOUT)
-        except BackendUnavailableError:
+        except error:
             continue
         if observation is wanted:
             return observation
+
+
+@pytest.mark.parametrize("read_version", [None, lambda: 1])
+def test_an_error_that_no_backend_foresees_fails_its_own_wait_and_the_next_read_is_reported(backend, read_version):
+    other = TrainJobRef("double", "default", "other", "2")
+    with (
+        PollingFollower(backend, REF, read_version=read_version) as broken,
+        PollingFollower(BackendDouble(COMPLETE), other, scope=backend) as follower,
+    ):
+        backend.status = ZeroDivisionError("a bug")
+        with pytest.raises(ZeroDivisionError, match="a bug"):
+            broken.next_observation(TIMEOUT)
+        # One thread reads both.
+        assert follower.next_observation(0) is follower.next_observation(0) is COMPLETE
+        backend.status = RUNNING
+        assert next_until(broken, RUNNING, ZeroDivisionError) is RUNNING
+
+
+def test_a_version_that_cannot_be_read_does_not_hide_the_observation(backend):
+    with PollingFollower(backend, REF, read_version=lambda: 1 / 0) as follower:
+        assert follower.next_observation(0) is RUNNING
+        backend.status = COMPLETE
+        assert follower.next_observation(TIMEOUT) is COMPLETE
+
+
+def observe_in_loop(follower, timeout):
+    return asyncio.run(follower.next_observation_async(timeout))
+
+
+@pytest.mark.parametrize("observe", [PollingFollower.next_observation, observe_in_loop])
+def test_a_read_that_hangs_is_an_error_in_time_and_the_wait_can_go_on(backend, observe, monkeypatch):
+    monkeypatch.setattr(follower_module, "_READ_SECONDS", 0.01)
+    backend.answers.clear()
+    with PollingFollower(backend, REF) as follower:
+        for _ in range(2):  # The read of the subscription, and one that is requested later.
+            with pytest.raises(BackendUnavailableError, match="'job' was not read within"):
+                observe(follower, 0)
+        monkeypatch.setattr(follower_module, "_READ_SECONDS", TIMEOUT)
+        backend.answers.set()
+
+        assert observe(follower, 0) is RUNNING
 
 
 def test_the_traceback_of_a_shared_error_does_not_grow(backend):
@@ -185,6 +241,117 @@ def test_an_observation_without_a_change_in_time_is_that_of_now(backend):
             assert follower.next_observation(0) is status
 
 
+def test_a_requested_read_and_a_new_follower_do_not_wait_for_the_next_poll(backend, monkeypatch):
+    an_hour = PollInterval(share=0.0, minimum=3600.0, maximum=3600.0, reads_per_second=1.0)
+    monkeypatch.setattr(job_poller, "_OBSERVATION_INTERVAL", an_hour)
+    monkeypatch.setattr(job_poller, "_VERSION_INTERVAL", an_hour)
+    other = TrainJobRef("double", "default", "other", "2")
+    with backend.follow() as follower:
+        for status in (RUNNING, COMPLETE, RUNNING):
+            backend.status = status
+            assert follower.next_observation(0) is status
+            until_idle(backend)
+        for ref in (REF, other):
+            with PollingFollower(backend, ref) as new:
+                assert new.next_observation(0) is RUNNING
+            until_idle(backend)
+
+
+def until_idle(backend):
+    """Wait until the thread waits."""
+    wake = job_poller._pollers[backend].wake
+    until(lambda: wake._cond._waiters and not wake.is_set())
+
+
+class Clock:
+    """Time that passes only when a test says so."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(job_poller, "time", clock)
+    return clock
+
+
+def poll_repeatedly(job, clock, count=200):
+    """Poll a job when it is due; return the pauses."""
+    pauses = []
+    for _ in range(count):
+        job.poll(1)
+        pauses.append(job.due - clock.now)
+        # It may be read earlier, together with another job.
+        assert job.early - clock.now == pytest.approx(pauses[-1] / 2)
+        clock.now = job.due
+    return pauses
+
+
+@pytest.mark.parametrize(("read_version", "shortest", "longest"), [(None, 0.04, 2.0), (lambda: 1, 0.01, 0.2)])
+def test_a_job_is_polled_less_often_the_longer_its_status_does_not_change(
+    backend, clock, read_version, shortest, longest
+):
+    job = job_poller._PolledJob(JobReader(lambda: backend.observe(REF), read_version))
+    pauses = poll_repeatedly(job, clock)
+
+    assert pauses == pytest.approx(sorted(pauses))
+    assert (pauses[0], pauses[-1]) == pytest.approx((shortest, longest))
+
+
+def test_a_change_of_the_status_makes_the_polls_frequent_again(backend, clock):
+    job = job_poller._PolledJob(JobReader(lambda: backend.observe(REF)))
+    poll_repeatedly(job, clock)
+    backend.status = COMPLETE
+
+    assert poll_repeatedly(job, clock, 1) == pytest.approx([0.04])
+
+
+def test_progress_is_observed_less_often_than_the_version_is_read(backend, clock):
+    job = job_poller._PolledJob(JobReader(lambda: backend.observe(REF), lambda: 1, progress=True))
+    poll_repeatedly(job, clock)
+
+    assert 10 < backend.observations < 100
+
+
+def test_a_change_that_comes_while_an_observation_is_taken_is_not_missed():
+    class ChangingJob:
+        @property
+        def result(self):
+            subscription.notify()
+            return RUNNING
+
+    subscription = job_poller.Subscription(None, ChangingJob())
+    subscription.get_observation()
+
+    assert subscription.wait(0)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_those_that_wait_for_a_thread_that_ended_wake_up_and_start_another_one(backend):
+    ends = threading.Event()
+
+    def read_version():
+        if ends.is_set():
+            ends.clear()
+            raise SystemExit
+        return id(backend.status)
+
+    with PollingFollower(backend, REF, read_version=read_version) as follower:
+        follower.next_observation(0)
+        thread = job_poller._pollers[backend].thread
+        ends.set()
+        assert follower.next_observation(TIMEOUT) is RUNNING
+        thread.join()
+        backend.status = COMPLETE
+
+        assert follower.next_observation(0) is COMPLETE
+
+
 def test_a_follower_that_is_not_closed_is_forgotten(backend):
     backend.follow().next_observation(0)
     gc.collect()
@@ -215,22 +382,28 @@ def test_a_closed_event_loop_does_not_disturb_the_others(backend):
     waiting.get_coro().close()
 
 
-def observe_in_child(follower, results):
+def observe_in_child(follower, unused, results):
+    unused.close()
     results.put(follower.next_observation(TIMEOUT).status)
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_an_inherited_follower_works_in_a_forked_child(backend):
-    with backend.follow() as follower:
+def test_an_inherited_follower_works_in_a_forked_child_even_if_threads_of_the_parent_hold_locks(backend):
+    with backend.follow() as follower, backend.follow() as unused:
         follower.next_observation(0)
+        unused.next_observation(0)
         context = multiprocessing.get_context("fork")
         results = context.Queue()
-        child = context.Process(target=observe_in_child, args=(follower, results))
-        child.start()
-
-        assert results.get(timeout=TIMEOUT) == "Running"
-        child.join(TIMEOUT)
-        assert child.exitcode == 0
+        child = context.Process(target=observe_in_child, args=(follower, unused, results))
+        with job_poller._lock, job_poller._pollers[backend].wake._cond:
+            child.start()
+        try:
+            assert results.get(timeout=TIMEOUT) == "Running"
+            child.join(TIMEOUT)
+            assert child.exitcode == 0
+        finally:
+            child.kill()
+            child.join()
 
 
 def test_an_open_follower_does_not_keep_the_program_alive():

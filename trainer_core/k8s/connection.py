@@ -92,9 +92,7 @@ class Connection:
     @property
     def pool(self) -> urllib3.PoolManager:
         """HTTP client for sync requests."""
-        if self._process != os.getpid():
-            # A forked child must not share sockets with its parent.
-            self._create_pool()
+        self._renew_after_fork()
         return self._pool
 
     @property
@@ -116,6 +114,7 @@ class Connection:
         Raises:
             ClusterConfigError: The credentials cannot be renewed.
         """
+        self._renew_after_fork()
         with self._lock:
             try:
                 settings = self._loaded.configuration.auth_settings()
@@ -139,6 +138,7 @@ class Connection:
         Raises:
             ClusterConfigError: There are no credentials now.
         """
+        self._renew_after_fork()
         with self._lock:
             if generation == self._generation and self._loaded.reloadable:
                 self._load()
@@ -156,6 +156,12 @@ class Connection:
     def _load(self) -> None:
         self._loaded = load_client_config(self._config, self._service_account)
         self._create_pool()
+
+    def _renew_after_fork(self) -> None:
+        """Leave the sockets to the parent of a forked child, and the lock, which a thread of the parent may hold."""
+        if self._process != os.getpid():
+            self._lock = threading.RLock()
+            self._create_pool()
 
     def _create_pool(self) -> None:
         self._pool = _build_pool(self._loaded.configuration)

@@ -540,4 +540,8 @@ def _lock_folder(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        try:
+            yield
+        finally:
+            # A child process that another thread has forked meanwhile keeps the file open.
+            fcntl.flock(lock, fcntl.LOCK_UN)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from aiohttp import web
 
 _ETAG = {"ETag": '"0"'}
+_SIGNATURE = re.compile(r"AWS4-HMAC-SHA256 Credential=(?P<key>[^/]+)/.* Signature=")
 
 
 class MemoryStorage:
@@ -13,12 +16,14 @@ class MemoryStorage:
     Attributes:
         objects: Content by ``bucket/key``.
         requests: Method and ``bucket/key`` of each request.
+        signers: Access keys that have signed a request.
         refused: Methods that are answered with AccessDenied.
     """
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.requests: list[tuple[str, str]] = []
+        self.signers: set[str] = set()
         self.refused: set[str] = set()
 
     def app(self) -> web.Application:
@@ -30,8 +35,10 @@ class MemoryStorage:
     async def _answer(self, request: web.Request) -> web.Response:
         path, method = request.match_info["path"], request.method
         self.requests.append((method, path))
-        if method in self.refused or "Signature=" not in request.headers.get("Authorization", ""):
+        signed = _SIGNATURE.match(request.headers.get("Authorization", ""))
+        if method in self.refused or signed is None:
             return _build_error(403, "AccessDenied")
+        self.signers.add(signed["key"])
         if method == "PUT":
             if request.headers.get("If-None-Match") == "*" and path in self.objects:
                 return _build_error(412, "PreconditionFailed")

@@ -1,4 +1,4 @@
-"""An aiohttp application on a free port of the loopback, in a thread of this process."""
+"""An aiohttp application on a free port of this machine, in a thread of this process."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from aiohttp import web
 
 
 @contextmanager
-def served(app: web.Application, tls: ssl.SSLContext | None = None) -> Iterator[str]:
+def served(app: web.Application, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> Iterator[str]:
     """Serve it, and give its URL."""
     loop = asyncio.new_event_loop()
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
     loop.run_until_complete(runner.setup())
-    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
+    site = web.TCPSite(runner, host, 0, ssl_context=tls)
     loop.run_until_complete(site.start())
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     try:
-        yield f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
+        yield f"{'https' if tls else 'http'}://{host}:{runner.addresses[0][1]}"
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()

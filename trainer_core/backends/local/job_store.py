@@ -208,6 +208,8 @@ class JobFolder:
         try:
             yield
         finally:
+            # A child process that another thread has forked meanwhile keeps the descriptor open.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
     def read_desired(self) -> dict[str, Any]:
