@@ -569,14 +569,8 @@ class CheckpointStore:
         previous = signal.getsignal(signal.SIGTERM)
         # A handler may interrupt any lock; writing to a pipe is safe.
         pipe, told = os.pipe()
-        owner = os.getpid()
 
         def on_signal(number: int, frame: Any) -> None:
-            if os.getpid() != owner:
-                # A worker that the training has forked, and now ends: the training itself was not told to stop.
-                signal.signal(number, signal.SIG_DFL)
-                os.kill(os.getpid(), number)
-                return
             if not self._signalled:
                 self._signalled = True
                 os.write(told, b"1")
@@ -593,6 +587,18 @@ class CheckpointStore:
 
         threading.Thread(target=end_late, name="trainjob-grace", daemon=True).start()
         signal.signal(signal.SIGTERM, on_signal)
+
+        def restore() -> None:
+            """End a worker that the training has forked by SIGTERM: the training itself was not told to stop."""
+            if signal.getsignal(signal.SIGTERM) is on_signal:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            show()
+
+        hide, show = (
+            partial(signal.pthread_sigmask, how, [signal.SIGTERM]) for how in (signal.SIG_BLOCK, signal.SIG_UNBLOCK)
+        )
+        # Python forgets a signal for its handlers that reaches a child before the fork has returned in it.
+        os.register_at_fork(before=hide, after_in_parent=show, after_in_child=restore)
 
 
 class _BackgroundSave:
