@@ -45,7 +45,7 @@ def doctor(
     if checkpoints_uri is not None:
         validation.check_place_uri("--checkpoints", checkpoints_uri)
     if code_uri is not None:
-        validation.check_place_uri("--code-uri", code_uri)
+        validation.check_code_uri("--code-uri", code_uri)
     report = check_backend(context.obj.config, checkpoints_uri, code_uri)
     if output is OutputFormat.JSON:
         checks = [check.to_dict() for check in report.checks]
