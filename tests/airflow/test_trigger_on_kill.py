@@ -7,13 +7,15 @@ import threading
 
 import pytest
 from airflow.jobs.triggerer_job_runner import TriggerRunner
-from airflow.sdk.execution_time.comms import TaskStatesResult
+from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
 from airflow.sdk.execution_time.supervisor import set_supervisor_comms
 from airflow_fakes import double
 from standalone import needs_trigger_on_kill
 
 from airflow_provider.testing.tasks import StandInTaskInstance
 from airflow_provider.triggers.trainjob import TrainJobTrigger
+
+TIMEOUT = 300.0
 
 
 class Supervisor:
@@ -27,7 +29,7 @@ class Supervisor:
 
 
 class SlowSupervisor(Supervisor):
-    """Supervisor that answers after an event is set, and records requests."""
+    """Supervisor that tells the state of tasks after an event is set. Other requests, as for an XCom, do not wait."""
 
     def __init__(self, states):
         super().__init__(states)
@@ -35,8 +37,9 @@ class SlowSupervisor(Supervisor):
         self.may_answer = threading.Event()
 
     def send(self, msg):
-        self.asked.set()
-        self.may_answer.wait(20)
+        if isinstance(msg, GetTaskStates):
+            self.asked.set()
+            self.may_answer.wait(TIMEOUT)
         return super().send(msg)
 
 
@@ -140,13 +143,27 @@ class Triggerer:
         await self._runner.cancel_triggers()
 
 
+class BeginningTrigger(TrainJobTrigger):
+    """Trigger that sets an event when it begins: Airflow calls `on_kill` of no trigger before that."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.begun = threading.Event()
+
+    async def _get_client(self):
+        self.begun.set()
+        return await super()._get_client()
+
+
 @needs_trigger_on_kill
 async def test_repeated_cancellation_by_the_triggerer_does_not_stop_the_cancellation_of_the_job(running, client):
     supervisor = SlowSupervisor({"run": {"train": "failed"}})
-    triggerer = Triggerer(trigger_for(running))
+    trigger = BeginningTrigger(running.to_dict())
+    trigger.task_instance = StandInTaskInstance(run_id="run")
+    triggerer = Triggerer(trigger)
     with set_supervisor_comms(supervisor):
         triggerer.start()
-        await asyncio.sleep(0.1)
+        await until(trigger.begun.is_set)
         await triggerer.round()
         await until(supervisor.asked.is_set)
         await triggerer.round()
@@ -156,8 +173,12 @@ async def test_repeated_cancellation_by_the_triggerer_does_not_stop_the_cancella
     assert client.get_job_outcome(running).diagnosis.reason == "it was cancelled"
 
 
-class SlowTrigger(TrainJobTrigger):
+class SlowTrigger(BeginningTrigger):
     """Trigger whose client takes long to create."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.may_go_on = threading.Event()
 
     async def _get_client(self):
         self.begun.set()
@@ -168,7 +189,6 @@ class SlowTrigger(TrainJobTrigger):
 @needs_trigger_on_kill
 async def test_a_trigger_that_is_still_starting_cancels_its_job(running, client):
     trigger = SlowTrigger(running.to_dict())
-    trigger.begun, trigger.may_go_on = threading.Event(), threading.Event()
     trigger.task_instance = StandInTaskInstance(run_id="run")
     triggerer = Triggerer(trigger)
     with set_supervisor_comms(Supervisor({"run": {"train": "failed"}})):

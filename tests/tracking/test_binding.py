@@ -8,7 +8,7 @@ from trainer_core.errors import BackendUnavailableError, JobNotFoundError, Track
 from trainer_core.jobs import Observation, Outcome, TrainJobRef
 from trainer_core.request import TrainJobRequest
 from trainer_core.tracking import tags
-from trainer_core.tracking.binding import bind_run, find_unbound_job
+from trainer_core.tracking.binding import _find_unbound_job, bind_run
 from trainer_core.tracking.mlflow_api import MlflowRun
 
 PLACE = "this host"
@@ -220,10 +220,10 @@ def test_a_later_attempt_whose_first_run_was_deleted_has_no_parent():
 
 def test_the_job_of_an_unbound_run_is_the_one_whose_request_names_the_run():
     run = build_run("own", **UNBOUND)
-    ref, request = find_unbound_job(Backend(), run)
+    ref, request = _find_unbound_job(Backend(), run)
 
     assert (ref, request.tracking.run_id) == (REF, "own")
-    assert find_unbound_job(Backend(run="another"), run) is None
-    assert find_unbound_job(Backend(ref=None), run) is None
-    assert find_unbound_job(Backend(error=BackendUnavailableError("away")), run) is None
-    assert find_unbound_job(Backend(), build_run("own")) is None
+    assert _find_unbound_job(Backend(run="another"), run) is None
+    assert _find_unbound_job(Backend(ref=None), run) is None
+    assert _find_unbound_job(Backend(error=BackendUnavailableError("away")), run) is None
+    assert _find_unbound_job(Backend(), build_run("own")) is None

@@ -124,7 +124,7 @@ def test_a_script_is_valid_shell_and_executable(script):
 
 def test_installing_an_unknown_target_lists_the_known_ones():
     done = subprocess.run(["sh", ROOT / "tools/install", "all"], capture_output=True, text=True, check=False)
-    advice = "install: name what to install: tools/install demo, dev, docs, airflow31 or celery\n"
+    advice = "install: name what to install: tools/install demo, dev, docs, airflow31, celery or libraries\n"
     assert (done.returncode, done.stderr) == (1, advice)
 
 
