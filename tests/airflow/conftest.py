@@ -18,7 +18,7 @@ sys.path.append(str(pathlib.Path(__file__).parents[2] / "tools"))
 
 
 def pytest_configure(config) -> None:
-    """Ignore warnings of Airflow 3.1, which imports some of its own modules by deprecated names."""
+    """Ignore warnings of Airflow 3.1, which imports some of its modules by deprecated names."""
     config.addinivalue_line("filterwarnings", r"ignore:The .airflow\.operators\.branch\.BaseBranchOperator")
 
 

@@ -58,8 +58,8 @@ class FailingSupervisor(Supervisor):
         return super().send(msg)
 
 
-def trigger_for(ref, *, map_index=-1, **arguments):
-    trigger = TrainJobTrigger(ref.to_dict(), **arguments)
+def trigger_for(ref, kind=TrainJobTrigger, *, map_index=-1, **arguments):
+    trigger = kind(ref.to_dict(), **arguments)
     trigger.task_instance = StandInTaskInstance(run_id="run", map_index=map_index)
     return trigger
 
@@ -158,8 +158,7 @@ class BeginningTrigger(TrainJobTrigger):
 @needs_trigger_on_kill
 async def test_repeated_cancellation_by_the_triggerer_does_not_stop_the_cancellation_of_the_job(running, client):
     supervisor = SlowSupervisor({"run": {"train": "failed"}})
-    trigger = BeginningTrigger(running.to_dict())
-    trigger.task_instance = StandInTaskInstance(run_id="run")
+    trigger = trigger_for(running, BeginningTrigger)
     triggerer = Triggerer(trigger)
     with set_supervisor_comms(supervisor):
         triggerer.start()
@@ -188,8 +187,7 @@ class SlowTrigger(BeginningTrigger):
 
 @needs_trigger_on_kill
 async def test_a_trigger_that_is_still_starting_cancels_its_job(running, client):
-    trigger = SlowTrigger(running.to_dict())
-    trigger.task_instance = StandInTaskInstance(run_id="run")
+    trigger = trigger_for(running, SlowTrigger)
     triggerer = Triggerer(trigger)
     with set_supervisor_comms(Supervisor({"run": {"train": "failed"}})):
         triggerer.start()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
-from types import SimpleNamespace
 
 import pytest
 
@@ -188,10 +187,11 @@ def test_a_full_queue_drops_points_and_says_so_once(sender, monkeypatch, caplog)
 
 
 def test_one_job_is_reported_every_five_seconds_and_each_of_many_every_ten(sender, monkeypatch):
-    monkeypatch.setattr(run_sender, "time", SimpleNamespace(monotonic=lambda: 1000.0))
+    clock = Clock()
+    monkeypatch.setattr(run_sender, "time", clock)
     for _ in range(200):
         sender.put(Reporter(), POINTS)
-    due = sorted(seconds - 1000.0 for seconds, *_ in sender._schedule)
+    due = sorted(seconds - clock.now for seconds, *_ in sender._schedule)
 
     assert (due[0], due[50], due[100], due[199]) == (5.0, 7.5, 10.0, 10.0)
 

@@ -586,7 +586,7 @@ def test_ranks_whose_steps_have_become_slow_stop_at_the_next_save(start_rank, ro
 
 
 def test_a_rank_that_is_behind_decides_as_rank_0_did_at_its_step(start_rank, root):
-    """Rank 0 is told to stop, and has asked at later steps, when rank 1 comes to a step."""
+    """Rank 0 gets SIGTERM when it has decided for later steps than rank 1 has reached."""
     ahead = start_rank(0, 2, every_seconds=600)
     behind = start_rank(1, 2, seconds=0.02, every_seconds=600)
     wait_for_exchange(root, step=200)

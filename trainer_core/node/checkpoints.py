@@ -589,16 +589,16 @@ class CheckpointStore:
         signal.signal(signal.SIGTERM, on_signal)
 
         def restore() -> None:
-            """End a worker that the training has forked by SIGTERM: the training itself was not told to stop."""
+            """Let SIGTERM end a worker that the training has forked: it does not stop the training."""
             if signal.getsignal(signal.SIGTERM) is on_signal:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            show()
+            unblock()
 
-        hide, show = (
+        block, unblock = (
             partial(signal.pthread_sigmask, how, [signal.SIGTERM]) for how in (signal.SIG_BLOCK, signal.SIG_UNBLOCK)
         )
         # Python forgets a signal for its handlers that reaches a child before the fork has returned in it.
-        os.register_at_fork(before=hide, after_in_parent=show, after_in_child=restore)
+        os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=restore)
 
 
 class _BackgroundSave:
