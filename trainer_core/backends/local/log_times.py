@@ -1,12 +1,11 @@
 """When the log of a step was written: the supervisor records once a second how far it has grown.
 
-The file has pairs of unsigned 64-bit numbers: seconds since 1970, and the size of the log at that time.
+The file has pairs of unsigned 64-bit numbers: seconds since 1970 of the last write, and the size of the log after it.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from array import array
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +14,7 @@ __all__ = ["read_growth", "record_growth"]
 
 
 def record_growth(log: Path, times: Path, known: int) -> int:
-    """Append time and size of a log to the file of its times if the log has grown; return the size.
+    """Append a log's time of modification and size to the file of its times if the log has grown; return the size.
 
     Creates the file of the times if it does not exist: without it, a log counts as one without times.
 
@@ -25,11 +24,11 @@ def record_growth(log: Path, times: Path, known: int) -> int:
         known: The size that the previous call returned; 0 at first.
     """
     with suppress(OSError):  # A full disk: the lines get a later time.
-        size = log.stat().st_size
+        status = log.stat()
         with os.fdopen(os.open(times, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab") as file:
-            if size > known:
-                array("Q", [int(time.time()), size]).tofile(file)
-        return size
+            if status.st_size > known:
+                array("Q", [int(status.st_mtime), status.st_size]).tofile(file)
+        return status.st_size
     return known
 
 

@@ -86,7 +86,7 @@ def tail_lines(
         offset = offset if offset <= file.seek(0, os.SEEK_END) else 0
         file.seek(offset)
         data = file.read(_MAX_TAIL_BYTES)
-        written = os.fstat(file.fileno()).st_mtime
+        written = int(os.fstat(file.fileno()).st_mtime)  # As `record_growth` will record it.
     *lines, rest = data.split(b"\n", limit)
     has_more = len(data) == _MAX_TAIL_BYTES
     if rest and len(lines) < limit and (not lines if has_more else ended):
@@ -96,7 +96,7 @@ def tail_lines(
     return _add_times(lines, offset, folder.log_times_path(step), written), end, not has_more and len(lines) < limit
 
 
-def _add_times(lines: list[bytes], offset: int, times: Path, written: float) -> list[str]:
+def _add_times(lines: list[bytes], offset: int, times: Path, written: int) -> list[str]:
     """Return lines that start at an offset, each with the first time at which the log was longer; else the last one."""
     with suppress(OSError, ValueError):
         seconds, sizes = log_times.read_growth(times)
