@@ -7,7 +7,9 @@ visible.
 from __future__ import annotations
 
 import base64
+import time
 import uuid
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -17,7 +19,7 @@ from trainer_core.node import files
 from trainer_core.packaging.project import describe_size, read_files
 from trainer_core.request import TrainJobRequest
 
-__all__ = ["check_scheme", "resolve", "store", "try_bucket"]
+__all__ = ["check_scheme", "remove_unused", "resolve", "store", "try_bucket"]
 
 #: Characters of packed files in arguments. With the function and the programs of the node they stay below the 1,000,000
 #: characters of a container's arguments.
@@ -25,6 +27,8 @@ _MAX_ARCHIVE = 900_000
 #: The same where there is a place: two pod templates with so many fit into a manifest.
 _MAX_ARCHIVE_BESIDE_PLACE = 400_000
 _SUFFIX = ".json.zlib"
+#: Seconds without use after which an object that no job refers to is removed from a default folder.
+_UNUSED_SECONDS = 86_400.0
 #: Longest part of a place in a message.
 _MAX_PLACE = 100
 _REASONS = {
@@ -94,6 +98,24 @@ def store(request: TrainJobRequest) -> TrainJobRequest:
             "was created"
         ) from error
     return request.with_project(archive="")
+
+
+def remove_unused(folder: Path, list_used: Callable[[], Collection[str | None]]) -> None:
+    """Remove the objects in a folder that no job refers to and that were not used for a day, and half-written ones.
+
+    Args:
+        folder: The default folder of a backend.
+        list_used: Returns the URIs of the objects that jobs refer to. Called if there is an old object.
+    """
+    old = []
+    for path in folder.glob("*"):
+        with suppress(FileNotFoundError):  # Another process has removed it.
+            if time.time() - path.stat().st_mtime > _UNUSED_SECONDS:
+                old.append(path)
+    used = list_used() if old else ()
+    for path in old:
+        if path.as_uri() not in used:
+            path.unlink(missing_ok=True)
 
 
 def try_bucket(uri: str) -> str | None:

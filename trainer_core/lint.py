@@ -21,9 +21,11 @@ from trainer_core.packaging.project_imports import find_missing_imports
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtime_admin import unknown_fields
 
-__all__ = ["GROUP", "Definition", "Problem", "find_definitions", "find_problems"]
+__all__ = ["GROUP", "Definition", "Problem", "find_definitions", "find_problems", "find_warnings"]
 
 GROUP = "trainjob.lint"
+#: Largest number of requirements that a warning names.
+_MAX_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,28 @@ def find_problems(definitions: Iterable[Definition], *, server: bool = False) ->
             messages = list(_dry_run(definition))
         for message in messages:
             yield Problem(definition.file, definition.location, " ".join(message.split()))
+
+
+def find_warnings(definition: Definition) -> Iterator[str]:
+    """Yield what is wrong with a definition in some runs only."""
+    yield from definition.warnings
+    packages: dict[str, None] = {}
+    for request in request_builder.list_variants(definition.request or {}).values():
+        packages.update(dict.fromkeys((request.get("trainer") or {}).get("packages") or ()))
+    ranges = [each for each in packages if not _is_exact(each)]
+    if ranges:
+        more = f" and {len(ranges) - _MAX_NAMED} more" if len(ranges) > _MAX_NAMED else ""
+        named = ", ".join(ranges[:_MAX_NAMED])
+        yield (
+            f"packages_to_install: {named}{more}: no exact version, so a retry may install another one; write "
+            "name==version, or give a uv.lock"
+        )
+
+
+def _is_exact(requirement: str) -> bool:
+    """Return whether a requirement names one version: by ``==``, or by the path or URL of a distribution."""
+    specifier = requirement.partition(";")[0]
+    return ("==" in specifier and "*" not in specifier) or "/" in specifier or validation.is_placeholder(specifier)
 
 
 def _validate(definition: Definition) -> Iterator[str]:

@@ -84,6 +84,8 @@ RESERVED_INITIALIZER_ENV = frozenset(
 _MAX_COUNT = 2**31 - 1
 _MAX_ANNOTATIONS_BYTES = 256 * 1024
 _INDEX_URL = re.compile(r"(https?|file)://\S+")
+#: Beginning of a requirement by name, as pip accepts it in a requirements file.
+_REQUIREMENT = re.compile(r"\s*[A-Za-z0-9][\w.-]*\s*(\[[^\]]*\]\s*)?($|==|[~!]=|[<>(;@#]|--)")
 _ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 _PLACE_URI = re.compile(r"(pvc|s3)://[^/@\s\0?#]+(/[^\s\0?#]*)?|file:///[^\0?#]+")
 #: The longest key of an object in S3. Python creates the parents of a folder recursively.
@@ -355,13 +357,15 @@ def check_packages(what: str, packages: object) -> None:
     """Check requirements for pip. Accepts None.
 
     Raises:
-        ValueError: The value is not a list of strings, pip would read an entry as an option, or a URL has a password:
-            the manifest, the log and the arguments of pip would show it.
+        ValueError: The value is not a list of strings, an entry is neither a requirement nor a path or URL (pip would
+            read one with a dash as an option), or a URL has a password: the manifest, the log and the arguments of pip
+            would show it.
     """
     check_strings(what, packages, "scikit-learn>=1.5")
     for index, package in enumerate(packages if isinstance(packages, (list, tuple)) else ()):
         # `-r` reads files, and `--index-url` sends requests to another server.
-        if package.lstrip().startswith("-") or package.splitlines() != [package]:
+        is_option = package.lstrip().startswith("-") or package.splitlines() != [package]
+        if is_option or not (_REQUIREMENT.match(package) or "/" in package or is_placeholder(package)):
             raise ValueError(f"{what}: {redact(package)} is not a package; write one such as 'scikit-learn>=1.5'")
         if has_credentials(package):
             raise ValueError(

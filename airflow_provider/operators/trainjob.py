@@ -423,7 +423,13 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
     def _raise_interrupted(self, ref: TrainJobRef) -> NoReturn:
         if self._is_cancelled:
             self._saved_ref.forget(ref)
-        result = "was cancelled" if self.on_kill_policy == "cancel" else "keeps running (on_kill='keep')"
+            result = "was cancelled"
+        elif self.outcome is not None:
+            result = "has failed"
+        elif self.on_kill_policy == "keep":
+            result = "keeps running (on_kill='keep')"
+        else:
+            result = "may still run: its cancellation failed or has not ended, see the log above"
         raise TrainJobInterruptedError(f"task {self.task_id!r} was killed; TrainJob {ref.name!r} {result}")
 
     def _cancel_unless_retried(self, ti: Any) -> None:

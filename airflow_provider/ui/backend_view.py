@@ -182,8 +182,7 @@ def read_log(
         TrainerError: The step does not exist, or its log cannot be read.
         InvalidCursorError: The cursor is not one of this backend.
     """
-    lines: deque[str] = deque()
-    times: deque[int | None] = deque()
+    lines: deque[tuple[str, int | None]] = deque()
     points: deque[dict[str, Any]] = deque(maxlen=_MAX_POINTS)
     resources: deque[dict[str, Any]] = deque(maxlen=_MAX_POINTS)
     line_count = size = read = 0
@@ -207,14 +206,14 @@ def read_log(
             if wanted and wanted not in line.casefold():
                 continue
             line_count += 1
-            lines.append(line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}…")
-            times.append(int(raw.time * 1000) if isinstance(raw, LogLine) else None)
-            size += len(lines[-1])
+            line = line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}…"
+            lines.append((line, int(raw.time * 1000) if isinstance(raw, LogLine) else None))
+            size += len(line)
             while len(lines) > max_lines or size > _MAX_CHARACTERS:
-                size -= len(lines.popleft())
-                times.popleft()
+                size -= len(lines.popleft()[0])
     left_out = line_count - len(lines)
-    return LogPart(list(lines), list(times), list(points), list(resources), dict(cursor), left_out, complete)
+    texts, times = [line for line, _ in lines], [written for _, written in lines]
+    return LogPart(texts, times, list(points), list(resources), dict(cursor), left_out, complete)
 
 
 def _tail(client: TrainerClient, ref: TrainJobRef, step: str, cursor: Mapping[str, Any], job_ended: bool) -> LogChunk:

@@ -225,6 +225,20 @@ def test_a_name_that_some_runs_do_not_have_is_a_warning(lint, monkeypatch, templ
     )
 
 
+def test_packages_without_an_exact_version_are_a_warning(lint, monkeypatch):
+    errors = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", errors)
+    exact = ["numpy==2.1.0 ; python_version >= '3.10'", "tool @ https://example.com/tool.whl", "./wheels/x.whl"]
+    ranges = ["pandas", "torch>=2.1", "scikit-learn==1.*", "tqdm; python_version=='3.12'"]
+    trainer = f"CustomTrainer(train, {{'lr': 1}}, packages_to_install={exact + ranges!r})"
+    assert lint(operator(f"trainer={trainer}")) == (0, [])
+    (warning,) = [line for line in errors.getvalue().splitlines() if "warning" in line]
+    assert "packages_to_install: pandas, torch>=2.1, scikit-learn==1.* and 1 more: no exact version" in warning
+    errors.truncate(0)
+    assert lint(operator(f"trainer=CustomTrainer(train, {{'lr': 1}}, packages_to_install={exact!r})")) == (0, [])
+    assert "warning" not in errors.getvalue()
+
+
 QUEUED = operator("trainer=CustomTrainer(train, {'lr': 1}), options=[{'QueueName': 'nightly'}]")
 
 

@@ -424,6 +424,13 @@ class LosesSight(TrainerClient):
         return super().wait(job, timeout, **arguments)
 
 
+class CannotCancel(TrainerClient):
+    """Client that becomes unavailable when it is to cancel."""
+
+    def cancel(self, job):
+        raise BackendUnavailableError("no answer")
+
+
 @pytest.mark.parametrize(("max_tries", "ended"), [(0, True), (1, False)])
 def test_a_worker_cancels_an_unreachable_job_in_the_last_try_only(waiting, client, max_tries, ended):
     ti = StandInTaskInstance(max_tries=max_tries)
@@ -462,6 +469,15 @@ def test_killing_a_task_during_submission_cancels_the_job(waiting, client):
         operator.execute({"ti": ti})
     (job,) = client.list_jobs()
     assert client.wait(client.get_job_ref(job.name)).diagnosis.reason == "it was cancelled"
+
+
+def test_a_job_that_could_not_be_cancelled_is_not_called_cancelled(waiting, gate):
+    operator = waiting()
+    operator.hook.client = CannotCancel(operator.hook.config)
+    operator.on_kill()
+    with pytest.raises(TrainJobInterruptedError, match="may still run: its cancellation failed"):
+        operator.execute({"ti": StandInTaskInstance()})
+    gate.touch()
 
 
 def test_killing_a_task_after_its_job_has_ended_has_no_effect(home):

@@ -54,6 +54,13 @@ def test_a_job_is_queued_in_the_log_once_and_in_the_wait_at_each_step_forward(ca
     assert capsys.readouterr().err.splitlines() == [f"a-job Created: queued: {ahead} ahead" for ahead in (2, 1)]
 
 
+def test_an_unknown_output_format_is_refused_in_our_words(capsys):
+    assert main(["list", "--output", "xml"]) == 2
+    assert capsys.readouterr().err == (
+        "trainjob: Invalid value for '--output' / '-o': 'xml' is not one of 'table', 'json'.\n"
+    )
+
+
 LARGE = "def large():\n    return 'x' * 5000\n"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import signal
 import sys
 import tarfile
@@ -520,6 +521,25 @@ def test_reap_removes_what_a_killed_deletion_left(sandbox):
         sandbox.engine.remove_container(each["Id"])
     client.reap()
     assert sandbox.list_objects() == []
+
+
+def test_reap_removes_the_files_of_large_projects_that_no_job_uses_after_a_day(sandbox):
+    client, project = sandbox.client(), sandbox.folder / "project"
+    project.mkdir()
+    for name in ("first", "second"):
+        (project / "train.py").write_text("def train():\n    pass\n")
+        (project / "noise.bin").write_bytes(os.urandom(500_000))
+        trainer = CustomTrainer(func="train:train", code=str(project))
+        client.wait(client.submit(client.build_request(runtime="python", trainer=trainer, options=[Name(name)])))
+    stored = {path.as_uri(): path for path in (sandbox.folder / "home/containers/cache/code").iterdir()}
+    used = client.get_job_request("second").project.uri
+    client.delete_job("first")
+    client.reap()
+    assert (len(stored), all(path.exists() for path in stored.values())) == (2, True)
+    for path in stored.values():
+        os.utime(path, (0, 0))
+    client.reap()
+    assert [uri for uri, path in stored.items() if path.exists()] == [used]
 
 
 @pytest.mark.filterwarnings("ignore", "error:::airflow_provider", "error:::trainer_core")

@@ -63,11 +63,13 @@ def test_a_job_is_promoted_to_a_folder_and_rolled_back(client, run, tmp_path, mo
     _, names = run("models", *registry, "-o", "json")
     rolled_back = run("models", "digits", "--rollback", "fit", *registry)[0]
     refused, error = run("models", "digits", "--rollback", "other", *registry)
+    unknown, reason = run("models", "digit", *registry)
 
     assert code == rolled_back == 0
     assert promoted.out.startswith("promoted: version fit of digits, accuracy 0.9 (no model before)")
     assert json.loads(names.out) == ["digits"]
     assert (refused, "its versions are fit" in error.err) == (2, True)
+    assert (unknown, "the registry has no model 'digit'" in reason.err) == (2, True)
 
 
 def test_runs_without_a_server_says_what_to_set(run, monkeypatch):
@@ -76,6 +78,17 @@ def test_runs_without_a_server_says_what_to_set(run, monkeypatch):
     code, output = run("runs")
 
     assert (code, "set MLFLOW_TRACKING_URI" in output.err) == (2, True)
+
+
+@pytest.mark.usefixtures("tracked")
+def test_an_experiment_that_is_named_must_exist(run, monkeypatch):
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "none-yet")
+
+    code, output = run("runs", "--experiment", "none")
+    first_time, nothing = run("runs")
+
+    assert (code, "MLflow has no experiment 'none'" in output.err) == (2, True)
+    assert (first_time, nothing.out) == (0, "JOB  STATUS  STARTED  METRICS  URL\n")
 
 
 def test_doctor_asks_the_server(run, tracked, monkeypatch):

@@ -241,6 +241,28 @@ def test_a_complete_step_is_not_written_again(start_store, root):
     assert leftovers(root) == []
 
 
+class Step:
+    """An integer of another type, as NumPy has them."""
+
+    def __index__(self):
+        return 3
+
+
+def test_a_step_is_an_integer_of_any_type(start_store, root):
+    store = start_store(every_steps=3)
+    assert store.due(Step())
+    with store.save(Step()) as folder:
+        (folder / "state.txt").touch()
+    store.save_in_background(Step(), lambda folder: None)
+    assert (steps_of(root), store.latest().step) == ([3], 3)
+    for ask in (store.due, lambda step: store.save_in_background(step, lambda folder: None)):
+        with pytest.raises(TypeError, match="'float' object cannot be interpreted as an integer"):
+            ask(3.0)
+    with pytest.raises(TypeError, match="'str' object cannot"), store.save("3"):
+        pass
+    assert leftovers(root) == []
+
+
 def test_an_attempt_that_was_replaced_saves_nothing(start_store, root):
     old = start_store()
     save(start_store(), 3)

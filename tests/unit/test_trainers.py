@@ -144,7 +144,21 @@ def test_a_refused_environment_variable_does_not_show_its_value(make):
 
 
 @pytest.mark.parametrize(
-    "packages", [["numpy"], ["a>=1,<2; python_version<'4'", "git+https://example.com/r"], [], None]
+    "packages",
+    [
+        [
+            "numpy",
+            "a>=1,<2; python_version<'4'",
+            "b[c, d]",
+            "e [f]~=1",
+            "g @ file:///g",
+            "h (>1)",
+            "i ==1 --hash=sha256:0",
+        ],
+        ["git+https://example.com/r", "./wheels/a.whl", "/wheels/b.whl", "c.whl", "{{ params.package }}"],
+        [],
+        None,
+    ],
 )
 def test_packages_are_requirements_of_pip(packages):
     assert CustomTrainer(train, packages_to_install=packages).packages_to_install == packages
@@ -154,6 +168,12 @@ def test_packages_are_requirements_of_pip(packages):
 def test_an_option_of_pip_is_refused_as_a_package(package):
     with pytest.raises(ValueError, match="packages_to_install"):
         CustomTrainer(train, packages_to_install=["numpy", package])
+
+
+@pytest.mark.parametrize("package", ["numpy pandas", "numpy, pandas", "[extra]", "==1", "numpy=>1 or so", "a&b"])
+def test_what_is_no_requirement_is_refused_before_a_job_exists(package):
+    with pytest.raises(ValueError, match=r"is not a package; write one such as 'scikit-learn>=1\.5'"):
+        CustomTrainer(train, packages_to_install=[package])
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(format="trainjob: %(message)s")
     # They name each OnBackend that is skipped.
     logging.getLogger("trainer_core.options").setLevel(logging.INFO)
+    # It warns of each request that is repeated; what cannot be reached in the end is an error or a warning of ours.
+    logging.getLogger("urllib3").setLevel(logging.ERROR)
     try:
         given = sys.argv[1:] if arguments is None else arguments
         code = app(args=move_global_options(given), prog_name="trainjob", standalone_mode=False)
@@ -95,7 +97,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         _discard_output()
         return exit_codes.OK
     except _UsageError as error:
-        return _fail(shorten(error.format_message()), exit_codes.BAD_INPUT)
+        # Typer lets pydantic read values, and keeps its prefix.
+        return _fail(shorten(error.format_message().replace(": Value error, ", ": ")), exit_codes.BAD_INPUT)
     except (TrainerError, ValueError) as error:
         return _fail(str(error), exit_codes.get_exit_code(error))
     except OSError as error:

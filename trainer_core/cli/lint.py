@@ -11,7 +11,7 @@ import typer
 from trainer_core.cli import exit_codes
 from trainer_core.cli.output import OutputFormat, OutputOption, print_json
 from trainer_core.errors import InvalidRequestError
-from trainer_core.lint import Definition, Problem, find_definitions, find_problems
+from trainer_core.lint import Definition, Problem, find_definitions, find_problems, find_warnings
 
 __all__ = ["register"]
 
@@ -54,7 +54,7 @@ def lint(
     else:
         print("".join(f"{problem}\n" for problem in problems), end="")
     for definition in definitions:
-        for warning in definition.warnings:
+        for warning in find_warnings(definition):
             print(f"trainjob: warning: {Problem(definition.file, definition.location, warning)}", file=sys.stderr)
     jobs = [definition for definition in definitions if definition.request]
     print(f"trainjob: {len(jobs)} TrainJobs, problems: {len(problems)}", file=sys.stderr)

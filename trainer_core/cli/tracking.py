@@ -60,6 +60,8 @@ def runs(
     api = MlflowApi(server)
     try:
         found = api.find_experiment_id(name)
+        if experiment and not found:
+            raise InvalidRequestError(f"MLflow has no experiment {experiment!r}; pass the name of one of {server.uri}")
         tracked = api.search_runs([found], "tags.`trainjob.name` != ''") if found else []
     finally:
         api.close()
@@ -159,6 +161,8 @@ def _print_models(
     if repair:
         target.repair(model, alias)
     versions = target.list_versions(model)
+    if not versions:
+        raise InvalidRequestError(f"the registry has no model {model!r}; `trainjob models` lists those that it has")
     if output is OutputFormat.JSON:
         print_json([vars(each) for each in versions])
         return

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import operator
 import os
 import signal
 import threading
@@ -232,7 +233,7 @@ class CheckpointStore:
             CheckpointError: The save before this one was in the background, and failed.
             Stopped: The job was told to stop and the checkpoint of this step is complete, or a rank was started again.
         """
-        every = self._settings.get("every_steps") or 0
+        step, every = operator.index(step), self._settings.get("every_steps") or 0
         save = every > 0 and step % every == 0
         # At a save the ranks wait for each other anyway, so a stop is never later than the next one.
         if save or step >= self._next:
@@ -264,6 +265,7 @@ class CheckpointStore:
                 the background, the next call of `due`, `save`, `latest` or `flush` raises it.
             Stopped: The job was told to stop, raised after the checkpoint is complete; or a rank was started again.
         """
+        step = operator.index(step)  # NumPy's integers too; a manifest takes no other numbers.
         begun, part, complete = self._begin_part(step)
         if complete:
             part = f"{part}-{self.rank}"
@@ -303,6 +305,7 @@ class CheckpointStore:
             weights[0] = 1
             ```
         """
+        step = operator.index(step)
         begun, part, complete = self._begin_part(step)
 
         def save() -> None:

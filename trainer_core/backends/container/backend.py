@@ -97,7 +97,7 @@ class ContainerBackend(Backend):
 
     def resolve_request(self, request: TrainJobRequest) -> TrainJobRequest:
         request = request.with_resource_interval(self._config.resource_interval)
-        return code_place.resolve(request, self._config.code_uri or paths.data_cache("code").as_uri(), ("file",))
+        return code_place.resolve(request, self._config.code_uri or paths.code_folder().as_uri(), ("file",))
 
     def render(self, request: TrainJobRequest) -> dict[str, Any]:
         request = self.resolve_request(request)
@@ -269,10 +269,12 @@ class ContainerBackend(Backend):
 
     def reap(self) -> list[str]:
         now = self._engine.now()
-        expired = cleanup.find_expired_jobs(self._store.list_jobs(), now)
+        jobs = self._store.list_jobs()
+        expired = cleanup.find_expired_jobs(jobs, now)
         for job in expired:
             self.delete(job.ref)
         cleanup.remove_orphans(self._engine, self._config.namespace, now)
+        code_place.remove_unused(paths.code_folder(), lambda: cleanup.list_code_uris(jobs))
         return [job.name for job in expired]
 
     def get_job(self, name: str) -> TrainJob:

@@ -15,7 +15,7 @@ from trainer_core.backends.container import job_status, names
 from trainer_core.backends.container.engine import Engine, EngineRequestError
 from trainer_core.backends.container.job_journal import ContainerJob
 
-__all__ = ["find_expired_jobs", "remove_job", "remove_orphans"]
+__all__ = ["find_expired_jobs", "list_code_uris", "remove_job", "remove_orphans"]
 
 #: Minimum age of a container that is removed because its job does not exist: the job may be created just now.
 _ORPHAN_AGE = timedelta(minutes=10)
@@ -67,6 +67,13 @@ def find_expired_jobs(jobs: Iterable[ContainerJob], now: datetime) -> list[Conta
         if seconds is not None and ended is not None and now - ended > timedelta(seconds=seconds):
             expired.append(job)
     return expired
+
+
+def list_code_uris(jobs: Iterable[ContainerJob]) -> set[str]:
+    """Return the URIs of the files of large projects that jobs refer to."""
+    trainers = (job.claim["request"].get("trainer") or {} for job in jobs)
+    projects = ((trainer.get("code") or {}).get("project") or {} for trainer in trainers)
+    return {project["uri"] for project in projects if project.get("uri")}
 
 
 def remove_orphans(engine: Engine, namespace: str, now: datetime) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["data_cache", "lock_path", "runtime_cache", "state_folder"]
+__all__ = ["code_folder", "data_cache", "lock_path", "runtime_cache", "state_folder"]
 
 
 def state_folder() -> Path:
@@ -16,6 +16,11 @@ def state_folder() -> Path:
 def data_cache(role: str) -> Path:
     """Return the folder of copied ``file://`` data of a role."""
     return state_folder() / "cache" / role
+
+
+def code_folder() -> Path:
+    """Return the folder of projects that are too large for the arguments of a job."""
+    return state_folder() / "cache" / "code"
 
 
 def runtime_cache() -> Path:

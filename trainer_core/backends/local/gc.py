@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from trainer_core import code_place
 from trainer_core.backends.local import environments
 from trainer_core.backends.local.job_queue import JobQueue
 from trainer_core.backends.local.job_record import JobRecord
@@ -62,16 +63,9 @@ def remove_unused_environments(state: StateFolder) -> None:
 
 def remove_unused_code(state: StateFolder) -> None:
     """Remove the files of large projects that no job refers to and that were not used for a day."""
-    now = time.time()
-    old = []
-    for path in state.code.glob("*"):
-        with suppress(FileNotFoundError):  # Another supervisor has removed it.
-            if now - path.stat().st_mtime > _DAY_SECONDS:
-                old.append(path)
-    in_use = {_read_plan(state.job_folder(name)).get("code") for name in (state.list_job_names() if old else ())}
-    for path in old:
-        if path.as_uri() not in in_use:
-            path.unlink(missing_ok=True)
+    code_place.remove_unused(
+        state.code, lambda: {_read_plan(state.job_folder(name)).get("code") for name in state.list_job_names()}
+    )
 
 
 def _read_plan(folder: JobFolder) -> dict[str, Any]:
