@@ -148,9 +148,17 @@ def measure_resume(folder: Path, state: State, rounds: int) -> Rows:
 def measure_steps(folder: Path, state: State, rounds: int) -> Rows:
     """A training whose steps take a millisecond."""
     del state
-    stores = [_create_store(folder / f"steps-{number}", 100) for number in range(rounds + 1)]
-    bare, saved = _alternate(rounds, lambda number: _run_steps(None), lambda number: _run_steps(stores[number]))
-    return [("1,000 steps of 1 ms, a save every 100 / without", saved / bare, 1.03)]
+    stores = [_create_store(folder / f"steps-{number}", 100) for number in range(2 * (rounds + 1))]
+    bare, saved, in_background = _alternate(
+        rounds,
+        lambda number: _run_steps(None),
+        lambda number: _run_steps(stores[2 * number]),
+        lambda number: _run_steps(stores[2 * number + 1], background=True),
+    )
+    return [
+        ("1,000 steps of 1 ms, a save every 100 / without", saved / bare, 1.03),
+        ("the same with save(background=True)", in_background / bare, None),
+    ]
 
 
 def measure_small(folder: Path, state: State, rounds: int) -> Rows:
@@ -195,18 +203,20 @@ def _save_and_rename(folder: Path, number: int, state: State, sync: bool) -> Non
     new.replace(path)
 
 
-def _save_bytes(store: CheckpointStore, step: int) -> None:
-    with store.save(step) as folder:
+def _save_bytes(store: CheckpointStore, step: int, background: bool = False) -> None:
+    with store.save(step, background=background) as folder:
         (folder / "state").write_bytes(b"x" * 1024)
 
 
-def _run_steps(store: CheckpointStore | None) -> None:
+def _run_steps(store: CheckpointStore | None, background: bool = False) -> None:
     for step in range(1, 1001):
         end = time.perf_counter() + 0.001
         while time.perf_counter() < end:
             pass
         if store is not None and store.due(step):
-            _save_bytes(store, step)
+            _save_bytes(store, step, background)
+    if store is not None:
+        store.flush()
 
 
 @contextlib.contextmanager
