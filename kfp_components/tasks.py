@@ -22,11 +22,12 @@ from kfp_components.runtime.request_encoding import can_pass_as_parameter, encod
 from kfp_components.submit import submit
 from kfp_components.train import train
 from kfp_components.wait import wait as wait_component
-from trainer_core import request_builder
+from trainer_core import code_place, request_builder
 from trainer_core.client import backend_for
 from trainer_core.initializers import Initializer
 from trainer_core.packaging.project import read_project
 from trainer_core.packaging.project_functions import find_module, read_signature
+from trainer_core.request import Project
 from trainer_core.request_builder import Option, Trainer
 from trainer_core.runtimes import Runtime
 from trainer_core.secrets import redact
@@ -59,7 +60,8 @@ def train_task(
 ) -> dsl.PipelineTask:
     """Add a task of `submit`, or with `wait` of `train`, to the pipeline that is being defined, with caching off.
 
-    The definition is packaged here, when the pipeline is compiled, and arrives byte for byte. What varies from run to
+    The definition is packaged here, when the pipeline is compiled, and arrives byte for byte; files of a project that
+    KFP cannot pass are written to the trainer's ``code_uri`` (``s3://``). What varies from run to
     run goes in by `inputs`, as pipeline parameters: ``func_args={"epochs": epochs}`` arrives in the function as the
     type that it declares, also a list, a dict or a text with quotes and line ends.
 
@@ -77,6 +79,7 @@ def train_task(
 
     Raises:
         ValueError: An argument is invalid; nothing was added.
+        BackendUnavailableError: The files cannot be written to ``code_uri``.
     """
     if not isinstance(wait, bool):
         raise ValueError("wait decides which component the task has: give True or False, not a pipeline parameter")
@@ -210,6 +213,18 @@ def _list_required_names(trainer: CustomTrainer) -> set[str]:
     return {p.name for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
 
 
+def _store_project(request: dict[str, Any]) -> bool:
+    """Move the files of the request's project into the bucket that the trainer names; return whether it names one."""
+    trainer = request.get("trainer") or {}
+    code, place = trainer.get("code") or {}, trainer.get("code_uri") or ""
+    # A folder of the machine that compiles is another one where the pipeline runs.
+    if not code.get("project") or not place.startswith("s3://"):
+        return False
+    stored = code_place.store_project(Project.model_validate(code["project"]), place)
+    code["project"] = stored.model_dump(mode="json", exclude_none=True)
+    return True
+
+
 def _pass_request(spec: ComponentSpec, inputs: dict[str, Any], request: dict[str, Any]) -> None:
     """Pass a request as an input, where it can be read in the YAML, or else as an encoded argument."""
     text = json.dumps(request, ensure_ascii=False)
@@ -222,10 +237,12 @@ def _pass_request(spec: ComponentSpec, inputs: dict[str, Any], request: dict[str
         inputs["request"] = request
         return
     encoded = encode_request(request)
+    if len(encoded) > _MAX_REQUEST_BYTES and _store_project(request):
+        encoded = encode_request(request)
     if len(encoded) > _MAX_REQUEST_BYTES:
         raise ValueError(
-            f"the request has {len(encoded)} bytes when it is compressed, and KFP can pass {_MAX_REQUEST_BYTES}: name "
-            "what the training does not need in .trainjobignore, ship the code in the runtime's image, or give the "
-            "component `train` a request_file"
+            f"the request has {len(encoded)} bytes when it is compressed, and KFP can pass {_MAX_REQUEST_BYTES}: give "
+            "code_uri='s3://<bucket>/<path>' where code has files, name what the training does not need in "
+            ".trainjobignore, ship the code in the runtime's image, or give the component `train` a request_file"
         )
     spec.implementation.container.args.append(f"--request={encoded}")

@@ -17,9 +17,9 @@ from urllib.parse import unquote, urlsplit
 from trainer_core.errors import BackendUnavailableError, UnsupportedError, format_size, shorten
 from trainer_core.node import files
 from trainer_core.packaging.project import describe_size, read_files
-from trainer_core.request import TrainJobRequest
+from trainer_core.request import Project, TrainJobRequest
 
-__all__ = ["check_scheme", "remove_unused", "resolve", "store", "try_bucket"]
+__all__ = ["check_scheme", "remove_unused", "resolve", "store", "store_project", "try_bucket"]
 
 #: Characters of packed files in arguments. With the function and the programs of the node they stay below the 1,000,000
 #: characters of a container's arguments.
@@ -66,7 +66,7 @@ def resolve(request: TrainJobRequest, default: str | None, schemes: tuple[str, .
     check_scheme(place, schemes)
     if len(project.archive) <= _MAX_ARCHIVE_BESIDE_PLACE:
         return request
-    return request.with_project(uri=f"{place.rstrip('/')}/{project.digest}{_SUFFIX}")
+    return request.with_project(uri=_build_uri(place, project))
 
 
 def store(request: TrainJobRequest) -> TrainJobRequest:
@@ -83,21 +83,44 @@ def store(request: TrainJobRequest) -> TrainJobRequest:
     project = request.project
     if project is None or project.uri is None or not project.archive:
         return request
-    parts, data = urlsplit(project.uri), base64.b64decode(project.archive)
+    _write_object(project, project.uri)
+    return request.with_project(archive="")
+
+
+def store_project(project: Project, place: str) -> Project:
+    """Write the files of a project to an object at a place unless it exists; return the project without the files.
+
+    Args:
+        project: The project, with its files.
+        place: The place.
+
+    Raises:
+        BackendUnavailableError: The object cannot be written.
+    """
+    uri = _build_uri(place, project)
+    _write_object(project, uri)
+    return project.model_copy(update={"archive": "", "uri": uri})
+
+
+def _build_uri(place: str, project: Project) -> str:
+    return f"{place.rstrip('/')}/{project.digest}{_SUFFIX}"
+
+
+def _write_object(project: Project, uri: str) -> None:
+    parts, data = urlsplit(uri), base64.b64decode(project.archive)
     try:
         if parts.scheme == "file":
             _write_file(Path(unquote(parts.path)), data)
         else:
             _upload(parts.netloc, parts.path.lstrip("/"), data)
     except OSError as error:
-        place = shorten(project.uri.removesuffix(f"{project.digest}{_SUFFIX}"), _MAX_PLACE)
+        place = shorten(uri.removesuffix(f"{project.digest}{_SUFFIX}"), _MAX_PLACE)
         # The text of an error of the file system repeats the path.
         reason = error.strerror or str(error)
         raise BackendUnavailableError(
             f"code: the files cannot be written to {place}: {reason}; correct this or give another code_uri; no job "
             "was created"
         ) from error
-    return request.with_project(archive="")
 
 
 def remove_unused(folder: Path, list_used: Callable[[], Collection[str | None]]) -> None:

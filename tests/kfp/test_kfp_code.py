@@ -4,10 +4,13 @@ import random
 
 import pytest
 from kfp import dsl
+from s3_storage import serving
+from s3_storage.memory import MemoryStorage
 
 from kfp_components.tasks import train_task
 from kfp_components.testing import host_runner
 from trainer_core import CustomTrainer
+from trainer_core.errors import BackendUnavailableError
 
 
 @pytest.fixture
@@ -30,10 +33,42 @@ def test_a_task_trains_with_the_files_that_were_packed_when_the_pipeline_was_com
         assert pipeline(args={"x": 21}).output == {"y": 42}
 
 
-def test_a_project_that_kfp_cannot_pass_is_refused_when_the_pipeline_is_compiled(project):
+@pytest.fixture
+def large(project):
     (project / "noise.bin").write_bytes(random.Random(3).randbytes(150_000))  # noqa: S311 -- not compressible
-    with pytest.raises(ValueError, match=r"KFP can pass 120000: name what the training does not need"):
+    return project
+
+
+@pytest.mark.parametrize("code_uri", [None, "file:///srv/code"])
+def test_a_project_that_kfp_cannot_pass_is_refused_when_the_pipeline_is_compiled(large, code_uri):
+    with pytest.raises(ValueError, match=r"KFP can pass 120000: give code_uri='s3://"):
 
         @dsl.pipeline
         def pipeline():
-            train_task(trainer=CustomTrainer("train:main", {"x": 1}, code=project), runtime="python")
+            trainer = CustomTrainer("train:main", {"x": 1}, code=large, code_uri=code_uri)
+            train_task(trainer=trainer, runtime="python")
+
+
+@pytest.mark.parametrize("backend", ["local", "debug"])
+def test_a_project_that_kfp_cannot_pass_travels_through_a_bucket(tmp_path, large, monkeypatch, backend):
+    storage = MemoryStorage()
+    keys = {"AWS_ACCESS_KEY_ID": "made-up", "AWS_SECRET_ACCESS_KEY": "a-secret"}
+    with serving.served(storage.app()) as url:
+        for name, value in {**keys, "AWS_ENDPOINT_URL": url}.items():
+            monkeypatch.setenv(name, value)
+
+        @dsl.pipeline
+        def pipeline(args: dict) -> dict:
+            trainer = CustomTrainer("train:main", code=large, code_uri="s3://bucket/team/code")
+            trained = train_task(trainer=trainer, runtime="python", wait=True, func_args=args, backend=backend)
+            return trained.outputs["result"]
+
+        (large / "helpers.py").unlink()  # The run trains with what was stored.
+        with host_runner(tmp_path / "runs"):
+            assert pipeline(args={"x": 21}).output == {"y": 42}
+    with pytest.raises(BackendUnavailableError, match="code: the files cannot be written to s3://bucket/team/code/"):
+
+        @dsl.pipeline
+        def unreachable():
+            trainer = CustomTrainer("train:main", {"x": 1}, code=large, code_uri="s3://bucket/team/code")
+            train_task(trainer=trainer, runtime="python")

@@ -53,8 +53,8 @@ from trainer_core.logs import find_last_progress
 from trainer_core.node import bootstrap, env
 from trainer_core.node.checkpoints import finish, release
 from trainer_core.node.progress import flush, reset
+from trainer_core.node.project import ProjectError, unpack
 from trainer_core.node.termination import parse_record, report_error, report_result
-from trainer_core.packaging.project import read_files
 from trainer_core.request import TRACKING_SECRETS, InitializerSource, TrainerRequest, TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
@@ -367,9 +367,10 @@ def _call_function(
     termination = job.folder / f"{_NODE}.json"
     payload = trainer.code.model_dump(mode="json") if trainer.code else {}
     project = trainer.code.project if trainer.code else None
-    modules = _import_from_project(project.model_dump()) if project else contextlib.nullcontext()
+    folder = job.folder / "function"
+    modules = _import_from_project(project.model_dump(), folder) if project else contextlib.nullcontext()
     with _job_environment(job, trainer, termination, checkpoint_env), _copy_output(log), modules:
-        code = _run_payload(payload, job.folder / "function")
+        code = _run_payload(payload, folder)
     job.logs[_NODE] = log.getvalue().splitlines()
     return parse_record(termination.read_bytes()) or {}, code
 
@@ -398,11 +399,18 @@ def _run_payload(payload: dict[str, Any], folder: Path) -> int:
 
 
 @contextlib.contextmanager
-def _import_from_project(project: Mapping[str, Any]) -> Iterator[None]:
-    """Let the job import its own copies of the modules of its project, and restore those of this process afterwards."""
-    tops = {
-        path.removeprefix(f"{root}/").partition("/")[0] for path in read_files(project) for root in project["roots"]
-    }
+def _import_from_project(project: Mapping[str, Any], parent: Path) -> Iterator[None]:
+    """Let the job import its own copies of the modules of its project, and restore those of this process afterwards.
+
+    Args:
+        project: The project.
+        parent: The folder that the function unpacks it into.
+    """
+    parent.mkdir(mode=0o700, exist_ok=True)
+    tops: set[str] = set()
+    with contextlib.suppress(ProjectError):  # The function cannot be loaded, and reports it.
+        files = unpack(project, str(parent))
+        tops.update(name for root in project["roots"] for name in os.listdir(Path(files, root)))
     # Modules that this process runs on stay.
     names = {top.removesuffix(".py") for top in tops} - sys.stdlib_module_names - {"trainer_core"}
 
