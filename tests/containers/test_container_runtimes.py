@@ -118,7 +118,10 @@ def test_without_a_network_the_packaged_runtimes_are_used_with_one_warning(web, 
     web.stop()
     assert names(source) == ["python", "torch-distributed"] == names(source)
     (warning,) = [record.getMessage() for record in caplog.records if source in record.getMessage()]
-    assert "the runtimes of this package are used" in warning
+    address = web.url.removeprefix("http://")
+    assert warning == (
+        f"runtime source {source} cannot be read ({address} cannot be reached); the runtimes of this package are used"
+    )
 
 
 def test_without_a_network_cached_files_are_used_whatever_their_age(web, caplog, monkeypatch):

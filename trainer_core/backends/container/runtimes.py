@@ -143,6 +143,10 @@ def _download(source: str) -> dict[str, str]:
             if source.startswith("github://"):
                 return dict(_download_github_folder(session, source))
             return {"": _download_text(session, source)}
+        except requests.ConnectionError as error:
+            # Its text repeats the URL, the number of retries and the addresses of Python objects.
+            address = error.request.url if error.request is not None else source
+            raise _DownloadError(f"{urlsplit(address or source).netloc} cannot be reached") from error
         except (requests.RequestException, ValueError, KeyError, TypeError) as error:
             raise _DownloadError(" ".join(f"{type(error).__name__}: {error}".split())[:300]) from error
 
