@@ -409,8 +409,8 @@ def _import_from_project(project: Mapping[str, Any], parent: Path) -> Iterator[N
     parent.mkdir(mode=0o700, exist_ok=True)
     tops: set[str] = set()
     with contextlib.suppress(ProjectError):  # The function cannot be loaded, and reports it.
-        files = unpack(project, str(parent))
-        tops.update(name for root in project["roots"] for name in os.listdir(Path(files, root)))
+        files = Path(unpack(project, str(parent)))
+        tops.update(path.name for root in project["roots"] for path in (files / root).iterdir())
     # Modules that this process runs on stay.
     names = {top.removesuffix(".py") for top in tops} - sys.stdlib_module_names - {"trainer_core"}
 
