@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import asynccontextmanager
+from itertools import pairwise
 
 import pytest
 from airflow.sdk.execution_time.comms import XComResult
@@ -340,6 +341,14 @@ async def test_many_logs_are_read_at_a_limited_rate(cluster, submit, wait_for, s
         read, wrote, seconds = count_reads(cluster) - before, supervisor.sent - sent, time.monotonic() - begin
     assert read.total() / seconds < 35
     assert wrote / seconds < 35
+    assert min(list_gaps(cluster, begin)) > 2.5
+
+
+def list_gaps(cluster, begin):
+    """Return the seconds between two reads of the same log; those of 60 triggers with 20 reads a second are about 3."""
+    for log in count_reads(cluster):
+        times = [request.time for request in list(cluster.requests) if request.path == log and request.time > begin]
+        yield from (later - earlier for earlier, later in pairwise(times))
 
 
 def count_reads(cluster):
