@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import json
 import shutil
+import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
+import psutil
 import pytest
 from airflow.sdk.log import mask_secret
 from airflow_fakes import die, double, fail, wait_for_file
@@ -25,7 +28,15 @@ from airflow_provider.exceptions import (
 from airflow_provider.operators.trainjob import InitializeOperator, TrainJobOperator
 from airflow_provider.saved_ref import SavedRef
 from airflow_provider.testing.tasks import StandInTaskInstance
-from trainer_core import CustomTrainer, FileDatasetInitializer, Initializer, Outcome, TrainerClient, TrainJobRef
+from trainer_core import (
+    CustomTrainer,
+    FileDatasetInitializer,
+    Initializer,
+    LocalProcessBackendConfig,
+    Outcome,
+    TrainerClient,
+    TrainJobRef,
+)
 from trainer_core.errors import BackendUnavailableError
 
 
@@ -409,10 +420,36 @@ def test_a_retry_does_not_defer_its_wait_for_a_job_that_the_triggerer_cannot_see
 @contextmanager
 def another_disk(home):
     """Replaces the state folder by an empty one, as another host has it at the same path."""
-    aside = home.rename(home.with_name("disk-of-the-first-host"))
-    yield
-    shutil.rmtree(home, ignore_errors=True)
-    aside.rename(home)
+    with suspended_jobs(home):
+        aside = home.rename(home.with_name("disk-of-the-first-host"))
+        yield
+        others = TrainerClient(LocalProcessBackendConfig(home=home))
+        for job in others.list_jobs():
+            others.delete_job(job.name)
+        shutil.rmtree(home, ignore_errors=True)
+        aside.rename(home)
+
+
+@contextmanager
+def suspended_jobs(home):
+    """Suspend the processes of the running jobs: those of the first host do not notice that its folder is away."""
+    records = [json.loads(path.read_text()) for path in home.glob("jobs/*/status.json")]
+    held = [each for record in records if not record["finished"] for each in suspend(record["supervisor"])]
+    try:
+        yield
+    finally:
+        for process in held:
+            process.resume()
+
+
+def suspend(pid):
+    """Suspend a process and its children; return them."""
+    process, pause = psutil.Process(pid), threading.Event()
+    process.suspend()
+    # A signal to another process takes effect later. Then it starts no more children.
+    while process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE):
+        pause.wait(0.01)
+    return [process, *(each for child in process.children() for each in suspend(child.pid))]
 
 
 class LosesSight(TrainerClient):

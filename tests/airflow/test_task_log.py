@@ -46,8 +46,16 @@ class Log:
         return list(self.written)
 
 
+class Clock:
+    """A clock that does not advance."""
+
+    def monotonic(self):
+        return 1000.0
+
+
 @pytest.fixture
-def log():
+def log(monkeypatch):
+    monkeypatch.setattr(task_log_module, "time", Clock())
     return Log()
 
 

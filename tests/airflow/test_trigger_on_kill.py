@@ -13,9 +13,16 @@ from airflow_fakes import double
 from standalone import needs_trigger_on_kill
 
 from airflow_provider.testing.tasks import StandInTaskInstance
+from airflow_provider.triggers import trainjob
 from airflow_provider.triggers.trainjob import TrainJobTrigger
 
 TIMEOUT = 300.0
+
+
+@pytest.fixture(autouse=True)
+def time_to_retry(monkeypatch):
+    """Increase the time in which requests are retried for busy machines."""
+    monkeypatch.setattr(trainjob, "_RETRY_SECONDS", TIMEOUT)
 
 
 class Supervisor:

@@ -85,12 +85,17 @@ class Up:
         """A client that is logged in as the printed user."""
         url = re.search(r"Airflow: +(\S+)", self.output)[1]
         username, password = re.search(r"user (\w+), password (\S+)", self.output).groups()
-        with httpx.Client(base_url=url, trust_env=False, timeout=60) as client:
+        with httpx.Client(base_url=url, trust_env=False, timeout=300) as client:
             # Until all its processes have started, one of them may lock the database, and the server answers 500.
             login = {"username": username, "password": password}
-            token = here.wait_until(lambda: client.post("/auth/token", json=login).json().get("access_token"), "login")
+            token = here.wait_until(lambda: read_token(client.post("/auth/token", json=login)), "login")
             client.headers["Authorization"] = f"Bearer {token}"
             yield client
+
+
+def read_token(answer):
+    """Return the token; None for an error, whose text is not always JSON."""
+    return answer.json()["access_token"] if answer.is_success else None
 
 
 def is_healthy(answer):

@@ -30,7 +30,7 @@ class Mlflow:
             self.tags[each["key"]] = each["value"]
         self.status = body.get("status", self.status)
         info = {"run_id": "run-1", "experiment_id": "7", "status": self.status, "lifecycle_stage": "active"}
-        data = {"tags": [{"key": key, "value": value} for key, value in self.tags.items()]}
+        data = {"tags": [{"key": key, "value": value} for key, value in list(self.tags.items())]}
         answers = {
             "experiments/get-by-name": {"experiment": {"experiment_id": "7"}},
             "runs/search": {},
