@@ -17,7 +17,8 @@ from fake_hub.repositories import NOT_FOUND, UNKNOWN_OR_PRIVATE, Access, Blob, R
 __all__ = ["Hub", "Seen"]
 
 _PIECE = 65_536
-_SECONDS = 60
+#: Seconds to wait for a thread, and to hold a body whose gate is not opened: a test may be slow to get there.
+_SECONDS = 600
 
 
 @dataclass(frozen=True)
