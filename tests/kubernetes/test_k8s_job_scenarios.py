@@ -175,8 +175,10 @@ def test_a_job_continues_with_a_replacement_of_a_disrupted_pod(scenario):
 @pytest.mark.parametrize("scenario", DISRUPTION_SCENARIOS)
 def test_a_disruption_is_reported_without_a_time_limit(scenario):
     category, reason = DISRUPTION_SCENARIOS[scenario]
-    with a_stage(*[scenario] * 20, delay=0.1, **MANY_RETRIES) as (_, client):
-        failure = wait_for_pending_failure(client, client.submit(a_request()))
+    with a_stage(*[scenario] * 20, delay=None, **MANY_RETRIES) as (cluster, client):
+        ref = client.submit(a_request())
+        # Time passes between two observations only: no state of the pod is missed.
+        failure = cluster.until(lambda: cluster.tick() >= 0 and client.observe(ref).pending_failure)
     assert (failure.diagnosis.category, failure.diagnosis.retryable, failure.grace) == (category, True, None)
     assert reason in failure.diagnosis.reason
 
