@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from trainer_core import CustomTrainer, MlflowServer, Tracking
-from trainer_core.tracking import mlflow_api, run_sender
+from trainer_core.tracking import mlflow_api
 from trainer_core.tracking.connections import get_report_api
 from trainer_core.tracking.mlflow_api import MlflowApi
 from trainer_core.tracking.registry import open_registry
@@ -79,10 +79,7 @@ def test_100_000_points_are_sent_in_batches_that_the_server_takes(relay):
     assert [point["step"] for batch in batches for point in batch] == list(range(100_000))
 
 
-def test_all_waits_of_a_process_share_one_thread_and_one_connection(client, relay, experiment, monkeypatch):
-    # Nothing is due before the test sends it, however slow this machine is.
-    monkeypatch.setattr(run_sender, "_FIRST_SECONDS", 3600.0)
-    monkeypatch.setattr(run_sender, "_INTERVAL_SECONDS", 3600.0)
+def test_all_waits_of_a_process_share_one_thread_and_one_connection(client, relay, experiment):
     ref = submit(client, fit_and_save, experiment, uri=relay.uri)
     client.wait(ref)
     reporters = [RunReporter(client.backend, ref, None) for _ in range(30)]

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from aiohttp import web
+from stopping import stop_server
 
 from fake_hub.faults import Fault
 from fake_hub.repositories import NOT_FOUND, UNKNOWN_OR_PRIVATE, Access, Blob, Repository
@@ -92,7 +93,7 @@ class Hub:
 
     async def _end(self) -> None:
         for runner in self._runner:
-            await runner.cleanup()
+            await stop_server(runner)
 
     async def _listen(self) -> list[web.AppRunner]:
         return [await self._site("hub", self._hub), await self._site("large", self._storage)]
