@@ -44,7 +44,7 @@ def test_a_definition_in_yaml_is_submitted(trainjob):
         "runtime": "python",
         "trainer": {"func": "train:train", "func_args": {"x": 7}},
         "labels": {"team": "vision"},
-        "active_deadline_seconds": 60,
+        "active_deadline_seconds": 3600,
     }
     (trainjob.folder / "job.yaml").write_text(yaml.safe_dump(definition))
     done = trainjob("submit", "--file", "job.yaml", "--wait", "-o", "json")

@@ -103,7 +103,7 @@ def terminate_when_ready(kill_after, seen=None):
 
 
 def test_sigterm_reaches_the_program_and_nothing_is_published(run):
-    finished = run(HANDLE, terminate_when_ready(30))
+    finished = run(HANDLE, terminate_when_ready(600))
 
     node = finished.task("step")
     assert (finished.phase, node.log, node.tries[0].program.code) == ("Failed", "ready\nSIGTERM\n", 143)
@@ -117,7 +117,7 @@ def test_sigterm_reaches_the_children_of_the_program_too(run):
         "os._exit(143)", "os.write(1, b'%d\\n' % child.wait()), os._exit(143)"
     )
 
-    finished = run(source + wait, terminate_when_ready(30))
+    finished = run(source + wait, terminate_when_ready(600))
 
     assert finished.task("step").log == "ready\nSIGTERM\n-15\n"
 
@@ -148,7 +148,7 @@ def test_a_step_that_is_drained_is_tried_again(run):
 
     def on_line(step, line):
         tries.append(line)
-        step.evict(30) if tries.count("ready") == 1 and line == "ready" else None
+        step.evict(600) if tries.count("ready") == 1 and line == "ready" else None
 
     finished = run(HANDLE.replace("signal.pause()", "os.environ['KFP_RETRY_INDEX'] == '1' or signal.pause()"), on_line)
 

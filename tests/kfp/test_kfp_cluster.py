@@ -13,6 +13,7 @@ import yaml
 from fake_cluster import Cluster, crds
 from kfp_driver import REPOSITORY, DrivenTask
 from mlflow_double import serve_mlflow
+from patient_tracking import be_patient
 
 from trainer_core import CustomTrainer, request_builder
 from trainer_core.client import backend_for
@@ -85,6 +86,7 @@ def test_a_separate_task_waits_for_the_job(task, jobs):
 
 
 def test_a_step_that_does_not_wait_completes_the_run_of_its_job(task, monkeypatch):
+    be_patient(monkeypatch)
     with serve_mlflow() as mlflow:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{mlflow.port}")
         submitted = task("submit", request=ENDLESS)
@@ -259,6 +261,12 @@ def test_a_job_that_a_terminated_step_keeps_outlives_the_workflow(task, jobs, wa
 
 @pytest.mark.usefixtures("launcher")
 def test_a_job_is_released_after_the_timeout(task, jobs):
+    # A first try, which is killed: the job of the second one runs already, however slow this machine is.
+    process = begun(task("train", request=ENDLESS))
+    process.kill()
+    process.communicate()
+    assert jobs()[0]["metadata"]["ownerReferences"] == [WORKFLOW]
+
     finished = task("train", request=ENDLESS, timeout=1).run()
 
     assert "is still Running after the timeout; it was not stopped" in finished.stderr

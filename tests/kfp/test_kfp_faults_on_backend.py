@@ -300,7 +300,7 @@ def test_a_terminated_run_ends_the_job_that_its_step_waits_for(run, jobs, cluste
 
     def on_line(step, line):
         if "training has begun" in line:
-            step.terminate_run(kill_after=30)
+            step.terminate_run(kill_after=600)
 
     finished = run(pipeline, on_line=on_line)
 

@@ -134,6 +134,7 @@ def test_an_invalid_ref_is_refused(task):
 
 def test_a_timeout_fails_the_task_and_leaves_the_job_running(task, client, submit):
     ref = submit(definitions.run_for_ever)
+    client.wait_for_job_status(ref, {"Running"}, timeout=300, polling_interval=1)
 
     finished = task("wait", job=ref.to_dict(), timeout=1).run()
 

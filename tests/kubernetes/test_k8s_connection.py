@@ -485,7 +485,7 @@ def test_a_connection_can_be_used_in_a_forked_child_while_its_parent_renews_cred
     child = context.Process(target=_list_in_child, args=(connection, results))
     child.start()
     try:
-        assert results.get(timeout=60) == []
+        assert results.get(timeout=600) == []
     finally:
         release.set()
         thread.join()
@@ -551,7 +551,7 @@ def tls_url(certificates):
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
-    assert started.wait(60)
+    assert started.wait(600)
     yield f"https://127.0.0.1:{ports[0]}"
     stopped.set()
     thread.join()

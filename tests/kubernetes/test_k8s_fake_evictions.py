@@ -50,10 +50,13 @@ def evict(client, pod, name=None, version="policy/v1"):
 
 def test_an_evicted_pod_is_marked_ended_and_replaced(cluster, client, start):
     find = start()
-    pod = cluster.until(find)["metadata"]["name"]
+    running = cluster.until(find)["metadata"]
+    pod = running["name"]
     assert evict(client, pod).status == 201
-    evicted = cluster.get("pods", pod)
-    assert evicted["metadata"]["deletionTimestamp"]
+    # Its process may have ended by now, and then it is gone: the history of the cluster has what came before.
+    history = client.watch(f"{PODS}?watch=true&resourceVersion={running['resourceVersion']}")
+    mine = (event["object"] for event in history if event["object"]["metadata"]["name"] == pod)
+    evicted = next(raw for raw in mine if "deletionTimestamp" in raw["metadata"])
     assert [each["reason"] for each in evicted["status"]["conditions"] if each["type"] == "DisruptionTarget"] == [
         "EvictionByEvictionAPI"
     ]

@@ -84,8 +84,10 @@ def blocked_server(cluster):
     """Let the server answer no request."""
     over = threading.Event()
     cluster._loop.call_soon_threadsafe(over.wait, TIMEOUT)
-    yield
-    over.set()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 def bookmark_every(cluster, seconds):
@@ -129,9 +131,8 @@ def test_the_first_snapshot_contains_the_job_and_its_pods(cluster, subscribe):
 
 
 def test_there_is_no_snapshot_before_the_first_list(cluster, subscribe):
-    cluster.faults.next(hang=0.3, path="trainjobs")
-
-    assert subscribe("a").snapshot() is None
+    with blocked_server(cluster):
+        assert subscribe("a").snapshot() is None
 
 
 def test_a_change_of_the_job_wakes_the_subscriber(cluster, subscribe):
@@ -536,11 +537,14 @@ print(informer.subscribe(Connection(config), target, "a").wait(120))
 
 
 def test_a_closed_subscription_is_garbage_collected(cluster, connection):
-    with informer.subscribe(connection, TARGET, "a", add_job(cluster), TIMINGS) as subscription:
+    # A name of its own: another test of this process may have left a subscription.
+    uid = add_job(cluster, "collected")
+    with informer.subscribe(connection, TARGET, "collected", uid, TIMINGS) as subscription:
         until(subscription, bool)
     poll(lambda: not informer_threads())
     del subscription
     gc.collect()
 
     # Not isinstance(): it reads `__class__` of every object, and some objects warn about that.
-    assert not [each for each in gc.get_objects() if type(each) is informer.Subscription]
+    found = [each for each in gc.get_objects() if type(each) is informer.Subscription]
+    assert "collected" not in [each.name for each in found]

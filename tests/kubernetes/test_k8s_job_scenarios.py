@@ -11,6 +11,7 @@ from k8s_scene import CONTAINER, HF, a_client, a_request, a_stage, condition, fi
 
 from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.jobs import Category, PendingFailure
+from trainer_core.k8s import job_reader
 from trainer_core.lifecycle import wait_state
 
 pytestmark = needs_crds
@@ -175,8 +176,10 @@ def test_a_job_continues_with_a_replacement_of_a_disrupted_pod(scenario):
 @pytest.mark.parametrize("scenario", DISRUPTION_SCENARIOS)
 def test_a_disruption_is_reported_without_a_time_limit(scenario):
     category, reason = DISRUPTION_SCENARIOS[scenario]
-    with a_stage(*[scenario] * 20, delay=0.1, **MANY_RETRIES) as (_, client):
-        failure = wait_for_pending_failure(client, client.submit(a_request()))
+    with a_stage(*[scenario] * 20, delay=None, **MANY_RETRIES) as (cluster, client):
+        ref = client.submit(a_request())
+        # Time passes between two observations only: no state of the pod is missed.
+        failure = cluster.until(lambda: cluster.tick() >= 0 and client.observe(ref).pending_failure)
     assert (failure.diagnosis.category, failure.diagnosis.retryable, failure.grace) == (category, True, None)
     assert reason in failure.diagnosis.reason
 
@@ -186,6 +189,23 @@ def test_a_job_that_fails_by_a_disruption_is_retryable(scenario):
     with a_stage(scenario, backoff_limit=0, delay=0.1) as (_, client):
         diagnosis = finished(client, client.submit(a_request())).diagnosis
     assert (diagnosis.category, diagnosis.retryable) == (DISRUPTION_SCENARIOS[scenario][0], True)
+
+
+def test_a_failure_is_explained_by_events_that_are_newer_than_it(monkeypatch):
+    """Its pods are gone, and the list of events from before it could still be reused."""
+    monkeypatch.setattr(job_reader, "_EVENTS_TIME_SHARE", 1e-9)
+    monkeypatch.setattr(job_reader, "_MAX_EVENTS_AGE", 3600.0)
+    with a_stage("preempted", backoff_limit=0, delay=None) as (cluster, client):
+        ref = client.submit(a_request())
+        cluster.until(lambda: cluster.objects("pods"))
+        client.observe(ref)
+        assert cluster.counts["list events"] == 1
+        cluster.until(lambda: cluster.tick() == 0 and condition(cluster, "job", "Failed"))
+        cluster.until(lambda: not cluster.objects("pods"))
+        assert client.observe(ref).outcome.diagnosis.category is Category.PREEMPTED
+        assert finished(client, ref).diagnosis.category is Category.PREEMPTED
+    # Many jobs may fail and be observed again and again.
+    assert cluster.counts["list events"] == 2
 
 
 # Jobs that end.

@@ -36,6 +36,8 @@ def test_a_wait_with_progress_sends_no_request_but_for_the_log():
                 node_pod(cluster), '[trainjob:progress] {"step": 2, "total": 4, "metrics": {"loss": 0.5}}'
             )
             next_until(follower, lambda each: each.progress is not None)
+            # The pods are listed before they are watched, and may run by then.
+            cluster.until(lambda: cluster.watches == 2)
             cluster.forget_requests()
             begin = time.monotonic()
             observations = [follower.next_observation(0) for _ in range(20)]

@@ -14,7 +14,7 @@ from trainer_core.tracking.connections import get_report_api, get_submit_api
 from trainer_core.tracking.reporter import RunReporter
 from trainer_core.tracking.run_sender import RunSender, get_run_sender
 
-TIMEOUT = 60
+TIMEOUT = 600
 SERVER = MlflowServer("http://mlflow.example")
 POINTS = [("loss", 0.5, 1, 1), ("loss", 0.25, 2, 2)]
 
@@ -217,7 +217,8 @@ def test_a_job_that_is_watched_and_has_points_is_reported_once_at_a_time(sender)
     assert reporter.reports == 2
 
 
-def test_the_runs_of_submitted_jobs_come_before_reports():
+def test_the_runs_of_submitted_jobs_come_before_reports(monkeypatch):
+    monkeypatch.setattr(run_sender, "_INTERVAL_SECONDS", 3600.0)
     sender, reporter = RunSender(), Reporter()
     sender.put(reporter, POINTS)
     sender.bind("job", lambda: None)

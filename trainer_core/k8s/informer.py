@@ -94,7 +94,8 @@ def stop_informers(url: str = "") -> None:
 
 def _unregister(informer: JobInformer, only_if_idle: bool = False) -> bool:
     """Remove an informer that ends, so that the next subscription starts another one. Return whether it was removed."""
-    with _registry_lock:
+    # With the informer's lock: while a subscription is removed, others of its job are missing for a moment.
+    with _registry_lock, informer.lock:
         if only_if_idle and not informer.is_idle:
             return False
         for key in [key for key, each in _informers.items() if each is informer]:
@@ -245,6 +246,7 @@ class JobInformer:
         self._has_new_subscriptions = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
+        self._is_stopped = False
         # A daemon thread: it must not keep a program alive that ends while a subscription is open.
         self._thread = threading.Thread(target=self._run_thread, name="trainjob-watch", daemon=True)
 
@@ -283,6 +285,8 @@ class JobInformer:
     def stop(self, timeout: float) -> None:
         """End the thread; wait for it for up to `timeout` seconds."""
         with self.lock:
+            # The thread may not have come to its loop.
+            self._is_stopped = True
             if self._task is not None:
                 self._call_in_loop(self._task.cancel)
         self._thread.join(timeout)
@@ -405,6 +409,8 @@ class JobInformer:
 
     async def _run(self) -> None:
         with self.lock:
+            if self._is_stopped:
+                return
             self._loop = asyncio.get_running_loop()
             self._task = asyncio.current_task()
         self._schedule_idle_check()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +38,8 @@ _LONG_TAIL_LINES = 10_000
 #: Listing the events of a namespace may take this share of the time. A list is reused for up to `_MAX_EVENTS_AGE` s.
 _EVENTS_TIME_SHARE = 0.02
 _MAX_EVENTS_AGE = 5.0
+#: Failed jobs to remember, so that each of them is explained by events that are newer than its failure.
+_MAX_FAILED_JOBS = 10_000
 _MAX_EARLY_READS = 4
 #: Status checks a second, of all jobs together whose watch has been silent for long.
 _STATUS_CHECKS_PER_SECOND = 5.0
@@ -46,9 +49,10 @@ _FIRST_NODE = f"{pod_state.NODE}-0"
 
 @dataclass(frozen=True)
 class _EventList:
-    """The events of a namespace, and the time until which they can be reused."""
+    """The events of a namespace, when they were listed, and the time until which they can be reused."""
 
     events: Sequence[EventRecord]
+    began: float
     expires: float
 
 
@@ -71,6 +75,8 @@ class JobReader:
         self._logged: set[str] = set()
         self._events_lock = threading.Lock()
         self._event_lists: dict[str, _EventList] = {}
+        #: When this process first saw that a job has failed, by uid.
+        self._failed_since: dict[str, float] = {}
 
     def claim_status_check(self, now: float) -> bool:
         """Return whether a follower whose watch is silent may read its job now. Limits the rate of all followers.
@@ -129,7 +135,7 @@ class JobReader:
         """Observe a job whose state is known; read its events and logs where needed."""
         recorded = job_status.get_recorded_outcome(job) is not None
         needs_events = not recorded and job_status.needs_events(job, pods)
-        job_events = self._list_job_events(job, pods, reuse=True) if needs_events else []
+        job_events = self._list_job_events(job, pods, self._get_min_list_time(job, pods)) if needs_events else []
         observation = job_status.build_observation(job, pods, job_events, ref=ref)
         failure = observation.outcome or observation.pending_failure
         diagnosis = failure.diagnosis if failure else None
@@ -183,7 +189,7 @@ class JobReader:
     def list_events(self, ref: TrainJobRef) -> list[Event]:
         """Return the events of a job, oldest first, including those that are derived from its status."""
         job = self._adapter.parse_job(self.get_object_by_ref(ref))
-        records = self._list_job_events(job, self.list_pods(job))
+        records = self._list_job_events(job, self.list_pods(job), time.monotonic())
         found = [*events.build_status_events(job), *map(events.to_public_event, records)]
         return sorted(found, key=lambda event: event.event_time)
 
@@ -284,23 +290,35 @@ class JobReader:
             _log.debug("%s are left out: %s", resource.plural, error)
             return []
 
-    def _list_job_events(self, job: JobState, pods: Sequence[PodState], reuse: bool = False) -> list[EventRecord]:
-        """Return the events of a job. With `reuse`, from a recent list: many jobs may be observed repeatedly."""
-        records = self._list_namespace_events(job.namespace, reuse)
+    def _get_min_list_time(self, job: JobState, pods: Sequence[PodState]) -> float:
+        """Return when a list of events must have begun to explain a job: after its failure, if it has failed.
+
+        An earlier list does not have the event that says why, and the outcome is stored.
+        """
+        if job_status.get_status(job, pods) != FAILED:
+            return -math.inf
+        with self._events_lock:
+            if len(self._failed_since) >= _MAX_FAILED_JOBS and job.uid not in self._failed_since:
+                del self._failed_since[next(iter(self._failed_since))]
+            return self._failed_since.setdefault(job.uid, time.monotonic())
+
+    def _list_job_events(self, job: JobState, pods: Sequence[PodState], since: float) -> list[EventRecord]:
+        """Return the events of a job, from a recent list if it began after `since`: many jobs may be observed."""
+        records = self._list_namespace_events(job.namespace, since)
         patterns = self._adapter.build_event_name_patterns(job)
         return events.filter_job_events(records, job.uid, job.creation_timestamp, patterns, [pod.name for pod in pods])
 
-    def _list_namespace_events(self, namespace: str, reuse: bool) -> Sequence[EventRecord]:
+    def _list_namespace_events(self, namespace: str, since: float) -> Sequence[EventRecord]:
         # The lock makes concurrent callers share one list: a namespace may have thousands of events.
         with self._events_lock:
             cached = self._event_lists.get(namespace)
             began = time.monotonic()
-            if reuse and cached is not None and began < cached.expires:
+            if cached is not None and cached.began >= since and began < cached.expires:
                 return cached.events
             records = [events.parse_event(raw) for raw in self._list_if_permitted(resources.EVENTS, "", namespace)]
             ended = time.monotonic()
             expires = ended + min(_MAX_EVENTS_AGE, (ended - began) / _EVENTS_TIME_SHARE)
-            self._event_lists[namespace] = _EventList(records, expires)
+            self._event_lists[namespace] = _EventList(records, began, expires)
             return records
 
     def _read_tail(self, job: JobState, pods: Sequence[PodState], step: str, count: int = _TAIL_LINES) -> list[str]:

@@ -13,6 +13,8 @@ from fake_cluster.gate import TOKEN
 __all__ = ["Asker"]
 
 _MERGE = "application/merge-patch+json"
+#: Seconds without an answer; a busy machine takes long.
+_PATIENCE = 300.0
 
 
 class Asker:
@@ -43,7 +45,7 @@ class Asker:
         media = media or (_MERGE if method == "PATCH" else "application/json")
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         headers = {**self._headers, "Content-Type": media}
-        return self._pool.request(method, self._url + path, body=data, headers=headers, timeout=10.0)
+        return self._pool.request(method, self._url + path, body=data, headers=headers, timeout=_PATIENCE)
 
     def ask(self, method: str, path: str, body: Any = None, media: str | None = None) -> tuple[int, Any]:
         """Send a request and return status and JSON."""
@@ -53,7 +55,7 @@ class Asker:
     def stream(self, path: str) -> Iterator[bytes]:
         """Yield an answer piece by piece, as it comes."""
         address = self._url + path
-        answer = self._pool.request("GET", address, headers=self._headers, preload_content=False, timeout=10.0)
+        answer = self._pool.request("GET", address, headers=self._headers, preload_content=False, timeout=_PATIENCE)
         try:
             yield from answer.stream(65536)
         finally:

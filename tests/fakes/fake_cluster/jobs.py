@@ -20,6 +20,8 @@ _CONTROLLER = "job-controller"
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _BACKOFF_LIMIT = 6
 _AGAIN = 0.2
+#: Not the generator of the module, which hypothesis seeds again before each example: a name would come twice.
+_RANDOM = random.Random()  # noqa: S311 -- names, no secrets
 
 
 class BatchJobs:
@@ -155,7 +157,7 @@ def _pod(job: Mapping[str, Any], index: int) -> dict[str, Any]:
     metadata, spec = template.get("metadata") or {}, template["spec"]
     labels = {"batch.kubernetes.io/job-name": name, "job-name": name, "batch.kubernetes.io/controller-uid": uid}
     annotations = dict(metadata.get("annotations") or {})
-    suffix = "".join(random.choices(_LETTERS, k=5))  # noqa: S311 -- a name, no secret
+    suffix = "".join(_RANDOM.choices(_LETTERS, k=5))
     pod_name = f"{name}-{suffix}"
     if job["spec"].get("completionMode") == "Indexed":
         pod_name = f"{name}-{index}-{suffix}"

@@ -14,6 +14,7 @@ from fake_cluster.podlog import Log
 __all__ = ["Process", "StartError"]
 
 _CHUNK = 65536
+#: Seconds without output, after the end of all processes of a container, until the rest is given up.
 _DRAIN = 1.0
 
 
@@ -26,6 +27,7 @@ class Process:
 
     def __init__(self, process: asyncio.subprocess.Process, log: Log) -> None:
         self._process = process
+        self._pieces = 0
         self._reader = asyncio.create_task(self._read(log))
 
     @classmethod
@@ -78,17 +80,24 @@ class Process:
 
     async def _drain(self) -> None:
         """Read the output to its end, unless a process that left the process group holds the pipe."""
-        _, late = await asyncio.wait({self._reader}, timeout=_DRAIN)
-        if late:
+        seen = -1
+        # A machine that is busy reads slowly, and kills slowly: as long as something comes, there may be more.
+        while seen < self._pieces and not self._reader.done():
+            seen = self._pieces
+            await asyncio.wait({self._reader}, timeout=_DRAIN)
+        if not self._reader.done():
             self._reader.cancel()
-            await asyncio.wait(late)
+            await asyncio.wait({self._reader})
 
     async def _read(self, log: Log) -> None:
         assert self._process.stdout is not None
         rest = b""
-        while data := await self._process.stdout.read(_CHUNK):
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                log.write(line)
-        if rest:
-            log.write(rest)
+        try:
+            while data := await self._process.stdout.read(_CHUNK):
+                self._pieces += 1
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    log.write(line)
+        finally:
+            if rest:
+                log.write(rest)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
+from stopping import stop_server
 
 from fake_cluster import discovery, models, reading
 from fake_cluster.answers import RefusedError
@@ -91,7 +92,7 @@ class Server:
         self.watches.cut()
         if self._runner is not None:
             self._last = self._runner.server
-            await self._runner.cleanup()
+            await stop_server(self._runner)
 
     async def close_late_connections(self) -> None:
         """Close connections that were accepted during `stop`: an unclosed socket is a warning in a later test."""

@@ -22,6 +22,8 @@ __all__ = ["FOREGROUND", "Store", "now", "seconds_of"]
 
 FOREGROUND = "foregroundDeletion"
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
+#: Not the generator of the module, which hypothesis seeds again before each example: a name would come twice.
+_RANDOM = random.Random()  # noqa: S311 -- names, no secrets
 _KEPT = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "namespace")
 
 
@@ -93,7 +95,7 @@ class Store:
         metadata = dict(raw.get("metadata") or {})
         raw = {**raw, "metadata": metadata}
         if not metadata.get("name") and metadata.get("generateName"):
-            metadata["name"] = metadata["generateName"] + "".join(random.choices(_SUFFIX, k=5))  # noqa: S311
+            metadata["name"] = metadata["generateName"] + "".join(_RANDOM.choices(_SUFFIX, k=5))
         if self.find(kind, metadata.get("namespace"), metadata["name"]):
             raise answers.already_exists(kind, metadata["name"])
         metadata.update(uid=str(uuid.uuid4()), creationTimestamp=now(), generation=1)

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from aiohttp import web
+from stopping import stop_server
 
 from fake_hub.faults import Fault
 from fake_hub.repositories import NOT_FOUND, UNKNOWN_OR_PRIVATE, Access, Blob, Repository
@@ -17,7 +18,8 @@ from fake_hub.repositories import NOT_FOUND, UNKNOWN_OR_PRIVATE, Access, Blob, R
 __all__ = ["Hub", "Seen"]
 
 _PIECE = 65_536
-_SECONDS = 60
+#: Seconds to wait for a thread, and to hold a body whose gate is not opened: a test may be slow to get there.
+_SECONDS = 600
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Hub:
 
     async def _end(self) -> None:
         for runner in self._runner:
-            await runner.cleanup()
+            await stop_server(runner)
 
     async def _listen(self) -> list[web.AppRunner]:
         return [await self._site("hub", self._hub), await self._site("large", self._storage)]

@@ -23,8 +23,8 @@ _ENTER = Path(__file__).with_name("enter_container.py")
 _REPOSITORY = Path(__file__).parents[3]
 #: Fresh folders of a step: those that KFP mounts, and where the container's user may write in the image.
 _FRESH = ("/tmp", "/gcs", "/s3", "/minio", "/oci", "/.local", "/.cache", "/.config", "/kfp-launcher")
-#: Seconds that a step may take to close its output after its program has ended.
-CLOSES_WITHIN = 10.0
+#: Seconds that a step may take to close its output after its program has ended: a busy machine ends processes slowly.
+CLOSES_WITHIN = 120.0
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from aiohttp import web
+from stopping import stop_server
 
 
 @contextmanager
@@ -26,5 +27,5 @@ def served(app: web.Application, tls: ssl.SSLContext | None = None, host: str = 
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
-        loop.run_until_complete(runner.cleanup())
+        loop.run_until_complete(stop_server(runner))
         loop.close()

@@ -136,11 +136,11 @@ def after(change: Callable[[], object]) -> Act:
 
 
 def held(at: threading.Event, until: threading.Event) -> Act:
-    """Signal that a request has arrived, and hold it."""
+    """Signal that a request has arrived, and hold it until the test is ready, however slow it is."""
 
     async def act(proxy: Proxy, request: web.Request) -> web.Response:
         at.set()
-        await asyncio.to_thread(until.wait, 60)
+        await asyncio.to_thread(until.wait, 600)
         return await proxy.forward(request)
 
     return act
