@@ -86,9 +86,12 @@ class Process:
     async def _read(self, log: Log) -> None:
         assert self._process.stdout is not None
         rest = b""
-        while data := await self._process.stdout.read(_CHUNK):
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                log.write(line)
-        if rest:
-            log.write(rest)
+        try:
+            while data := await self._process.stdout.read(_CHUNK):
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    log.write(line)
+        finally:
+            # Also after `_drain` has waited long enough for another process that holds the pipe.
+            if rest:
+                log.write(rest)
