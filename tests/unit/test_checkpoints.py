@@ -45,11 +45,11 @@ say("done")
 
 
 #: The ranks agree on a stop about every second, counted in steps; from step 200 on a step takes 500 times as long.
-#: Rank 1 is told to stop at step 205: a test that sends the signal may come later.
+#: Rank 1 is told to stop at step 203: a test that sends the signal may come later.
 SLOWING = TRAINING.replace(
     "time.sleep(seconds)",
     """time.sleep(0.001 if step <= 200 else 0.5)
-    if step == 205 and store.rank == 1:
+    if step == 203 and store.rank == 1:
         import signal
         signal.raise_signal(signal.SIGTERM)""",
 )
@@ -609,7 +609,9 @@ def test_ranks_whose_steps_have_become_slow_stop_at_the_next_save(start_rank, ro
     logs = [end(rank, 143) for rank in ranks]
 
     assert "no checkpoint within the grace period" not in "".join(logs)
-    assert 204 < steps_of(root)[-1] <= 212
+    # Rank 1 does not complete the save at 204 before it has told rank 0, which decides for the next save but one while
+    # a save is in the background.
+    assert 203 <= steps_of(root)[-1] <= (212 if background else 208)
 
 
 def test_a_rank_that_is_behind_decides_as_rank_0_did_at_its_step(start_rank, root):
