@@ -12,12 +12,16 @@ import uuid
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from trainer_core.errors import BackendUnavailableError, UnsupportedError, format_size, shorten
 from trainer_core.node import files
 from trainer_core.packaging.project import describe_size, read_files
-from trainer_core.request import Project, TrainJobRequest
+
+# The supervisor of a local job removes old files with this module, and does without pydantic.
+if TYPE_CHECKING:
+    from trainer_core.request import Project, TrainJobRequest
 
 __all__ = ["check_scheme", "remove_unused", "resolve", "store", "store_project", "try_bucket"]
 

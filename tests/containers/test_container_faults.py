@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
@@ -15,7 +16,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from socket import gethostname
 
 import container_engine
 import psutil
@@ -146,7 +146,8 @@ def kill_supervisor(client):
     wait_until(lambda: supervisor_launcher.is_supervised(client.get_job_ref("job").uid), "the supervisor starts")
     for pid in psutil.pids():
         if pid != os.getpid() and has_open(pid, path):
-            os.kill(pid, 9)
+            with suppress(ProcessLookupError):  # It has ended meanwhile.
+                os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not supervisor_launcher.is_supervised(client.get_job_ref("job").uid), "the supervisor exits")
 
 
@@ -196,6 +197,11 @@ def test_a_supervisor_exits_when_the_engine_has_lost_its_volumes(sandbox):
     wait_until(lambda: not supervisor_launcher.is_supervised(uid), "the supervisor exits")
 
 
+def listens(path):
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
 def has_exited(process):
     try:
         return process.status() == psutil.STATUS_ZOMBIE
@@ -239,7 +245,8 @@ class OwnEngine:
         env = {**os.environ, "CONTAINERS_CONF": str(self._home / "containers.conf")}
         command = ["nsenter", "-m", "-t", str(self._holder.pid), *service]
         self._processes.append(subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL))
-        wait_until((self._home / "podman.sock").exists, "the engine starts")
+        # The socket exists before the engine listens to it.
+        wait_until(lambda: listens(self._home / "podman.sock"), "the engine starts")
 
     def end(self) -> None:
         self._tool("down")
@@ -304,8 +311,9 @@ def test_another_engine_does_not_call_a_job_deleted_and_changes_nothing(sandbox,
     request = client.build_request(runtime="python", trainer=CustomTrainer(func=run_forever), options=[Name("job")])
     ref = TrainJobRef.from_json(client.submit(request).to_json())
     assert ref.host == client.get_job_ref("job").host
+    place = f"'job' lives on the container engine of host '{socket.gethostname()}', "
     for call in (other.observe, other.wait, other.suspend, other.cancel, other.delete_job, other.get_job_events):
-        with pytest.raises(JobElsewhereError, match=f"'job' lives on the container engine of host '{gethostname()}', "):
+        with pytest.raises(JobElsewhereError, match=place):
             call(ref)
     assert client.observe(ref).status != "Failed"
     with pytest.raises(JobElsewhereError, match=own_engine.config.container_host):

@@ -19,6 +19,8 @@ PYTHON = (Path(runtimes.__file__).parent / "runtimes" / "python.yaml").read_text
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("TRAINJOB_HOME", str(tmp_path / "home"))
+    # However slow the machine is, a server that answers is not away.
+    monkeypatch.setattr(runtimes, "_TIMEOUT", 60.0)
 
 
 def runtime(name: str, image: str = "mine:1") -> str:

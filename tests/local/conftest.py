@@ -9,6 +9,13 @@ import pytest
 from local_jobs import returns
 
 from trainer_core import CustomTrainer, LocalProcessBackendConfig, Name, TrainerClient
+from trainer_core.node.env import RESOURCE_INTERVAL
+
+
+@pytest.fixture(autouse=True)
+def _report_resources_late(monkeypatch):
+    """Jobs inherit it. A job that takes ten seconds on a busy machine has no unexpected line in its log."""
+    monkeypatch.setenv(RESOURCE_INTERVAL, "3600")
 
 
 @pytest.fixture

@@ -34,6 +34,13 @@ from trainer_core.backends.local.processes import kill_job_processes
 from trainer_core.errors import BackendUnavailableError
 from trainer_core.testing.case import wait_for_status
 
+#: A sitecustomize module with which no supervisor gets beyond the start of Python.
+HANGING_SUPERVISOR = """
+import signal, sys
+if "trainer_core.backends.local.supervisor" in sys.orig_argv:
+    signal.pause()
+"""
+
 
 def test_a_killed_supervisor_fails_the_job_and_all_its_processes_end(client, running, home, gate):
     ref = running(keeps_children, {"gate": gate})
@@ -214,7 +221,10 @@ def test_a_suspended_job_has_no_process_except_its_supervisor(client, running, h
     assert supervisor_of(home, "job").status() != psutil.STATUS_ZOMBIE
 
 
-def test_a_supervisor_that_does_not_start_in_time_leaves_no_job(client, ask, home, monkeypatch):
+def test_a_supervisor_that_does_not_start_in_time_leaves_no_job(client, ask, tmp_path, monkeypatch):
+    # However long the submitter is interrupted meanwhile, the supervisor does not answer.
+    (tmp_path / "sitecustomize.py").write_text(HANGING_SUPERVISOR)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(supervisor_process, "_START_SECONDS", 0.001)
     with pytest.raises(BackendUnavailableError, match=r"it did not answer in 0.001 seconds; no job was created"):
         client.submit(ask())

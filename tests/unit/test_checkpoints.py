@@ -45,7 +45,14 @@ say("done")
 
 
 #: The ranks agree on a stop about every second, counted in steps; from step 200 on a step takes 500 times as long.
-SLOWING = TRAINING.replace("time.sleep(seconds)", "time.sleep(0.001 if step <= 200 else 0.5)")
+#: Rank 1 is told to stop at step 203: a test that sends the signal may come later.
+SLOWING = TRAINING.replace(
+    "time.sleep(seconds)",
+    """time.sleep(0.001 if step <= 200 else 0.5)
+    if step == 203 and store.rank == 1:
+        import signal
+        signal.raise_signal(signal.SIGTERM)""",
+)
 
 #: Ends a worker as `multiprocessing.Pool` does, and would wait for a stop longer than its grace.
 FORKING = """
@@ -143,7 +150,7 @@ def wait_for_exchange(root, step):
 
 
 def end(process, code):
-    assert process.wait(120) == code, process.log.read_text()
+    assert process.wait(300) == code, process.log.read_text()
     return process.log.read_text()
 
 
@@ -599,18 +606,19 @@ def test_a_checkpoint_has_the_files_of_all_ranks_and_they_stop_at_the_same_step(
 @pytest.mark.parametrize("background", [False, True])
 def test_ranks_whose_steps_have_become_slow_stop_at_the_next_save(start_rank, root, background):
     ranks = [start_rank(rank, 2, program=SLOWING, background=background, every_steps=4) for rank in range(2)]
-    wait_for(ranks[0], "saved 204")
-    ranks[1].send_signal(signal.SIGTERM)
     logs = [end(rank, 143) for rank in ranks]
 
     assert "no checkpoint within the grace period" not in "".join(logs)
-    assert 204 < steps_of(root)[-1] <= 212
+    # Rank 1 does not complete the save at 204 before it has told rank 0, which decides for the next save but one while
+    # a save is in the background.
+    assert 203 <= steps_of(root)[-1] <= (212 if background else 208)
 
 
 def test_a_rank_that_is_behind_decides_as_rank_0_did_at_its_step(start_rank, root):
     """Rank 0 gets SIGTERM when it has decided for later steps than rank 1 has reached."""
-    ahead = start_rank(0, 2, every_seconds=600)
-    behind = start_rank(1, 2, seconds=0.02, every_seconds=600)
+    # Rank 1 must get to the step of rank 0 in time, however many more steps rank 0 does before it gets the signal.
+    ahead = start_rank(0, 2, every_seconds=600, grace=300)
+    behind = start_rank(1, 2, seconds=0.02, every_seconds=600, grace=300)
     wait_for_exchange(root, step=200)
     ahead.send_signal(signal.SIGTERM)
     end(behind, 143)

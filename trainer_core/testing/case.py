@@ -13,6 +13,7 @@ import pytest
 from trainer_core.client import TrainerClient
 from trainer_core.initializers import Initializer
 from trainer_core.jobs import SUSPENDED, TrainJob
+from trainer_core.node.env import RESOURCE_INTERVAL
 from trainer_core.options import Name
 from trainer_core.request import Owner, TrainJobRequest
 from trainer_core.testing.training_functions import return_value
@@ -35,6 +36,10 @@ __all__ = [
 _TIMEOUT = 300.0
 #: Seconds between polls: the first and the longest interval.
 _INTERVAL, _MAX_INTERVAL = 0.02, 0.5
+
+#: Seconds until the first report of the use of resources. On a busy machine a job may take longer than the default of
+#: ten seconds, and its log would have a line that the test does not expect.
+_RESOURCE_INTERVAL = "3600"
 
 _FACTS = "__trainjob_facts__"
 _NOT_APPLICABLE = "not-applicable"
@@ -191,7 +196,8 @@ class Contract:
             initializer: Initializer | None = None,
             **fields: Any,
         ) -> TrainJobRequest:
-            trainer = CustomTrainer(func=func, func_args=args, **{"image": case.image, **fields})
+            variables = {RESOURCE_INTERVAL: _RESOURCE_INTERVAL, **fields.pop("env", {})}
+            trainer = CustomTrainer(func=func, func_args=args, env=variables, **{"image": case.image, **fields})
             named = [Name(name)] if name and owner is None else []
             return client.build_request(
                 runtime=case.runtime, trainer=trainer, initializer=initializer, options=[*named, *options], owner=owner

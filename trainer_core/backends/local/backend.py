@@ -175,10 +175,12 @@ class LocalProcessBackend(Backend):
                 _write_job(staged, request, plan, record)
                 self._start_supervisor(staged, record, request)
         except OSError as error:
-            raise BackendUnavailableError(
-                f"TrainJob {record.name!r} could not be written to {self._state.path}: {error.strerror or error}; "
-                "no job was created"
-            ) from error
+            # Read after the staged folder was removed: a supervisor that is still starting can no longer claim it.
+            if not self._was_created(record):
+                raise BackendUnavailableError(
+                    f"TrainJob {record.name!r} could not be written to {self._state.path}: {error.strerror or error}; "
+                    "no job was created"
+                ) from error
         return self._make_ref(record)
 
     def _start_supervisor(self, staged: JobFolder, record: JobRecord, request: TrainJobRequest) -> None:
@@ -187,20 +189,15 @@ class LocalProcessBackend(Backend):
         Raises:
             NameTakenError: Another job has the name.
             BackendUnavailableError: The supervisor did not start.
-            OSError: It could not be started, or did not answer in time; no job was created.
+            OSError: It could not be started, or did not answer in time. It may have created the job.
         """
         secrets = {key: value.get_secret_value() for key, value in request.literal_secrets.items()}
-        try:
-            finished = start_supervisor(
-                "trainer_core.backends.local.supervisor",
-                [str(staged.path)],
-                stdin=json.dumps(secrets),
-                environ=_supervisor_variables(),
-            )
-        except OSError:
-            if self._was_created(record):
-                return
-            raise
+        finished = start_supervisor(
+            "trainer_core.backends.local.supervisor",
+            [str(staged.path)],
+            stdin=json.dumps(secrets),
+            environ=_supervisor_variables(),
+        )
         answer = finished.stdout.strip()
         if answer == "taken":
             raise NameTakenError(record.name)
