@@ -8,7 +8,7 @@ from rich.console import Console
 
 from trainer_core.cli import main, progress
 from trainer_core.cli.options import move_global_options
-from trainer_core.jobs import CREATED, RUNNING, Category, Diagnosis, Observation, PendingFailure, TrainJobRef
+from trainer_core.jobs import CREATED, RUNNING, Category, Diagnosis, Observation, PendingFailure, Progress, TrainJobRef
 from trainer_core.lifecycle.pending_failure_log import PendingFailureLog
 
 REF = TrainJobRef("local", "/home", "a-job", "uid")
@@ -52,6 +52,13 @@ def test_a_job_is_queued_in_the_log_once_and_in_the_wait_at_each_step_forward(ca
     for each in queued:
         printer.print_if_changed(each)
     assert capsys.readouterr().err.splitlines() == [f"a-job Created: queued: {ahead} ahead" for ahead in (2, 1)]
+
+
+def test_a_wait_prints_the_reported_percentage_at_each_tenth(capsys):
+    printer = progress._LinePrinter(Console(stderr=True), "a-job")
+    for step in (1, 9, 12, 19, 20):
+        printer.print_if_changed(Observation(RUNNING, progress=Progress(step, 100, {})))
+    assert capsys.readouterr().err.splitlines() == [f"a-job Running {step}%" for step in (1, 12, 20)]
 
 
 def test_an_unknown_output_format_is_refused_in_our_words(capsys):
