@@ -68,6 +68,28 @@ def test_an_unknown_output_format_is_refused_in_our_words(capsys):
     )
 
 
+KILLED = """
+def killed():
+    import os
+    import signal
+
+    from trainer_core import progress
+
+    print("almost done", flush=True)
+    progress(step=1, total=2)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_failure_without_a_traceback_is_printed_with_the_end_of_its_log(trainjob):
+    (trainjob.folder / "killed.py").write_text(KILLED)
+    done = trainjob("submit", "killed:killed", "--runtime", "python", "--name", "killed", "--wait")
+    assert done.returncode == 1
+    *_, first, second, last = done.stderr.splitlines()
+    assert [first, second] == ["almost done", "progress 50% (1/2)"]
+    assert "it was killed by SIGKILL" in last
+
+
 LARGE = "def large():\n    return 'x' * 5000\n"
 
 
