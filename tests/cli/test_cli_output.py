@@ -102,6 +102,15 @@ def test_a_result_that_is_too_large_is_named(trainjob):
     assert "the result is too large" in trainjob("wait", "large").stderr
 
 
+def test_a_result_with_a_number_that_is_not_finite_is_printed_with_a_note(trainjob):
+    (trainjob.folder / "diverged.py").write_text("def train():\n    return {'loss': float('nan'), 'steps': 3}\n")
+    done = trainjob("submit", "diverged:train", "--runtime", "python", "--name", "diverged", "--wait")
+    note = "null instead of a number that is not finite: result.loss"
+    assert done.stdout == "diverged Complete {'loss': None, 'steps': 3}\n"
+    assert done.stderr.splitlines()[-1] == f"trainjob: TrainJob diverged: {note}"
+    assert f"result: {{'loss': None, 'steps': 3}}\nnote: {note}\n" in trainjob("get", "diverged").stdout
+
+
 def test_logs_print_progress_as_text_and_json_has_the_line(trainjob):
     trainjob("submit", "train:train", "--arg", "x=1", "--runtime", "python", "--name", "job", "--wait")
     out = trainjob("logs", "job").stdout

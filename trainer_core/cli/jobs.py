@@ -119,7 +119,10 @@ def get(context: typer.Context, name: NameArgument, output: OutputOption = Outpu
     ]
     print_table(("STEP", "STATUS", "EXIT CODE", "STARTED", "FINISHED"), steps)
     if outcome is not None and outcome.succeeded:
-        print(f"\nresult: {outcome.missing_result or outcome.result}")
+        is_missing = outcome.result is None and outcome.missing_result
+        print(f"\nresult: {outcome.missing_result if is_missing else outcome.result}")
+        if outcome.missing_result and not is_missing:
+            print(f"note: {outcome.missing_result}")
     if outcome is not None and outcome.resource_use is not None:
         print(f"\nresources: {outcome.resource_use}")
 
