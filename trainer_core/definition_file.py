@@ -171,6 +171,8 @@ def _import_module(module: str, reference: str) -> Any:
 
 
 def _suggest(wanted: str, missing: str) -> str:
+    if wanted.endswith(".py") and Path(wanted).is_file():
+        return f"write the module without .py: {wanted.removesuffix('.py').replace('/', '.')}"
     if wanted == missing or wanted.startswith(f"{missing}."):
         return f"change to the folder that contains {missing}, or install it"
     return f"install {missing}, or import it inside the function"

@@ -471,10 +471,10 @@ class Outcome(_Record):
 
     @property
     def missing_result(self) -> str | None:
-        """Why there is no result although the function returned one, in one line. None if nothing is missing."""
+        """Why the result, or a number in it, is missing, in one line. None if nothing is missing."""
         if self.result_truncated:
             return "the result is too large to return; set result_uri to write it to a file"
-        return f"no result: {self.result_note}" if self.result_note else None
+        return f"no result: {self.result_note}" if self.result_note and self.result is None else self.result_note
 
     @property
     def job(self) -> TrainJobRef:

@@ -176,6 +176,7 @@ def test_render_prints_the_manifest_and_creates_nothing(trainjob):
         ),
         (("submit", "no.thing:main", *RUN), 2, "named 'no'; change to the folder that contains no, or install it"),
         (("submit", "train.py", *RUN), 2, "module:function"),
+        (("submit", "train.py:train", *RUN), 2, "named 'train.py'.*write the module without .py: train$"),
         (("submit", "train:uses_a_global", *RUN), 2, "LIMIT"),
         (("submit", *RUN), 2, "module:function, a definition with --file"),
         (("submit", "train:train", "-a", "x=1", *RUN, "--name", "a/b"), 2, "job name 'a/b'"),

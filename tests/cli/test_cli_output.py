@@ -8,7 +8,7 @@ from rich.console import Console
 
 from trainer_core.cli import main, progress
 from trainer_core.cli.options import move_global_options
-from trainer_core.jobs import CREATED, RUNNING, Category, Diagnosis, Observation, PendingFailure, TrainJobRef
+from trainer_core.jobs import CREATED, RUNNING, Category, Diagnosis, Observation, PendingFailure, Progress, TrainJobRef
 from trainer_core.lifecycle.pending_failure_log import PendingFailureLog
 
 REF = TrainJobRef("local", "/home", "a-job", "uid")
@@ -54,11 +54,40 @@ def test_a_job_is_queued_in_the_log_once_and_in_the_wait_at_each_step_forward(ca
     assert capsys.readouterr().err.splitlines() == [f"a-job Created: queued: {ahead} ahead" for ahead in (2, 1)]
 
 
+def test_a_wait_prints_the_reported_percentage_at_each_tenth(capsys):
+    printer = progress._LinePrinter(Console(stderr=True), "a-job")
+    for step in (1, 9, 12, 19, 20):
+        printer.print_if_changed(Observation(RUNNING, progress=Progress(step, 100, {})))
+    assert capsys.readouterr().err.splitlines() == [f"a-job Running {step}%" for step in (1, 12, 20)]
+
+
 def test_an_unknown_output_format_is_refused_in_our_words(capsys):
     assert main(["list", "--output", "xml"]) == 2
     assert capsys.readouterr().err == (
         "trainjob: Invalid value for '--output' / '-o': 'xml' is not one of 'table', 'json'.\n"
     )
+
+
+KILLED = """
+def killed():
+    import os
+    import signal
+
+    from trainer_core import progress
+
+    print("almost done", flush=True)
+    progress(step=1, total=2)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_failure_without_a_traceback_is_printed_with_the_end_of_its_log(trainjob):
+    (trainjob.folder / "killed.py").write_text(KILLED)
+    done = trainjob("submit", "killed:killed", "--runtime", "python", "--name", "killed", "--wait")
+    assert done.returncode == 1
+    *_, first, second, last = done.stderr.splitlines()
+    assert [first, second] == ["almost done", "progress 50% (1/2)"]
+    assert "it was killed by SIGKILL" in last
 
 
 LARGE = "def large():\n    return 'x' * 5000\n"
@@ -71,6 +100,15 @@ def test_a_result_that_is_too_large_is_named(trainjob):
     assert "the result is too large to return; set result_uri to write it to a file" in done.stderr
     assert "result: the result is too large to return" in trainjob("get", "large").stdout
     assert "the result is too large" in trainjob("wait", "large").stderr
+
+
+def test_a_result_with_a_number_that_is_not_finite_is_printed_with_a_note(trainjob):
+    (trainjob.folder / "diverged.py").write_text("def train():\n    return {'loss': float('nan'), 'steps': 3}\n")
+    done = trainjob("submit", "diverged:train", "--runtime", "python", "--name", "diverged", "--wait")
+    note = "null instead of a number that is not finite: result.loss"
+    assert done.stdout == "diverged Complete {'loss': None, 'steps': 3}\n"
+    assert done.stderr.splitlines()[-1] == f"trainjob: TrainJob diverged: {note}"
+    assert f"result: {{'loss': None, 'steps': 3}}\nnote: {note}\n" in trainjob("get", "diverged").stdout
 
 
 def test_logs_print_progress_as_text_and_json_has_the_line(trainjob):

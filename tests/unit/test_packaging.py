@@ -274,6 +274,7 @@ def test_tuples_become_lists_and_subclasses_plain():
     [
         ({}, "epochs_and_rate requires epochs; add it to func_args"),
         ({"epochs": 1, "rate": 2}, "has no parameter rate; its parameters are epochs, lr"),
+        ({"epocs": 1}, "has no parameter epocs; its parameters are epochs, lr"),
         ({"epochs": Path("/x")}, "func_args['epochs'] is a PosixPath"),
         ({"epochs": [{"day": datetime.date(2026, 1, 1)}]}, "func_args['epochs'][0]['day'] is a date"),
         ({"epochs": float("nan")}, "func_args['epochs'] is nan"),

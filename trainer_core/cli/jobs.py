@@ -11,14 +11,14 @@ import typer
 
 from trainer_core import comparison, validation
 from trainer_core.cli import exit_codes
-from trainer_core.cli.output import OutputFormat, OutputOption, format_time, print_json, print_table
+from trainer_core.cli.output import OutputFormat, OutputOption, format_log_line, format_time, print_json, print_table
 from trainer_core.cli.submit import wait_and_print
 from trainer_core.client import TrainerClient
 from trainer_core.config import ClusterConfig
 from trainer_core.errors import InvalidRequestError, format_size
 from trainer_core.jobs import TrainJobRef
 from trainer_core.k8s import kfp_runs
-from trainer_core.logs import build_progress, merge_streams, parse_progress
+from trainer_core.logs import merge_streams
 from trainer_core.resource_use import strip_resource_report
 
 __all__ = ["register"]
@@ -119,7 +119,10 @@ def get(context: typer.Context, name: NameArgument, output: OutputOption = Outpu
     ]
     print_table(("STEP", "STATUS", "EXIT CODE", "STARTED", "FINISHED"), steps)
     if outcome is not None and outcome.succeeded:
-        print(f"\nresult: {outcome.missing_result or outcome.result}")
+        is_missing = outcome.result is None and outcome.missing_result
+        print(f"\nresult: {outcome.missing_result if is_missing else outcome.result}")
+        if outcome.missing_result and not is_missing:
+            print(f"note: {outcome.missing_result}")
     if outcome is not None and outcome.resource_use is not None:
         print(f"\nresources: {outcome.resource_use}")
 
@@ -160,7 +163,7 @@ def logs(
             continue
         if output is OutputFormat.JSON:
             print_json({"step": source, "line": line})
-        elif (text := _format_line(line)) is not None:
+        elif (text := format_log_line(line)) is not None:
             print(f"[{source}] {text}" if all_steps else text, flush=follow)
 
 
@@ -331,15 +334,6 @@ def _to_json(value: Any) -> Any:
 def _get_client(context: typer.Context) -> TrainerClient:
     client: TrainerClient = context.obj.client
     return client
-
-
-def _format_line(line: str) -> str | None:
-    """Return a line of a log; a progress report as text; None for one about checkpoints only, which have own lines."""
-    report = parse_progress(line)
-    if report is None:
-        return line
-    text = str(build_progress(report))
-    return f"progress {text}" if text else None
 
 
 def _read_logs(client: TrainerClient, name: str, steps: list[str], follow: bool) -> Iterator[tuple[str, str]]:

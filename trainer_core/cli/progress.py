@@ -50,14 +50,15 @@ class _LinePrinter:
     def __init__(self, console: Console, name: str) -> None:
         self._console = console
         self._name = name
-        self._last = ""
+        self._last: tuple[str, int | None] | None = None
 
     def print_if_changed(self, observation: Observation) -> None:
         percentage = observation.progress.percentage if observation.progress else None
         status = _format_status(observation)
-        line = status if percentage is None else f"{status} {percentage // 10 * 10}%"
-        if line != self._last:
-            self._last = line
+        shown = (status, None if percentage is None else percentage // 10)
+        if shown != self._last:
+            self._last = shown
+            line = status if percentage is None else f"{status} {percentage}%"
             text = f"{self._name} {line} {_format_metrics(observation)}".rstrip()
             self._console.print(text, soft_wrap=True, highlight=False, markup=False)
 

@@ -12,11 +12,11 @@ import typer
 from trainer_core import definition_file
 from trainer_core.cli import exit_codes, progress
 from trainer_core.cli.options import parse_key_values
-from trainer_core.cli.output import OutputFormat, OutputOption, print_json, print_yaml
+from trainer_core.cli.output import OutputFormat, OutputOption, format_log_line, print_json, print_yaml
 from trainer_core.client import TrainerClient
 from trainer_core.errors import InvalidRequestError, format_size
 from trainer_core.initializers import initializer_from_dict
-from trainer_core.jobs import TrainJobRef
+from trainer_core.jobs import Diagnosis, TrainJobRef
 from trainer_core.lifecycle.wait_state import failure_message
 from trainer_core.request import TrainJobRequest
 from trainer_core.trainers import CustomTrainer, CustomTrainerContainer
@@ -194,10 +194,21 @@ def wait_and_print(client: TrainerClient, ref: TrainJobRef, timeout: float | Non
     if outcome.missing_result:
         print(f"trainjob: TrainJob {ref.name}: {outcome.missing_result}", file=sys.stderr)
     if not outcome.succeeded:
-        if outcome.diagnosis and outcome.diagnosis.traceback:
-            print(outcome.diagnosis.traceback, file=sys.stderr)
+        _print_cause(outcome.diagnosis)
         print(f"trainjob: {failure_message(outcome)}", file=sys.stderr)
     return exit_codes.OK if outcome.succeeded else exit_codes.FAILED
+
+
+def _print_cause(diagnosis: Diagnosis | None) -> None:
+    """Print the traceback of a failure; without one, the last lines of the log, such as the messages of pip."""
+    if diagnosis is None:
+        return
+    if diagnosis.traceback:
+        print(diagnosis.traceback, file=sys.stderr)
+        return
+    for line in diagnosis.log_tail:
+        if (text := format_log_line(line)) is not None:
+            print(text, file=sys.stderr)
 
 
 def _submit_and_print(

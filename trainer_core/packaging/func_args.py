@@ -95,15 +95,14 @@ def _check_names(name: str, parameters: Mapping[str, inspect.Parameter], args: M
         raise ValueError(
             f"{name} has positional-only parameters ({_listed(positional)}), but func_args are named; remove the /"
         )
+    # First, because a misspelt name is also missing.
+    unknown = [n for n in args if n not in named]
+    if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        known = f"its parameters are {_listed(named)}" if named else "it has no parameters"
+        raise ValueError(f"{name} has no parameter {_listed(unknown)}; {known}")
     missing = [n for n, p in named.items() if p.default is p.empty and n not in args]
     if missing:
         raise ValueError(f"{name} requires {_listed(missing)}; add it to func_args")
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return
-    unknown = [n for n in args if n not in named]
-    if unknown:
-        known = f"its parameters are {_listed(named)}" if named else "it has no parameters"
-        raise ValueError(f"{name} has no parameter {_listed(unknown)}; {known}")
 
 
 def _plain(value: Any, where: str) -> Any:
