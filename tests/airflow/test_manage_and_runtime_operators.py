@@ -228,7 +228,10 @@ def test_an_unsupported_distributed_config_is_refused_when_the_dag_is_parsed():
         ({"func_args": {"x": 1}}, "func_args go with a training function, .* not with dict|unknown field func_args"),
         ({"trainer": None, "func_args": {"x": 1}}, "not NoneType"),
         ({"trainer": CustomTrainer(double), "func_args": [1]}, "func_args must be a dict of keyword arguments"),
-        ({"trainer": CustomTrainer(double), "func_args": {"numbr": 1}}, "double requires number"),
+        (
+            {"trainer": CustomTrainer(double), "func_args": {"numbr": 1}},
+            "double has no parameter numbr; its parameters are number",
+        ),
         ({"trainer": CustomTrainer(double), "func_args": {"number": {1}}}, "is a set, which is not JSON"),
         ({"secrets": {"model": "hf"}}, "names connection 'hf', but the initializer has no model"),
         ({"secrets": "hf"}, "secrets must be a dict such as"),

@@ -84,7 +84,7 @@ def closure():
             {"trainer": "func: a:b\nfunc_args: {epochs: {{ params.epochs }}}"},
             "put templates such as '{{ ds }}' in quotes",
         ),
-        ({"trainer": CustomTrainer(double, {"numbr": 1})}, "double requires number"),
+        ({"trainer": CustomTrainer(double, {"numbr": 1})}, "double has no parameter numbr; its parameters are number"),
         ({"backend": "nowhere"}, "unknown backend 'nowhere'; known are"),
         ({"on_kill": "perhaps"}, "on_kill must be 'cancel' or 'keep', got 'perhaps'"),
         (

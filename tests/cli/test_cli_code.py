@@ -54,7 +54,7 @@ def test_a_large_project_travels_through_the_given_place(trainjob, project):
     ("arguments", "message"),
     [
         (("tides.train:mian", "--code", "."), "defines no mian"),
-        (("tides.train:main", "--code", ".", "-a", "y=1"), "main requires x"),
+        (("tides.train:main", "--code", ".", "-a", "y=1"), "main has no parameter y; its parameters are x"),
         (("tides.train:main", "--code", "missing"), "does not exist"),
         (("--image", "x:1", "--code", "."), "--code cannot be used without a training function"),
         (("tides.train:main", "--code", ".", "--code-uri", "/place"), "code_uri must be s3://"),
