@@ -823,7 +823,7 @@ class TrainerClient:
         self.backend.suspend(self.get_job_ref(job))
 
     def resume(self, job: str | TrainJobRef) -> None:
-        """Start a suspended TrainJob again from its beginning (``spec.suspend: false``).
+        """Start a suspended TrainJob again (``spec.suspend: false``): from its beginning, or from its last checkpoint.
 
         Succeeds if it is not suspended.
 

@@ -330,7 +330,7 @@ class Backend(ABC):
 
     @abstractmethod
     def resume(self, ref: TrainJobRef) -> None:
-        """Start a suspended TrainJob again from its beginning. Succeeds if it is not suspended.
+        """Start a suspended TrainJob again, as `TrainerClient.resume` does. Succeeds if it is not suspended.
 
         Args:
             ref: The TrainJob.

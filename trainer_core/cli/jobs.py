@@ -188,7 +188,7 @@ def suspend(context: typer.Context, name: NameArgument) -> None:
 
 
 def resume(context: typer.Context, name: NameArgument) -> None:
-    """Start a suspended TrainJob again, from its beginning."""
+    """Start a suspended TrainJob again: from its beginning, or from its last checkpoint."""
     _get_client(context).resume(name)
 
 
