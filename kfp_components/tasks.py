@@ -61,9 +61,9 @@ def train_task(
     """Add a task of `submit`, or with `wait` of `train`, to the pipeline that is being defined, with caching off.
 
     The definition is packaged here, when the pipeline is compiled, and arrives byte for byte; files of a project that
-    KFP cannot pass are written to the trainer's ``code_uri`` (``s3://``). What varies from run to
-    run goes in by `inputs`, as pipeline parameters: ``func_args={"epochs": epochs}`` arrives in the function as the
-    type that it declares, also a list, a dict or a text with quotes and line ends.
+    KFP cannot pass are written to the trainer's ``code_uri`` (``s3://``). What varies from run to run goes in by
+    `inputs`, as pipeline parameters: ``func_args={"epochs": epochs}`` arrives in the function as the type that it
+    declares, also a list, a dict or a text with quotes and line ends.
 
     Args:
         trainer: What to run, as an object or as a dict of its fields; None to run the runtime as it is.

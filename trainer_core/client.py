@@ -823,9 +823,9 @@ class TrainerClient:
         self.backend.suspend(self.get_job_ref(job))
 
     def resume(self, job: str | TrainJobRef) -> None:
-        """Start a suspended TrainJob again (``spec.suspend: false``): from its beginning, or from its last checkpoint.
+        """Start a suspended TrainJob again (``spec.suspend: false``).
 
-        Succeeds if it is not suspended.
+        It continues from its last checkpoint, without one from its beginning. Succeeds if it is not suspended.
 
         Args:
             job: Its name or ref.

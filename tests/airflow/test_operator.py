@@ -446,7 +446,7 @@ def suspend(pid):
     """Suspend a process and its children; return them."""
     process, pause = psutil.Process(pid), threading.Event()
     process.suspend()
-    # A signal to another process takes effect later. Then it starts no more children.
+    # A signal takes effect later. A stopped process starts no children.
     while process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE):
         pause.wait(0.01)
     return [process, *(each for child in process.children() for each in suspend(child.pid))]

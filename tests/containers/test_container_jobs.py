@@ -531,7 +531,7 @@ def test_reap_removes_the_files_of_large_projects_that_no_job_uses_after_a_day(s
         (project / "noise.bin").write_bytes(os.urandom(500_000))
         trainer = CustomTrainer(func="train:train", code=str(project))
         client.wait(client.submit(client.build_request(runtime="python", trainer=trainer, options=[Name(name)])))
-    stored = {path.as_uri(): path for path in (sandbox.folder / "home/containers/cache/code").iterdir()}
+    stored = {path.as_uri(): path for path in (sandbox.folder / "home/containers/code").iterdir()}
     used = client.get_job_request("second").project.uri
     client.delete_job("first")
     client.reap()

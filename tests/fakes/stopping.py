@@ -16,7 +16,7 @@ async def stop_server(runner: web.AppRunner) -> None:
     """Stop listening, and close all connections.
 
     asyncio loses a connection whose socket it has accepted when the server is closed in the next moment: it cannot be
-    attached to the server any more, and is closed by the garbage collector. So nothing is accepted for a while before.
+    attached to the server, and is closed by the garbage collector. So nothing is accepted for a while before.
     """
     loop = asyncio.get_running_loop()
     for site in runner.sites:

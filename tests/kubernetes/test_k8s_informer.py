@@ -537,7 +537,7 @@ print(informer.subscribe(Connection(config), target, "a").wait(120))
 
 
 def test_a_closed_subscription_is_garbage_collected(cluster, connection):
-    # A name of its own: another test of this process may have left a subscription.
+    # A name that no other test has: another test of this process may have left a subscription.
     uid = add_job(cluster, "collected")
     with informer.subscribe(connection, TARGET, "collected", uid, TIMINGS) as subscription:
         until(subscription, bool)

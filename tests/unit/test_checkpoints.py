@@ -45,7 +45,7 @@ say("done")
 
 
 #: The ranks agree on a stop about every second, counted in steps; from step 200 on a step takes 500 times as long.
-#: Rank 1 is told to stop at step 203: a test that sends the signal may come later.
+#: Rank 1 gets SIGTERM at step 203, from itself: a test that sends it may be later.
 SLOWING = TRAINING.replace(
     "time.sleep(seconds)",
     """time.sleep(0.001 if step <= 200 else 0.5)

@@ -188,7 +188,7 @@ def suspend(context: typer.Context, name: NameArgument) -> None:
 
 
 def resume(context: typer.Context, name: NameArgument) -> None:
-    """Start a suspended TrainJob again: from its beginning, or from its last checkpoint."""
+    """Start a suspended TrainJob again: from its last checkpoint, without one from its beginning."""
     _get_client(context).resume(name)
 
 

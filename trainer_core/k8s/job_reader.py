@@ -293,7 +293,7 @@ class JobReader:
     def _get_min_list_time(self, job: JobState, pods: Sequence[PodState]) -> float:
         """Return when a list of events must have begun to explain a job: after its failure, if it has failed.
 
-        An earlier list does not have the event that says why, and the outcome is stored.
+        An earlier list does not have the event with the reason, and the outcome is stored.
         """
         if job_status.get_status(job, pods) != FAILED:
             return -math.inf

@@ -265,7 +265,7 @@ class CheckpointStore:
                 the background, the next call of `due`, `save`, `latest` or `flush` raises it.
             Stopped: The job was told to stop, raised after the checkpoint is complete; or a rank was started again.
         """
-        step = operator.index(step)  # NumPy's integers too; a manifest takes no other numbers.
+        step = operator.index(step)  # JSON has no integers of NumPy.
         begun, part, complete = self._begin_part(step)
         if complete:
             part = f"{part}-{self.rank}"

@@ -154,7 +154,6 @@ class Cluster:
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
-            self._loop.run_until_complete(self._server.close_late_connections())
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
             self._folder.cleanup()

@@ -14,7 +14,7 @@ from fake_cluster.podlog import Log
 __all__ = ["Process", "StartError"]
 
 _CHUNK = 65536
-#: Seconds without output, after the end of all processes of a container, until the rest is given up.
+#: Seconds without output, after the end of all processes of a container, until reading ends.
 _DRAIN = 1.0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
@@ -28,8 +27,6 @@ __all__ = ["Request", "Server"]
 
 _LARGEST_BODY = 3 * 1024 * 1024
 _REMEMBERED = 100_000
-#: Of the event loop, until a connection that the system has accepted can be closed.
-_ROUNDS = 10
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -75,7 +72,6 @@ class Server:
         self._faults = faults
         self._logs = logs
         self._runner: web.AppRunner | None = None
-        self._last: web.Server | None = None
 
     async def start(self, port: int = 0) -> str:
         """Listen on the loopback interface; return the URL."""
@@ -91,15 +87,7 @@ class Server:
         """Stop listening, and cut what is open."""
         self.watches.cut()
         if self._runner is not None:
-            self._last = self._runner.server
             await stop_server(self._runner)
-
-    async def close_late_connections(self) -> None:
-        """Close connections that were accepted during `stop`: an unclosed socket is a warning in a later test."""
-        for _ in range(_ROUNDS):
-            for connection in self._last.connections if self._last is not None else ():
-                connection.force_close()
-            await asyncio.sleep(0)
 
     @web.middleware
     async def _refusals(self, request: web.Request, handler: _Handler) -> web.StreamResponse:

@@ -70,7 +70,7 @@ def find_expired_jobs(jobs: Iterable[ContainerJob], now: datetime) -> list[Conta
 
 
 def list_code_uris(jobs: Iterable[ContainerJob]) -> set[str]:
-    """Return the URIs of the files of large projects that jobs refer to."""
+    """Return the URIs of the files of large projects that jobs refer to, also in requests of another version."""
     trainers = (job.claim["request"].get("trainer") or {} for job in jobs)
     projects = ((trainer.get("code") or {}).get("project") or {} for trainer in trainers)
     return {project["uri"] for project in projects if project.get("uri")}

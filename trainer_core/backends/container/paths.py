@@ -20,7 +20,7 @@ def data_cache(role: str) -> Path:
 
 def code_folder() -> Path:
     """Return the folder of projects that are too large for the arguments of a job."""
-    return state_folder() / "cache" / "code"
+    return state_folder() / "code"
 
 
 def runtime_cache() -> Path:

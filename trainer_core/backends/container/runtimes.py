@@ -98,14 +98,14 @@ class _CachedSource:
         is_old = now - self._cached.get("fetched", 0.0) > _DAY_SECONDS
         if is_old and now - self._cached.get("away", 0.0) > _RETRY_SECONDS:
             self._refresh(now)
-        for name, text in self._cached.get("texts", {}).items():
+        for name, text in self._cached.get("files", {}).items():
             yield f"{self._source} {name}", text
 
     def _refresh(self, now: float) -> None:
         try:
-            self._save({"fetched": now, "texts": _download(self._source)})
+            self._save({"fetched": now, "files": _download(self._source)})
         except _DownloadError as error:
-            fallback = "its cached files" if self._cached.get("texts") else "the runtimes of this package"
+            fallback = "its cached files" if self._cached.get("files") else "the runtimes of this package"
             _log.warning("runtime source %s cannot be read (%s); %s are used", self._source, error, fallback)
             self._save({**self._cached, "away": now})
 
