@@ -112,6 +112,9 @@ def collect_failure_facts(
         message: Message of the job's Failed condition.
     """
     findings = list(_find_problems(pods, events, tails or {}))
+    if not findings:
+        # A pod may have been removed just after it was last read: it is known as running.
+        findings = list(_find_disruption_event(_select_pod_events(events)))
     ended = [finding for finding in findings if finding.ended]
     warnings = [event.message for event in events if event.is_warning]
     return replace(_merge_facts(ended or findings), message="; ".join(filter(None, [message, *warnings[-1:]])))
@@ -328,7 +331,7 @@ def _explain_event(event: EventRecord) -> BlockingReason | None:
 
 def _find_event_problems(pods: Sequence[PodState], events: Sequence[EventRecord]) -> Iterator[_Finding]:
     """Yield problems of child objects that do not exist, or that the caller may not read, from events alone."""
-    pod_events = [event for event in events if event.object_kind == PODS.kind]
+    pod_events = _select_pod_events(events)
     times = [pod.creation_timestamp for pod in pods if pod.creation_timestamp]
     times += [event.timestamp for event in pod_events]
     errors = [
@@ -350,15 +353,9 @@ def _find_pod_event_problems(events: Sequence[EventRecord]) -> Iterator[_Finding
     """Yield the problem in the last event of pods that were deleted or may not be read."""
     last = events[-1]
     # Event times have a resolution of one second, so a disruption may not be the last event.
-    disruptions = (
-        each for each in events if each.object_name == last.object_name and each.reason in _DISRUPTION_EVENTS
-    )
-    disruption = next(disruptions, None)
-    if disruption is not None:
-        reason = _DISRUPTION_EVENTS[disruption.reason]
-        fields: dict[str, Any] = blocking_reasons.explain_disruption(reason, disruption.message)
-        facts = Facts(steps=[StepFacts(last.object_name, node=last.object_name, **fields)])
-        yield _Finding(facts, None, ended=True)
+    disruption = list(_find_disruption_event([each for each in events if each.object_name == last.object_name]))
+    if disruption:
+        yield from disruption
         return
     if last.reason in (_PULL_EVENT, "BackOff") and "image" in last.message.lower():
         # Of several events about the image, only one has the registry's answer.
@@ -369,6 +366,21 @@ def _find_pod_event_problems(events: Sequence[EventRecord]) -> Iterator[_Finding
         blocking = _explain_event(last)
     if blocking is not None:
         yield _Finding(_build_facts(blocking), blocking.grace)
+
+
+def _find_disruption_event(events: Sequence[EventRecord]) -> Iterator[_Finding]:
+    """Yield the first disruption that the events of pods report."""
+    for event in events:
+        if event.reason in _DISRUPTION_EVENTS:
+            reason = _DISRUPTION_EVENTS[event.reason]
+            fields: dict[str, Any] = blocking_reasons.explain_disruption(reason, event.message)
+            facts = Facts(steps=[StepFacts(event.object_name, node=event.object_name, **fields)])
+            yield _Finding(facts, None, ended=True)
+            return
+
+
+def _select_pod_events(events: Sequence[EventRecord]) -> list[EventRecord]:
+    return [event for event in events if event.object_kind == PODS.kind]
 
 
 def _build_blocked(blocking: BlockingReason, step: str, pod: PodState) -> _Finding:
