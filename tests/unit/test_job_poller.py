@@ -292,7 +292,7 @@ def poll_repeatedly(job, clock, count=200):
     return pauses
 
 
-@pytest.mark.parametrize(("read_version", "shortest", "longest"), [(None, 0.04, 2.0), (lambda: 1, 0.01, 0.2)])
+@pytest.mark.parametrize(("read_version", "shortest", "longest"), [(None, 0.1, 2.0), (lambda: 1, 0.01, 0.2)])
 def test_a_job_is_polled_less_often_the_longer_its_status_does_not_change(
     backend, clock, read_version, shortest, longest
 ):
@@ -308,7 +308,7 @@ def test_a_change_of_the_status_makes_the_polls_frequent_again(backend, clock):
     poll_repeatedly(job, clock)
     backend.status = COMPLETE
 
-    assert poll_repeatedly(job, clock, 1) == pytest.approx([0.04])
+    assert poll_repeatedly(job, clock, 1) == pytest.approx([0.1])
 
 
 def test_progress_is_observed_less_often_than_the_version_is_read(backend, clock):

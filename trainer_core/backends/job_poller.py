@@ -53,7 +53,7 @@ class PollInterval:
 
 
 #: For observations, which can take several requests.
-_OBSERVATION_INTERVAL = PollInterval(share=0.2, minimum=0.04, maximum=2.0, reads_per_second=25)
+_OBSERVATION_INTERVAL = PollInterval(share=0.2, minimum=0.1, maximum=2.0, reads_per_second=25)
 #: For reads of the version of a job.
 _VERSION_INTERVAL = PollInterval(share=0.05, minimum=0.01, maximum=0.2, reads_per_second=250)
 _STOP_SECONDS = 1.0
