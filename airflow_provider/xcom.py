@@ -39,7 +39,7 @@ def push_outcome(ti: Any, outcome: Outcome) -> None:
         ti.xcom_push(key=DURATION_KEY, value=int(outcome.duration.total_seconds()))
     for key in ("checkpoint", "resumed_from"):
         if data[key] is not None:
-            ti.xcom_push(key=key, value=int(data[key]))
+            ti.xcom_push(key=key, value=data[key])
     if outcome.resource_use is not None:
         ti.xcom_push(key="resource_use", value=data["resource_use"])
     if outcome.diagnosis is not None:

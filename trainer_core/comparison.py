@@ -51,7 +51,7 @@ class JobDetails:
     metrics: Mapping[str, float]
     dataset: str | None = None
     model: str | None = None
-    resumed_from: float | None = None
+    resumed_from: int | None = None
     artifacts: Mapping[str, str] = field(default_factory=dict)
 
 

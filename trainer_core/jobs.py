@@ -177,8 +177,8 @@ class Progress:
     step: float | None
     total: float | None
     metrics: Mapping[str, float]
-    checkpoint: float | None = None
-    resumed_from: float | None = None
+    checkpoint: int | None = None
+    resumed_from: int | None = None
 
     @property
     def percentage(self) -> int | None:
@@ -189,7 +189,7 @@ class Progress:
 
     def __str__(self) -> str:
         """Return the report as text, such as ``50% (5/10) loss=0.1``."""
-        steps = [f"{number:g}" for number in (self.step, self.total) if number is not None]
+        steps = [f"{number:.15g}" for number in (self.step, self.total) if number is not None]
         percent = self.percentage
         where = f"{percent}% ({'/'.join(steps)})" if percent is not None else "/".join(steps)
         return " ".join(
@@ -449,8 +449,8 @@ class Outcome(_Record):
     finished_at: str | None = None
     result_truncated: bool = False
     result_note: str | None = None
-    checkpoint: float | None = None
-    resumed_from: float | None = None
+    checkpoint: int | None = None
+    resumed_from: int | None = None
     resource_use: ResourceUse | None = None
 
     @property

@@ -32,8 +32,8 @@ __all__ = [
 MAX_LOG_LINES = 1000
 #: Lines that `merge_streams` buffers, so that a slow reader does not let memory grow.
 _BUFFERED_LINES = 1000
-#: Fields of a progress line that are numbers.
-_NUMBERS = ("step", "total", "checkpoint", "resumed_from")
+#: Fields of a progress line that are numbers: of any kind, and the steps of checkpoints.
+_NUMBERS, _CHECKPOINT_STEPS = ("step", "total"), ("checkpoint", "resumed_from")
 #: In milliseconds; the year 2286.
 _MAX_TIME = 10**13
 
@@ -148,6 +148,7 @@ def parse_timed_progress(line: str) -> tuple[dict[str, Any] | None, int | None]:
 
 def _known(data: dict[str, Any]) -> dict[str, Any]:
     numbers = {key: data[key] for key in _NUMBERS if key in data and _is_number(data[key])}
+    numbers |= {key: int(data[key]) for key in _CHECKPOINT_STEPS if key in data and _is_number(data[key])}
     metrics = data.get("metrics")
     if not isinstance(metrics, dict):
         return numbers
@@ -185,7 +186,7 @@ def build_progress(report: Mapping[str, Any]) -> Progress:
     Args:
         report: What `parse_progress` returned.
     """
-    numbers = {name: report.get(name) for name in _NUMBERS}
+    numbers = {name: report.get(name) for name in _NUMBERS + _CHECKPOINT_STEPS}
     return Progress(metrics=report.get("metrics") or {}, **numbers)
 
 

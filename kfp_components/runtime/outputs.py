@@ -41,7 +41,7 @@ def write_outcome(task: Task, client: TrainerClient, outcome: Outcome, history: 
     job = _get_job(client, ref)
     task.write("status", outcome.status)
     for name, step in (("checkpoint", outcome.checkpoint), ("resumed_from", outcome.resumed_from)):
-        task.write(name, int(step or 0))
+        task.write(name, step or 0)
     run = client.get_run(ref) if job and client.is_tracking else None
     facts = {
         "job": ref.name,

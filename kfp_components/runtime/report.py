@@ -150,8 +150,8 @@ def _format_number(value: float) -> str:
     return f"{value:.0f}" if value.is_integer() and abs(value) < _MAX_INTEGER else f"{value:.6g}"
 
 
-def _format_step(step: float | None) -> str | None:
-    return None if step is None else f"step {_format_number(float(step))}"
+def _format_step(step: int | None) -> str | None:
+    return None if step is None else f"step {step}"
 
 
 def _format_time(text: str | None) -> str | None:

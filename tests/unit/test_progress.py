@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 from node_process import BARE, Node
 
-from trainer_core.logs import parse_progress, parse_timed_progress
+from trainer_core.logs import build_progress, parse_progress, parse_timed_progress
 from trainer_core.node import progress as progress_module
 from trainer_core.node.progress import INTERVAL, PREFIX, Reporter, progress
 from trainer_core.packaging import serializer
@@ -230,6 +230,17 @@ def test_any_other_line_is_no_progress(line):
 )
 def test_values_that_are_no_numbers_are_left_out(text):
     assert parse_progress(PREFIX + text) in ({}, {"metrics": {}})
+
+
+def test_the_steps_of_checkpoints_are_whole_numbers():
+    steps = parse_progress(f'{PREFIX}{{"checkpoint": 9, "resumed_from": 4.0}}')
+
+    assert steps == {"checkpoint": 9, "resumed_from": 4}
+    assert [type(step) for step in steps.values()] == [int, int]
+
+
+def test_a_large_step_is_shown_whole():
+    assert str(build_progress({"step": 1_234_567, "total": 10_000_000})) == "12% (1234567/10000000)"
 
 
 @given(st.text())

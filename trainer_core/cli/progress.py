@@ -74,5 +74,5 @@ def _format_metrics(observation: Observation) -> str:
     progress = observation.progress
     if progress is None:
         return ""
-    resumed = [] if progress.resumed_from is None else [f"(resumed from step {progress.resumed_from:g})"]
+    resumed = [] if progress.resumed_from is None else [f"(resumed from step {progress.resumed_from})"]
     return " ".join([*(f"{name}={value:.4g}" for name, value in progress.metrics.items()), *resumed])
