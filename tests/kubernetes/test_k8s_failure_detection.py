@@ -435,14 +435,20 @@ def test_without_permission_to_read_pods_their_events_are_used(raw, category, gr
     assert _classify(raws=[raw]) == (category, grace)
 
 
-def test_a_failed_job_whose_pod_was_removed_while_it_was_known_as_running_is_explained_by_events():
-    records = [events.parse_event(event("Preempted", "Preempted by pod uid-1 on node gpu-1"))]
+@pytest.mark.parametrize(
+    ("pod", "reasons"),
+    [
+        (seen(main=runs()), ["preempted by a pod of higher priority: Preempted by pod uid-1 on node gpu-1"]),
+        (seen(main=runs(), rand="later"), []),
+    ],
+    ids=["its own event", "the event of the pod that it replaced"],
+)
+def test_a_failed_job_whose_pod_was_removed_while_it_was_known_as_running_is_explained_by_its_events(pod, reasons):
+    record = events.parse_event(event("Preempted", "Preempted by pod uid-1 on node gpu-1"))
 
-    facts = failure_detection.collect_failure_facts([seen(main=runs())], records, message="1 replica failed")
+    facts = failure_detection.collect_failure_facts([pod], [record], message="1 replica failed")
 
-    assert [step.preempted for step in facts.steps] == [
-        "preempted by a pod of higher priority: Preempted by pod uid-1 on node gpu-1"
-    ]
+    assert [step.preempted for step in facts.steps] == reasons
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,8 @@ def collect_failure_facts(
     findings = list(_find_problems(pods, events, tails or {}))
     if not findings:
         # A pod may have been removed just after it was last read: it is known as running.
-        findings = list(_find_disruption_event(_select_pod_events(events)))
+        names = {pod.name for pod in pods}
+        findings = list(_find_disruption_event([event for event in events if event.object_name in names]))
     ended = [finding for finding in findings if finding.ended]
     warnings = [event.message for event in events if event.is_warning]
     return replace(_merge_facts(ended or findings), message="; ".join(filter(None, [message, *warnings[-1:]])))
@@ -331,7 +332,7 @@ def _explain_event(event: EventRecord) -> BlockingReason | None:
 
 def _find_event_problems(pods: Sequence[PodState], events: Sequence[EventRecord]) -> Iterator[_Finding]:
     """Yield problems of child objects that do not exist, or that the caller may not read, from events alone."""
-    pod_events = _select_pod_events(events)
+    pod_events = [event for event in events if event.object_kind == PODS.kind]
     times = [pod.creation_timestamp for pod in pods if pod.creation_timestamp]
     times += [event.timestamp for event in pod_events]
     errors = [
@@ -377,10 +378,6 @@ def _find_disruption_event(events: Sequence[EventRecord]) -> Iterator[_Finding]:
             facts = Facts(steps=[StepFacts(event.object_name, node=event.object_name, **fields)])
             yield _Finding(facts, None, ended=True)
             return
-
-
-def _select_pod_events(events: Sequence[EventRecord]) -> list[EventRecord]:
-    return [event for event in events if event.object_kind == PODS.kind]
 
 
 def _build_blocked(blocking: BlockingReason, step: str, pod: PodState) -> _Finding:
