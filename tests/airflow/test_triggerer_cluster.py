@@ -133,8 +133,14 @@ async def waiting(*triggers):
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+def have_pods(cluster):
+    """Wait until each job has its pod: only pods that exist move on with a tick."""
+    cluster.until(lambda: len(cluster.objects("pods")) == len(cluster.objects("TrainJob")))
+
+
 def runs(cluster):
-    """Start the first job, which then prints two lines."""
+    """Start all jobs, which then print two lines."""
+    have_pods(cluster)
 
     def is_running():
         cluster.tick()
@@ -244,6 +250,7 @@ async def test_a_job_that_ends_during_an_outage_is_delivered_after_it(cluster, c
     ref = submit()
     async with waiting(wait_for(ref)) as (task,):
         await until(lambda: cluster.watches == 2)
+        have_pods(cluster)
         cluster.faults.at_random(1.0, seed=1)
         cluster.break_watches()
         for _ in range(10):
@@ -300,6 +307,7 @@ def has_been_given_up(cluster, name):
 async def test_fail_fast_cancels_a_job_that_cannot_start(cluster, submit, wait_for):
     cluster.lives.set("*", "invalid-image-name")
     impatient, patient = wait_for(submit("one"), fail_fast=True), wait_for(submit("other"), fail_fast=False)
+    have_pods(cluster)
     async with waiting(impatient, patient) as (ended, goes_on):
         for _ in range(8):
             cluster.tick()
