@@ -73,7 +73,11 @@ def test_each_container_fetches_a_large_project_from_the_bucket_and_inspect_show
 
     assert outcome.result == 1_000_000, outcome.diagnosis
     assert client.submit(request) == ref
-    assert [method for method, _ in storage.requests] == ["HEAD", "PUT", "GET", "GET"]
+    stored, fetched = storage.requests[:2], storage.requests[2:]
+    assert [method for method, _ in stored] == ["HEAD", "PUT"]
+    # A fetch is repeated where the network of a container drops its connection, as while other containers start.
+    assert {method for method, _ in fetched} == {"GET"}
+    assert len(fetched) >= 2
     assert storage.signers == {"of-submitter", "of-containers"}
     visible = json.dumps(
         [
