@@ -7,7 +7,7 @@ functions without I/O. `blocking_reasons` classifies what blocks a start; `train
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -114,8 +114,8 @@ def collect_failure_facts(
     findings = list(_find_problems(pods, events, tails or {}))
     if not findings:
         # A pod may have been removed just after it was last read: it is known as running.
-        names = {pod.name for pod in pods}
-        findings = list(_find_disruption_event([event for event in events if event.object_name in names]))
+        disruption = _find_disruption_event(events, {pod.name for pod in pods})
+        findings = [disruption] if disruption else []
     ended = [finding for finding in findings if finding.ended]
     warnings = [event.message for event in events if event.is_warning]
     return replace(_merge_facts(ended or findings), message="; ".join(filter(None, [message, *warnings[-1:]])))
@@ -354,9 +354,9 @@ def _find_pod_event_problems(events: Sequence[EventRecord]) -> Iterator[_Finding
     """Yield the problem in the last event of pods that were deleted or may not be read."""
     last = events[-1]
     # Event times have a resolution of one second, so a disruption may not be the last event.
-    disruption = list(_find_disruption_event([each for each in events if each.object_name == last.object_name]))
+    disruption = _find_disruption_event(events, {last.object_name})
     if disruption:
-        yield from disruption
+        yield disruption
         return
     if last.reason in (_PULL_EVENT, "BackOff") and "image" in last.message.lower():
         # Of several events about the image, only one has the registry's answer.
@@ -369,15 +369,15 @@ def _find_pod_event_problems(events: Sequence[EventRecord]) -> Iterator[_Finding
         yield _Finding(_build_facts(blocking), blocking.grace)
 
 
-def _find_disruption_event(events: Sequence[EventRecord]) -> Iterator[_Finding]:
-    """Yield the first disruption that the events of pods report."""
+def _find_disruption_event(events: Sequence[EventRecord], pod_names: Collection[str]) -> _Finding | None:
+    """Return the first disruption that the events report of these pods."""
     for event in events:
-        if event.reason in _DISRUPTION_EVENTS:
+        if event.reason in _DISRUPTION_EVENTS and event.object_name in pod_names:
             reason = _DISRUPTION_EVENTS[event.reason]
             fields: dict[str, Any] = blocking_reasons.explain_disruption(reason, event.message)
             facts = Facts(steps=[StepFacts(event.object_name, node=event.object_name, **fields)])
-            yield _Finding(facts, None, ended=True)
-            return
+            return _Finding(facts, None, ended=True)
+    return None
 
 
 def _build_blocked(blocking: BlockingReason, step: str, pod: PodState) -> _Finding:
