@@ -9,7 +9,7 @@ SPREAD := -n 4 --dist loadfile --no-loadscope-reorder
 # Tests start thousands of processes. Each would compile the packages again: a sixth of the processor time.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help demo airflow-up airflow-e2e airflow-hosts install install-mlflow test test-all attack test-airflow31 test-libraries lint format lock compile bench features pictures docs clean
+.PHONY: help demo airflow-up airflow-e2e airflow-hosts install install-mlflow test test-all attack test-airflow31 test-libraries lint format lock compile bench features pictures docs extras clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -74,6 +74,9 @@ pictures: .venv/.done/dev ## make the pictures of README and documentation from 
 
 docs: .venv/.done/docs ## build the documentation into site/
 	$(BIN)/mkdocs build --strict
+
+extras: .venv/.done/dev ## build the wheel, and check each extra alone in an environment of its own (fetches uv where it is missing)
+	@$(BIN)/python tools/check_extras.py
 
 clean: ## remove what builds, checks and tests leave (not .venv*)
 	rm -rf build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

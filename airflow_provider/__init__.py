@@ -58,6 +58,10 @@ _CONNECTION_FIELDS: dict[str, Any] = {
         "description": "Seconds between two reports of processor, memory and GPUs; 0 for none. Default: 10.",
         "schema": {"type": ["number", "null"], "minimum": 0},
     },
+    "scheduling_grace": _text_field(
+        "Scheduling grace",
+        "kubernetes, runai, training-operator: how long a pod may wait for a node, such as 45m. Default: 30m.",
+    ),
     "container_host": _text_field("Engine address", "container: URL of the Docker or Podman engine."),
     "dashboard_url": _text_field(
         "Dashboard",
@@ -127,6 +131,21 @@ def get_provider_info() -> dict[str, Any]:
                 },
             },
         ],
+        "config": {
+            "trainjob": {
+                "description": "Settings of the TrainJob provider.",
+                "options": {
+                    "backend": {
+                        "description": "Backend of tasks that name none and for which the connection trainjob_default "
+                        "does not exist, such as local: processes on the worker. Without it, such tasks fail.",
+                        "version_added": None,
+                        "type": "string",
+                        "example": "local",
+                        "default": None,
+                    }
+                },
+            }
+        },
     }
 
 

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
-from airflow_provider.compat import AirflowNotFoundException
+from airflow_provider import job_place
+from airflow_provider.compat import AirflowException
 from airflow_provider.hooks.trainjob import TrainJobHook
-from trainer_core.errors import TrainerError
+from trainer_core.errors import BackendUnavailableError, TrainerError
 from trainer_core.jobs import TrainJobRef
 from trainer_core.secrets import redact
 
-__all__ = ["POLICIES", "cancel_job", "cancel_job_from_signal_handler", "check_on_kill"]
+__all__ = [
+    "POLICIES",
+    "cancel_job",
+    "cancel_job_from_signal_handler",
+    "check_on_kill",
+    "get_task_state",
+    "is_wanted_after_signal",
+]
 
 POLICIES = ("cancel", "keep")
+Result = Literal["cancelled", "kept", "unknown"]
+#: States of a task that was neither ended nor cleared: its current or next try waits for the TrainJob.
+_WANTED_STATES = frozenset(("running", "deferred", "up_for_retry", "up_for_reschedule", "scheduled", "queued"))
 #: Airflow sends SIGKILL five seconds after SIGTERM.
 _SIGNAL_HANDLER_SECONDS = 4.0
+#: How long the thread repeats a cancellation, while the process lives, and after how many seconds.
+_CANCEL_SECONDS, _RETRY_SECONDS = 60.0, 0.2
 
 
 def check_on_kill(policy: str) -> str:
@@ -29,26 +43,102 @@ def check_on_kill(policy: str) -> str:
     return policy
 
 
-def cancel_job(hook: TrainJobHook, ref: TrainJobRef, log: Any) -> bool:
-    """Cancel a TrainJob; return whether it is cancelled. An error is logged, not raised, so that the task can end."""
+def cancel_job(hook: TrainJobHook, ref_data: Mapping[str, Any], log: Any, seconds: float = 0.0) -> bool:
+    """Cancel a TrainJob; return whether it is cancelled. An error is logged, not raised, so that the task can end.
+
+    Args:
+        hook: Hook of the job's backend.
+        ref_data: Ref of the TrainJob as JSON data.
+        log: Logger of the task.
+        seconds: How long to repeat it while the backend cannot be reached.
+    """
+    import tenacity  # Parsing a DAG file does not need it.
+
+    retries = tenacity.Retrying(
+        retry=tenacity.retry_if_exception(lambda error: isinstance(error, BackendUnavailableError) and error.transient),
+        stop=tenacity.stop_after_delay(seconds),
+        wait=tenacity.wait_fixed(_RETRY_SECONDS),
+        reraise=True,
+    )
     try:
-        hook.client.cancel(ref)
-    except (TrainerError, ValueError, AirflowNotFoundException) as error:
-        log.warning("TrainJob %s: cancellation failed, it may still run: %s", ref.name, error)
+        job_place.check_place(ref_data, hook.client)
+        retries(hook.client.cancel, TrainJobRef.from_dict(ref_data))
+    except (TrainerError, ValueError, AirflowException) as error:
+        name = ref_data.get("name")
+        advice = f"end it with `trainjob cancel {name}`"
+        log.warning("TrainJob %s: cancellation failed, it may still run; %s: %s", name, advice, error)
         return False
     return True
 
 
-def cancel_job_from_signal_handler(hook: TrainJobHook, ref: TrainJobRef, log: Any) -> bool:
-    """Cancel a TrainJob from a task's `on_kill`, a signal handler of Airflow; return whether it is cancelled.
+def cancel_job_from_signal_handler(
+    hook: TrainJobHook, ref_data: Mapping[str, Any], log: Any, is_wanted: Callable[[], bool] = lambda: False
+) -> Result:
+    """Cancel a TrainJob from a task's `on_kill`, a signal handler of Airflow, unless its task still wants it.
 
     The interrupted code may hold locks. A thread therefore does the work; the signal handler waits for it a few seconds
     only and then releases the interrupted code. The hook's client must exist already: creating it may call Airflow.
+
+    Args:
+        hook: Hook of the job's backend.
+        ref_data: Ref of the TrainJob as JSON data.
+        log: Logger of the task.
+        is_wanted: Called in the thread; returns whether to keep the job.
+
+    Returns:
+        ``cancelled``, ``kept``, or ``unknown`` if that failed or has not ended.
     """
-    cancelled: list[bool] = []
-    thread = threading.Thread(
-        target=lambda: cancelled.append(cancel_job(hook, ref, log)), name="cancel-trainjob", daemon=True
-    )
+    results: list[Result] = []
+
+    def decide() -> None:
+        if is_wanted():
+            results.append("kept")
+        elif cancel_job(hook, ref_data, log, _CANCEL_SECONDS):
+            results.append("cancelled")
+
+    thread = threading.Thread(target=decide, name="cancel-trainjob", daemon=True)
     thread.start()
     thread.join(_SIGNAL_HANDLER_SECONDS)
-    return any(cancelled)
+    return results[0] if results else "unknown"
+
+
+def is_wanted_after_signal(ti: Any, log: Any) -> bool:
+    """Return whether a task that got SIGTERM will be tried again: its worker is stopped, and no person has ended it.
+
+    If the state cannot be read, the job is kept: cancelling a wanted job is the worse error.
+    """
+    if ti.try_number > ti.max_tries:
+        return False
+    try:
+        state = get_task_state(ti, ti)
+    except Exception as error:  # noqa: BLE001 -- any error of Airflow means that the state is unknown
+        log.warning("SIGTERM: the TrainJob is kept, because the state of the task cannot be read: %s", error)
+        return True
+    if state in _WANTED_STATES:
+        log.info("SIGTERM while the task is %s: its worker is stopped; the TrainJob is kept for the next try", state)
+        return True
+    log.info("SIGTERM after the task was set to %s: the TrainJob is cancelled", state)
+    return False
+
+
+def get_task_state(ti: Any, reader: Any = None) -> str | None:
+    """Return the current state of a task instance; None if it has none. Calls Airflow's supervisor.
+
+    Args:
+        ti: The task instance.
+        reader: The task instance of a worker, which can ask. None for that of a trigger.
+    """
+    if reader is None:
+        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+        reader = RuntimeTaskInstance
+    mapped = ti.map_index is not None and ti.map_index >= 0
+    states = reader.get_task_states(
+        dag_id=ti.dag_id,
+        task_ids=[ti.task_id],
+        run_ids=[ti.run_id],
+        map_index=ti.map_index if mapped else None,
+    )
+    key = f"{ti.task_id}_{ti.map_index}" if mapped else ti.task_id
+    state = (states.get(ti.run_id) or {}).get(key)
+    return None if state is None else str(getattr(state, "value", state))

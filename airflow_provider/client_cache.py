@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from asgiref.sync import sync_to_async
 
 from airflow_provider import tracking
-from airflow_provider.compat import AirflowNotFoundException
+from airflow_provider.compat import AirflowException
 from airflow_provider.hooks.trainjob import TrainJobHook
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ async def get_client(
 
     Raises:
         ValueError: Connection and arguments name different backends, or a setting is invalid.
-        AirflowNotFoundException: The connection does not exist.
+        AirflowException: The connection does not exist, or cannot be read now.
         BackendUnavailableError: An extra is not installed, or the backend cannot be reached.
     """
     clients = _clients.setdefault(asyncio.get_running_loop(), {})
@@ -75,7 +75,7 @@ def _create_client(hook: TrainJobHook, tracked_by: Mapping[str, Any] | None) -> 
     if tracked_by is not None:
         try:
             tracking.configure(hook, tracked_by["mlflow_conn_id"], asked=True)
-        except (ValueError, AirflowNotFoundException) as error:
+        except (ValueError, AirflowException) as error:
             # The worker reports the end of the job.
             _log.warning("MLflow gets the curves of deferred tasks at their end only: %s", error)
     return hook.client

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseHook
-
-from airflow_provider.compat import AirflowNotFoundException
+from airflow_provider import connections
+from airflow_provider.compat import AirflowException
 from trainer_core import validation
 from trainer_core.secrets import redact
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
 
 __all__ = ["list_connection_fields", "mask_connection_fields", "resolve_secrets", "validate_secrets"]
 
@@ -75,7 +77,8 @@ def resolve_secrets(secrets: Mapping[str, Any], request: Mapping[str, Any]) -> d
 
     Raises:
         ValueError: A connection lacks a field; the message contains no secret.
-        AirflowNotFoundException: A connection does not exist.
+        TrainJobConnectionMissingError: A connection does not exist.
+        TrainJobConnectionUnreadableError: A connection cannot be read now.
     """
     used = _map_secrets_to_fields(secrets, request)
     values = {name: _read_field(*field) for name, field in used.items()}
@@ -88,9 +91,9 @@ def resolve_secrets(secrets: Mapping[str, Any], request: Mapping[str, Any]) -> d
 
 
 def mask_connection_fields(fields: Iterable[Sequence[str]]) -> None:
-    """Mask fields of connections in the logs of this process; skips connections that no longer exist."""
+    """Mask fields of connections in the logs of this process; skips those that can no longer be read."""
     for conn_id, field in fields:
-        with suppress(AirflowNotFoundException):
+        with suppress(AirflowException):
             _read_field(conn_id, field)
 
 
@@ -142,14 +145,18 @@ def _parse_field(value: str) -> tuple[str, str]:
 def _read_field(conn_id: str, field: str) -> str | None:
     from airflow.sdk.log import mask_secret  # slow to import, and parsing a DAG file does not need it
 
-    value: str | None = getattr(BaseHook.get_connection(conn_id), field)
+    value: str | None = getattr(_get_connection(conn_id), field)
     if value:
         mask_secret(value)
     return value
 
 
+def _get_connection(conn_id: str) -> Connection:
+    return connections.get_connection(conn_id, "--conn-type generic --conn-password …")
+
+
 def _refuse_session_token(conn_id: str) -> None:
-    if "aws_session_token" in BaseHook.get_connection(conn_id).extra_dejson:
+    if "aws_session_token" in _get_connection(conn_id).extra_dejson:
         raise ValueError(
             f"connection {conn_id!r} has an aws_session_token, which initializers do not support; set role_arn instead"
         )

@@ -21,7 +21,7 @@ _GRACE = timedelta(seconds=60)
 def defer_task(
     task: Any,
     ti: Any,
-    ref: TrainJobRef,
+    ref_data: Mapping[str, Any],
     limit: timedelta | None,
     *,
     store: Any = None,
@@ -30,9 +30,9 @@ def defer_task(
     """Defer a task until its TrainJob has ended. It resumes in ``execute_complete`` with the event of the trigger.
 
     Args:
-        task: The operator or sensor. If the client of its hook tracks jobs, the trigger sends the progress to the run.
+        task: The operator or sensor. If the job is tracked, the trigger sends the progress to the run.
         ti: Its task instance.
-        ref: The TrainJob.
+        ref_data: Ref of the TrainJob as JSON data, see `job_place.build_ref_data`.
         limit: Time from the start of the task to its end; None without a limit. Deferrals do not change that start,
             while Airflow's own timeout starts again with each.
         store: Airflow's storage that all tries of a task share (3.3 and later); None without one.
@@ -44,15 +44,16 @@ def defer_task(
     # Importing Airflow's triggers is slow, and parsing a DAG file does not need them.
     from airflow_provider.triggers.trainjob import TrainJobTrigger
 
+    ref = TrainJobRef.from_dict(ref_data)
     deadline = _compute_deadline(ti, limit)
     trigger = TrainJobTrigger(
-        ref.to_dict(),
+        dict(ref_data),
         **task.hook.to_trigger_kwargs(),
         deadline=deadline,
         on_kill=task.on_kill_policy,
         fail_fast=task.fail_fast,
         masked=masked,
-        tracked_by={"mlflow_conn_id": task.mlflow_conn_id} if task.hook.client.is_tracking else None,
+        tracked_by={"mlflow_conn_id": task.mlflow_conn_id} if task.hook.client.is_tracked(ref) else None,
     )
     task_log.push_log_position(ti, ref, store)
     # In case that the trigger does not fire at the deadline.

@@ -16,10 +16,12 @@
           │    ├── TrainJobInfrastructureError the backend itself failed
           │    └── TrainJobFailedForGoodError  (AirflowFailException) the job failed, and a retry cannot help
           ├── TrainJobRejectedError            (AirflowFailException) the definition is invalid
+          │    └── TrainJobConnectionMissingError  an Airflow connection does not exist
           ├── TrainJobTimeoutError             the task exceeded its timeout
           ├── TrainJobInterruptedError         the task was killed
           └── TrainJobUnreachableError         the status of the TrainJob cannot be read; it may still run
-               └── TrainJobElsewhereError      (AirflowFailException) the job lives on a host that the task cannot see
+               ├── TrainJobElsewhereError      (AirflowFailException) the job lives on a host that the task cannot see
+               └── TrainJobConnectionUnreadableError  an Airflow connection cannot be read now
 
 Exceptions that derive from AirflowFailException fail the task without retries. Whether a retry can help depends on the
 diagnosis, not on its category alone: an image can be missing, or its registry can be down for a minute. A failure that
@@ -33,13 +35,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider.compat import AirflowException, AirflowFailException
+from airflow_provider.compat import AirflowException, AirflowFailException, AirflowNotFoundException
 from trainer_core.lifecycle import wait_state
 
 if TYPE_CHECKING:
     from trainer_core.jobs import Outcome
 
 __all__ = [
+    "TrainJobConnectionMissingError",
+    "TrainJobConnectionUnreadableError",
     "TrainJobDeadlineError",
     "TrainJobDeletedError",
     "TrainJobElsewhereError",
@@ -131,6 +135,10 @@ class TrainJobRejectedError(TrainJobError, AirflowFailException):
     """The definition of the TrainJob is invalid; no job was created."""
 
 
+class TrainJobConnectionMissingError(TrainJobRejectedError, AirflowNotFoundException):
+    """An Airflow connection does not exist; no job was created."""
+
+
 class TrainJobTimeoutError(TrainJobError):
     """The task exceeded its timeout before the job ended."""
 
@@ -141,6 +149,10 @@ class TrainJobInterruptedError(TrainJobError):
 
 class TrainJobUnreachableError(TrainJobError):
     """The status of the TrainJob can no longer be read. The job may still run; a retry of the task attaches to it."""
+
+
+class TrainJobConnectionUnreadableError(TrainJobUnreachableError):
+    """An Airflow connection cannot be read now: a secrets backend or Airflow's API server failed."""
 
 
 class TrainJobElsewhereError(TrainJobUnreachableError, AirflowFailException):

@@ -21,7 +21,7 @@ from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 from airflow.sdk.execution_time.context import MacrosAccessor
 
 from airflow_provider import spec
-from airflow_provider.compat import AirflowNotFoundException
+from airflow_provider.compat import AirflowException
 from airflow_provider.hooks.trainjob import TrainJobHook
 from airflow_provider.operators.trainjob import TrainJobOperator
 from trainer_core import request_builder
@@ -183,7 +183,7 @@ def _build_jobs(
         hook = TrainJobHook(connection, backend_config=task.backend_config)
         try:
             backend = backend_for(hook.config.backend)
-        except (AirflowNotFoundException, TrainerError, ValueError) as error:
+        except (AirflowException, TrainerError, ValueError) as error:
             yield Definition(file, where, error=str(error))
             continue
         yield _build_job(file, where, dag, task, hook, backend)
@@ -211,7 +211,7 @@ def _build_job(
 def _get_client(hook: TrainJobHook) -> TrainerClient:
     try:
         return hook.client
-    except AirflowNotFoundException as error:
+    except AirflowException as error:
         raise ValueError(str(error)) from error
 
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider import links
-from airflow_provider.compat import AirflowNotFoundException
+from airflow_provider.compat import AirflowException
+from airflow_provider.exceptions import TrainJobConnectionUnreadableError
 from airflow_provider.hooks.mlflow import MlflowHook
 from airflow_provider.hooks.trainjob import TrainJobHook
 from trainer_core.errors import JobNotFoundError, TrainerError
@@ -28,10 +29,15 @@ def configure(hook: TrainJobHook, mlflow_conn_id: str | None, asked: bool = Fals
         asked: Whether the job has the option `Tracking`.
 
     Raises:
-        AirflowNotFoundException: Another connection than the default one does not exist.
+        TrainJobConnectionMissingError: Another connection than the default one does not exist.
         ValueError: The connection is invalid.
     """
-    server = MlflowHook(mlflow_conn_id).get_server()
+    try:
+        server = MlflowHook(mlflow_conn_id).get_server()
+    except TrainJobConnectionUnreadableError as error:
+        # Tracking must not fail a training.
+        hook.log.warning("the job is not tracked on the server of %s", error)
+        server = None
     is_tracked = server is not None or asked or "MLFLOW_TRACKING_URI" in os.environ
     if is_tracked:
         hook.client.tracking = server
@@ -63,7 +69,7 @@ def add_task_tags(data: Mapping[str, Any], ti: Any, experiment: str | None) -> d
 
 def push_run(ti: Any, hook: TrainJobHook, ref: TrainJobRef) -> str:
     """Push the id of the run of a submitted job, and return the run's address; empty without a run."""
-    run = hook.client.get_run(ref) if hook.client.is_tracking else None
+    run = hook.client.get_run(ref) if hook.client.is_tracked(ref) else None
     if run is None:
         return ""
     ti.xcom_push(key=RUN_ID_KEY, value=run.id)
@@ -74,12 +80,12 @@ def push_run(ti: Any, hook: TrainJobHook, ref: TrainJobRef) -> str:
 def track_outcome(hook: TrainJobHook, mlflow_conn_id: str | None, outcome: Outcome, asked: bool, log: Any) -> str:
     """Report how a job ended to its run, and return the run's address; empty without a run. Never fails the task."""
     try:
-        if not configure(hook, mlflow_conn_id, asked):
+        if not configure(hook, mlflow_conn_id, asked) and not hook.client.is_tracked(outcome.job):
             return ""
         run = hook.client.get_run(outcome.job)
     except JobNotFoundError:
         return ""
-    except (TrainerError, ValueError, AirflowNotFoundException) as error:
+    except (TrainerError, ValueError, AirflowException) as error:
         log.warning("TrainJob %s: its run is not completed: %s", outcome.job.name, error)
         return ""
     # The job can be tracked by its option alone, which only its stored request has.

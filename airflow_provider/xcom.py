@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
-from trainer_core.jobs import Outcome, TrainJobRef
+from trainer_core.jobs import Outcome
 from trainer_core.request import TrainJobRequest
 
 __all__ = ["DURATION_KEY", "PARAMETERS_KEY", "log_outcome", "push_outcome", "push_parameters", "push_ref"]
@@ -17,9 +18,14 @@ PARAMETERS_KEY, DURATION_KEY = "parameters", "duration"
 _MAX_PARAMETERS, _MAX_PARAMETER = 100, 200
 
 
-def push_ref(ti: Any, ref: TrainJobRef) -> None:
-    """Push the job's ref. Call it right after submission: if the worker is killed, the next process reads it."""
-    ti.xcom_push(key="ref", value=ref.to_dict())
+def push_ref(ti: Any, ref_data: Mapping[str, Any]) -> None:
+    """Push the job's ref. Call it right after submission: if the worker is killed, the next process reads it.
+
+    Args:
+        ti: The task instance.
+        ref_data: The ref as JSON data, see `job_place.build_ref_data`.
+    """
+    ti.xcom_push(key="ref", value=dict(ref_data))
 
 
 def push_parameters(ti: Any, request: TrainJobRequest) -> None:

@@ -15,30 +15,33 @@ __all__ = ["best_of"]
 
 @component
 def best_of(
-    jobs: List[Dict],
     metric_name: str,
     job: dsl.OutputPath(Dict),
+    failed: dsl.OutputPath(List[str]),
     result: dsl.OutputPath(Dict),
     metric: dsl.OutputPath(float),
     model: dsl.Output[dsl.Model],
     metrics: dsl.Output[dsl.Metrics],
+    jobs: Optional[List[Dict]] = None,
     higher_is_better: bool = True,
     output_path: Optional[str] = None,
     backend_config: Optional[Dict] = None,
 ) -> dsl.ContainerSpec:
     """Pick the TrainJob with the best metric among those that are Complete.
 
-    It does not wait: pass jobs of `train_task(wait=True)`, or of tasks after `wait_task`.
+    It does not wait: pass jobs of `train_task(wait=True, allow_failure=True)`, or of tasks after `wait_task`. Without
+    `allow_failure` the first failed job fails its task, the loop, and this task.
 
     Args:
-        jobs: Refs of TrainJobs: dsl.Collected(trained.outputs["job"]).
         metric_name: The metric to compare.
+        jobs: Refs of TrainJobs: dsl.Collected(trained.outputs["job"]).
         higher_is_better: Whether a higher metric is better.
         output_path: The same as for `train`: KFP then mounts its workspace into this task, which reads the model there.
         backend_config: Settings of the backend, where those of the ref are not enough.
 
     Returns:
         job: Ref of the best job.
+        failed: Names of the jobs that are not Complete.
         result: What its training function returned; a value that is not a dict is under "value".
         metric: Its metric.
         model: The model that its result names as {"artifacts": {"model": uri}}.
@@ -46,7 +49,7 @@ def best_of(
 
     Example:
         with dsl.ParallelFor([0.001, 0.01]) as rate:
-            trained = train_task(trainer=trainer, func_args={"rate": rate}, wait=True)
+            trained = train_task(trainer=trainer, func_args={"rate": rate}, wait=True, allow_failure=True)
         best = best_of(jobs=dsl.Collected(trained.outputs["job"]), metric_name="accuracy")
     """
     return build_container_spec("best_of")

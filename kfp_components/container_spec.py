@@ -22,6 +22,7 @@ __all__ = [
     "IMAGE_VARIABLE",
     "PASSTHROUGHS",
     "VERSION",
+    "Component",
     "add_interface_digest",
     "build_container_spec",
     "component",
@@ -42,6 +43,10 @@ PASSTHROUGHS = [
     for field in dsl.TaskConfigField
 ]
 
+#: What differs for each run and each task of a DAG. KFP's cache key has the inputs of a task: a component whose effects
+#: must not be skipped has these inputs, which KFP resolves where they are the whole value of an input.
+_IDENTITY = {"run_id": dsl.PIPELINE_JOB_ID_PLACEHOLDER, "task_name": dsl.PIPELINE_TASK_NAME_PLACEHOLDER}
+
 _PINNED = re.compile(r"[^\s@]+(@sha256:[0-9a-f]{64}|:(?!latest$)[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})")
 
 
@@ -55,6 +60,15 @@ def get_image() -> str:
     if not _PINNED.fullmatch(name):
         raise ValueError(f"{IMAGE_VARIABLE}: {name!r} is not pinned; write name@sha256:… or name:version, not latest")
     return name
+
+
+class Component(ContainerComponent):
+    """A component that must run in each run and task: it fills in `run_id` and `task_name`, and is never cached."""
+
+    def __call__(self, *args: Any, **inputs: Any) -> dsl.PipelineTask:  # noqa: D102 - that of the base class
+        identity = {name: value for name, value in _IDENTITY.items() if name in (self.component_spec.inputs or {})}
+        task: dsl.PipelineTask = super().__call__(*args, **{**identity, **inputs})
+        return task.set_caching_options(False) if identity else task
 
 
 def component(
@@ -73,13 +87,13 @@ def component(
         return lambda func: component(func, task_config_passthroughs=task_config_passthroughs)
     text, args, rest = (inspect.getdoc(func) or "").partition("\nArgs:\n")
     func.__doc__ = f"{text}\nVersion {VERSION} of trainjob-workflows. Image {get_image()}.\n{args}{rest}"
-    defined = dsl.container_component(func)
+    spec = dsl.container_component(func).component_spec
     if task_config_passthroughs:
-        defined.component_spec.task_config_passthroughs = list(task_config_passthroughs)
-    return add_interface_digest(defined)
+        spec.task_config_passthroughs = list(task_config_passthroughs)
+    return add_interface_digest(Component(component_spec=spec, pipeline_func=func))
 
 
-def add_interface_digest(component: ContainerComponent) -> ContainerComponent:
+def add_interface_digest(component: Component) -> Component:
     """Add a digest of a component's interface to the arguments of its container.
 
     KFP stores the spec of a component under a hash of its container: of two components with equal containers, both get

@@ -16,6 +16,7 @@ __all__ = ["delete"]
 @component
 def delete(
     run_id: str,
+    task_name: str,
     deleted: dsl.OutputPath(List[str]),
     job: Optional[Dict] = None,
     job_name: Optional[str] = None,
@@ -28,8 +29,11 @@ def delete(
     exit tasks reliably when a run is terminated; the tasks of the run cancel their jobs themselves.
 
     Args:
-        run_id: Id of the run: dsl.PIPELINE_JOB_ID_PLACEHOLDER. It differs in each run, so that KFP never takes this
-            task from its cache. Without `job` and `job_name`, all TrainJobs of the run are deleted.
+        run_id: Id of the run: dsl.PIPELINE_JOB_ID_PLACEHOLDER. Filled in, except where the component is loaded from
+            YAML. KFP never takes a task with it from the cache of another run. Without `job` and `job_name`, all
+            TrainJobs of the run are deleted.
+        task_name: Name of the task: dsl.PIPELINE_TASK_NAME_PLACEHOLDER. Filled in likewise. KFP never takes a task with
+            it from the cache of another task of the run.
         job: Ref of the TrainJob to delete.
         job_name: Name of the TrainJob to delete.
         backend: Name of the backend, for `job_name` and `run_id`; a ref has its own.
@@ -39,7 +43,7 @@ def delete(
         deleted: Names of the deleted jobs.
 
     Example:
-        with dsl.ExitHandler(delete(run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER, backend="kubernetes")):
+        with dsl.ExitHandler(delete(backend="kubernetes")):
             train_task(trainer=trainer, backend="kubernetes", wait=True)
     """
     return build_container_spec("delete")

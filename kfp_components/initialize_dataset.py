@@ -50,8 +50,8 @@ def _initialize(
         backend_config: Settings of the backend, such as {"namespace": "team-a"}.
         job_name: Name of the TrainJob; None for a name that belongs to this task and run.
         timeout: Seconds to wait at most; 0 for no limit. The job continues.
-        on_kill: What this task does to the job when it is terminated: "cancel" or "keep". With "keep" the job also
-            outlives the run.
+        on_kill: What this task does to the job when its run is terminated: "cancel" or "keep". With "keep" the job
+            also outlives the run.
 
     Returns:
         job: Ref of the TrainJob that fetched it.

@@ -29,8 +29,8 @@ def look(
 
     Args:
         storage_uri: Source: hf://owner/name, s3://bucket/prefix, file:///absolute/path.
-        run_id: Id of the run: dsl.PIPELINE_JOB_ID_PLACEHOLDER. It differs in each run, so that KFP never takes this
-            task from its cache.
+        run_id: Id of the run: dsl.PIPELINE_JOB_ID_PLACEHOLDER. Filled in, except where the component is loaded from
+            YAML. KFP never takes a task with it from the cache of another run.
         role: "dataset" or "model".
         ignore_patterns: Glob patterns of files that do not count.
         env: Further settings, by the environment variables of Trainer's initializers.
@@ -39,7 +39,7 @@ def look(
         version: Changes when the commit, or the name, size or etag of a file changes.
 
     Example:
-        looked = look(storage_uri=uri, run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER)
+        looked = look(storage_uri=uri)
         fetched = initialize_dataset(storage_uri=uri, version=looked.outputs["version"])
     """
     return build_container_spec("look")

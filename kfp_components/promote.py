@@ -26,6 +26,9 @@ def promote(
     model_name: Optional[str] = None,
     alias: str = "champion",
     min_delta: float = 0.0,
+    mode: Optional[str] = None,
+    metric_name: Optional[str] = None,
+    replace_metric: bool = False,
 ) -> dsl.ContainerSpec:
     """Register a model in a folder or an MLflow server, and move the alias to it if it is better than the champion.
 
@@ -34,15 +37,19 @@ def promote(
 
     Args:
         model: Model of `train` or `wait`.
-        metric: Its metric.
+        metric: Value of its metric.
         registry: Absolute path or file:// URI of a folder, on a volume that is mounted on this task; or http(s):// of
             an MLflow server.
-        run_id: Id of the run: dsl.PIPELINE_JOB_ID_PLACEHOLDER. It differs in each run, so that KFP never takes this
-            task from its cache.
-        higher_is_better: Whether a higher metric is better.
+        run_id: Id of the run: dsl.PIPELINE_JOB_ID_PLACEHOLDER. Filled in, except where the component is loaded from
+            YAML. KFP never takes a task with it from the cache of another run.
+        higher_is_better: Whether a higher metric is better. The input of earlier releases; `mode` is the same.
         model_name: Name of the model in the registry. By default the folder itself; an MLflow server needs a name.
         alias: Alias that names the best model.
         min_delta: By how much the metric must be better.
+        mode: max or min, whether the largest or the smallest metric is best. By default that of higher_is_better.
+        metric_name: Name of the metric. A model is not compared with a champion of another metric. By default any.
+        replace_metric: Whether to promote the model although the alias compares another metric or mode, and to compare
+            this one from now on.
 
     Returns:
         promoted: Whether the alias was moved to it.
@@ -54,7 +61,6 @@ def promote(
             model=waited.outputs["model"],
             metric=waited.outputs["accuracy"],
             registry="/models",
-            run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
         )
         kubernetes.mount_pvc(promoted, pvc_name="models", mount_path="/models")
     """

@@ -17,6 +17,7 @@ __all__ = ["resume"]
 def resume(
     job: Dict,
     run_id: str,
+    task_name: str,
     status: dsl.OutputPath(str),
     backend_config: Optional[Dict] = None,
 ) -> dsl.ContainerSpec:
@@ -24,14 +25,16 @@ def resume(
 
     Args:
         job: Ref of the TrainJob.
-        run_id: Id of the run: dsl.PIPELINE_JOB_ID_PLACEHOLDER. It differs in each run, so that KFP never takes this
-            task from its cache.
+        run_id: Id of the run: dsl.PIPELINE_JOB_ID_PLACEHOLDER. Filled in, except where the component is loaded from
+            YAML. KFP never takes a task with it from the cache of another run.
+        task_name: Name of the task: dsl.PIPELINE_TASK_NAME_PLACEHOLDER. Filled in likewise. KFP never takes a task with
+            it from the cache of another task of the run.
         backend_config: Settings of the backend, where those of the ref are not enough.
 
     Returns:
         status: Status of the job right after that; a queue may still hold it back.
 
     Example:
-        resumed = resume(job=submitted.outputs["job"], run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER)
+        resumed = resume(job=submitted.outputs["job"])
     """
     return build_container_spec("resume")

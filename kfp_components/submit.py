@@ -16,6 +16,7 @@ __all__ = ["submit"]
 @component(task_config_passthroughs=PASSTHROUGHS)
 def submit(
     run_id: str,
+    task_name: str,
     job: dsl.OutputPath(Dict),
     status: dsl.OutputPath(str),
     report: dsl.Output[dsl.HTML],
@@ -42,8 +43,11 @@ def submit(
     training function.
 
     Args:
-        run_id: Id of the run: dsl.PIPELINE_JOB_ID_PLACEHOLDER. It differs in each run, so that KFP never takes this
-            task from its cache, and `delete` and `trainjob reap` find the jobs of a run by it.
+        run_id: Id of the run: dsl.PIPELINE_JOB_ID_PLACEHOLDER. Filled in, except where the component is loaded from
+            YAML. KFP never takes a task with it from the cache of another run. `delete` and `trainjob reap` find the
+            jobs of a run by it.
+        task_name: Name of the task: dsl.PIPELINE_TASK_NAME_PLACEHOLDER. Filled in likewise. KFP never takes a task with
+            it from the cache of another task of the run.
         request: The TrainJob: a definition as for `trainjob submit`, such as {"runtime": "torch-distributed",
             "trainer": {"image": "registry/name:1.0", "num_nodes": 2}}, or what
             `trainer_core.request_builder.build_request_data` returns.
@@ -78,7 +82,6 @@ def submit(
         submitted = submit(
             request={"runtime": "torch-distributed", "trainer": {"image": "registry/train:1.0"}},
             backend="kubernetes",
-            run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
         )
         waited = wait(job=submitted.outputs["job"], metric_name="accuracy")
     """

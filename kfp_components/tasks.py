@@ -10,15 +10,15 @@ from dataclasses import replace
 from typing import Any
 
 from kfp import dsl, kubernetes
-from kfp.components import ContainerComponent
 from kfp.dsl.structures import ComponentSpec, InputSpec, OutputSpec
 
-from kfp_components.container_spec import add_interface_digest
+from kfp_components.container_spec import Component, add_interface_digest
 from kfp_components.func_args import FuncArgs, get_input_type, split_func_args
 from kfp_components.initialize_dataset import initialize_dataset
 from kfp_components.initialize_model import initialize_model
 from kfp_components.look import look
-from kfp_components.runtime.request_encoding import can_pass_as_parameter, encode_request
+from kfp_components.runtime.initializer_source import KFP_STORE_KEYS, KFP_STORE_SECRET
+from kfp_components.runtime.request_encoding import can_pass_as_parameter, can_store, encode_request
 from kfp_components.submit import submit
 from kfp_components.train import train
 from kfp_components.wait import wait as wait_component
@@ -85,6 +85,7 @@ def train_task(
         raise ValueError("wait decides which component the task has: give True or False, not a pipeline parameter")
     if metrics and not wait:
         raise ValueError("metrics are known when the job has ended: give wait=True, or metrics to wait_task")
+    _check_allow_failure(metrics, inputs)
     component = train if wait else submit
     func_args = split_func_args(inputs.pop("func_args", None))
     trainer, placeholders = _merge_func_args(trainer, func_args)
@@ -109,13 +110,18 @@ def train_task(
         inputs["func_args"] = func_args.parameter
     inputs.update(func_args.inputs)
     _pass_request(spec, inputs, request)
-    inputs.setdefault("run_id", dsl.PIPELINE_JOB_ID_PLACEHOLDER)
-    task: dsl.PipelineTask = _build_component(component, spec)(backend=backend, **inputs)
-    return task.set_caching_options(False)
+    _check_constants(inputs)
+    return _build_component(component, spec)(backend=backend, **inputs)
 
 
 def initialize_task(
-    role: str, *, storage_uri: Any, secrets: Mapping[str, Mapping[str, str]] | None = None, **inputs: Any
+    role: str,
+    *,
+    storage_uri: Any,
+    endpoint: Any = None,
+    region: Any = None,
+    secrets: Mapping[str, Mapping[str, str]] | None = None,
+    **inputs: Any,
 ) -> dsl.PipelineTask:
     """Add a task of `initialize_dataset` or `initialize_model`, which KFP's cache skips while its source is the same.
 
@@ -124,7 +130,10 @@ def initialize_task(
 
     Args:
         role: ``"dataset"`` or ``"model"``.
-        storage_uri: Where from.
+        storage_uri: Where from: hf://, s3://, file://, or minio:// for KFP's own object store, whose Secret
+            `mlpipeline-minio-artifact` is used.
+        endpoint: Address of an S3-compatible store, or a pipeline parameter with it; empty or None for AWS.
+        region: Its region, in the same way.
         secrets: Secret settings by environment variable, as ``{"name": secret, "key": key}``; none of them can be a
             pipeline parameter.
         **inputs: Further inputs of the component.
@@ -136,10 +145,14 @@ def initialize_task(
         raise ValueError(f"role must be one of {', '.join(_INITIALIZE)}, got {redact(role)}")
     if not isinstance(secrets or {}, Mapping):
         raise ValueError("secrets: KFP mounts what is known when the pipeline is compiled; give a dict")
+    store = {name: value for name, value in (("ENDPOINT", endpoint), ("REGION", region)) if value is not None}
+    if store:
+        inputs["env"] = {**inputs.get("env", {}), **store}
     seen = {name: inputs[name] for name in ("ignore_patterns", "env") if name in inputs}
-    looked = look(storage_uri=storage_uri, role=role, run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER, **seen)
-    looked.set_caching_options(False)
+    looked = look(storage_uri=storage_uri, role=role, **seen)
     looked.set_retry(2, backoff_max_duration=_RETRY_WINDOW)
+    for variable, held in KFP_STORE_SECRET.items():
+        kubernetes.use_secret_as_env(looked, held["name"], {held["key"]: KFP_STORE_KEYS[variable]}, optional=True)
     for variable, source in (secrets or {}).items():
         kubernetes.use_secret_as_env(looked, source["name"], {source["key"]: variable})
     if secrets:
@@ -159,17 +172,31 @@ def wait_task(*, metrics: Sequence[str] = (), **inputs: Any) -> dsl.PipelineTask
     Raises:
         ValueError: A metric cannot be the name of an output.
     """
-    inputs.setdefault("run_id", dsl.PIPELINE_JOB_ID_PLACEHOLDER)
-    task: dsl.PipelineTask = _build_component(wait_component, _copy_with_metrics(wait_component, metrics))(**inputs)
-    return task.set_caching_options(False)
+    _check_allow_failure(metrics, inputs)
+    _check_constants(inputs)
+    return _build_component(wait_component, _copy_with_metrics(wait_component, metrics))(**inputs)
 
 
-def _build_component(component: ContainerComponent, spec: ComponentSpec) -> ContainerComponent:
+def _check_constants(inputs: Mapping[str, Any]) -> None:
+    """Refuse constants that KFP's database does not take; pipeline parameters are not known here."""
+    for name, value in inputs.items():
+        if not can_store(repr(value)):
+            raise ValueError(
+                f"{name}: KFP stores no characters beyond U+FFFF, such as emoji, and refuses the run: {redact(value)}"
+            )
+
+
+def _check_allow_failure(metrics: Sequence[str], inputs: Mapping[str, Any]) -> None:
+    if metrics and inputs.get("allow_failure"):
+        raise ValueError("allow_failure: a failed job has no metrics that could be outputs; compare jobs with best_of")
+
+
+def _build_component(component: Component, spec: ComponentSpec) -> Component:
     """Return a component for a single task, of a changed copy of the spec of another one."""
-    return add_interface_digest(ContainerComponent(component_spec=spec, pipeline_func=component.pipeline_func))
+    return add_interface_digest(Component(component_spec=spec, pipeline_func=component.pipeline_func))
 
 
-def _copy_with_metrics(component: ContainerComponent, metrics: Sequence[str]) -> ComponentSpec:
+def _copy_with_metrics(component: Component, metrics: Sequence[str]) -> ComponentSpec:
     """Return a copy of a component's spec with metrics as outputs; the entry point writes what is declared."""
     spec = copy.deepcopy(component.component_spec)
     for name in metrics:

@@ -16,6 +16,7 @@ __all__ = ["train"]
 @component(task_config_passthroughs=PASSTHROUGHS)
 def train(
     run_id: str,
+    task_name: str,
     job: dsl.OutputPath(Dict),
     status: dsl.OutputPath(str),
     result: dsl.OutputPath(Dict),
@@ -44,6 +45,9 @@ def train(
     metric_name: Optional[str] = None,
     timeout: int = 0,
     on_kill: str = "cancel",
+    attempts: int = 1,
+    backoff: int = 10,
+    allow_failure: bool = False,
     task_config: dsl.TaskConfig = None,
 ) -> dsl.ContainerSpec:
     """Submit a TrainJob, once for all retries of this task, and follow it to its end with its log on stdout.
@@ -52,8 +56,11 @@ def train(
     training function and adds metrics as outputs with their own names.
 
     Args:
-        run_id: Id of the run: dsl.PIPELINE_JOB_ID_PLACEHOLDER. It differs in each run, so that KFP never takes this
-            task from its cache, and `delete` and `trainjob reap` find the jobs of a run by it.
+        run_id: Id of the run: dsl.PIPELINE_JOB_ID_PLACEHOLDER. Filled in, except where the component is loaded from
+            YAML. KFP never takes a task with it from the cache of another run. `delete` and `trainjob reap` find the
+            jobs of a run by it.
+        task_name: Name of the task: dsl.PIPELINE_TASK_NAME_PLACEHOLDER. Filled in likewise. KFP never takes a task with
+            it from the cache of another task of the run.
         request: The TrainJob: a definition as for `trainjob submit`, such as {"runtime": "torch-distributed",
             "trainer": {"image": "registry/name:1.0", "num_nodes": 2}}, or what
             `trainer_core.request_builder.build_request_data` returns.
@@ -78,14 +85,19 @@ def train(
             belongs to no run: every task that submits the same request under this name gets the same job.
         metric_name: Metric for the output `metric`; the task fails if the job did not report it.
         timeout: Seconds to wait at most; 0 for no limit. The job continues.
-        on_kill: What this task does to the job when it is terminated: "cancel" or "keep". With "keep" the job also
-            outlives the run.
+        on_kill: What this task does to the job when its run is terminated: "cancel" or "keep". With "keep" the job
+            also outlives the run.
+        attempts: Jobs that this task submits at most, one after the other. After a failure that a retry can
+            help, it submits the next one, which continues from the last checkpoint.
+        backoff: Seconds between two attempts.
+        allow_failure: Whether this task succeeds, with the `status` Failed, although its job failed: for `best_of`
+            after a loop. A failed job has no metric for an output.
         task_config: Filled in by KFP: resources, env, node selector, tolerations, affinity and volumes that are set on
             the task. They reach the pods that train. Only `train_task` makes KFP fill it in.
 
     Returns:
-        job: Ref of the TrainJob.
-        status: Complete.
+        job: Ref of the TrainJob: the last attempt.
+        status: Complete; Failed with `allow_failure`.
         result: What the training function returned; a value that is not a dict is under "value".
         metric: The metric `metric_name`; 0 without it.
         checkpoint: Step of the last checkpoint (option Checkpoints); 0 without one.
@@ -101,7 +113,6 @@ def train(
             args=["--epochs", "3"],
             metric_name="accuracy",
             backend="kubernetes",
-            run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
         )
     """
     return build_container_spec("train")

@@ -16,6 +16,7 @@ __all__ = ["wait"]
 @component
 def wait(
     job: Dict,
+    last_job: dsl.OutputPath(Dict),
     status: dsl.OutputPath(str),
     result: dsl.OutputPath(Dict),
     metric: dsl.OutputPath(float),
@@ -30,6 +31,9 @@ def wait(
     backend_config: Optional[Dict] = None,
     timeout: int = 0,
     on_kill: str = "cancel",
+    attempts: int = 1,
+    backoff: int = 10,
+    allow_failure: bool = False,
     run_id: Optional[str] = None,
 ) -> dsl.ContainerSpec:
     """Follow a TrainJob to its end with its log on stdout; if the job fails, the task fails and prints the diagnosis.
@@ -42,13 +46,19 @@ def wait(
         output_path: The same as for `train`: KFP then mounts its workspace into this task, which reads the model there.
         backend_config: Settings of the backend, where those of the ref are not enough.
         timeout: Seconds to wait at most; 0 for no limit. The job continues.
-        on_kill: What this task does to the job when it is terminated: "cancel" or "keep". With "keep" the job also
-            outlives the run.
+        on_kill: What this task does to the job when its run is terminated: "cancel" or "keep". With "keep" the job
+            also outlives the run.
+        attempts: Jobs that this task submits at most, one after the other. After a failure that a retry can
+            help, it submits the next one, which continues from the last checkpoint.
+        backoff: Seconds between two attempts.
+        allow_failure: Whether this task succeeds, with the `status` Failed, although its job failed: for `best_of`
+            after a loop. A failed job has no metric for an output.
         run_id: Id of the run, dsl.PIPELINE_JOB_ID_PLACEHOLDER: a job of this run is deleted with the run while this
             task waits for it.
 
     Returns:
-        status: Complete.
+        last_job: Ref of the TrainJob that ended last: `job`, or a later attempt.
+        status: Complete; Failed with `allow_failure`.
         result: What the training function returned; a value that is not a dict is under "value".
         metric: The metric `metric_name`; 0 without it.
         checkpoint: Step of the last checkpoint (option Checkpoints); 0 without one.

@@ -62,7 +62,7 @@ def finetune_llm(
         backend_config=backend_config,
         dataset_uri=dataset_uri,
     )
-    waited = wait_task(job=trained.outputs["job"], backend_config=backend_config)
+    waited = wait_task(job=trained.outputs["job"], attempts=3, backoff=60, backend_config=backend_config)
     for task in (trained, waited):
         # Each try finds the TrainJob of the first.
         task.set_retry(3, backoff_duration="30s", backoff_max_duration=_RETRY_WINDOW)

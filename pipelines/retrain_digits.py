@@ -59,13 +59,15 @@ def retrain_digits(
     nodes: int = 1,
     processes_per_node: int = 2,
     min_accuracy: float = 0.95,
+    endpoint: str = "",
+    region: str = "",
     backend: str = "local",
     backend_config: Dict = {},  # noqa: B006 - KFP takes it for an optional input, and never changes it
 ) -> Retrained:
     """Retrain the digits model.
 
     Args:
-        dataset_uri: Folder that `write_dataset` wrote, as a URI.
+        dataset_uri: Folder that `write_dataset` wrote, as a URI, such as minio://mlpipeline/digits.
         registry: Folder of promoted models, as an absolute path or file:// URI. The default is in the volume claim
             `model-registry`, which a cluster must have.
         epochs: Passes over the data.
@@ -73,11 +75,13 @@ def retrain_digits(
         nodes: Nodes to train on.
         processes_per_node: Processes on each node.
         min_accuracy: Test accuracy from which on a model may be promoted.
+        endpoint: Address of an S3-compatible store that has the dataset; empty for AWS, minio:// and other sources.
+        region: Region of that store.
         backend: Where to run. "local" trains where the step runs, which suits this machine and not a cluster.
         backend_config: Settings of the backend.
     """
     where = {"backend": backend, "backend_config": backend_config}
-    fetched = initialize_task("dataset", storage_uri=dataset_uri, **where)
+    fetched = initialize_task("dataset", storage_uri=dataset_uri, endpoint=endpoint, region=region, **where)
     trained = train_task(
         trainer=digits_trainer(),
         runtime="torch-distributed",
@@ -91,6 +95,7 @@ def retrain_digits(
     waited = wait_task(
         job=trained.outputs["job"],
         metrics=["accuracy"],
+        attempts=3,
         output_path=dsl.WORKSPACE_PATH_PLACEHOLDER,
         backend_config=backend_config,
     )
@@ -99,11 +104,10 @@ def retrain_digits(
             model=waited.outputs["model"],
             metric=waited.outputs["accuracy"],
             registry=registry,
-            run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
         )
     kubernetes.mount_pvc(promoted, pvc_name=REGISTRY_CLAIM, mount_path=REGISTRY)
     for task in (fetched, trained, waited, promoted):
-        # Each try finds the TrainJob of the first.
+        # A step that is run again finds the TrainJob of its first try.
         task.set_retry(2, backoff_duration="5s", backoff_max_duration=RETRY_WINDOW)
     return Retrained(
         job=trained.outputs["job"],

@@ -32,6 +32,8 @@ def retrain_scheduled(
     dataset_uri: str,
     epochs: int = 20,
     min_accuracy: float = 0.95,
+    endpoint: str = "",
+    region: str = "",
     backend_config: Dict = {},  # noqa: B006 - KFP takes it for an optional input, and never changes it
 ) -> None:
     """Retrain the digits model.
@@ -40,6 +42,8 @@ def retrain_scheduled(
         dataset_uri: s3://bucket/prefix of what `write_dataset` wrote.
         epochs: Passes over the data.
         min_accuracy: Test accuracy from which on a model may be promoted.
+        endpoint: Address of an S3-compatible store that has the dataset; empty for AWS, minio:// and other sources.
+        region: Region of that store.
         backend_config: Such as {"namespace": "team-a"}.
     """
     where = {"backend": "kubernetes", "backend_config": backend_config}
@@ -47,6 +51,8 @@ def retrain_scheduled(
     fetched = initialize_task(
         "dataset",
         storage_uri=dataset_uri,
+        endpoint=endpoint,
+        region=region,
         workspace={"claim": _CLAIM},
         secrets={
             "ACCESS_KEY_ID": {"name": "object-store", "key": "access-key"},
@@ -65,14 +71,15 @@ def retrain_scheduled(
     # These reach the pods that train, not the pod of the step that submits.
     trained.set_cpu_limit("2").set_memory_limit("4G")
     trained.set_env_variable("TRAINJOB_OUTPUT_PATH", f"{_MOUNTED}/output")
-    waited = wait_task(job=trained.outputs["job"], metrics=["accuracy"], backend_config=backend_config)
+    waited = wait_task(
+        job=trained.outputs["job"], metrics=["accuracy"], attempts=3, backoff=60, backend_config=backend_config
+    )
     gate = evaluate_gate(metrics=waited.outputs["metrics"], at_least={"accuracy": min_accuracy})
     with dsl.If(gate.outputs["passed"] == True, name="good-enough"):  # noqa: E712 - KFP compares, not Python
         promoted = promote(
             model=waited.outputs["model"],
             metric=waited.outputs["accuracy"],
             registry=f"{_MOUNTED}/registry",
-            run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
         )
     for task in (trained, waited, promoted):
         kubernetes.mount_pvc(task, pvc_name=_CLAIM, mount_path=_MOUNTED)

@@ -39,22 +39,26 @@ def sweep(
     registry: str = REGISTRY,
     learning_rates: List[float] = [0.001, 0.01, 0.1],  # noqa: B006 - KFP never changes it
     epochs: int = 20,
+    endpoint: str = "",
+    region: str = "",
     backend: str = "local",
     backend_config: Dict = {},  # noqa: B006
 ) -> Dict:
     """Find the best learning rate.
 
     Args:
-        dataset_uri: Folder that `write_dataset` wrote, as a URI.
+        dataset_uri: Folder that `write_dataset` wrote, as a URI, such as minio://mlpipeline/digits.
         registry: Folder of promoted models, as an absolute path or file:// URI. The default is in the volume claim
             `model-registry`, which a cluster must have.
         learning_rates: Of the optimiser; one TrainJob each.
         epochs: Passes over the data.
+        endpoint: Address of an S3-compatible store that has the dataset; empty for AWS, minio:// and other sources.
+        region: Region of that store.
         backend: Where to run.
         backend_config: Settings of the backend.
     """
     where = {"backend": backend, "backend_config": backend_config}
-    fetched = initialize_task("dataset", storage_uri=dataset_uri, **where)
+    fetched = initialize_task("dataset", storage_uri=dataset_uri, endpoint=endpoint, region=region, **where)
     with dsl.ParallelFor(learning_rates, parallelism=2) as rate:
         trained = train_task(
             trainer=digits_trainer(),
@@ -63,6 +67,8 @@ def sweep(
             dataset=fetched.outputs["dataset"],
             output_path=dsl.WORKSPACE_PATH_PLACEHOLDER,
             wait=True,
+            attempts=3,
+            allow_failure=True,
             **where,
         )
         trained.set_retry(2, backoff_duration="5s", backoff_max_duration=RETRY_WINDOW)
@@ -76,7 +82,6 @@ def sweep(
         model=best.outputs["model"],
         metric=best.outputs["metric"],
         registry=registry,
-        run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
     )
     kubernetes.mount_pvc(promoted, pvc_name=REGISTRY_CLAIM, mount_path=REGISTRY)
     for task in (fetched, best, promoted):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import os
 import signal
 import sys
 from collections import Counter
@@ -18,6 +19,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Before anybody imports it: failed assertions of the contract show their values.
 pytest.register_assert_rewrite("trainer_core.testing")
+
+# A submit to a cluster that cannot be reached fails at once, where a test does not say otherwise. Programs inherit it.
+os.environ["TRAINJOB_SUBMIT_RETRY_SECONDS"] = "0"
 
 # The time of an example depends on how busy the machine is.
 # The same examples in each run: `make attack` draws others.
@@ -51,6 +55,19 @@ def pytest_collection_modifyitems(items):
         turns[is_fast, path.parent] += 1
         order[path] = (is_fast, turns[is_fast, path.parent])
     items.sort(key=lambda item: order[item.path])
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Show the reasons for which tests were skipped: the nine most frequent ones, and the number of the others."""
+    reports = terminalreporter.stats.get("skipped", ())
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in reports).most_common()
+    if len(reasons) > 10:
+        others = sum(count for _, count in reasons[9:])
+        reasons[9:] = [(f"{len(reasons) - 9} other reasons, see `pytest -rs`", others)]
+    if reasons:
+        terminalreporter.write_sep("=", "skipped")
+    for reason, count in reasons:
+        terminalreporter.write_line(f"{count:5}  {' '.join(reason.split())[:112]}")
 
 
 def pytest_unconfigure(config):

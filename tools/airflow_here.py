@@ -201,6 +201,7 @@ class AirflowHere:
             "AIRFLOW__API__PORT": str(self.port),
             "AIRFLOW__API__BASE_URL": self.url,
             "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+            "AIRFLOW__TRAINJOB__BACKEND": "local",
             "TRAINJOB_HOME": str(self.jobs),
             "TRAINJOB_BACKEND": "local",
             "PYTHONWARNINGS": "ignore",

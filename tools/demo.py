@@ -158,6 +158,7 @@ def build_environment(database: Path) -> dict[str, str]:
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{database}",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+        "AIRFLOW__TRAINJOB__BACKEND": "local",
         "TRAINJOB_HOME": str(JOBS),
         "TRAINJOB_BACKEND": "local",
         "PYTHONWARNINGS": "ignore",

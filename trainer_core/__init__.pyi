@@ -91,6 +91,7 @@ from .options import (
     QueueName as QueueName,
     ReplicatedJobPatch as ReplicatedJobPatch,
     RuntimePatch as RuntimePatch,
+    StartWithin as StartWithin,
     Suspend as Suspend,
     Tracking as Tracking,
     TrainerArgs as TrainerArgs,

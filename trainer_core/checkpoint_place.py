@@ -1,7 +1,8 @@
 """Where the checkpoints of a request are, and the settings that its nodes get. Pure.
 
 The folder of a training is ``<uri>/<slug>-<digest of the owner>/g-<generation>``: attempts of one generation share it,
-and no other training has it. Without an owner the job's own nonce takes the place of the digest.
+and no other training has it. Without an owner the job's own nonce takes the place of the digest. With ``load="never"``
+each attempt has its own folder, with its nonce.
 """
 
 from __future__ import annotations
@@ -74,11 +75,14 @@ def split_uri(uri: str, schemes: tuple[str, ...], field: str = "uri") -> tuple[s
 
 
 def build_scope(request: TrainJobRequest) -> str:
-    """Return the folder of a training at the place of all checkpoints: one for an owner and its generation."""
+    """Return the folder of a training at the place of all checkpoints."""
+    nonce = request.checkpoints.nonce if request.checkpoints else None
     if request.owner is not None:
         owner = naming.build_job_name(request.owner.slug, request.owner.key)
-        return f"{owner}/g-{_to_folder_name(request.owner.generation or _DEFAULT_GENERATION)}"
-    nonce = request.checkpoints.nonce if request.checkpoints else None
+        attempt = f"-{nonce}" if nonce else ""
+        return f"{owner}/g-{_to_folder_name(request.owner.generation or _DEFAULT_GENERATION)}{attempt}"
+    if request.checkpoints is not None and request.checkpoints.scope is not None:
+        return request.checkpoints.scope
     return f"{request.require_name()}-{nonce or 'new'}/g-{_DEFAULT_GENERATION}"
 
 
@@ -105,7 +109,7 @@ def build_variables(
     if is_bucket(uri):
         to_path = _keep_uri
     base, scope = to_path(uri, "uri").rstrip("/"), build_scope(request)
-    settings = option.model_dump(mode="json", exclude={"uri", "nonce"}, exclude_none=True)
+    settings = option.model_dump(mode="json", exclude={"uri", "nonce", "scope"}, exclude_none=True)
     if overlaps:
         settings["overlaps"] = True
     if option.load == "owner":

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import TIMEOUT_MAX
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from trainer_core import naming, validation
 from trainer_core.backends import BACKENDS, backend_class
 from trainer_core.backends.base import Backend
 from trainer_core.backends.follower import Follower
-from trainer_core.config import BackendConfig, LocalProcessBackendConfig, config_from_dict
+from trainer_core.config import BackendConfig, ClusterConfig, LocalProcessBackendConfig, config_from_dict
 from trainer_core.errors import (
     BackendUnavailableError,
+    ConflictError,
     InvalidRequestError,
     JobEndedError,
     JobFailedError,
@@ -49,14 +51,18 @@ if TYPE_CHECKING:
     from trainer_core.request_builder import Option, Trainer
     from trainer_core.runtimes import Runtime
     from trainer_core.saved_checkpoints import SavedCheckpoint
-    from trainer_core.tracking.abandoned_runs import EndedRun
     from trainer_core.tracking.registry import Promotion
-    from trainer_core.tracking.reporter import RunReporter
+    from trainer_core.tracking.reporter import EndedRun, RunReporter
     from trainer_core.tracking.server import MlflowServer
 
 __all__ = ["TrackedRun", "TrainerClient", "backend_for"]
 
 _log = logging.getLogger(__name__)
+
+#: Seconds for which a submit is repeated while a cluster cannot be reached, and between two warnings.
+_SUBMIT_RETRY_SECONDS, _SUBMIT_RETRY_VARIABLE = 120.0, "TRAINJOB_SUBMIT_RETRY_SECONDS"
+_SUBMIT_WARNING_SECONDS = 10.0
+_MIN_SUBMIT_PAUSE, _MAX_SUBMIT_PAUSE = 0.5, 4.0
 
 
 def backend_for(name: str) -> type[Backend]:
@@ -70,6 +76,13 @@ def backend_for(name: str) -> type[Backend]:
         BackendUnavailableError: The backend is not part of this release.
     """
     return backend_class(name)
+
+
+@runtime_checkable
+class _SelectsByLabels(Protocol):
+    """A backend whose server selects TrainJobs by labels."""
+
+    def list_jobs_by_labels(self, labels: Mapping[str, str]) -> list[TrainJob]: ...
 
 
 @dataclass(frozen=True)
@@ -125,7 +138,8 @@ class TrainerClient:
         self.config = backend_config
         self.tracking = tracking
         self.redact: Callable[[str], str] = str
-        self._tracks_by_option = False
+        #: Uid of the last job whose end `wait` has reported.
+        self._reported_uid: str | None = None
         # Every backend class is constructed from its own configuration.
         self.backend: Backend = backend_class(backend_config.backend)(backend_config)  # type: ignore[call-arg]
 
@@ -202,7 +216,11 @@ class TrainerClient:
             RuntimeError: The TrainJob could not be created.
         """
         request = self.build_request(runtime=runtime, initializer=initializer, trainer=trainer, options=options)
-        return self.submit(request).name
+        created: list[bool] = []
+        ref = self.submit(request, before_create=lambda: created.append(True))
+        if not created:
+            _log.warning("%s", self.describe_existing(ref))
+        return ref.name
 
     def initialize(self, initializer: Initializer, options: list[Option] | None = None) -> str:
         """Create a TrainJob that only fetches a dataset, a model or both, and return its name.
@@ -279,6 +297,9 @@ class TrainerClient:
     def submit(self, request: TrainJobRequest, *, before_create: Callable[[], None] | None = None) -> TrainJobRef:
         """Get or create the TrainJob of a request. Submitting the same request again returns the same TrainJob.
 
+        While a cluster cannot be reached, the submit is repeated for 120 seconds, or as many as the environment
+        variable ``TRAINJOB_SUBMIT_RETRY_SECONDS`` says, with a warning every ten seconds. A refusal is final at once.
+
         Args:
             request: The request, from `build_request`.
             before_create: Called when no job exists and one is about to be created. If it raises, nothing is created.
@@ -286,13 +307,30 @@ class TrainerClient:
 
         Raises:
             TrainerError: The request was refused. Nothing was created.
+            BackendUnavailableError: The backend cannot be reached.
         """
-        self._tracks_by_option = self._tracks_by_option or request.tracking is not None
-        if not self.is_tracking:
+        begin = time.monotonic()
+        limit = _read_retry_seconds() if isinstance(self.config, ClusterConfig) else 0.0
+        next_warning, pause = begin, _MIN_SUBMIT_PAUSE
+        while True:
+            try:
+                return self._submit_once(request, before_create)
+            except BackendUnavailableError as error:
+                now = time.monotonic()
+                if not error.transient or now - begin >= limit:
+                    raise
+                if now >= next_warning:
+                    next_warning = now + _SUBMIT_WARNING_SECONDS
+                    _log.warning("The submit is repeated for %.0f s: %s", limit - (now - begin), error)
+            time.sleep(min(pause, max(0.0, begin + limit - now)))
+            pause = min(2 * pause, _MAX_SUBMIT_PAUSE)
+
+    def _submit_once(self, request: TrainJobRequest, before_create: Callable[[], None] | None) -> TrainJobRef:
+        if not self.is_tracking and request.tracking is None:
             return self.backend.submit(request, before_create=before_create)
         from trainer_core.tracking.submission import prepare_submission  # Only where a tracking URI is configured.
 
-        submission = prepare_submission(request, self.tracking, self.backend)
+        submission = prepare_submission(request, self.tracking, self.backend, self.redact)
         if submission is None:
             return self.backend.submit(request, before_create=before_create)
         try:
@@ -307,8 +345,21 @@ class TrainerClient:
 
     @property
     def is_tracking(self) -> bool:
-        """Whether this client tracks TrainJobs: on its server, that of ``MLFLOW_TRACKING_URI``, or by an option."""
-        return self.tracking is not None or self._tracks_by_option or "MLFLOW_TRACKING_URI" in os.environ
+        """Whether this client tracks what it submits without an option: on its server, or ``MLFLOW_TRACKING_URI``."""
+        return self.tracking is not None or "MLFLOW_TRACKING_URI" in os.environ
+
+    def is_tracked(self, job: str | TrainJobRef) -> bool:
+        """Return whether a TrainJob can have a run: this client tracks all, or the stored request has `Tracking`.
+
+        False if the TrainJob was deleted or cannot be read.
+
+        Args:
+            job: Its name or ref.
+        """
+        try:
+            return self.is_tracking or self.get_job_request(job).tracking is not None
+        except TrainerError:
+            return False
 
     def get_run(self, job: str | TrainJobRef) -> TrackedRun | None:
         """Return the MLflow run of a TrainJob; None if it is not tracked, or has no run yet.
@@ -322,12 +373,72 @@ class TrainerClient:
         tracking = self.get_job_request(job).tracking
         if tracking is None or not (tracking.run_id and tracking.experiment_id and tracking.uri):
             return None
-        from trainer_core.tracking.submission import choose_server  # Only for tracked jobs.
+        from trainer_core.tracking.server import choose_server  # Only for tracked jobs.
 
         server = choose_server(tracking.uri, self.tracking)
         if server is None:
             return None
         return TrackedRun(tracking.run_id, server.get_run_url(tracking.experiment_id, tracking.run_id))
+
+    def describe_existing(self, ref: TrainJobRef) -> str:
+        """Return a line for a submit that attached to an existing TrainJob: its status, and what to do.
+
+        Args:
+            ref: What the submit returned.
+        """
+        status = self.observe(ref).status
+        again = f"; continue it with `trainjob retry {ref.name}`" if status == FAILED else ""
+        return f"TrainJob {ref.name!r} exists and is {status}: nothing new was started{again}"
+
+    def retry(self, job: str | TrainJobRef) -> TrainJobRef:
+        """Start the next attempt of a failed TrainJob, which continues from its last checkpoint if it has one.
+
+        It runs the same request, under the name of the TrainJob and a number: ``nightly-1`` after ``nightly``. If a
+        later attempt exists that has not failed, its ref is returned, and nothing is started. Tokens that were given
+        as text are not stored; submit such a TrainJob again instead.
+
+        Args:
+            job: Its name or ref.
+
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+            InvalidRequestError: It has not failed.
+        """
+        from trainer_core import next_attempt  # Only for a person who retries.
+
+        ref = self.get_job_ref(job)
+        status = self.observe(ref).status
+        if status != FAILED:
+            raise InvalidRequestError(f"TrainJob {ref.name!r} is {status}; only a failed one can be retried")
+        request = self.get_job_request(ref)
+        if request.tracking is not None:  # Each attempt has a separate run.
+            run = {"run_id": None, "experiment_id": None}
+            request = request.model_copy(update={"tracking": request.tracking.model_copy(update=run)})
+        if request.owner is not None:
+            found = {each.name: each.attempt for each in self.backend.find_jobs(request)}
+            return self.submit(next_attempt.restore_owned_request(request, ref.name, found[ref.name]))
+        return self._submit_next_attempt(request, ref.name)
+
+    def _submit_next_attempt(self, request: TrainJobRequest, name: str) -> TrainJobRef:
+        from trainer_core import next_attempt
+
+        base, attempt = next_attempt.split_name(name)
+        if attempt and not self._is_same_work(base, request):
+            base, attempt = name, 0
+        created: list[bool] = []
+        while True:
+            attempt += 1
+            following = next_attempt.build_request(request, base, attempt)
+            with suppress(ConflictError):  # The name belongs to other work.
+                ref = self.submit(following, before_create=lambda: created.append(True))
+                if created or self.observe(ref).status != FAILED:
+                    return ref
+
+    def _is_same_work(self, name: str, request: TrainJobRequest) -> bool:
+        try:
+            return self.get_job_request(name).fingerprint() == request.fingerprint()
+        except JobNotFoundError:
+            return False
 
     def flush_tracking(self, timeout: float = 5.0) -> None:
         """Wait until the MLflow runs of submitted TrainJobs have their parameters and tags.
@@ -344,23 +455,23 @@ class TrainerClient:
         """
         if type(timeout) not in (int, float) or not 0 <= timeout <= TIMEOUT_MAX:
             raise ValueError(f"timeout must be a number of seconds, at least 0, got {redact(timeout)}")
-        if self.is_tracking:
-            from trainer_core.tracking.run_sender import get_run_sender  # Only where TrainJobs are tracked.
-
-            get_run_sender().flush(timeout)
+        if reporter := sys.modules.get("trainer_core.tracking.reporter"):  # Loaded by what has something to send.
+            reporter.get_run_sender().flush(timeout)
 
     def track_outcome(self, outcome: Outcome) -> None:
         """Report how a TrainJob ended to its MLflow run, with all metrics that have not been sent yet.
 
-        `wait` does so itself. An orchestrator that waits by other means calls it with the outcome. Repeating it changes
-        nothing. Never fails, and takes at most 10 seconds: what the server did not take, the next call sends.
+        `wait` does so itself, and a call after it returns at once. An orchestrator that waits by other means calls it
+        with the outcome. Never fails; takes as long as the server stores something, and a second for a server that
+        cannot be connected to. What the server did not take, the next process that waits for the TrainJob sends.
 
         Args:
             outcome: The outcome.
         """
         from trainer_core.tracking.reporter import RunReporter  # Only where TrainJobs are tracked.
 
-        RunReporter(self.backend, outcome.job, self.tracking, self.redact).finish(outcome)
+        if outcome.job.uid != self._reported_uid:
+            RunReporter(self.backend, outcome.job, self.tracking, self.redact).finish(outcome)
 
     def get_progress_sender(self, ref: TrainJobRef) -> Callable[[LogChunk], None]:
         """Return a function that sends the progress in a TrainJob's log to its MLflow run, if it has one.
@@ -372,8 +483,7 @@ class TrainerClient:
         Args:
             ref: The TrainJob.
         """
-        from trainer_core.tracking.reporter import RunReporter  # Only where TrainJobs are tracked.
-        from trainer_core.tracking.run_sender import get_run_sender
+        from trainer_core.tracking.reporter import RunReporter, get_run_sender  # Only where TrainJobs are tracked.
 
         # The job can be tracked by its option alone, which only its stored request has.
         reporter, sender = RunReporter(self.backend, ref, self.tracking, self.redact), get_run_sender()
@@ -390,6 +500,7 @@ class TrainerClient:
         alias: str = "champion",
         artifact: str = "model",
         registry: str | None = None,
+        replace_metric: bool = False,
     ) -> Promotion:
         """Register the model of a TrainJob, and move the alias to it if it is better than the model that has the alias.
 
@@ -410,11 +521,14 @@ class TrainerClient:
             artifact: Name of the job's artifact that is the model. Default ``model``.
             registry: URI of an MLflow server, or a folder. None (the default): the server on which this client tracks,
                 or the folder ``registry`` in ``TRAINJOB_HOME``.
+            replace_metric: True to promote the model although the alias compares another metric or mode, and to
+                compare this one from now on. Default False: refused.
 
         Raises:
             JobNotFoundError: The TrainJob does not exist.
             WaitTimeoutError: The TrainJob has not ended.
-            InvalidRequestError: The TrainJob failed, or lacks the metric or artifact; or an argument is invalid.
+            InvalidRequestError: The TrainJob failed, or lacks the metric or artifact; an argument is invalid; or the
+                alias compares another metric.
             TrackingError: The registry cannot be reached, or refuses.
         """
         from trainer_core.tracking.registry import open_registry  # Only for promotion.
@@ -433,21 +547,25 @@ class TrainerClient:
                 alias=alias,
                 artifact=artifact,
                 run_id=tracking.run_id if tracking and is_same_server else None,
+                replace_metric=replace_metric,
             )
 
     def _create_reporter(self, ref: TrainJobRef) -> RunReporter | None:
-        if not self.is_tracking:
+        if not self.is_tracked(ref):
             return None
-        from trainer_core.tracking.reporter import RunReporter  # Only where a tracking URI is configured.
+        from trainer_core.tracking.reporter import RunReporter  # Only where TrainJobs are tracked.
 
         return RunReporter(self.backend, ref, self.tracking, self.redact)
 
     @contextmanager
     def _report_progress(self, ref: TrainJobRef) -> Iterator[Callable[[str, Outcome | None], None]]:
         """Report to the run of a TrainJob during the block; yields what takes each observed status and the outcome."""
-        reporter = self._create_reporter(ref)
+        reporters: list[RunReporter | None] = []
 
         def report(status: str, outcome: Outcome | None) -> None:
+            if not reporters:  # After the first observation: before it, the backend may not answer for long.
+                reporters.append(self._create_reporter(ref))
+            (reporter,) = reporters
             if reporter is None:
                 return
             reporter.status = status
@@ -455,11 +573,12 @@ class TrainerClient:
                 reporter.start()
             else:
                 reporter.finish(outcome)
+                self._reported_uid = ref.uid
 
         try:
             yield report
         finally:
-            if reporter is not None:
+            for reporter in filter(None, reporters):
                 reporter.stop()
 
     def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
@@ -470,13 +589,19 @@ class TrainerClient:
         """
         return self.backend.find_jobs(request)
 
-    def list_jobs(self, runtime: Runtime | None = None) -> list[TrainJob]:
+    def list_jobs(self, runtime: Runtime | None = None, labels: Mapping[str, str] | None = None) -> list[TrainJob]:
         """Return the TrainJobs, newest first.
 
         Args:
             runtime: Return only the TrainJobs of this runtime. None (the default) returns all.
+            labels: Return only the TrainJobs with these labels; a cluster lists no others. None (the default) returns
+                all.
         """
-        jobs = self.backend.list_jobs()
+        wanted = dict(labels or {})
+        if wanted and isinstance(self.backend, _SelectsByLabels):
+            jobs = self.backend.list_jobs_by_labels(wanted)
+        else:
+            jobs = [job for job in self.backend.list_jobs() if wanted.items() <= job.labels.items()]
         return [job for job in jobs if runtime is None or job.runtime.name == runtime.name]
 
     def get_job(self, name: str | TrainJobRef) -> TrainJob:
@@ -682,7 +807,7 @@ class TrainerClient:
         """
         return self.backend.reap()
 
-    def end_abandoned_runs(self) -> list[EndedRun]:
+    def end_abandoned_runs(self, on_ended: Callable[[EndedRun], None] | None = None) -> list[EndedRun]:
         """End the MLflow runs of TrainJobs that have ended, or were deleted, while no process waited for them.
 
         A TrainJob that ended gives its run the points of its log, its final metrics and its status; that of a deleted
@@ -690,19 +815,27 @@ class TrainerClient:
         and of TrainJobs that are not found but live elsewhere: on another machine, engine or API server (also the same
         one by another address). Repeating it changes nothing.
 
+        Args:
+            on_ended: Called after each run was ended. None (the default) calls nothing.
+
         Returns:
             The ended runs. Empty if no tracking server is configured.
 
         Raises:
-            TrackingError: The server cannot be reached, or refuses.
+            TrackingError: The server cannot be reached; or, after all others were ended, it refuses to end some.
         """
         if not self.is_tracking:
             return []
-        from trainer_core.tracking.abandoned_runs import end_abandoned_runs  # Only where TrainJobs are tracked.
-        from trainer_core.tracking.submission import choose_server
+        from trainer_core.tracking.reporter import end_abandoned_runs  # Only where TrainJobs are tracked.
+        from trainer_core.tracking.server import choose_server
 
         server = choose_server(None, self.tracking)
-        return [] if server is None else end_abandoned_runs(self.backend, server, self.redact)
+        ended = []
+        for run in end_abandoned_runs(self.backend, server, self.redact) if server is not None else ():
+            ended.append(run)
+            if on_ended is not None:
+                on_ended(run)
+        return ended
 
     def observe(self, job: str | TrainJobRef) -> Observation:
         """Return the status of a TrainJob now, with its progress and, if it has ended, its outcome.
@@ -743,7 +876,7 @@ class TrainerClient:
             timeout: Maximum time to wait, in seconds. None (the default) for no limit.
             on_observation: Called after each observation, for progress bars and log lines. None for none.
             fail_fast: True (the default) cancels a TrainJob that cannot start or recover (an image that does not
-                exist, a crash loop, five minutes without a node that fits), instead of waiting until the backend
+                exist, a crash loop, half an hour without a node that fits), instead of waiting until the backend
                 reports the failure.
 
         Raises:
@@ -890,6 +1023,19 @@ class TrainerClient:
             return self.get_job_ref(job)
         except JobNotFoundError:
             return None
+
+
+def _read_retry_seconds() -> float:
+    text = os.environ.get(_SUBMIT_RETRY_VARIABLE)
+    if not text:
+        return _SUBMIT_RETRY_SECONDS
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= TIMEOUT_MAX:
+        raise ValueError(f"{_SUBMIT_RETRY_VARIABLE} must be a number of seconds, at least 0, got {redact(text)}")
+    return seconds
 
 
 def _check_wait_arguments(status: set[str], timeout: float, polling_interval: float) -> None:

@@ -7,6 +7,7 @@ visible.
 from __future__ import annotations
 
 import base64
+import hashlib
 import time
 import uuid
 from collections.abc import Callable, Collection
@@ -17,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from trainer_core.errors import BackendUnavailableError, UnsupportedError, format_size, shorten
 from trainer_core.node import files
+from trainer_core.node.project import ProjectError, decompress
 from trainer_core.packaging.project import describe_size, read_files
 
 # The supervisor of a local job removes old files with this module, and does without pydantic.
@@ -74,7 +76,7 @@ def resolve(request: TrainJobRequest, default: str | None, schemes: tuple[str, .
 
 
 def store(request: TrainJobRequest) -> TrainJobRequest:
-    """Write the files of a resolved request to their object unless it exists; return the request without the files.
+    """Write the files of a resolved request to their object unless it is intact; return the request without the files.
 
     Files that travel in the arguments stay in the request.
 
@@ -92,7 +94,7 @@ def store(request: TrainJobRequest) -> TrainJobRequest:
 
 
 def store_project(project: Project, place: str) -> Project:
-    """Write the files of a project to an object at a place unless it exists; return the project without the files.
+    """Write the files of a project to an object at a place unless it is intact; return the project without the files.
 
     Args:
         project: The project, with its files.
@@ -114,9 +116,9 @@ def _write_object(project: Project, uri: str) -> None:
     parts, data = urlsplit(uri), base64.b64decode(project.archive)
     try:
         if parts.scheme == "file":
-            _write_file(Path(unquote(parts.path)), data)
+            _write_file(Path(unquote(parts.path)), data, project.digest)
         else:
-            _upload(parts.netloc, parts.path.lstrip("/"), data)
+            _upload(parts.netloc, parts.path.lstrip("/"), data, project.digest)
     except OSError as error:
         place = shorten(uri.removesuffix(f"{project.digest}{_SUFFIX}"), _MAX_PLACE)
         # The text of an error of the file system repeats the path.
@@ -187,8 +189,20 @@ def check_scheme(place: str, schemes: tuple[str, ...]) -> None:
         )
 
 
-def _write_file(path: Path, data: bytes) -> None:
-    if path.is_file():
+def _is_intact(data: bytes, digest: str) -> bool:
+    try:
+        decompress(data, digest)
+    except ProjectError:
+        return False
+    return True
+
+
+def _write_file(path: Path, data: bytes, digest: str) -> None:
+    try:
+        is_intact = path.is_file() and _is_intact(path.read_bytes(), digest)
+    except PermissionError:  # It belongs to another user.
+        return
+    if is_intact:
         with suppress(OSError):  # It may belong to another user.
             path.touch()  # The time of its last use, by which unused ones are removed.
         return
@@ -198,17 +212,22 @@ def _write_file(path: Path, data: bytes) -> None:
     path.chmod(0o644)
 
 
-def _upload(name: str, key: str, data: bytes) -> None:
+def _upload(name: str, key: str, data: bytes, digest: str = "") -> None:
     from trainer_core.node.s3_client import Bucket, S3Error  # It loads the modules of HTTP.
 
     bucket = Bucket(name)
     try:
-        if bucket.exists(key):
+        etag = bucket.get_etag(key)
+        # Written by another version of zlib, or encrypted, it has another ETag and is read.
+        is_equal = etag == hashlib.md5(data, usedforsecurity=False).hexdigest()
+        if is_equal or (etag is not None and _is_intact(bucket.get(key) or b"", digest)):
             return
     except S3Error as error:
         # Without the permission to read, S3 does not answer whether it exists. Objects of one key have one content.
         if error.status != 403:
             raise
+        etag = ""
+    if etag is not None:
         bucket.put(key, data)
         return
     try:

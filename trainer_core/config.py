@@ -103,6 +103,7 @@ _Namespace = Annotated[str, BeforeValidator(_check_namespace)]
 _Text = Annotated[str, Field(min_length=1)]
 _Interval = Annotated[float, BeforeValidator(_reject_bool), Field(ge=0, allow_inf_nan=False)]
 _Seconds = Annotated[int, BeforeValidator(_reject_bool), Field(ge=1)]
+_Duration = Annotated[float, BeforeValidator(validation.parse_duration)]
 
 
 _KUBE_CONFIG_LISTS = ("clusters", "contexts", "users")
@@ -162,6 +163,7 @@ class ClusterConfig(BackendConfig):
     checkpoints_uri: _PlaceUri | None = None
     code_uri: _CodeUri | None = None
     resource_interval: _Interval | None = None
+    scheduling_grace: _Duration = 1800.0
 
     @model_validator(mode="before")
     @classmethod
@@ -209,6 +211,9 @@ class KubernetesBackendConfig(FetchingClusterConfig):
             must name a place.
         resource_interval: Seconds between two reports of the use of resources, unless the trainer's environment has
             ``TRAINJOB_RESOURCE_INTERVAL``; 0 for no reports. None (the default) for 10.
+        scheduling_grace: How long a pod may wait for a Kubernetes node before a wait with ``fail_fast`` cancels its
+            TrainJob, in seconds or as text such as ``"45m"``. Waiting for an autoscaler that adds a node, for a queue
+            or for quota has no limit. Default 30 minutes.
         dataset_initializer_image: Image with which `initialize` fetches datasets. Runtimes name their own.
         model_initializer_image: Image with which `initialize` fetches models. Runtimes name their own.
 
@@ -377,6 +382,9 @@ class RunaiBackendConfig(ClusterConfig):
             must name a place.
         resource_interval: Seconds between two reports of the use of resources, unless the trainer's environment has
             ``TRAINJOB_RESOURCE_INTERVAL``; 0 for no reports. None (the default) for 10.
+        scheduling_grace: How long a pod may wait for a Kubernetes node before a wait with ``fail_fast`` cancels its
+            TrainJob, in seconds or as text such as ``"45m"``. Waiting for an autoscaler that adds a node, for a queue
+            or for quota has no limit. Default 30 minutes.
 
     Raises:
         ValueError: A setting is unknown, project and namespace are both missing, or a value is invalid.
@@ -420,6 +428,9 @@ class TrainingOperatorBackendConfig(FetchingClusterConfig):
             must name a place.
         resource_interval: Seconds between two reports of the use of resources, unless the trainer's environment has
             ``TRAINJOB_RESOURCE_INTERVAL``; 0 for no reports. None (the default) for 10.
+        scheduling_grace: How long a pod may wait for a Kubernetes node before a wait with ``fail_fast`` cancels its
+            TrainJob, in seconds or as text such as ``"45m"``. Waiting for an autoscaler that adds a node, for a queue
+            or for quota has no limit. Default 30 minutes.
         dataset_initializer_image: Image with which pods fetch datasets.
         model_initializer_image: Image with which pods fetch models.
         runtimes: Folder of further runtimes: YAML files in the shape of a ClusterTrainingRuntime, because the operator

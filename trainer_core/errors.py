@@ -171,4 +171,5 @@ def missing_extra(subject: str, package: str, extra: str) -> str:
         package: Name of the package, such as ``"docker"``.
         extra: Extra of this distribution that installs it, such as ``"containers"``.
     """
-    return f"{subject} needs the package {package}, which is not installed: pip install 'trainjob-workflows[{extra}]'"
+    command = f"pip install -e '.[{extra}]'"  # The distribution is on no index, where anybody could take its name.
+    return f"{subject} needs the package {package}, which is not installed: {command} in a clone of trainjob-workflows"

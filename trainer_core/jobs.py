@@ -431,7 +431,8 @@ class Outcome(_Record):
         diagnosis: Why it failed. None for a complete TrainJob.
         started_at: When the first step started, ISO 8601 in UTC.
         finished_at: When it ended, ISO 8601 in UTC.
-        result_truncated: True if the result exceeded the limit (4,096 bytes as JSON) and was left out.
+        result_truncated: True if the result exceeded the limit (4,096 bytes as JSON) and was left out. Its numbers and
+            artifacts are kept.
         result_note: Why `result` is None although the function returned a value.
         checkpoint: Step of its last checkpoint. None without one.
         resumed_from: Step of the checkpoint from which it was last resumed. None if it began from the start.
@@ -473,7 +474,7 @@ class Outcome(_Record):
     def missing_result(self) -> str | None:
         """Why the result, or a number in it, is missing, in one line. None if nothing is missing."""
         if self.result_truncated:
-            return "the result is too large to return; set result_uri to write it to a file"
+            return f"{self.result_note or 'the result is too large to return'}; set result_uri to write it to a file"
         return f"no result: {self.result_note}" if self.result_note and self.result is None else self.result_note
 
     @property
@@ -504,10 +505,12 @@ class PendingFailure:
     Attributes:
         diagnosis: The expected failure.
         grace: Seconds after which a wait with ``fail_fast`` cancels the TrainJob. None: it is not cancelled for this.
+        start_within: Seconds until every wait cancels the TrainJob, unless it starts before. None without such a limit.
     """
 
     diagnosis: Diagnosis
     grace: float | None = None
+    start_within: float | None = None
 
 
 @dataclass(frozen=True)
@@ -555,12 +558,14 @@ def build_complete_outcome(
     """
     uris = dict(fetched or {})
     result = termination.get("result") if termination else (uris or None)
+    # What the node kept of a result that is too large.
+    numbers = termination.get("kept") if termination.get("truncated") else result
     return Outcome(
         ref=ref.to_dict(),
         status="Complete",
         result=result,
-        metrics=extract_metrics(result, last_progress.metrics if last_progress else None),
-        artifacts={**uris, **extract_artifacts(result)},
+        metrics=extract_metrics(numbers, last_progress.metrics if last_progress else None),
+        artifacts={**uris, **extract_artifacts(numbers)},
         started_at=started_at,
         finished_at=finished_at,
         result_truncated=bool(termination.get("truncated")),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from itertools import chain, count
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import (
@@ -178,7 +179,7 @@ class Code(_Part):
     @model_validator(mode="after")
     def _coerce_arguments(self) -> Code:
         """Convert rendered arguments, and those of a command line or KFP, to their declared types."""
-        object.__setattr__(self, "args", func_args.coerce(self.args, self.types))
+        object.__setattr__(self, "args", func_args.coerce(self.args, self.types, self.entry))
         return self
 
 
@@ -198,7 +199,7 @@ class TrainerRequest(_Part):
         resources_per_node: Kubernetes quantities by resource name (``spec.trainer.resourcesPerNode``).
         env: Environment variables (``spec.trainer.env``): strings, or references to secrets.
         config: Fields of the recipe of a builtin trainer.
-        result_uri: Path or ``file://`` URI to which the result is written as JSON, of any size.
+        result_uri: Absolute path or ``file://`` URI to which the result is written as JSON, of any size.
         code_uri: Where the files of the function's project go if they are too large for the arguments of the job. None
             for the place of the backend.
     """
@@ -242,6 +243,11 @@ class TrainerRequest(_Part):
     def literal_env(self) -> dict[str, str]:
         """The environment variables that are not secrets."""
         return {name: value for name, value in self.env.items() if isinstance(value, str)}
+
+    @property
+    def secret_env(self) -> dict[str, SecretRef]:
+        """The environment variables that refer to secrets."""
+        return {name: value for name, value in self.env.items() if isinstance(value, SecretRef)}
 
 
 class InitializerSource(_Part):
@@ -362,19 +368,23 @@ class Checkpoints(_Part):
     Attributes:
         uri: Where all checkpoints are kept. None for the place of the backend.
         keep: Number of the newest ones to keep.
-        keep_best: Metric by which the best one is kept; with ``-`` the greatest value is the best.
+        keep_best: Metric by which the best one is kept.
+        mode: Whether the greatest (``max``) or the smallest (``min``) value is the best one. None is ``min``.
         every_steps: Steps between two checkpoints. None for by time only.
         every_seconds: Seconds between two checkpoints; 0 for by steps only.
         load: What to start from: ``fresh``, ``owner``, ``never`` or a URI.
         grace: Seconds from SIGTERM to SIGKILL.
         after: What a complete TrainJob leaves: ``last``, ``none`` or ``all``.
         ttl: Seconds after the last checkpoint when they may be deleted; 0 for never.
-        nonce: Identifies a TrainJob without an owner, whose name may be used again. Set when it is created.
+        nonce: Identifies a TrainJob that shares checkpoints with no other one: without an owner, or with ``never``. Set
+            when it is created.
+        scope: Folder of the first attempt of a TrainJob without an owner. Set for its later attempts.
     """
 
     uri: str | None = None
     keep: PositiveInt = 3
     keep_best: str | None = None
+    mode: Literal["max", "min"] | None = None
     every_steps: PositiveInt | None = None
     every_seconds: float = Field(default=600, ge=0, allow_inf_nan=False)
     load: str = "fresh"
@@ -382,6 +392,7 @@ class Checkpoints(_Part):
     after: KeptCheckpoints = "last"
     ttl: int = Field(default=7 * 24 * 3600, ge=0)
     nonce: str | None = Field(default=None, pattern=r"^[0-9a-f]{10}$")
+    scope: str | None = Field(default=None, pattern=r"^[a-z0-9-]+/g-0$")
 
     @model_validator(mode="after")
     def _check_places(self) -> Checkpoints:
@@ -444,6 +455,7 @@ class TrainJobRequest(_Part):
         metadata: Labels and annotations.
         patches: Runtime patches, in the shape of ``spec.runtimePatches``.
         active_deadline_seconds: Maximum run time in seconds (``spec.activeDeadlineSeconds``).
+        start_within: Seconds within which all its pods must have a node. None for no limit.
         suspend: Whether to create it suspended (``spec.suspend``).
         managed_by: Controller that reconciles it (``spec.managedBy``). None for Trainer's controller.
         delete_after_seconds: Seconds after its end when it may be deleted. None to keep it.
@@ -466,6 +478,7 @@ class TrainJobRequest(_Part):
     metadata: Metadata = Field(default_factory=Metadata)
     patches: tuple[dict[str, Any], ...] = ()
     active_deadline_seconds: PositiveInt | None = None
+    start_within: Annotated[float, BeforeValidator(validation.parse_duration)] | None = None
     suspend: bool = False
     managed_by: Controller | None = None
     delete_after_seconds: PositiveInt | None = None
@@ -494,7 +507,8 @@ class TrainJobRequest(_Part):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            raise InvalidRequestError(validation.format_problems(error)) from error
+            # Without pydantic's own report, which says the same in five lines.
+            raise InvalidRequestError(validation.format_problems(error)) from None
 
     @classmethod
     def from_json(cls, text: str) -> TrainJobRequest:
@@ -527,7 +541,7 @@ class TrainJobRequest(_Part):
         return json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
     def fingerprint(self) -> str:
-        """Return a hash of the work: of all fields except name, owner, tracking and nonce."""
+        """Return a hash of the work: of all fields except name, owner, tracking, nonce and scope."""
         return hashlib.sha256(_canonical(self._work())).hexdigest()
 
     def list_differences(self, other: TrainJobRequest) -> list[str]:
@@ -540,10 +554,18 @@ class TrainJobRequest(_Part):
         return sorted(path for path in mine.keys() | theirs.keys() if mine.get(path) != theirs.get(path))
 
     def get_parameters(self) -> dict[str, str]:
-        """Return the arguments of the training function or the values of the recipe as text, nested ones with dots."""
+        """Return the arguments of the training function or the values of the recipe as text, nested ones with dots.
+
+        Where two have the same dotted name, as in ``{"a": {"b": 1}, "a.b": 2}``, the second one gets ``-2``.
+        """
         code = self.trainer.code if self.trainer else None
         values = code.args if code else (self.trainer.config if self.trainer else None) or {}
-        return {path: _to_text(value) for path, value in _leaves(values) if path and value is not None}
+        found: dict[str, str] = {}
+        for path, value in _leaves(values):
+            names = chain([path], (f"{path}-{number}" for number in count(2)))
+            if path and value is not None:
+                found[next(name for name in names if name not in found)] = _to_text(value)
+        return found
 
     @property
     def tracking_env(self) -> dict[str, str]:
@@ -556,15 +578,16 @@ class TrainJobRequest(_Part):
 
     def list_kubernetes_fields(self) -> list[str]:
         """Return the fields, by dotted path, that only a backend on Kubernetes supports."""
-        env = self.trainer.env if self.trainer else {}
-        found = [f"trainer.env.{name} (a SecretRef)" for name, value in env.items() if isinstance(value, SecretRef)]
-        found += [
-            f"{key} (a secret)"
-            for key in self.literal_secrets
-            if key.startswith("trainer.") and key not in TRACKING_SECRETS
-        ]
-        asked = ("managed_by", "delete_after_seconds", "workspace", "distributed", "pytorch_job", "runai")
-        return found + [name for name in asked if getattr(self, name) is not None]
+        asked = (
+            "managed_by",
+            "delete_after_seconds",
+            "start_within",
+            "workspace",
+            "distributed",
+            "pytorch_job",
+            "runai",
+        )
+        return [name for name in asked if getattr(self, name) is not None]
 
     def with_name(self, name: str) -> TrainJobRequest:
         """Return a copy of this request with a name.
@@ -578,14 +601,24 @@ class TrainJobRequest(_Part):
         return self.model_copy(update={"name": naming.validate_name(name)})
 
     def with_checkpoints_nonce(self, nonce: str) -> TrainJobRequest:
-        """Return a copy in which the checkpoints of a request without an owner are identified by a nonce.
+        """Return a copy in which checkpoints that no other TrainJob shares are identified by a nonce.
 
         Args:
             nonce: Ten hex digits.
         """
-        if self.checkpoints is None or self.owner is not None:
+        if self.checkpoints is None or (self.owner is not None and self.checkpoints.load != "never"):
             return self
         return self.model_copy(update={"checkpoints": self.checkpoints.model_copy(update={"nonce": nonce})})
+
+    def with_checkpoints_scope(self, scope: str) -> TrainJobRequest:
+        """Return a copy that shares the folder of checkpoints with an earlier attempt; unchanged without checkpoints.
+
+        Args:
+            scope: Result of `checkpoint_place.build_scope` for the earlier attempt.
+        """
+        if self.checkpoints is None:
+            return self
+        return self.model_copy(update={"checkpoints": self.checkpoints.model_copy(update={"scope": scope})})
 
     def with_checkpoints_uri(self, uri: str | None) -> TrainJobRequest:
         """Return a copy whose checkpoints are kept at a place, unless the request names one or keeps none.
@@ -660,6 +693,7 @@ class TrainJobRequest(_Part):
         if "checkpoints" in work:
             # Drawn for each creation: two submits of one request differ in it.
             work["checkpoints"].pop("nonce", None)
+            work["checkpoints"].pop("scope", None)
         return work
 
 

@@ -373,6 +373,7 @@ def _read_job_spec(job_spec: dict[str, Any]) -> dict[str, Any]:
         "metadata": {key: metadata.pop(key) for key in ("labels", "annotations") if metadata.get(key)},
         "patches": spec.pop("runtimePatches", []),
         "active_deadline_seconds": spec.pop("activeDeadlineSeconds", None),
+        "start_within": spec.pop("startWithin", None),
         "suspend": spec.pop("suspend", None) or None,
         "managed_by": spec.pop("managedBy", None),
         "delete_after_seconds": spec.pop("ttlSecondsAfterFinished", None),

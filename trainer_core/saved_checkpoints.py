@@ -5,7 +5,6 @@ Folders of this machine and buckets can be read from here; claims and volumes of
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -29,7 +28,7 @@ class SavedCheckpoint:
 
     Attributes:
         step: The step it was saved at.
-        uri: Its folder, or its ``s3://`` URI.
+        uri: Its ``file://`` or ``s3://`` URI, which `load` of the option `Checkpoints` accepts.
         size: Bytes of its files.
         saved: When it was complete.
         metrics: Numbers that were passed to `save`.
@@ -67,16 +66,16 @@ def list_saved(request: TrainJobRequest, uri: str) -> list[SavedCheckpoint]:
         UnsupportedError: Only the nodes can read the place.
         BackendUnavailableError: The bucket cannot be read.
     """
-    root, keep_best = _build_root(request, uri), request.checkpoints.keep_best if request.checkpoints else None
+    root, settings = _build_root(request, uri), request.checkpoints.model_dump() if request.checkpoints else {}
     with _one_line_errors(uri):
         place = checkpoints.open_place(root)
         found = place.list_complete()
         resumed_from = place.read("start.json").get("resume")
-    best = checkpoints.find_best(found, keep_best)
+    best = checkpoints.find_best(found, settings)
     return [
         SavedCheckpoint(
             step=each.step,
-            uri=each.location,
+            uri=each.location if checkpoint_place.is_bucket(uri) else Path(each.location).as_uri(),
             size=each.size,
             saved=datetime.fromtimestamp(each.saved, timezone.utc),
             metrics=each.metrics,
@@ -123,7 +122,7 @@ def remove_expired(uri: str) -> list[str]:
         if checkpoint_place.is_bucket(uri):
             from trainer_core.node import checkpoint_s3
 
-            return checkpoint_s3.remove_expired(uri.rstrip("/"), time.time())
+            return checkpoint_s3.remove_expired(uri.rstrip("/"))
         return checkpoint_folder.remove_expired(Path(_get_folder(uri)))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainer_core import naming
 
-__all__ = ["SecretRef", "has_credentials", "mask_credentials", "parse_secret", "redact"]
+__all__ = ["SecretRef", "has_credentials", "is_secret_name", "mask_credentials", "parse_secret", "redact"]
 
 _KEY = re.compile(r"(?!\.\.?\Z)[-._a-zA-Z0-9]{1,253}")
 #: Fields whose values are not quoted in messages: they may be secrets, or were meant to be references to secrets.
@@ -19,6 +19,11 @@ _URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 _SSH_USER = re.compile(r"(?<=ssh://)[^/\s:@]+@")
 #: Values of query parameters such as ``?token=…`` and those of signed URLs.
 _URL_TOKEN = re.compile(r"(?i)(?<=[?&])([\w-]*(?:token|passw|secret|key|sig|auth|credential)[\w-]*=)[^&\s#'\"]+")
+#: Names of arguments whose values are secrets; ``max_tokens`` and ``tokenizer`` are none.
+_SECRET_NAME = re.compile(
+    r"(?i)passw|passphrase|secret|credential|private_?key|api_?key|access_?key|authorization|keyfile"
+    r"|(?:(?<![a-z])|(?-i:(?<=[a-z])(?=[A-Z])))token(?![a-z])"
+)
 _MAX_QUOTED = 100
 #: Longer strings are not quoted: masking must read a password to its end, which is slow in a long string.
 _MAX_MASKED = 10_000
@@ -94,6 +99,11 @@ def redact(value: object, path: Sequence[str] = ()) -> str:
         return f"a text of {len(value)} characters"
     text = mask_credentials(repr(value))
     return text if len(text) <= _MAX_QUOTED else f"{text[: _MAX_QUOTED - 1]}…"
+
+
+def is_secret_name(name: str) -> bool:
+    """Return whether an argument of this name has a secret, such as ``hf_token``, ``db.password`` or ``apiKey``."""
+    return _SECRET_NAME.search(name) is not None
 
 
 def mask_credentials(text: str) -> str:

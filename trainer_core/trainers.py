@@ -62,14 +62,15 @@ class CustomTrainer:
         num_nodes: Number of nodes, at least 1 (``spec.trainer.numNodes``). The default is the runtime's number.
         resources_per_node: Kubernetes quantities by resource name (``spec.trainer.resourcesPerNode``), such as
             ``{"gpu": 4, "cpu": 5, "memory": "10G"}`` or ``{"mig-1g.5gb": 1}``. The default is the runtime's resources.
-        env: Environment variables of the nodes (``spec.trainer.env``): strings, or on a cluster a `SecretRef`.
+        env: Environment variables of the nodes (``spec.trainer.env``): strings, or a `SecretRef`. On a backend without
+            Secrets, a variable with a `SecretRef` has its value from the environment of the process that submits.
         num_proc_per_node: Processes per node, at least 1 (``spec.trainer.numProcPerNode``, or an argument of torchrun
             since Trainer 2.2). The default is derived from the resources.
         packaging: How the function reaches the job: ``"source"``, the default; ``"reference"``, an import path that
             exists where it runs; ``"cloudpickle"``, which requires the same Python version there. A function given as
             an import path is always a reference.
-        result_uri: Path or ``file://`` URI of a JSON file for the result, of any size. The default is no file; the
-            result is then limited to 4 KiB.
+        result_uri: Absolute path or ``file://`` URI of a JSON file for the result, of any size. The default is no file;
+            the result is then limited to 4 KiB.
         code: Files that travel with the function: the folder of its project, or a list of paths and patterns such as
             ``["src", "configs/*.yaml"]``, relative to the working directory (in a definition file to that file, in
             Airflow to the DAG file); or a commit, ``"git+https://host/repository@<commit id>"``. A function that one of
@@ -140,7 +141,8 @@ class CustomTrainerContainer:
             replace it.
         num_nodes: Number of nodes, at least 1 (``spec.trainer.numNodes``). The default is the runtime's number.
         resources_per_node: Kubernetes quantities by resource name (``spec.trainer.resourcesPerNode``).
-        env: Environment variables of the nodes (``spec.trainer.env``): strings, or on a cluster a `SecretRef`.
+        env: Environment variables of the nodes (``spec.trainer.env``): strings, or a `SecretRef`. On a backend without
+            Secrets, a variable with a `SecretRef` has its value from the environment of the process that submits.
         num_proc_per_node: Processes per node, at least 1. The default is derived from the resources.
 
     Raises:

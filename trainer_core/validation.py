@@ -52,11 +52,13 @@ __all__ = [
     "check_string",
     "check_strings",
     "check_tracking_uri",
+    "format_duration",
     "format_problems",
     "is_placeholder",
     "known_fields",
     "list_names",
     "list_problems",
+    "parse_duration",
     "parse_json",
 ]
 
@@ -100,6 +102,11 @@ _IMAGE = re.compile(
     rf"(?:{_IMAGE_DOMAIN}/)?{_IMAGE_PART}(?:/{_IMAGE_PART})*(?::\w[\w.-]{{0,127}})?(?:@[A-Za-z][\w+.-]*:[0-9a-fA-F]{{32,}})?",
     re.ASCII,
 )
+
+#: Units of a duration, in seconds.
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*([smhd])")
+_MAX_DURATION = 10 * 365 * 86400
 
 
 def check_tracking_uri(field: str, value: object) -> None:
@@ -202,6 +209,28 @@ def check_seconds(what: str, value: object) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
         raise ValueError(f"{what} must be a number of seconds, at least 0, got {redact(value)}")
+
+
+def parse_duration(value: object) -> float:
+    """Return a duration in seconds: a number of seconds, or a text such as ``90s``, ``20m``, ``6h`` or ``2d``.
+
+    Raises:
+        ValueError: It is neither, or not greater than 0.
+    """
+    seconds = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
+    if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
+        seconds = float(match[1]) * _UNITS[match[2]]
+    if not 0 < seconds <= _MAX_DURATION:
+        raise ValueError(
+            f"must be a number of seconds, or a text such as '90s', '20m', '6h' or '2d', got {redact(value)}"
+        )
+    return seconds
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration as `parse_duration` reads it, in the largest unit that divides it."""
+    unit, size = next(((unit, size) for unit, size in reversed(_UNITS.items()) if seconds % size == 0), ("s", 1))
+    return f"{seconds / size:g}{unit}"
 
 
 def check_fraction(what: str, value: object) -> None:
@@ -399,16 +428,18 @@ def check_result_uri(what: str, value: object) -> None:
     """Check the place where a training function writes its result. Accepts None and a template.
 
     Raises:
-        ValueError: The value is neither a path nor a ``file://`` URI of an absolute path.
+        ValueError: The value is neither an absolute path nor the ``file://`` URI of one. A relative path would be in
+            another folder on each backend.
     """
     if value is None or is_placeholder(value):
         return
     check_string(what, value, "file:///data/result.json")
     scheme, separator, rest = str(value).partition("://")
-    if separator and (scheme != "file" or not rest.startswith(("/", "localhost/"))):
+    absolute = scheme == "file" and rest.startswith(("/", "localhost/")) if separator else str(value).startswith("/")
+    if not absolute:
         raise ValueError(
-            f"{what} must be a path, or 'file://' and an absolute path, got {redact(value)}; give a path on storage "
-            "that is mounted where the training runs"
+            f"{what} must be an absolute path, or 'file://' and an absolute path, got {redact(value)}; give a path on "
+            "storage that is mounted where the training runs"
         )
 
 
@@ -500,7 +531,9 @@ def list_problems(error: ValidationError) -> list[tuple[tuple[str, ...], str]]:
         is_quotable = isinstance(item["input"], (str, int, float, bool)) and item["type"] != "extra_forbidden"
         quoted = redact(item["input"], path) if is_quotable else ""
         got = f", got {quoted}" if quoted and quoted not in message else ""
-        problems.append((path, f"{'.'.join(path)}: {message}{got}" if path else message))
+        # The message about an argument of the training function has the name that the user wrote.
+        is_named = not path or message.startswith("func_args.")
+        problems.append((path, message if is_named else f"{'.'.join(path)}: {message}{got}"))
     return problems
 
 

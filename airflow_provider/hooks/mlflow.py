@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
-from airflow_provider.compat import AirflowNotFoundException
+from airflow_provider import connections
+from airflow_provider.compat import AirflowException
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -44,18 +45,17 @@ class MlflowHook(BaseHook):
         """Return the server; None without a connection id, or if the default connection does not exist.
 
         Raises:
-            AirflowNotFoundException: Another connection than the default one does not exist.
+            TrainJobConnectionMissingError: Another connection than the default one does not exist.
+            TrainJobConnectionUnreadableError: The connection cannot be read now.
             ValueError: The connection has no host, or an invalid setting.
         """
         if self.mlflow_conn_id is None:
             return None
-        try:
-            connection = self.get_connection(self.mlflow_conn_id)
-        except AirflowNotFoundException:
-            if self.mlflow_conn_id == self.default_conn_name:
-                return None
-            raise
-        return _parse_connection(connection, self.mlflow_conn_id)
+        if self.mlflow_conn_id == self.default_conn_name:
+            connection = connections.find_connection(self.mlflow_conn_id)
+        else:
+            connection = connections.get_connection(self.mlflow_conn_id, "--conn-type mlflow --conn-host https://…")
+        return None if connection is None else _parse_connection(connection, self.mlflow_conn_id)
 
     def test_connection(self) -> tuple[bool, str]:
         """Return whether the server answers, and a message."""
@@ -71,7 +71,7 @@ class MlflowHook(BaseHook):
                 count = len(api.list_experiment_ids())
             finally:
                 api.close()
-        except (TrackingError, ValueError, AirflowNotFoundException) as error:
+        except (TrackingError, ValueError, AirflowException) as error:
             return False, str(error)
         return True, f"The MLflow server {server.uri} answers; it has {count} experiments"
 

@@ -12,10 +12,12 @@ from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from airflow.configuration import conf
 from airflow.sdk import BaseHook
 
-from airflow_provider import get_provider_info, links
-from airflow_provider.compat import AirflowNotFoundException
+from airflow_provider import connections, get_provider_info, links
+from airflow_provider.compat import AirflowException
+from airflow_provider.exceptions import TrainJobConnectionMissingError
 from trainer_core.client import TrainerClient
 from trainer_core.config import BackendConfig, config_from_dict
 from trainer_core.errors import TrainerError
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TrainJobHook"]
 
+_CREATE_ARGUMENTS = """--conn-type trainjob --conn-extra '{"backend": "kubernetes"}'"""
+#: Backend of a connection that names none, as its form shows.
 _DEFAULT_BACKEND = "local"
 
 
@@ -43,7 +47,8 @@ class TrainJobHook(BaseHook):
 
     Args:
         trainjob_conn_id: Id of an Airflow connection of type ``trainjob``. Default: ``trainjob_default``; if that
-            connection does not exist, jobs run as processes on the worker. None: use no connection.
+            connection does not exist, `backend` or the Airflow setting ``[trainjob] backend`` must name a backend.
+            None: use no connection.
         backend: Name of the backend. Default: None, the backend of the connection.
         backend_config: A configuration of `trainer_core.config`, used instead of the connection, or a dict of settings
             that override those of the connection. Default: None.
@@ -70,21 +75,24 @@ class TrainJobHook(BaseHook):
         """Configuration of the backend.
 
         Raises:
-            ValueError: Connection and DAG name different backends, or a setting is invalid.
-            AirflowNotFoundException: The connection does not exist.
+            ValueError: Connection and DAG name different backends, the connection has another type, or a setting is
+                invalid.
+            TrainJobConnectionMissingError: The connection does not exist, and nothing else names a backend.
+            TrainJobConnectionUnreadableError: The connection cannot be read now.
         """
         overrides = self.backend_config
         if overrides is not None and not isinstance(overrides, Mapping):
             return self._check_backend(overrides)
         backend, settings = self._read_settings()
-        return config_from_dict(self.backend or backend or _DEFAULT_BACKEND, {**settings, **(overrides or {})})
+        name = self.backend or backend or self._get_configured_backend()
+        return config_from_dict(name, {**settings, **(overrides or {})})
 
     @cached_property
     def link_templates(self) -> dict[str, str]:
         """URL templates of the connection for a job's dashboard and logs, by field name."""
         try:
-            extra = getattr(self._get_connection(), "extra_dejson", {})
-        except AirflowNotFoundException:
+            extra = getattr(self._connection, "extra_dejson", {})
+        except (AirflowException, ValueError):
             return {}  # A backend_config object in the DAG needs no connection.
         return {name: extra[name] for name in links.URL_FIELDS if extra.get(name)}
 
@@ -93,8 +101,9 @@ class TrainJobHook(BaseHook):
         """Client of the backend.
 
         Raises:
-            ValueError: Connection and DAG name different backends, or a setting is invalid.
-            AirflowNotFoundException: The connection does not exist.
+            ValueError: As for `config`.
+            TrainJobConnectionMissingError: As for `config`.
+            TrainJobConnectionUnreadableError: As for `config`.
             BackendUnavailableError: An extra is not installed, or the backend cannot be reached.
         """
         return TrainerClient(self.config)
@@ -136,7 +145,7 @@ class TrainJobHook(BaseHook):
                     [f"The {self.config.backend} backend cannot run TrainJobs.", *_format_failed_checks(report)]
                 )
             runtimes = ", ".join(sorted(runtime.name for runtime in self.client.list_runtimes()))
-        except (TrainerError, ValueError, AirflowNotFoundException) as error:
+        except (TrainerError, ValueError, AirflowException) as error:
             return False, str(error)
         message = f"The {self.config.backend} backend is available. Runtimes: {runtimes or 'none'}"
         return True, "\n".join([message, *_format_failed_checks(report)])
@@ -161,7 +170,7 @@ class TrainJobHook(BaseHook):
 
     def _read_settings(self) -> tuple[str | None, dict[str, Any]]:
         """Return backend and settings of the connection; None and no settings if it does not apply."""
-        connection = self._get_connection()
+        connection = self._connection
         if connection is None:
             return None, {}
         backend, settings = _parse_connection(connection, self.trainjob_conn_id)
@@ -175,15 +184,35 @@ class TrainJobHook(BaseHook):
             "remove backend, or use another connection"
         )
 
-    def _get_connection(self) -> Connection | None:
-        if self.trainjob_conn_id is None:
+    @cached_property
+    def _connection(self) -> Connection | None:
+        """The connection; None if the default one does not exist, or none is used."""
+        conn_id = self.trainjob_conn_id
+        if conn_id is None:
             return None
-        try:
-            return self.get_connection(self.trainjob_conn_id)
-        except AirflowNotFoundException:
-            if self.trainjob_conn_id == self.default_conn_name:
-                return None
-            raise
+        if conn_id == self.default_conn_name:
+            connection = connections.find_connection(conn_id)
+        else:
+            connection = connections.get_connection(conn_id, _CREATE_ARGUMENTS)
+        if connection is not None and connection.conn_type != self.conn_type:
+            raise ValueError(
+                f"connection {conn_id!r} is of type {connection.conn_type!r}, not {self.conn_type!r}; change its type, "
+                "or use another connection"
+            )
+        return connection
+
+    def _get_configured_backend(self) -> str:
+        """Return the backend of a task without a connection. Where to train is never guessed."""
+        backend = conf.get("trainjob", "backend", fallback=None)
+        if backend:
+            return str(backend)
+        if self.trainjob_conn_id is None:
+            raise ValueError("trainjob_conn_id is None and nothing names a backend; set backend, such as 'kubernetes'")
+        raise TrainJobConnectionMissingError(
+            f"connection {self.trainjob_conn_id!r} does not exist; create it: `airflow connections add "
+            f"{self.trainjob_conn_id} {_CREATE_ARGUMENTS}`; to train on the worker, set backend='local' in the DAG or "
+            "backend = local in section [trainjob] of Airflow's configuration"
+        )
 
 
 def _mask_kube_config(content: Any) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_provider import job_ref, xcom
+from airflow_provider import job_place, job_ref, xcom
 from airflow_provider.exceptions import TrainJobRejectedError, TrainJobUnreachableError
 from airflow_provider.hooks.trainjob import TrainJobHook
 from trainer_core.client import TrainerClient
@@ -61,7 +61,10 @@ class ManageOperator(BaseOperator):
             TrainJobUnreachableError: The backend is unavailable.
         """
         try:
-            return self._run(self.hook.client, job_ref.parse_job(self.job), context)
+            client, job = self.hook.client, job_ref.parse_job(self.job)
+            if isinstance(job, TrainJobRef):
+                job_place.check_place(job_ref.parse_ref_data(self.job), client)
+            return self._run(client, job, context)
         except BackendUnavailableError as error:
             raise TrainJobUnreachableError(str(error)) from error
         except (TrainerError, ValueError) as error:
@@ -92,8 +95,8 @@ class DeleteTrainJobOperator(ManageOperator):
         backend_config: A configuration of `trainer_core.config`, used instead of the connection, or a dict of settings
             that override those of the connection. Default: None. Not templated.
         trainjob_conn_id: Id of an Airflow connection of type ``trainjob``. Default: ``trainjob_default``; if that
-            connection does not exist, the ``local`` backend of the worker is used. None: use no connection. Not
-            templated.
+            connection does not exist, the backend must be named by `backend`, by a ref, or by the Airflow setting
+            ``[trainjob] backend``. None: use no connection. Not templated.
         kwargs: Arguments of every operator.
 
     Raises:
@@ -113,8 +116,9 @@ class _SuspendResumeOperator(ManageOperator):
     def _run(self, client: TrainerClient, job: str | TrainJobRef, context: Context) -> dict[str, Any]:
         ref = client.get_job_ref(job)
         self._apply(client, ref)
-        xcom.push_ref(context["ti"], ref)
-        return ref.to_dict()
+        ref_data = job_place.build_ref_data(client, ref)
+        xcom.push_ref(context["ti"], ref_data)
+        return ref_data
 
     @abstractmethod
     def _apply(self, client: TrainerClient, ref: TrainJobRef) -> None:
@@ -134,8 +138,8 @@ class SuspendTrainJobOperator(_SuspendResumeOperator):
         backend_config: A configuration of `trainer_core.config`, used instead of the connection, or a dict of settings
             that override those of the connection. Default: None. Not templated.
         trainjob_conn_id: Id of an Airflow connection of type ``trainjob``. Default: ``trainjob_default``; if that
-            connection does not exist, the ``local`` backend of the worker is used. None: use no connection. Not
-            templated.
+            connection does not exist, the backend must be named by `backend`, by a ref, or by the Airflow setting
+            ``[trainjob] backend``. None: use no connection. Not templated.
         kwargs: Arguments of every operator.
 
     Raises:
@@ -160,8 +164,8 @@ class ResumeTrainJobOperator(_SuspendResumeOperator):
         backend_config: A configuration of `trainer_core.config`, used instead of the connection, or a dict of settings
             that override those of the connection. Default: None. Not templated.
         trainjob_conn_id: Id of an Airflow connection of type ``trainjob``. Default: ``trainjob_default``; if that
-            connection does not exist, the ``local`` backend of the worker is used. None: use no connection. Not
-            templated.
+            connection does not exist, the backend must be named by `backend`, by a ref, or by the Airflow setting
+            ``[trainjob] backend``. None: use no connection. Not templated.
         kwargs: Arguments of every operator.
 
     Raises:

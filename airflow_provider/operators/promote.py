@@ -48,6 +48,8 @@ class PromoteModelOperator(ManageOperator):
         registry: ``http(s)://`` of an MLflow server, or path of a folder. Default: None, the server of
             `mlflow_conn_id` or of ``MLFLOW_TRACKING_URI``, else the folder ``registry`` in ``TRAINJOB_HOME``.
             Templated.
+        replace_metric: True to promote the model although the alias compares another metric or mode, and to compare
+            this one from now on. Default False: the task fails. Not templated.
         mlflow_conn_id: Id of an Airflow connection of type ``mlflow``. Default: ``mlflow_default``, if it exists. Not
             templated.
         kwargs: `backend`, `backend_config` and `trainjob_conn_id` as in `TrainJobOperator`, and arguments of every
@@ -70,6 +72,7 @@ class PromoteModelOperator(ManageOperator):
         alias: str = "champion",
         artifact: str = "model",
         registry: str | None = None,
+        replace_metric: bool = False,
         mlflow_conn_id: str | None = MlflowHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
@@ -85,6 +88,7 @@ class PromoteModelOperator(ManageOperator):
         self.alias = alias
         self.artifact = artifact
         self.registry = registry
+        self.replace_metric = replace_metric
         self.mlflow_conn_id = mlflow_conn_id
 
     def _run(self, client: TrainerClient, job: str | TrainJobRef, context: Context) -> Mapping[str, Any]:
@@ -99,6 +103,7 @@ class PromoteModelOperator(ManageOperator):
             alias=self.alias,
             artifact=self.artifact,
             registry=self.registry,
+            replace_metric=self.replace_metric,
         )
         context["ti"].xcom_push(key="model_version", value=promotion.version)
         compared = f"{self.metric} {promotion.metric:g}, before {promotion.before}"

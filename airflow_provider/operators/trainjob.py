@@ -6,7 +6,9 @@ and the next try finds it. After submission only the job's ref is used, never th
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
@@ -18,6 +20,7 @@ from airflow_provider import (
     cancellation,
     connection_secrets,
     deferral,
+    job_place,
     links,
     owner,
     spec,
@@ -25,7 +28,7 @@ from airflow_provider import (
     tracking,
     xcom,
 )
-from airflow_provider.compat import TaskDeferralError, TaskDeferralTimeout
+from airflow_provider.compat import AirflowTaskTimeout, TaskDeferralError, TaskDeferralTimeout
 from airflow_provider.exceptions import (
     TrainJobElsewhereError,
     TrainJobInterruptedError,
@@ -37,19 +40,22 @@ from airflow_provider.exceptions import (
 from airflow_provider.hooks.mlflow import MlflowHook
 from airflow_provider.hooks.trainjob import TrainJobHook
 from airflow_provider.lineage import OpenLineageMixin
+from airflow_provider.person_actions import ACTION_KEY, SuspensionWatch, describe_deletion
 from airflow_provider.saved_ref import SavedRef
 from trainer_core import request_builder
 from trainer_core.config import BackendConfig
 from trainer_core.errors import (
+    BackendUnavailableError,
     ConflictError,
     JobElsewhereError,
+    JobNotFoundError,
     RuntimeNotFoundError,
     TrainerError,
     WaitTimeoutError,
     format_size,
 )
 from trainer_core.initializers import Initializer
-from trainer_core.jobs import CREATED, Observation, Outcome, TrainJobRef
+from trainer_core.jobs import CREATED, FAILED, Observation, Outcome, TrainJobRef
 from trainer_core.lifecycle.pending_failure_log import PendingFailureLog
 from trainer_core.request import TrainJobRequest
 from trainer_core.request_builder import Option, Trainer
@@ -117,7 +123,8 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         backend_config: A configuration of `trainer_core.config`, used instead of the connection, or a dict of settings
             that override those of the connection. Default: None. Not templated.
         trainjob_conn_id: Id of an Airflow connection of type ``trainjob``. Default: ``trainjob_default``; if that
-            connection does not exist, jobs run as processes on the worker. None: use no connection. Not templated.
+            connection does not exist, `backend` or the Airflow setting ``[trainjob] backend`` must name a backend;
+            otherwise the task fails without retries. None: use no connection. Not templated.
         mlflow_conn_id: Id of an Airflow connection of type ``mlflow``: the job is tracked as a run of that server, in
             the experiment of the connection, or of the DAG's id. Default: ``mlflow_default``; if that connection does
             not exist, ``MLFLOW_TRACKING_URI`` of the worker decides. The option `Tracking` has further settings. Not
@@ -129,7 +136,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         on_kill: What happens to the job when the task is killed, marked as success or failed, or exceeds
             `execution_timeout`: ``cancel`` (default) or ``keep``. Not templated.
         fail_fast: True (default): fail and cancel a job that cannot start or recover, such as one with a missing image,
-            a crash loop, or no node with enough resources for five minutes. False: wait until the backend itself
+            a crash loop, or half an hour without a node that fits. False: wait until the backend itself
             reports the job as failed. Not templated.
         kwargs: Arguments of every operator. `execution_timeout` also limits the time that the task is deferred. The
             asset events of the `outlets` carry metrics, ref and artifacts of the job; see `ModelAsset`.
@@ -186,7 +193,13 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         self.on_kill_policy = cancellation.check_on_kill(on_kill)
         self.fail_fast = fail_fast
         self._ref: TrainJobRef | None = None
-        self._interrupted = self._is_cancelled = False
+        #: The ref with the place that the submitting process resolved.
+        self._ref_data: dict[str, Any] = {}
+        self._ti: Any = None
+        self._interrupted = False
+        #: Whether `on_kill` interrupts the wait itself, and not a call of Airflow.
+        self._is_waiting = False
+        self._kill_result: cancellation.Result = "unknown"
         #: Airflow 3.3 and later: storage that all tries of the task share.
         self._task_store: Any = None
 
@@ -214,8 +227,9 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         links.select_links(self, ti)
         self._check_earlier_try()
         ref, request = self._submit(ti)
+        self._saved_place.save(self._ref_data)
         self._saved_ref.save(ref)
-        xcom.push_ref(ti, ref)
+        xcom.push_ref(ti, self._ref_data)
         xcom.push_parameters(ti, request)
         self.run_url = tracking.push_run(ti, self.hook, ref)
         links.push_links(ti, self, self.hook)
@@ -235,6 +249,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         connection_secrets.mask_connection_fields(connection_secrets.list_connection_fields(self.secrets, self.spec))
         ref = deferral.parse_event_ref(event)
         self._ref = self._pull_ref(ti) or ref
+        self._ref_data = self._ref_data or dict(event["ref"])
         links.select_links(self, ti)
         if ref != self._ref:
             # Airflow can deliver the event of a trigger that belongs to an earlier, cleared try.
@@ -246,7 +261,8 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         if "timeout" in event:
             if event.get("cancelled"):
                 self._saved_ref.forget(ref)
-            raise TrainJobTimeoutError(event["timeout"])
+                ti.xcom_push(key="status", value=FAILED)
+            raise TrainJobTimeoutError(f"{self._timeout_reason}: {event['timeout']}")
         if "elsewhere" in event:
             self.log.warning("The triggerer cannot see TrainJob %s; waiting in this worker", ref.name)
             self._saved_ref.wait_in_worker(ref)
@@ -261,20 +277,43 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout as error:
-            self._cancel(context["ti"])
+            result = self._cancel(context["ti"])
             raise TrainJobTimeoutError(
-                f"task {self.task_id!r}: the deferral timed out without an event from the trigger; "
-                "check that a triggerer is running"
+                f"{self._timeout_reason}, and no trigger ended the deferral: its TrainJob {result}; check that a "
+                "triggerer is running"
             ) from error
         except TaskDeferralError:
             self._cancel_unless_retried(context["ti"])
             raise
 
     def on_kill(self) -> None:
-        """Cancel the job if `on_kill` is ``cancel``. Must not call Airflow's API: the task may hold its locks."""
+        """Cancel the job, unless `on_kill` is ``keep`` or only the worker is stopped and the task will be tried again.
+
+        Must not call Airflow's API in this thread: the task may hold its locks.
+        """
         self._interrupted = True
-        if self.on_kill_policy == "cancel" and self._ref is not None:
-            self._is_cancelled = cancellation.cancel_job_from_signal_handler(self.hook, self._ref, self.log)
+        if self._ref is None:
+            return
+        if self.on_kill_policy == "cancel":
+            # Airflow calls this method for `execution_timeout`, too.
+            has_timed_out = isinstance(sys.exc_info()[1], AirflowTaskTimeout)
+            if has_timed_out:
+                self.log.warning("%s: TrainJob %s is cancelled", self._timeout_reason, self._ref.name)
+            self._kill_result = cancellation.cancel_job_from_signal_handler(
+                self.hook,
+                self._ref_data,
+                self.log,
+                lambda: not has_timed_out and cancellation.is_wanted_after_signal(self._ti, self.log),
+            )
+            if has_timed_out and self._kill_result == "cancelled":
+                with suppress(Exception):  # The task fails with the timeout.
+                    self._ti.xcom_push(key="status", value=FAILED)
+        if self._is_waiting:
+            self._raise_interrupted(self._ref)
+
+    @property
+    def _timeout_reason(self) -> str:
+        return f"task {self.task_id!r} exceeded its execution_timeout of {self.execution_timeout}"
 
     def _submit(self, ti: Any) -> tuple[TrainJobRef, TrainJobRequest]:
         try:
@@ -282,17 +321,25 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
                 self.hook.to_trigger_kwargs()  # Refuses a secret that must not be stored with a trigger.
             is_tracked = tracking.configure(self.hook, self.mlflow_conn_id, self._has_tracking_option)
             request = self._build_request(ti, is_tracked)
-            ref = self._ref = self._submit_request(request)
+            ref = self._submit_request(request)
+            self._ref_data = job_place.build_ref_data(self.hook.client, ref)
+            self._ref = ref  # From now on, `on_kill` cancels the job.
         except JobElsewhereError as error:
             raise self._build_elsewhere_error(error) from error
         except (ValueError, RuntimeNotFoundError, ConflictError) as error:
-            raise TrainJobRejectedError(str(error)) from error
+            # An error of ours is one line that says all; the task's log has it once.
+            raise TrainJobRejectedError(str(error)) from (None if isinstance(error, TrainerError) else error)
+        except BackendUnavailableError as error:
+            if error.transient:
+                raise
+            raise TrainJobRejectedError(str(error)) from None  # Such as a package that is not installed.
         self.log.info("TrainJob %s on the %s backend (%s)", ref.name, ref.backend, ref.namespace)
         project = self.spec.get("trainer", {}).get("code", {}).get("project")
         if project:
             self.log.info("code: %d files, %s", project["files"], format_size(project["size"]))
         if self._interrupted:
             # The signal arrived before there was a ref to cancel.
+            self._saved_place.save(self._ref_data)
             self._saved_ref.save(ref)
             self.on_kill()
             self._raise_interrupted(ref)
@@ -300,12 +347,18 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
 
     def _submit_request(self, request: TrainJobRequest) -> TrainJobRef:
         client = self.hook.client
+
+        def announce() -> None:
+            self._saved_place.announce(job_place.describe_place(client))
+            self._saved_ref.announce(client.backend.predict_ref(request))
+
         try:
-            return client.submit(
-                request, before_create=lambda: self._saved_ref.announce(client.backend.predict_ref(request))
-            )
-        except (TrainerError, ValueError):
-            self._saved_ref.withdraw()
+            return client.submit(request, before_create=announce)
+        except (TrainerError, ValueError) as error:
+            may_exist = isinstance(error, BackendUnavailableError) and error.transient
+            if not may_exist:
+                self._saved_ref.withdraw()
+                self._saved_place.withdraw()
             raise
 
     @property
@@ -319,7 +372,27 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             server = self.hook.client.tracking
             data = tracking.add_task_tags(data, ti, server.experiment if server else None)
         literals = connection_secrets.resolve_secrets(self.secrets, data)
-        return TrainJobRequest.parse({**data, "owner": owner.build_owner(ti), "literal_secrets": literals})
+        parts = {**data, "literal_secrets": literals}
+        request = TrainJobRequest.parse({**parts, "owner": owner.build_owner(ti, self._generation.value)})
+        if not self._still_runs_unchanged(request):
+            return request
+        self._generation.continue_abandoned()
+        return TrainJobRequest.parse({**parts, "owner": owner.build_owner(ti, self._generation.value)})
+
+    def _still_runs_unchanged(self, request: TrainJobRequest) -> bool:
+        """Return whether the job of a worker that was killed before a clear runs, from the same definition."""
+        ref, client = self._generation.abandoned_job, self.hook.client
+        if ref is None:
+            return False
+        try:
+            if client.observe(ref).outcome is not None:
+                return False
+            is_same = client.get_job_request(ref).fingerprint() == client.backend.resolve_request(request).fingerprint()
+        except (JobNotFoundError, JobElsewhereError):
+            return False
+        what = "is unchanged: this try attaches to it" if is_same else "has another definition: it is cancelled"
+        self.log.info("The worker of an earlier try was lost; its TrainJob %s still runs and %s", ref.name, what)
+        return is_same
 
     def _get_func_args(self) -> Mapping[str, Any]:
         """Return the rendered arguments that override those of the trainer."""
@@ -329,18 +402,20 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         status, outcome = self._observe_once(ref)
         ti.xcom_push(key="status", value=status)
         if not self.wait_for_completion:
-            return ref.to_dict()
+            return self._ref_data
         if outcome is not None:
             forwarder = task_log.create_log_forwarder(self.hook.client, ref, self.log, self._task_store)
             forwarder.poll(ended=True)
             return self._finish(ti, outcome, forwarder.position.complete)
         if self.deferrable and not self._saved_ref.waits_in_worker(ref):
             masked = connection_secrets.list_connection_fields(self.secrets, self.spec)
-            deferral.defer_task(self, ti, ref, self.execution_timeout, store=self._task_store, masked=masked)
+            self._generation.save(ref, waits=False)
+            deferral.defer_task(self, ti, self._ref_data, self.execution_timeout, store=self._task_store, masked=masked)
         return self._wait_and_finish(ti, ref)
 
     def _wait_without_deferring(self, ti: Any, ref: TrainJobRef) -> Any:
         try:
+            job_place.check_place(self._ref_data, self.hook.client)
             outcome = self._observe_once(ref)[1]
         except JobElsewhereError as error:
             raise self._build_elsewhere_error(error) from error
@@ -352,22 +427,36 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         return cls(f"{error}; for tasks on several hosts, set queue= to one host, or use a cluster")
 
     def _read_task_store(self, context: Context) -> None:
+        self._ti = context["ti"]
         self._task_store = context.get("task_state_store")
         self._saved_ref = SavedRef(self._task_store, context["ti"])
+        self._saved_place = job_place.SavedPlace(self._task_store)
+        self._generation = owner.TaskGeneration(self._task_store, self._ti)
 
     def _check_earlier_try(self) -> None:
-        """Refuse to submit if an earlier try of this run has a TrainJob on a host that this one cannot see.
+        """Refuse to submit if an earlier try has a TrainJob that this process does not lead to.
 
-        Clearing the task allows a new TrainJob.
+        On another host than that of a local TrainJob, clearing the task allows a new one.
 
         Raises:
+            TrainJobRejectedError: The connection or a setting is invalid.
             TrainJobUnreachableError: The earlier TrainJob may still run.
         """
-        ref = self._saved_ref.ref
-        if ref is None or ref.backend != self.hook.client.config.backend:
-            return
         try:
-            self.hook.client.observe(ref)
+            client = self.hook.client
+        except ValueError as error:
+            raise TrainJobRejectedError(str(error)) from error
+        except BackendUnavailableError as error:
+            if error.transient:
+                raise
+            raise TrainJobRejectedError(str(error)) from None
+        try:
+            ref = self._saved_ref.ref
+            place = self._saved_place.place or (ref and ref.to_dict())
+            if place:
+                job_place.check_place(place, client, submits=True)
+            if ref is not None:
+                client.observe(ref)
         except JobElsewhereError as error:
             raise TrainJobUnreachableError(
                 f"{error}; no second TrainJob was started: end the first one and clear the task to start another"
@@ -389,27 +478,40 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
     def _wait_and_finish(self, ti: Any, ref: TrainJobRef) -> Any:
         client = self.hook.client
         forwarder = task_log.create_log_forwarder(client, ref, self.log, self._task_store)
-
+        self._generation.save(ref, waits=True)
         pending = PendingFailureLog(ref.name, lambda line: self.log.warning("%s", line))
 
+        suspension = SuspensionWatch(ref.name)
+
         def handle_observation(observation: Observation) -> None:
+            self._is_waiting = False
+            pending.report(observation)
+            if suspension.has_changed(observation.status):
+                self.log.info("%s", suspension.describe(self._pull_xcom(ti, ACTION_KEY)))
+            forwarder.poll(ended=observation.outcome is not None)
             if self._interrupted:
                 self._raise_interrupted(ref)
-            pending.report(observation)
-            forwarder.poll(ended=observation.outcome is not None)
+            self._is_waiting = True
 
         try:
+            self._is_waiting = True
             outcome = client.wait(ref, on_observation=handle_observation, fail_fast=self.fail_fast)
         except TrainerError as error:
+            self._is_waiting = False
             self._cancel_unless_retried(ti)
             raise _unreachable(ref, error) from error
+        finally:
+            self._is_waiting = False
         return self._finish(ti, outcome, forwarder.position.complete)
 
     def _finish(self, ti: Any, outcome: Outcome, log_is_written: bool = False) -> Any:
         self.outcome = outcome
+        self._generation.save(outcome.job, waits=False)
         asked = self._has_tracking_option
         self.run_url = tracking.track_outcome(self.hook, self.mlflow_conn_id, outcome, asked, self.log)
         xcom.push_outcome(ti, outcome)
+        if not outcome.succeeded and (deletion := describe_deletion(outcome, self._pull_xcom(ti, ACTION_KEY))):
+            self.log.info("%s", deletion)
         xcom.log_outcome(self.log, outcome, log_is_written)
         if outcome.succeeded:
             assets.update_asset_events(self.outlets, outcome)
@@ -421,9 +523,13 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         raise build_failure(outcome)
 
     def _raise_interrupted(self, ref: TrainJobRef) -> NoReturn:
-        if self._is_cancelled:
-            self._saved_ref.forget(ref)
+        if self._kill_result == "cancelled":
+            with suppress(Exception):  # Airflow answers 404: a person has ended or cleared this task instance.
+                self._saved_ref.forget(ref)
+                self._generation.save(ref, waits=False)
             result = "was cancelled"
+        elif self._kill_result == "kept":
+            result = "keeps running: only the worker was stopped, and the next try attaches to it"
         elif self.outcome is not None:
             result = "has failed"
         elif self.on_kill_policy == "keep":
@@ -437,17 +543,26 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         if ti.try_number > ti.max_tries:
             self._cancel(ti)
 
-    def _cancel(self, ti: Any) -> None:
+    def _cancel(self, ti: Any) -> str:
+        """Cancel the job according to `on_kill`, and return the result, for a message."""
         ref = self._ref or self._pull_ref(ti)
-        if ref is None or self.on_kill_policy != "cancel":
-            return
-        if cancellation.cancel_job(self.hook, ref, self.log):
-            self._saved_ref.forget(ref)
+        if ref is None:
+            return "was not submitted"
+        if self.on_kill_policy != "cancel":
+            return "keeps running (on_kill='keep')"
+        if not cancellation.cancel_job(self.hook, self._ref_data, self.log):
+            return "may still run: its cancellation failed, see the log above"
+        self._saved_ref.forget(ref)
+        ti.xcom_push(key="status", value=FAILED)
+        return "was cancelled"
 
     def _pull_ref(self, ti: Any) -> TrainJobRef | None:
         """Return the ref that this task instance pushed before it was deferred; None if there is none."""
-        data = ti.xcom_pull(task_ids=ti.task_id, key="ref", map_indexes=ti.map_index)
-        return TrainJobRef.from_dict(data) if data else None
+        self._ref_data = self._pull_xcom(ti, "ref") or {}
+        return TrainJobRef.from_dict(self._ref_data) if self._ref_data else None
+
+    def _pull_xcom(self, ti: Any, key: str) -> Any:
+        return ti.xcom_pull(task_ids=ti.task_id, key=key, map_indexes=ti.map_index)
 
 
 def _unreachable(ref: TrainJobRef, reason: Any) -> TrainJobUnreachableError:

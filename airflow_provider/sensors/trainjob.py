@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.configuration import conf
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from airflow_provider import assets, cancellation, deferral, job_ref, tracking, xcom
-from airflow_provider.compat import AirflowNotFoundException, AirflowSensorTimeout, AirflowSkipException
+from airflow_provider import assets, cancellation, deferral, job_place, job_ref, tracking, xcom
+from airflow_provider.compat import AirflowException, AirflowSensorTimeout, AirflowSkipException
 from airflow_provider.exceptions import TrainJobRejectedError, TrainJobUnreachableError, build_failure
 from airflow_provider.hooks.mlflow import MlflowHook
 from airflow_provider.hooks.trainjob import TrainJobHook
 from airflow_provider.lineage import OpenLineageMixin
 from airflow_provider.task_log import LogForwarder
 from trainer_core.config import BackendConfig
-from trainer_core.errors import TrainerError
+from trainer_core.errors import JobElsewhereError, TrainerError
 from trainer_core.jobs import Outcome, TrainJobRef
 from trainer_core.lifecycle import wait_state
 from trainer_core.lifecycle.pending_failure_log import PendingFailureLog
@@ -56,8 +56,8 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
         backend_config: A configuration of `trainer_core.config`, used instead of the connection, or a dict of settings
             that override those of the connection. Default: None. Not templated.
         trainjob_conn_id: Id of an Airflow connection of type ``trainjob``. Default: ``trainjob_default``; if that
-            connection does not exist, the ``local`` backend of the worker is used. None: use no connection. Not
-            templated.
+            connection does not exist, the backend must be named by `backend`, by a ref, or by the Airflow setting
+            ``[trainjob] backend``. None: use no connection. Not templated.
         deferrable: True: wait in the triggerer and free the worker slot; `mode` and `poke_interval` are then ignored.
             Default: the Airflow setting ``[operators] default_deferrable`` (False). Not templated.
         mlflow_conn_id: Id of the Airflow connection of type ``mlflow`` that the job is tracked with. Default:
@@ -66,7 +66,7 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
         on_kill: What happens to the job when the sensor is killed or times out: ``keep`` (default) or ``cancel``. Not
             templated.
         fail_fast: True (default): fail and cancel a job that cannot start or recover, such as one with a missing image,
-            a crash loop, or no node with enough resources for five minutes. False: wait until the backend itself
+            a crash loop, or half an hour without a node that fits. False: wait until the backend itself
             reports the job as failed. Not templated.
         kwargs: Arguments of every sensor. `poke_interval` is in seconds and defaults to 10; `timeout` is in seconds and
             defaults to 7 days.
@@ -110,12 +110,19 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
         Raises:
             TrainJobRejectedError: `job` is not a TrainJob ref.
         """
+        return TrainJobRef.from_dict(self._ref_data)
+
+    @cached_property
+    def _ref_data(self) -> dict[str, Any]:
+        """The ref as JSON data, with the place that its submitter resolved."""
         try:
-            return TrainJobRef.from_dict(job_ref.parse_ref_data(self.job))
+            data = job_ref.parse_ref_data(self.job)
+            TrainJobRef.from_dict(data)
         except ValueError as error:
             raise TrainJobRejectedError(
                 f"job must be the ref of a TrainJob, such as TrainJobOperator's output: {error}"
             ) from error
+        return dict(data)
 
     @cached_property
     def hook(self) -> TrainJobHook:
@@ -131,7 +138,8 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
             TrainJobUnreachableError: The status of the job can no longer be read.
             AirflowSensorTimeout: The job did not end within `timeout`.
         """
-        xcom.push_ref(context["ti"], self.ref)
+        self._check_place()
+        xcom.push_ref(context["ti"], self._ref_data)
         if self.deferrable:
             # resume_execution() applies soft_fail and never_fail, as it does after the deferral.
             return self.resume_execution(self._defer_unless_ended.__name__, {}, context)
@@ -142,6 +150,17 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
         except (AirflowSensorTimeout, AirflowSkipException):
             self._cancel()
             raise
+
+    def _check_place(self) -> None:
+        """Refuse a connection that leads elsewhere than that of the task that submitted the job."""
+        try:
+            job_place.check_place(self._ref_data, self.hook.client)
+        except JobElsewhereError as error:
+            raise TrainJobUnreachableError(str(error)) from error
+        except ValueError as error:
+            raise TrainJobRejectedError(str(error)) from error
+        except TrainerError:
+            return  # It cannot be reached now: the wait retries.
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Read the status of the job once."""
@@ -174,7 +193,7 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
             log_is_written = deferral.write_remaining_log(self.hook, event, self.log)
             return self._finish(context["ti"], Outcome.from_dict(event["outcome"]), log_is_written)
         if "timeout" in event:
-            raise AirflowSensorTimeout(event["timeout"])
+            raise AirflowSensorTimeout(f"the timeout of {self.timeout:g} s is over: {event['timeout']}")
         if "elsewhere" in event:
             self.log.warning("The triggerer cannot see TrainJob %s; waiting in this worker", ref.name)
             return super().execute(context)
@@ -191,7 +210,7 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
     def on_kill(self) -> None:
         """Cancel the job if `on_kill` is ``cancel``. Must not call Airflow's API: the task may hold its locks."""
         if self.on_kill_policy == "cancel":
-            cancellation.cancel_job_from_signal_handler(self.hook, self.ref, self.log)
+            cancellation.cancel_job_from_signal_handler(self.hook, self._ref_data, self.log)
 
     @cached_property
     def _state(self) -> wait_state.WaitState:
@@ -243,9 +262,11 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
         if poked:
             return poked.xcom_value
         limits = [timedelta(seconds=self.timeout), self.execution_timeout]
-        with suppress(ValueError, AirflowNotFoundException):  # Reported with the end of the job.
+        with suppress(ValueError, AirflowException):  # Reported with the end of the job.
             tracking.configure(self.hook, self.mlflow_conn_id)
-        return deferral.defer_task(self, context["ti"], self.ref, min(limit for limit in limits if limit is not None))
+        return deferral.defer_task(
+            self, context["ti"], self._ref_data, min(limit for limit in limits if limit is not None)
+        )
 
     def _finish(self, ti: Any, outcome: Outcome, log_is_written: bool) -> Any:
         self.outcome = outcome
@@ -259,4 +280,4 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
 
     def _cancel(self) -> None:
         if self.on_kill_policy == "cancel":
-            cancellation.cancel_job(self.hook, self.ref, self.log)
+            cancellation.cancel_job(self.hook, self._ref_data, self.log)

@@ -27,7 +27,10 @@ _runs = itertools.count()
 
 
 class StandInTaskInstance:
-    """Task instance for tests. `xcoms` and `outlet_events` hold what the operator pushes and writes."""
+    """Task instance for tests. `xcoms` and `outlet_events` hold what the operator pushes and writes.
+
+    `state` is the state in Airflow's database: a test sets it to what a person does to the running task.
+    """
 
     def __init__(
         self,
@@ -46,6 +49,7 @@ class StandInTaskInstance:
         self.try_number = try_number
         self.max_tries = max_tries
         self.start_date = datetime.now(timezone.utc)
+        self.state = "running"
         self.context_carrier = None
         self.xcoms: dict[str, Any] = {}
         self.outlet_events = OutletEventAccessors()
@@ -57,6 +61,11 @@ class StandInTaskInstance:
     def xcom_pull(self, task_ids: Any = None, key: str = "return_value", map_indexes: Any = None, **_: Any) -> Any:
         """Return an XCom of this task; there are no other tasks."""
         return self.xcoms.get(key)
+
+    def get_task_states(self, **_: Any) -> dict[str, dict[str, str]]:
+        """Return the state of this task."""
+        key = self.task_id if self.map_index < 0 else f"{self.task_id}_{self.map_index}"
+        return {self.run_id: {key: self.state}}
 
     def next_try(self, *, cleared: bool = False) -> StandInTaskInstance:
         """Return the task instance of the next try, after a retry by Airflow or after a user cleared the task."""

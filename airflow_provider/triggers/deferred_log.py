@@ -183,13 +183,15 @@ class LogReporter:
     async def _load_position(self) -> LogPosition:
         """Return the log position; initially the one that a trigger in another triggerer saved."""
         if self._position is None:
-            saved = None
-            if self._ti is not None:
-                # If Airflow is unavailable, the log starts from the beginning.
-                with suppress(Exception):
-                    saved = await run_in_thread(partial(_pull_xcom, self._ti, LOG_KEY))
-            self._position = LogPosition(self._ref, saved)
+            self._position = LogPosition(self._ref, await self.pull_xcom(LOG_KEY))
         return self._position
+
+    async def pull_xcom(self, key: str) -> Any:
+        """Return an XCom of the task; None if there is none, or Airflow is unavailable."""
+        if self._ti is not None:
+            with suppress(Exception):
+                return await run_in_thread(partial(_pull_xcom, self._ti, key))
+        return None
 
     def _save_position(self) -> None:
         now = time.monotonic()

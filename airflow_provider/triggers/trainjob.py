@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_exponential
 
-from airflow_provider import client_cache, connection_secrets
-from airflow_provider.compat import AirflowNotFoundException
+from airflow_provider import cancellation, client_cache, connection_secrets, job_place
+from airflow_provider.compat import AirflowException
+from airflow_provider.exceptions import TrainJobConnectionUnreadableError
+from airflow_provider.person_actions import ACTION_KEY, SuspensionWatch
 from airflow_provider.triggers.deferred_log import LogReporter
 from trainer_core.errors import BackendUnavailableError, JobElsewhereError, TrainerError, WaitTimeoutError
 from trainer_core.jobs import RUNNING, TrainJobRef
@@ -31,6 +33,8 @@ __all__ = ["TrainJobTrigger"]
 
 #: Seconds for which to retry requests to a server that is unavailable.
 _RETRY_SECONDS = 30.0
+#: Seconds for which to repeat the cancellation of a job whose task a person has ended, also after `on_kill` returned.
+_CANCEL_SECONDS = 1800.0
 #: Range of seconds after which a job without events is checked. The delay is random, because thousands of triggers can
 #: start at the same time and would block the event loop with simultaneous checks.
 _RECHECK_SECONDS = (15.0, 30.0)
@@ -49,7 +53,7 @@ class TrainJobTrigger(BaseTrigger):
     Airflow stores the arguments in its database, so they are plain JSON data without secrets.
 
     Args:
-        ref: Ref of the TrainJob, from `TrainJobRef.to_dict`.
+        ref: Ref of the TrainJob as JSON data, see `airflow_provider.job_place`.
         backend: Name of the backend. Default: None, the backend of the connection.
         backend_config: Settings of the backend that override those of the connection. Default: None.
         trainjob_conn_id: Id of an Airflow connection of type ``trainjob``, read in the triggerer. Default: None, no
@@ -124,16 +128,17 @@ class TrainJobTrigger(BaseTrigger):
         """
         if self._fired or self.on_kill_policy != "cancel":
             return
-        cancellation = asyncio.create_task(self._cancel_unless_deferred())
-        _cancellations.add(cancellation)
-        cancellation.add_done_callback(_cancellations.discard)
-        await asyncio.shield(cancellation)
+        cancelling = asyncio.create_task(self._cancel_unless_deferred())
+        _cancellations.add(cancelling)
+        cancelling.add_done_callback(_cancellations.discard)
+        await asyncio.shield(cancelling)
 
     async def _cancel_unless_deferred(self) -> None:
         if await self._is_deferred():
             return
         self.log.info("Task is no longer deferred; cancelling TrainJob %s", self.ref.get("name"))
-        await self._cancel()
+        if await self._cancel(_CANCEL_SECONDS):
+            self.log.info("TrainJob %s was cancelled", self.ref.get("name"))
 
     async def _wait_and_report(self) -> dict[str, Any]:
         """Return the entries of the event: how the wait ended, and the log position."""
@@ -141,24 +146,31 @@ class TrainJobTrigger(BaseTrigger):
             ref = TrainJobRef.from_dict(self.ref)
             if self.masked:
                 await client_cache.run_in_thread(lambda: connection_secrets.mask_connection_fields(self.masked))
-            client = await self._get_client()
+            client = await self._connect()
             send = None if self.tracked_by is None else await asyncio.to_thread(client.get_progress_sender, ref)
             with LogReporter(ref, self.task_instance, lambda line: self.log.info("%s", line), send) as reporter:
                 return await self._follow(client, ref, reporter)
         except JobElsewhereError as error:
             # The task may return to a worker on the host of the job.
             return {"error": str(error), "elsewhere": True}
-        except (TrainerError, ValueError, AirflowNotFoundException) as error:
+        except (TrainerError, ValueError, AirflowException) as error:
             return {"error": str(error)}
 
     async def _get_client(self) -> TrainerClient:
         return await client_cache.get_client(self.trainjob_conn_id, self.backend, self.backend_config, self.tracked_by)
+
+    async def _connect(self) -> TrainerClient:
+        """Return a client that leads to the place of the job."""
+        client: TrainerClient = await _retry_on(TrainJobConnectionUnreadableError)(self._get_client)
+        await asyncio.to_thread(job_place.check_place, self.ref, client)
+        return client
 
     async def _follow(self, client: TrainerClient, ref: TrainJobRef, reporter: LogReporter) -> dict[str, Any]:
         timeout = None if self.deadline is None else self.deadline - time.time()
         state = wait_state.start(ref, time.monotonic(), timeout, self.fail_fast)
         follower = client.follow(ref)
         pending = PendingFailureLog(ref.name, lambda line: self.log.warning("%s", line))
+        suspension = SuspensionWatch(ref.name)
         try:
             while state.outcome is None:
                 try:
@@ -168,6 +180,8 @@ class TrainJobTrigger(BaseTrigger):
                     client, follower = await self._refresh_client(client, follower)
                 else:
                     pending.report(observation)
+                    if suspension.has_changed(observation.status):
+                        self.log.info("%s", suspension.describe(await reporter.pull_xcom(ACTION_KEY)))
                     state = state.on_observation(observation, time.monotonic())
                     if state.outcome is None:
                         await reporter.report(follower, observation.status == RUNNING)
@@ -201,15 +215,24 @@ class TrainJobTrigger(BaseTrigger):
             return {"timeout": f"{reason} (on_kill='keep')"}
         cancelled = await self._cancel()
         result = "was cancelled" if cancelled else "could not be cancelled: it may still run"
-        text = f"TrainJob {self.ref.get('name')!r} did not end before the task's timeout and {result}"
+        text = f"TrainJob {self.ref.get('name')!r} had not ended and {result}"
         return {"timeout": text, "cancelled": cancelled}
 
-    async def _cancel(self) -> bool:
+    async def _cancel(self, seconds: float | None = None) -> bool:
+        """Cancel the job; repeat it for some seconds, by default `_RETRY_SECONDS`, while the backend is away."""
+
+        def warn(state: RetryCallState) -> None:
+            error = state.outcome.exception() if state.outcome else None
+            self.log.warning("TrainJob %s: its cancellation is repeated: %s", self.ref.get("name"), error)
+
         try:
-            client = await self._get_client()
-            await _retry_on(BackendUnavailableError)(asyncio.to_thread, client.cancel, TrainJobRef.from_dict(self.ref))
-        except (TrainerError, ValueError, AirflowNotFoundException) as error:
-            self.log.warning("TrainJob %s: cancellation failed, it may still run: %s", self.ref.get("name"), error)
+            client = await self._connect()
+            retries = _retry_on(BackendUnavailableError, seconds, warn)
+            await retries(asyncio.to_thread, client.cancel, TrainJobRef.from_dict(self.ref))
+        except (TrainerError, ValueError, AirflowException) as error:
+            name = self.ref.get("name")
+            advice = f"end it with `trainjob cancel {name}`"
+            self.log.warning("TrainJob %s: cancellation failed, it may still run; %s: %s", name, advice, error)
             return False
         return True
 
@@ -218,7 +241,9 @@ class TrainJobTrigger(BaseTrigger):
         if ti is None:
             return False
         try:
-            state: str | None = await _retry_on(Exception)(client_cache.run_in_thread, lambda: _get_task_state(ti))
+            state: str | None = await _retry_on(Exception)(
+                client_cache.run_in_thread, lambda: cancellation.get_task_state(ti)
+            )
         except Exception as error:  # noqa: BLE001 -- any error of Airflow means that the state is unknown
             self.log.warning("TrainJob %s: kept, because the task's state cannot be read: %s", self.ref["name"], error)
             return True
@@ -231,26 +256,14 @@ def _compute_wait(state: wait_state.WaitState, reporter: LogReporter) -> float:
     return min(recheck, state.timeout(now), reporter.seconds_until_due(now))
 
 
-def _retry_on(error: type[Exception]) -> AsyncRetrying:
+def _retry_on(
+    error: type[Exception], seconds: float | None = None, before_sleep: Callable[[RetryCallState], None] | None = None
+) -> AsyncRetrying:
     """Return a retry loop for this type of error."""
     return AsyncRetrying(
         retry=retry_if_exception_type(error),
-        stop=stop_after_delay(_RETRY_SECONDS),
-        wait=wait_exponential(0.1, max=5),
+        stop=stop_after_delay(seconds or _RETRY_SECONDS),
+        wait=wait_exponential(0.1, max=30 if seconds else 5),
+        before_sleep=before_sleep,
         reraise=True,
     )
-
-
-def _get_task_state(ti: Any) -> str | None:
-    """Return the current state of a task instance; None if it has none."""
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-
-    mapped = ti.map_index is not None and ti.map_index >= 0
-    states = RuntimeTaskInstance.get_task_states(
-        dag_id=ti.dag_id,
-        task_ids=[ti.task_id],
-        run_ids=[ti.run_id],
-        map_index=ti.map_index if mapped else None,
-    )
-    key = f"{ti.task_id}_{ti.map_index}" if mapped else ti.task_id
-    return (states.get(ti.run_id) or {}).get(key)

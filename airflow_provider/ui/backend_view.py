@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.compat import AirflowNotFoundException
+from airflow_provider.compat import AirflowException
 from airflow_provider.hooks.trainjob import TrainJobHook
 from trainer_core import comparison, naming
 from trainer_core.client import TrainerClient
@@ -101,7 +101,7 @@ def connect(job: SubmittedJob) -> TrainerClient:
         naming.validate_name(job.ref.name)
         client = _create_client(job)
         owner = client.get_job_request(job.ref).owner
-    except (TrainerError, ValueError, AirflowNotFoundException) as error:
+    except (TrainerError, ValueError, AirflowException) as error:
         raise UnreachableError(str(error)) from error
     if owner is None or owner.key != job.task.owner_key:
         raise UnreachableError(f"TrainJob {job.ref.name!r} belongs to another task")

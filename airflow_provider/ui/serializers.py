@@ -224,7 +224,7 @@ def _serialize_details(details: JobDetails) -> dict[str, Any]:
         "metrics": dict(outcome.metrics) if outcome else None,
         "resource_use": _serialize_resource_use(outcome),
         "artifacts": dict(outcome.artifacts) if outcome else None,
-        "note": _get_result_note(outcome),
+        "note": outcome.missing_result if outcome else None,
         "diagnosis": _drop_empty(diagnosis.to_dict()) if diagnosis else None,
         "queued": observation.queued,
         "actions": list_job_actions(observation.status),
@@ -265,12 +265,6 @@ def _get_diagnosis(details: JobDetails) -> Diagnosis | None:
     if observation.outcome is not None:
         return observation.outcome.diagnosis
     return observation.pending_failure.diagnosis if observation.pending_failure else None
-
-
-def _get_result_note(outcome: Outcome | None) -> str | None:
-    if outcome is None:
-        return None
-    return "The result is too large to return and was omitted." if outcome.result_truncated else outcome.result_note
 
 
 def _serialize_resource_use(outcome: Outcome | None) -> dict[str, Any] | None:

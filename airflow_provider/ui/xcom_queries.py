@@ -19,6 +19,7 @@ from sqlalchemy.orm import aliased
 
 from airflow_provider import owner
 from airflow_provider.links import CONN_ID_KEY, DashboardLink, LogsLink, MlflowLink
+from airflow_provider.person_actions import ACTION_KEY
 from airflow_provider.xcom import DURATION_KEY, PARAMETERS_KEY
 from trainer_core.jobs import COMPLETE, FAILED, TrainJobRef
 
@@ -160,11 +161,21 @@ def list_assets(session: Session, task: TaskKey) -> list[tuple[int, str]]:
     return [(asset_id, name) for asset_id, name in session.execute(found)]
 
 
+def record_action(session: Session, task: TaskKey, action: str, by: str) -> None:
+    """Record that a user is about to suspend, resume or delete the job of a task, for the log of the task."""
+    _set_xcom(session, task, ACTION_KEY, {"action": action, "by": by})
+    session.commit()  # The process that waits for the job may see the change before this request ends.
+
+
 def record_deletion(session: Session, task: TaskKey, by: str) -> None:
     """Record that a user deleted the job of a task."""
+    _set_xcom(session, task, _DELETION_KEY, {"by": by})
+
+
+def _set_xcom(session: Session, task: TaskKey, key: str, value: dict[str, str]) -> None:
     XComModel.set(
-        _DELETION_KEY,
-        {"by": by, "at": datetime.now(timezone.utc).isoformat(timespec="seconds")},
+        key,
+        {**value, "at": datetime.now(timezone.utc).isoformat(timespec="seconds")},
         dag_id=task.dag_id,
         task_id=task.task_id,
         run_id=task.run_id,

@@ -16,21 +16,22 @@ __all__ = ["best_of"]
 def best_of(
     task: Task,
     *,
-    jobs: list[dict[str, Any]],
     metric_name: str,
+    jobs: list[dict[str, Any]] | None = None,
     higher_is_better: bool = True,
     output_path: str | None = None,  # Read by KFP alone, which mounts its workspace for it.
     backend_config: dict[str, Any] | None = None,
 ) -> None:
     """Compare TrainJobs; the component's docstring describes the inputs."""
     sign = 1 if higher_is_better else -1
-    outcomes = [_get_outcome(TrainJobRef.from_dict(job), backend_config) for job in jobs]
+    outcomes = [_get_outcome(TrainJobRef.from_dict(job), backend_config) for job in jobs or ()]
     for outcome in outcomes:
         print(f"{outcome.job.name}: {outcome.status}, {metric_name} {outcome.metrics.get(metric_name)}", flush=True)
     candidates = [outcome for outcome in outcomes if outcome.succeeded and metric_name in outcome.metrics]
     if not candidates:
-        raise InvalidRequestError(f"none of {len(jobs)} jobs is Complete with a metric {metric_name!r}")
+        raise InvalidRequestError(f"none of {len(outcomes)} jobs is Complete with a metric {metric_name!r}")
     best = max(candidates, key=lambda outcome: sign * outcome.metrics[metric_name])
+    task.write("failed", [outcome.job.name for outcome in outcomes if not outcome.succeeded])
     task.write("job", best.job.to_dict())
     task.write("metric", best.metrics[metric_name])
     outputs.write_result(task, best)

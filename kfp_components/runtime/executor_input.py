@@ -236,21 +236,34 @@ def _list_types(hint: Any) -> list[Any]:
     return [typing.get_origin(member) or member for member in members if member is not type(None)]
 
 
+def _is_reference(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() == {INPUT_REFERENCE}
+
+
+def _list_given(data: Mapping[str, Any], values: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Leave out references to optional inputs without a value: a function then takes its own default."""
+    return [
+        (key, item)
+        for key, item in data.items()
+        if not _is_reference(item) or values.get(item[INPUT_REFERENCE]) is not None
+    ]
+
+
 def _resolve_references(value: Any, values: Mapping[str, Any]) -> Any:
     """Put the values of inputs in the place of references to them."""
-    if isinstance(value, dict) and value.keys() == {INPUT_REFERENCE}:
+    if _is_reference(value):
         return _restore_ints(values.get(value[INPUT_REFERENCE]))
     if isinstance(value, dict):
-        return {key: _resolve_references(item, values) for key, item in value.items()}
+        return {key: _resolve_references(item, values) for key, item in _list_given(value, values)}
     return [_resolve_references(item, values) for item in value] if isinstance(value, list) else value
 
 
 def _resolve_parameters(value: Any, values: Mapping[str, Any]) -> Any:
     """Put parameters in the place of references to them, with their type where the reference stands alone."""
-    if isinstance(value, dict) and value.keys() == {INPUT_REFERENCE}:
+    if _is_reference(value):
         return values.get(value[INPUT_REFERENCE])
     if isinstance(value, dict):
-        return {key: _resolve_parameters(item, values) for key, item in value.items()}
+        return {key: _resolve_parameters(item, values) for key, item in _list_given(value, values)}
     if isinstance(value, list):
         return [_resolve_parameters(item, values) for item in value]
     if not isinstance(value, str):

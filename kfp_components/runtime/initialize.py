@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from typing import Any
 
 from kfp_components.runtime import outputs
@@ -9,7 +11,8 @@ from kfp_components.runtime.client import create_client
 from kfp_components.runtime.executor_input import Task
 from kfp_components.runtime.failure import print_diagnosis
 from kfp_components.runtime.initializer_source import convert_to_s3
-from kfp_components.runtime.owner_reference import Run, bind_to_run, find_run
+from kfp_components.runtime.metric_history import MetricHistory
+from kfp_components.runtime.owner_reference import bind_to_run, find_run
 from kfp_components.runtime.request import add_run_labels, build_request
 from kfp_components.runtime.sigterm import check_on_kill, submit_job
 from kfp_components.runtime.wait import wait_for_job
@@ -38,17 +41,21 @@ def initialize(
     check_on_kill(on_kill)
     role = "dataset" if "dataset" in task.artifacts else "model"
     artifact = task.get_artifact(role)
+    # A pipeline parameter that is left empty is not a setting.
+    env = {name: value for name, value in (env or {}).items() if value}
     source = {"storage_uri": storage_uri, "ignore_patterns": ignore_patterns, "env": env, "secrets": secrets}
     given = {key: value for key, value in source.items() if value}
     client = create_client(backend, backend_config)
     initializer = {role: convert_to_s3(role, given)}
     request = {"initializer": initializer, **({"workspace": workspace} if workspace else {})}
     # A job with a given name may serve several runs.
-    run = Run(None) if job_name else find_run(client, None)
+    run = find_run(client, None)
+    if job_name:
+        run = replace(run, id=None)
     add_run_labels(request, run.id, on_kill)
     owned = build_request(request, job_name, artifact.uri, slug=role)
-    with submit_job(client, owned, on_kill) as ref, bind_to_run(client, ref, run, on_kill):
-        outcome, _ = wait_for_job(client, ref, timeout)
+    with submit_job(client, owned, on_kill, run) as ref, bind_to_run(client, ref, run, on_kill):
+        outcome = wait_for_job(client, ref, time.monotonic() + timeout if timeout else None, MetricHistory())
     task.write("job", ref.to_dict())
     task.write("status", outcome.status)
     task.write("result", dict(outcome.artifacts))

@@ -14,7 +14,14 @@ from typing import Any
 from kfp_components.runtime.executor_input import Artifact, get_local_path
 from trainer_core.errors import InvalidRequestError
 
-__all__ = ["LOCAL_BACKENDS", "ClaimMounts", "convert_to_s3", "set_initializer_source"]
+__all__ = [
+    "KFP_STORE_KEYS",
+    "KFP_STORE_SECRET",
+    "LOCAL_BACKENDS",
+    "ClaimMounts",
+    "convert_to_s3",
+    "set_initializer_source",
+]
 
 #: Backends whose jobs see this machine's files.
 LOCAL_BACKENDS = ("local", "debug")
@@ -30,6 +37,9 @@ _KFP_STORE: dict[str, Any] = {
         "SECRET_ACCESS_KEY": {"name": "mlpipeline-minio-artifact", "key": "secretkey"},
     },
 }
+KFP_STORE_SECRET: dict[str, dict[str, str]] = _KFP_STORE["secrets"]
+#: Variables of the step of `look` with these keys. Only minio:// reads them: they are wrong for any other store.
+KFP_STORE_KEYS = {name: f"KFP_STORE_{name}" for name in KFP_STORE_SECRET}
 #: Schemes of object stores that an initializer reads with the S3 protocol.
 _OBJECT_STORES = ("gs", "minio", "s3")
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from kfp_components.runtime.client import create_client, create_client_for_ref
 from kfp_components.runtime.executor_input import Task
-from trainer_core.errors import InvalidRequestError
+from trainer_core.errors import InvalidRequestError, JobNotFoundError
 from trainer_core.jobs import COMPLETE, FAILED, KFP_RUN_LABEL, SUSPENDED, TrainJobRef
 
 __all__ = ["delete", "resume", "suspend"]
@@ -19,6 +20,7 @@ def delete(
     task: Task,
     *,
     run_id: str,
+    task_name: str,  # Read by KFP's cache alone.
     job: dict[str, Any] | None = None,
     job_name: str | None = None,
     backend: str = "local",
@@ -35,16 +37,23 @@ def delete(
         deleted = [ref.name]
     else:
         client = create_client(backend, backend_config)
-        found = client.list_jobs()
-        wanted = [j.name for j in found if (j.name == job_name if job_name else j.labels.get(KFP_RUN_LABEL) == run_id)]
-        for name in wanted:
-            client.delete_job(name)
-            deleted.append(name)
+        of_run = [] if job_name else client.list_jobs(labels={KFP_RUN_LABEL: run_id})
+        for name in [job_name] if job_name else [each.name for each in of_run]:
+            with suppress(JobNotFoundError):
+                client.delete_job(client.get_job_ref(name))
+                deleted.append(name)
     print(f"deleted: {', '.join(deleted) or 'nothing, there is none'}", flush=True)
     task.write("deleted", deleted)
 
 
-def suspend(task: Task, *, job: dict[str, Any], run_id: str, backend_config: dict[str, Any] | None = None) -> None:
+def suspend(
+    task: Task,
+    *,
+    job: dict[str, Any],
+    run_id: str,
+    task_name: str,  # Read by KFP's cache alone.
+    backend_config: dict[str, Any] | None = None,
+) -> None:
     """Suspend a TrainJob; the component's docstring describes the inputs."""
     ref = TrainJobRef.from_dict(job)
     client = create_client_for_ref(ref, backend_config)
@@ -53,7 +62,14 @@ def suspend(task: Task, *, job: dict[str, Any], run_id: str, backend_config: dic
     task.write("status", seen.status)
 
 
-def resume(task: Task, *, job: dict[str, Any], run_id: str, backend_config: dict[str, Any] | None = None) -> None:
+def resume(
+    task: Task,
+    *,
+    job: dict[str, Any],
+    run_id: str,
+    task_name: str,  # Read by KFP's cache alone.
+    backend_config: dict[str, Any] | None = None,
+) -> None:
     """Resume a TrainJob; the component's docstring describes the inputs."""
     ref = TrainJobRef.from_dict(job)
     client = create_client_for_ref(ref, backend_config)

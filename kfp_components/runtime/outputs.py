@@ -20,9 +20,9 @@ __all__ = ["place_artifact", "write_outcome", "write_ref", "write_result", "writ
 _MODEL = "model"
 
 
-def write_ref(task: Task, ref: TrainJobRef) -> None:
-    """Write the ref of a submitted job, and print how to read its log."""
-    task.write("job", ref.to_dict())
+def write_ref(task: Task, ref: TrainJobRef, output: str = "job") -> None:
+    """Write the ref of a job to an output, and print how to read the job's log."""
+    task.write(output, ref.to_dict())
     print(f"TrainJob {ref.name} on {ref.backend} (logs: trainjob logs {ref.name})", flush=True)
 
 
@@ -42,7 +42,7 @@ def write_outcome(task: Task, client: TrainerClient, outcome: Outcome, history: 
     task.write("status", outcome.status)
     for name, step in (("checkpoint", outcome.checkpoint), ("resumed_from", outcome.resumed_from)):
         task.write(name, step or 0)
-    run = client.get_run(ref) if job and client.is_tracking else None
+    run = client.get_run(ref) if job and client.is_tracked(ref) else None
     facts = {
         "job": ref.name,
         "backend": ref.backend,
@@ -68,6 +68,7 @@ def write_result(task: Task, outcome: Outcome) -> None:
         model = task.get_artifact("model")
         model.metadata.setdefault("job", outcome.job.name)
         model.metadata.setdefault("backend", outcome.job.backend)
+        model.metadata.setdefault("uid", outcome.job.uid)
         # One entry a metric: the UI shows and searches scalars.
         model.metadata = {**outcome.metrics, **model.metadata, "uri": outcome.artifacts[_MODEL]}
         place_artifact(model, outcome.artifacts[_MODEL])

@@ -1,4 +1,4 @@
-"""Binds a TrainJob to the run of its pipeline while a step waits for it.
+"""The pipeline run of a step: binds a TrainJob to it while the step waits for the job.
 
 The run's Workflow becomes an owner of the TrainJob, so that the cluster deletes the job together with the Workflow, and
 two labels name the run and `on_kill`, so that `trainjob reap` can do the same where no owner reference is possible.
@@ -40,36 +40,36 @@ class Run:
 
     Attributes:
         id: Its id; None if the step neither got it as an input nor can read the label of the pod it runs in.
-        workflow: Its Workflow; None if the step cannot read that pod in the jobs' namespace.
+        workflow: Its Workflow; None if the step cannot read its own pod.
+        namespace: Namespace of the Workflow.
     """
 
     id: str | None
     workflow: OwnerReference | None = None
+    namespace: str | None = None
 
 
-def find_run(client: TrainerClient, run_id: str | None, namespace: str | None = None) -> Run:
+def find_run(client: TrainerClient, run_id: str | None) -> Run:
     """Return the run of this step, from the labels and owners of the step's pod.
 
     Args:
         client: Client of the job's backend.
         run_id: Id of the run, if it is an input of the step.
-        namespace: Namespace of the TrainJobs, because a Workflow can only own objects in its namespace; None for
-            the one of the client.
     """
     if not isinstance(client.config, ClusterConfig) or not is_kfp_pod():
         return Run(run_id)
     try:
-        pod = find_step_pod(client, namespace)
+        pod = find_step_pod(client)
     except TrainerError as error:
-        print(f"the TrainJob gets no owner reference to the run: {error}", file=sys.stderr, flush=True)
+        print(f"the run of this step is not known: {error}", file=sys.stderr, flush=True)
         return Run(run_id)
-    metadata: dict[str, Any] = pod["metadata"] if pod else {}
+    if pod is None:
+        print("the run of this step is not known: its pod is in another cluster or namespace", flush=True)
+        return Run(run_id)
+    metadata: dict[str, Any] = pod["metadata"]
     owners = (OwnerReference.from_manifest(entry) for entry in metadata.get("ownerReferences", ()))
     workflow = next((owner for owner in owners if owner.kind == _WORKFLOW), None)
-    if workflow is None:
-        place = f"namespace {namespace}" if namespace else "the namespace of the TrainJob"
-        print(f"the TrainJob gets no owner reference to the run: the step is not in {place}", flush=True)
-    return Run(run_id or metadata.get("labels", {}).get(_RUN_ID_LABEL), workflow)
+    return Run(run_id or metadata.get("labels", {}).get(_RUN_ID_LABEL), workflow, metadata["namespace"])
 
 
 @contextmanager
@@ -98,6 +98,9 @@ def bind_to_run(client: TrainerClient, ref: TrainJobRef, run: Run, on_kill: str)
 def _bind_job(client: TrainerClient, ref: TrainJobRef, run: Run, on_kill: str) -> None:
     labels = client.get_job(ref).labels
     owner = run.workflow if on_kill == "cancel" else None
+    if owner is not None and run.namespace != ref.namespace:
+        owner = None
+        print(f"TrainJob {ref.name} gets no owner reference: its run is in namespace {run.namespace}", flush=True)
     # With the label in place, an earlier try of the step may have set an owner that this one cannot read.
     if labels.get(KFP_RUN_LABEL) != run.id or (owner is None and labels.get(KFP_ON_KILL_LABEL) == on_kill):
         return

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from kfp_components.runtime.executor_input import Artifact, Task
 from trainer_core.errors import InvalidRequestError
-from trainer_core.tracking.registry import Candidate, FolderRegistry, open_registry
+from trainer_core.tracking.registry import Candidate, FolderRegistry, Mode, open_registry
 
 __all__ = ["promote"]
 
@@ -20,6 +22,9 @@ def promote(
     model_name: str | None = None,
     alias: str = "champion",
     min_delta: float = 0.0,
+    mode: str | None = None,
+    metric_name: str | None = None,
+    replace_metric: bool = False,
 ) -> None:
     """Promote a model; the component's docstring describes the inputs."""
     target = open_registry(registry)
@@ -41,14 +46,24 @@ def promote(
         )
     # A model of another origin than a TrainJob is identified by the URI that KFP gave it.
     job = str(model.metadata.get("job") or "") or model.uri
-    candidate = Candidate(job, uri, "metric", metric)
+    uid, tracked_by = model.metadata.get("uid"), str(model.metadata.get("run_url") or "")
+    is_same_server = tracked_by and target.has_origin_of(tracked_by)
+    candidate = Candidate(
+        job,
+        uri,
+        metric_name or "metric",
+        metric,
+        uid=str(uid) if uid else None,
+        run_id=tracked_by.rpartition("/runs/")[2] if is_same_server else None,
+    )
     with target:
         promotion = target.promote_candidate(
             candidate,
             model=model_name or "",
-            mode="max" if higher_is_better else "min",
+            mode=cast("Mode", mode or ("max" if higher_is_better else "min")),
             min_delta=min_delta,
             alias=alias,
+            replace_metric=replace_metric,
         )
     task.write("promoted", promotion.promoted)
     task.write("uri", promotion.uri)

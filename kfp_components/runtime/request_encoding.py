@@ -1,7 +1,8 @@
 """A request as one argument of a container, byte for byte.
 
-Argo expands ``{{…}}`` in a constant of a KFP task, the kubelet expands ``$$`` and ``$(NAME)`` in two pods, and numbers
-become doubles. In base64 a request passes through all of them unchanged, and JSON escapes nothing in it.
+Argo expands ``{{…}}`` in a constant of a KFP task, the kubelet expands ``$$`` and ``$(NAME)`` in two pods, numbers
+become doubles, and KFP's connection to MySQL refuses characters of four bytes in UTF-8, such as emoji. In base64 a
+request passes through all of them unchanged, and JSON escapes nothing in it.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from typing import Any
 from trainer_core import validation
 from trainer_core.errors import InvalidRequestError
 
-__all__ = ["can_pass_as_parameter", "decode_request", "encode_request"]
+__all__ = ["can_pass_as_parameter", "can_store", "decode_request", "encode_request"]
 
 #: Bytes of a request: a few kilobytes of base64 can hold gigabytes.
 _MAX_LENGTH = 50_000_000
+#: The last character of at most three bytes in UTF-8.
+_LAST_OF_THREE_BYTES = "\uffff"
 #: Whole numbers beyond this lose digits as doubles.
 _MAX_INTEGER = 2**53
 
@@ -54,7 +57,13 @@ def decode_request(text: str) -> dict[str, Any]:
 def can_pass_as_parameter(request: Mapping[str, Any]) -> bool:
     """Whether a request arrives unchanged as a constant of a KFP task, where it can be read in the compiled YAML."""
     text = json.dumps(request, ensure_ascii=False)
-    return not any(mark in text for mark in ("$$", "$(", "{{")) and not _has_large_number(request)
+    changes = any(mark in text for mark in ("$$", "$(", "{{")) or not can_store(text)
+    return not changes and not _has_large_number(request)
+
+
+def can_store(text: str) -> bool:
+    """Whether KFP's database takes a text: a run with any other ends with status 500 when it is created."""
+    return max(text, default="") <= _LAST_OF_THREE_BYTES
 
 
 def _has_large_number(value: Any) -> bool:

@@ -1,7 +1,8 @@
-"""SIGTERM of a step: raised as an exception, and passed on to the step's TrainJob as `on_kill` says.
+"""SIGTERM of a step: cancels its TrainJob if the run was terminated, and leaves it alone if only the pod goes away.
 
-KFP kills a step at most a second after SIGTERM, so the handler only shortens what happens anyway: a job carries the id
-of its run and `on_kill` from the request that creates it, and `trainjob reap` ends what a killed step leaves.
+A drained node, a preemption and a terminated run send the same signal; the run's Workflow tells them apart. KFP kills a
+step at most a second after SIGTERM, so the handler only shortens what happens anyway: a job carries the id of its run
+and `on_kill` from the request that creates it, and `trainjob reap` ends what a killed step leaves.
 """
 
 from __future__ import annotations
@@ -13,13 +14,25 @@ from contextlib import contextmanager, nullcontext
 from types import FrameType
 
 from kfp_components.runtime.child_output import pipe_output
+from kfp_components.runtime.owner_reference import Run
+from kfp_components.runtime.step_pod import is_kfp_pod
 from trainer_core.client import TrainerClient
+from trainer_core.config import ClusterConfig
 from trainer_core.errors import InvalidRequestError, TrainerError
 from trainer_core.jobs import TrainJobRef
+from trainer_core.k8s.kfp_runs import has_run_ended
 from trainer_core.request import TrainJobRequest
 from trainer_core.secrets import redact
 
-__all__ = ["ON_KILL", "Terminated", "cancel_on_sigterm", "check_on_kill", "handle_sigterm", "submit_job"]
+__all__ = [
+    "ON_KILL",
+    "Terminated",
+    "attach_job",
+    "cancel_on_sigterm",
+    "check_on_kill",
+    "handle_sigterm",
+    "submit_job",
+]
 
 ON_KILL = ("cancel", "keep")
 
@@ -44,7 +57,7 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
 
 
 def check_on_kill(on_kill: str) -> None:
-    """Refuse a value of `on_kill` that `cancel_on_termination` does not know.
+    """Refuse a value of `on_kill` that `cancel_on_sigterm` does not know.
 
     Raises:
         InvalidRequestError: It is neither ``cancel`` nor ``keep``.
@@ -54,19 +67,49 @@ def check_on_kill(on_kill: str) -> None:
 
 
 @contextmanager
-def cancel_on_sigterm(client: TrainerClient, ref: TrainJobRef, on_kill: str) -> Iterator[None]:
-    """Cancel the TrainJob, if `on_kill` is ``cancel``, when the step receives SIGTERM in the block."""
+def cancel_on_sigterm(client: TrainerClient, ref: TrainJobRef, on_kill: str, run: Run) -> Iterator[None]:
+    """Cancel the TrainJob when the step receives SIGTERM in the block, if `on_kill` is ``cancel`` and its run ends.
+
+    Outside a pod a person has sent the signal, and the processes of a local job end with the pod of their step.
+    """
     try:
         yield
     except Terminated:
-        if on_kill == "cancel":
+        reason = _find_reason_to_keep(client, on_kill, run)
+        if reason is None:
             _cancel(client, ref)
+        else:
+            print(f"terminated: TrainJob {ref.name} continues: {reason}", file=sys.stderr, flush=True)
         raise
 
 
 @contextmanager
-def submit_job(client: TrainerClient, request: TrainJobRequest, on_kill: str) -> Iterator[TrainJobRef]:
-    """Submit a request; cancel its TrainJob as `cancel_on_termination` does, also on SIGTERM during the submission.
+def attach_job(client: TrainerClient, ref: TrainJobRef, on_kill: str, run: Run) -> Iterator[TrainJobRef]:
+    """Return a job that exists; on SIGTERM in the block do with it what `cancel_on_sigterm` does."""
+    with cancel_on_sigterm(client, ref, on_kill, run):
+        yield ref
+
+
+def _find_reason_to_keep(client: TrainerClient, on_kill: str, run: Run) -> str | None:
+    """Return why the job of a step that received SIGTERM is not cancelled; None to cancel it."""
+    config = client.config
+    if on_kill == "keep":
+        return "on_kill is keep"
+    if not isinstance(config, ClusterConfig) or not is_kfp_pod():
+        return None
+    todo = "if the run was terminated, `trainjob reap --runs-in NAMESPACE` deletes the job"
+    if run.workflow is None or run.namespace is None:
+        return f"the Workflow of the run is not known; {todo}"
+    try:
+        has_ended = has_run_ended(config, run.namespace, run.workflow.name)
+    except TrainerError as error:
+        return f"the Workflow of the run cannot be read; {todo}: {error}"
+    return None if has_ended else "the run was not terminated; the next try of this step attaches to the job"
+
+
+@contextmanager
+def submit_job(client: TrainerClient, request: TrainJobRequest, on_kill: str, run: Run) -> Iterator[TrainJobRef]:
+    """Submit a request; cancel its TrainJob as `cancel_on_sigterm` does, also on SIGTERM during the submission.
 
     On SIGTERM before the job is created, nothing is created.
 
@@ -88,7 +131,7 @@ def submit_job(client: TrainerClient, request: TrainJobRequest, on_kill: str) ->
     except BaseException:
         signal.signal(signal.SIGTERM, before)
         raise
-    with cancel_on_sigterm(client, ref, on_kill):
+    with cancel_on_sigterm(client, ref, on_kill, run):
         signal.signal(signal.SIGTERM, before)
         if received:
             raise Terminated

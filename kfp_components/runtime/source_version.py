@@ -6,6 +6,7 @@ import os
 
 from kfp_components.runtime.client import IN_CONTAINER
 from kfp_components.runtime.executor_input import Task
+from kfp_components.runtime.initializer_source import KFP_STORE_KEYS, convert_to_s3
 from trainer_core.errors import InvalidRequestError
 from trainer_core.secrets import redact
 
@@ -24,13 +25,19 @@ def look(
     """Read the version of a source without fetching it; the component's docstring describes the inputs."""
     from trainer_core.fetch import registry, settings, source  # Only this component needs the fetching code.
 
+    # A pipeline parameter that is left empty is not a setting.
+    given = {name: value for name, value in (env or {}).items() if value}
+
     if role not in settings.ROLES:
         raise InvalidRequestError(f"role must be one of {', '.join(settings.ROLES)}, got {redact(role)}")
     # In its container the variables are the task's; on a user's machine REGION may belong to another program.
     around = dict(os.environ) if IN_CONTAINER in os.environ else {}
-    asked = {"STORAGE_URI": storage_uri, "IGNORE_PATTERNS": ",".join(ignore_patterns or ())}
+    if storage_uri.startswith("minio://"):
+        around.update({name: around[held] for name, held in KFP_STORE_KEYS.items() if around.get(held)})
+    converted = convert_to_s3(role, {"storage_uri": storage_uri, "env": given})
+    asked = {"STORAGE_URI": converted["storage_uri"], "IGNORE_PATTERNS": ",".join(ignore_patterns or ())}
     try:
-        fetch_settings = settings.FetchSettings.from_env(role, {**around, **(env or {}), **asked})
+        fetch_settings = settings.FetchSettings.from_env(role, {**around, **converted["env"], **asked})
         seen = registry.create_source(fetch_settings).list_files()
     except source.FetchError as error:
         raise InvalidRequestError(str(error)) from error

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from trainer_core.client import TrainerClient
@@ -12,6 +14,8 @@ __all__ = ["extract_claims", "find_step_pod", "is_kfp_pod"]
 
 #: KFP sets these in the pod of every task.
 _POD, _POD_UID = "KFP_POD_NAME", "KFP_POD_UID"
+#: The kubelet writes it into every pod that has a service account.
+_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 #: Argo's name for the container of a task.
 _MAIN = "main"
 
@@ -21,17 +25,18 @@ def is_kfp_pod() -> bool:
     return bool(os.environ.get(_POD) and os.environ.get(_POD_UID))
 
 
-def find_step_pod(client: TrainerClient, namespace: str | None = None) -> dict[str, Any] | None:
-    """Return the pod of this step if it is in the namespace of the jobs; None if it is not, or outside KFP.
-
-    Args:
-        client: Client of the job's backend.
-        namespace: Namespace of the TrainJobs; None for that of the client.
+def find_step_pod(client: TrainerClient) -> dict[str, Any] | None:
+    """Return the pod of this step; None outside KFP, and where the client reaches another cluster.
 
     Raises:
         TrainerError: The API server refuses to list pods, or does not answer.
     """
-    return client.get_pod(os.environ[_POD], os.environ[_POD_UID], namespace) if is_kfp_pod() else None
+    if not is_kfp_pod():
+        return None
+    namespace = None  # That of the client.
+    with suppress(OSError):
+        namespace = _NAMESPACE_FILE.read_text(encoding="utf-8").strip()
+    return client.get_pod(os.environ[_POD], os.environ[_POD_UID], namespace)
 
 
 def extract_claims(pod: Mapping[str, Any] | None) -> dict[str, Any]:

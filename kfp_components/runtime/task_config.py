@@ -33,11 +33,9 @@ _POD_FIELDS = {
 _STEP_FIELDS = ("env", "volumes", "volumeMounts")
 #: Variables that an installation sets for every task, without a wish of the user.
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
-_MLFLOW = (
-    *("MLFLOW_RUN_ID", "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_ID", "MLFLOW_WORKSPACE", "MLFLOW_TRACKING_AUTH"),
-    *("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"),
-)
-_INJECTED = frozenset((*_PROXIES, *_MLFLOW))
+#: Variables of the MLflow plug-in name the run of the step. The TrainJob has a run below it, and gets the variables of
+#: that from its tracking.
+_MLFLOW = "MLFLOW_"
 
 
 def apply_task_config(data: dict[str, Any], task_config: Mapping[str, Any] | None, backend: str) -> None:
@@ -100,14 +98,15 @@ def _require_trainer(data: dict[str, Any], what: str) -> dict[str, Any]:
 
 
 def _set_env(data: dict[str, Any], entries: list[dict[str, Any]], backend: str) -> None:
-    """Set the variables of the task on the trainer; those that the installation injects give way to the request's."""
-    wished = [entry for entry in entries if entry["name"] not in _INJECTED]
+    """Set the variables of the task on the trainer; proxies give way to the request's."""
+    entries = [entry for entry in entries if not entry["name"].startswith(_MLFLOW)]
+    wished = [entry for entry in entries if entry["name"] not in _PROXIES]
     if wished:
         _require_trainer(data, "env")
     if not data.get("trainer"):
         return
     own = data["trainer"].get("env") or {}
-    injected = [entry for entry in entries if entry["name"] in _INJECTED and entry["name"] not in own]
+    injected = [entry for entry in entries if entry["name"] in _PROXIES and entry["name"] not in own]
     values = {entry["name"]: _parse_value(entry) for entry in (*injected, *wished)}
     plain = {name: value for name, value in values.items() if value is not None}
     if merged := {**own, **plain}:

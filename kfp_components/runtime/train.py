@@ -1,17 +1,17 @@
-"""What the components train and submit do: submit a TrainJob, and for train follow it to its end."""
+"""What the components train and submit do: submit a TrainJob, and for train follow its attempts to their end."""
 
 from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kfp_components.runtime import outputs
 from kfp_components.runtime.client import IN_CONTAINER, create_client
 from kfp_components.runtime.executor_input import Artifact, Task
 from kfp_components.runtime.initializer_source import LOCAL_BACKENDS, set_initializer_source
-from kfp_components.runtime.owner_reference import Run, bind_to_run, find_run
+from kfp_components.runtime.owner_reference import Run, find_run
 from kfp_components.runtime.request import (
     add_run_labels,
     build_request,
@@ -20,10 +20,10 @@ from kfp_components.runtime.request import (
     set_tracking,
     set_trainer_fields,
 )
-from kfp_components.runtime.sigterm import check_on_kill, submit_job
+from kfp_components.runtime.sigterm import submit_job
 from kfp_components.runtime.step_pod import extract_claims, find_step_pod
 from kfp_components.runtime.task_config import apply_task_config, list_claim_mounts
-from kfp_components.runtime.wait import finish_job
+from kfp_components.runtime.wait import WaitInputs, follow_attempts
 from trainer_core.client import TrainerClient
 from trainer_core.errors import InvalidRequestError, TrainerError
 from trainer_core.request import TrainJobRequest
@@ -36,6 +36,7 @@ class JobInputs:
     """The inputs that train and submit share; the components' docstrings describe them."""
 
     run_id: str
+    task_name: str  # Read by KFP's cache alone.
     request: dict[str, Any] | None = None
     request_file: Artifact | None = None
     func_args: dict[str, Any] | None = None
@@ -54,16 +55,13 @@ class JobInputs:
     task_config: dict[str, Any] | None = None
 
 
-def train(task: Task, *, metric_name: str | None = None, timeout: int = 0, on_kill: str = "cancel") -> None:
+def train(task: Task) -> None:
     """Submit a TrainJob and follow it to its end; the component's docstring describes the inputs."""
-    check_on_kill(on_kill)
+    waiting = WaitInputs(**task.get_arguments(WaitInputs))
     inputs = JobInputs(**task.get_arguments(JobInputs))
     client = create_client(inputs.backend, inputs.backend_config)
-    request, run = _build_request(task, client, inputs, on_kill)
-    with submit_job(client, request, on_kill) as ref:
-        outputs.write_ref(task, ref)
-        with bind_to_run(client, ref, run, on_kill):
-            finish_job(task, client, ref, metric_name, timeout)
+    request, run = _build_request(task, client, inputs, waiting.on_kill)
+    follow_attempts(task, client, submit_job(client, request, waiting.on_kill, run), lambda ref: request, run, waiting)
 
 
 def submit(task: Task) -> None:
@@ -75,8 +73,8 @@ def submit(task: Task) -> None:
             "train, as train_task(wait=True) does, or another backend"
         )
     client = create_client(inputs.backend, inputs.backend_config)
-    request, _ = _build_request(task, client, inputs, None)
-    with submit_job(client, request, "keep") as ref:
+    request, run = _build_request(task, client, inputs, None)
+    with submit_job(client, request, "keep", run) as ref:
         outputs.write_ref(task, ref)
         outputs.write_submission(task, client, ref)
 
@@ -104,7 +102,9 @@ def _build_request(
         # Processes of this machine write where this step reads anyway.
         set_output_path(data, inputs.output_path, name or report.uri, mounts)
     # A job with a given name may serve several runs.
-    run = Run(None) if name else find_run(client, inputs.run_id)
+    run = find_run(client, inputs.run_id)
+    if name:
+        run = replace(run, id=None)
     add_run_labels(data, run.id, on_kill)
     set_tracking(data, inputs.run_id)
     return build_request(data, inputs.job_name, report.uri, slug=_get_slug(data)), run

@@ -1,10 +1,17 @@
-"""What the wait component does: follow a TrainJob to its end with its log on stdout, and write its outputs."""
+"""What the wait component does: follow a TrainJob to its end with its log on stdout, and write its outputs.
+
+After a failure that a retry can help, the step submits the next attempt itself: KFP 2.17 repeats no step that exits
+with an error (`docs/guides/kfp.md`, Retry).
+"""
 
 from __future__ import annotations
 
-import math
 import sys
 import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 from kfp_components.runtime import outputs
@@ -12,16 +19,17 @@ from kfp_components.runtime.client import create_client_for_ref
 from kfp_components.runtime.executor_input import Task
 from kfp_components.runtime.failure import print_diagnosis
 from kfp_components.runtime.metric_history import MetricHistory
-from kfp_components.runtime.owner_reference import bind_to_run, find_run
-from kfp_components.runtime.sigterm import cancel_on_sigterm, check_on_kill
+from kfp_components.runtime.owner_reference import Run, bind_to_run, find_run
+from kfp_components.runtime.sigterm import attach_job, check_on_kill, submit_job
 from trainer_core.client import TrainerClient
 from trainer_core.errors import InvalidRequestError, TrainerError
 from trainer_core.jobs import Outcome, TrainJobRef
 from trainer_core.lifecycle import wait_state
 from trainer_core.lifecycle.pending_failure_log import PendingFailureLog
+from trainer_core.request import TrainJobRequest
 from trainer_core.resource_use import strip_resource_report
 
-__all__ = ["finish_job", "wait", "wait_for_job"]
+__all__ = ["WaitInputs", "follow_attempts", "wait", "wait_for_job"]
 
 #: Steps whose log is printed. Further nodes print much the same; `trainjob logs` shows them.
 _PRINTED_STEPS = ("dataset-initializer", "model-initializer", "node-0")
@@ -29,65 +37,128 @@ _PRINTED_STEPS = ("dataset-initializer", "model-initializer", "node-0")
 _SILENCE_SECONDS = 30.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class WaitInputs:
+    """The inputs that train and wait share; the components' docstrings describe them."""
+
+    metric_name: str | None = None
+    timeout: int = 0
+    on_kill: str = "cancel"
+    attempts: int = 1
+    backoff: int = 10
+    allow_failure: bool = False
+
+    def __post_init__(self) -> None:
+        check_on_kill(self.on_kill)
+        for name, least in (("attempts", 1), ("backoff", 0), ("timeout", 0)):
+            if getattr(self, name) < least:
+                raise InvalidRequestError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if self.allow_failure and self.metric_name is not None:
+            raise InvalidRequestError("allow_failure: a failed job has no metric; leave out metric_name")
+
+
 def wait(
     task: Task,
     *,
     job: dict[str, Any],
-    metric_name: str | None = None,
     output_path: str | None = None,  # Read by KFP alone, which mounts its workspace for it.
     backend_config: dict[str, Any] | None = None,
-    timeout: int = 0,
-    on_kill: str = "cancel",
     run_id: str | None = None,
 ) -> None:
     """Follow a TrainJob to its end; the component's docstring describes the inputs."""
-    check_on_kill(on_kill)
+    inputs = WaitInputs(**task.get_arguments(WaitInputs))
     ref = TrainJobRef.from_dict(job)
     client = create_client_for_ref(ref, backend_config)
-    with cancel_on_sigterm(client, ref, on_kill):
-        run = find_run(client, run_id, ref.namespace)
-        with bind_to_run(client, ref, run, on_kill):
-            finish_job(task, client, ref, metric_name, timeout)
+    run = find_run(client, run_id)
+    attached = attach_job(client, ref, inputs.on_kill, run)
+    follow_attempts(task, client, attached, client.get_job_request, run, inputs, ref_output="last_job")
 
 
-def finish_job(task: Task, client: TrainerClient, ref: TrainJobRef, metric_name: str | None, timeout: int) -> None:
-    """Wait for a TrainJob and write its outputs.
+def follow_attempts(
+    task: Task,
+    client: TrainerClient,
+    job: AbstractContextManager[TrainJobRef],
+    get_request: Callable[[TrainJobRef], TrainJobRequest],
+    run: Run,
+    inputs: WaitInputs,
+    ref_output: str = "job",
+) -> None:
+    """Wait for a TrainJob, submit its next attempts as long as a retry can help, and write the outputs of the last one.
+
+    Args:
+        task: This task.
+        client: Client of the job's backend.
+        job: The first job to wait for.
+        get_request: Returns the request of a job, for its next attempt.
+        run: The pipeline run of this step.
+        inputs: The inputs.
+        ref_output: The output for the ref of the job that was followed last.
 
     Raises:
         JobFailedError: The job failed; its diagnosis is printed.
         InvalidRequestError: The job did not report a metric that an output needs.
+        WaitTimeoutError: The time is over; the job continues.
+        Terminated: The step received SIGTERM.
     """
-    outcome, history = wait_for_job(client, ref, timeout)
+    history = MetricHistory()
+    deadline = time.monotonic() + inputs.timeout if inputs.timeout else None
+    while True:
+        with job as ref:
+            outputs.write_ref(task, ref, ref_output)
+            with bind_to_run(client, ref, run, inputs.on_kill):
+                outcome = wait_for_job(client, ref, deadline, history)
+        if inputs.attempts == 1 or outcome.diagnosis is None or not outcome.diagnosis.retryable:
+            break
+        request = get_request(ref)
+        done = _count_attempts(client, request, ref)
+        if done is None or done >= inputs.attempts:
+            break
+        print_diagnosis(outcome)
+        print(f"attempt {done} of {inputs.attempts} failed; the next one starts in {inputs.backoff} s", flush=True)
+        time.sleep(inputs.backoff)
+        job = submit_job(client, request, inputs.on_kill, run)
     outputs.write_outcome(task, client, outcome, history)
     print_diagnosis(outcome)
-    wait_state.raise_if_failed(outcome)
-    task.write("metric", _get_metric(outcome.metrics, metric_name))
+    if not inputs.allow_failure:
+        wait_state.raise_if_failed(outcome)
+    name = inputs.metric_name
+    task.write("metric", 0.0 if name is None else _get_metric(outcome, "metric_name", name))
     for name in task.list_missing_outputs():
         # Outputs that train_task and wait_task have added: metrics by their names.
-        task.write(name, _get_metric(outcome.metrics, name))
+        task.write(name, _get_metric(outcome, "metrics", name))
 
 
-def wait_for_job(client: TrainerClient, ref: TrainJobRef, timeout: int) -> tuple[Outcome, MetricHistory]:
-    """Wait for a TrainJob and print its log meanwhile; return its outcome and the history of its metrics.
+def _count_attempts(client: TrainerClient, request: TrainJobRequest, ref: TrainJobRef) -> int | None:
+    """Return how many attempts of an owner there are up to a job; None for a job without an owner, which has no next.
 
-    The log is read from its beginning, so that a retry has the whole history too.
+    Read from the jobs, so that a step that is run again continues to count.
+    """
+    if request.owner is None:
+        print("there is no next attempt: a job with a job_name is one job", flush=True)
+        return None
+    return next((job.attempt + 1 for job in client.find_jobs(request) if job.name == ref.name), None)
+
+
+def wait_for_job(client: TrainerClient, ref: TrainJobRef, deadline: float | None, history: MetricHistory) -> Outcome:
+    """Wait for a TrainJob and print its log meanwhile, from its beginning.
 
     Args:
         client: Of the job's backend.
         ref: The job.
-        timeout: Seconds to wait at most; 0 for as long as it takes.
+        deadline: When to stop waiting, as of `time.monotonic`; None for as long as it takes.
+        history: Where the metrics in the log are added.
 
     Raises:
         WaitTimeoutError: The time is over; the job continues.
-        Terminated: The step received SIGTERM; `cancel_on_termination` decides what becomes of the job.
+        Terminated: The step received SIGTERM; `cancel_on_sigterm` decides what becomes of the job.
     """
-    history = MetricHistory()
     printers = _start_printers(client, ref, history)
     pending = PendingFailureLog(ref.name, lambda line: print(line, file=sys.stderr, flush=True))
-    outcome = client.wait(ref, timeout=timeout or None, on_observation=pending.report)
+    timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+    outcome = client.wait(ref, timeout=timeout, on_observation=pending.report)
     for printer in printers:
         printer.finish()
-    return outcome, history
+    return outcome
 
 
 class _Printer(threading.Thread):
@@ -135,14 +206,11 @@ def _start_printers(client: TrainerClient, ref: TrainJobRef, history: MetricHist
     return printers
 
 
-def _get_metric(metrics: dict[str, float], name: str | None) -> float:
-    if name is None:
-        return 0.0
+def _get_metric(outcome: Outcome, given_as: str, name: str) -> float:
+    """Return a metric that the user named by the input `given_as`."""
+    metrics = outcome.metrics
     if name not in metrics:
         known = ", ".join(sorted(metrics)) or "none"
-        raise InvalidRequestError(f"metric_name: the job reported no metric {name!r}; it reported {known}")
-    if not math.isfinite(metrics[name]):
-        raise InvalidRequestError(
-            f"metric_name: the job reported {name!r} as {metrics[name]}, which is no measure of it"
-        )
+        why = f" ({outcome.missing_result})" if outcome.missing_result else ""
+        raise InvalidRequestError(f"{given_as}: the job reported no metric {name!r}; it reported {known}{why}")
     return metrics[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import sys
 
@@ -12,6 +13,9 @@ from mlflow_double import serve_mlflow
 from routed_pages import RoutedPages, run_browser
 
 from trainer_core import CustomTrainer
+
+# Tasks of these tests that name no backend train here. Workers and nested runs of pytest inherit it.
+os.environ["AIRFLOW__TRAINJOB__BACKEND"] = "local"
 
 # standalone.py starts Airflow with tools/airflow_here.py.
 sys.path.append(str(pathlib.Path(__file__).parents[2] / "tools"))

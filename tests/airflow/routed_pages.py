@@ -13,7 +13,7 @@ from airflow_provider.ui import app
 
 STATIC = pathlib.Path(app.__file__).with_name("static")
 #: Milliseconds; much longer than needed, so that no test fails on a busy machine.
-_TIMEOUT = 180_000
+_TIMEOUT = 45_000
 _PAGES = {"": "jobs.html", "job": "job.html", "compare": "compare.html"}
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 

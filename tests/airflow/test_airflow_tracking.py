@@ -11,7 +11,7 @@ from airflow_provider.operators.promote import PromoteModelOperator
 from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from trainer_core import CustomTrainer
-from trainer_core.tracking import run_sender
+from trainer_core.tracking import reporter as reporting
 
 
 def fit():
@@ -62,7 +62,7 @@ def test_a_task_is_one_run_with_its_tags_link_and_id(run_dag, xcom, mlflow, defe
 
 @pytest.mark.parametrize("waits", ["operator", "sensor"])
 def test_the_curve_of_a_deferred_task_arrives_while_its_job_runs(run_dag, mlflow, tmp_path, monkeypatch, waits):
-    monkeypatch.setattr(run_sender, "_INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr(reporting, "_INTERVAL_SECONDS", 0.05)
     mlflow.arrived = tmp_path / "arrived"
     with DAG("tracked") as dag:
         trainer = CustomTrainer(fit_until, func_args={"path": str(mlflow.arrived)})

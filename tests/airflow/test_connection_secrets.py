@@ -21,7 +21,7 @@ from airflow_provider.operators.trainjob import InitializeOperator, TrainJobOper
 from airflow_provider.testing.compat import DagSerialization
 from airflow_provider.testing.tasks import StandInTaskInstance
 from airflow_provider.triggers.trainjob import TrainJobTrigger
-from trainer_core import CustomTrainerContainer, LocalProcessBackendConfig, SecretRef, TrainJobRef
+from trainer_core import CustomTrainerContainer, LocalProcessBackendConfig, SecretRef, TrainerClient, TrainJobRef
 from trainer_core.config import KubernetesBackendConfig
 
 _ids = itertools.count()
@@ -236,20 +236,18 @@ def test_a_connection_without_a_password_is_refused(cluster, connection):
         train(secrets={"env": {"HF_TOKEN": "given"}}).execute({"ti": StandInTaskInstance("fetch")})
 
 
-def test_a_secret_environment_variable_needs_a_cluster(connection, tmp_path):
+def test_a_secret_environment_variable_reaches_a_local_training(connection, tmp_path):
     connection("hf_team", "generic", password=TOKEN)
     operator = train(
         backend="local",
         backend_config=LocalProcessBackendConfig(home=tmp_path),
         trainjob_conn_id=None,
-        trainer={"func": "json:dumps"},
+        runtime="python",
+        trainer={"func": "os:getenv", "func_args": {"key": "HF_TOKEN"}},
         secrets={"env": {"HF_TOKEN": "hf_team"}},
     )
-    with pytest.raises(
-        TrainJobRejectedError, match=r"trainer\.HF_TOKEN \(a secret\): needs a Kubernetes cluster"
-    ) as refused:
-        operator.execute({"ti": StandInTaskInstance("fetch")})
-    assert TOKEN not in str(refused.value)
+    ref = operator.execute({"ti": StandInTaskInstance("fetch")})
+    assert TrainerClient(operator.backend_config).wait(TrainJobRef.from_dict(ref)).result == TOKEN
 
 
 def test_the_triggerer_masks_the_secret(cluster, connection):

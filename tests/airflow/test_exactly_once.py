@@ -149,8 +149,16 @@ def until(condition):
         pause.wait(0.02)
 
 
-def test_a_signal_to_the_task_cancels_its_job(worker, folder):
+def test_a_worker_that_is_stopped_keeps_the_job_and_the_retry_attaches_to_it(worker, folder):
     os.kill(start_training(worker, folder), signal.SIGTERM)
+    assert "keeps running: only the worker was stopped" in worker.finish(folder, 1)["message"]
+    (folder / "gate").touch()
+    delivered(folder, worker.attempt(folder, 2))
+
+
+@pytest.mark.parametrize("state", ["failed", "restarting"])
+def test_a_signal_after_a_person_ended_or_cleared_the_task_cancels_its_job(worker, folder, state):
+    os.kill(start_training(worker, folder, state=state), signal.SIGTERM)
     assert worker.finish(folder, 1)["raised"] == "TrainJobInterruptedError"
     # A task has a few seconds after SIGTERM, so it does not wait for the end of its job.
     until(lambda: [job.status for job in jobs_in(folder).list_jobs()] == ["Failed"])

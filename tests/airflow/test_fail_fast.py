@@ -12,7 +12,6 @@ from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.testing.tasks import StandInTaskInstance
 from trainer_core import CustomTrainerContainer, KubernetesBackendConfig, TrainerClient
 from trainer_core.errors import InvalidRequestError
-from trainer_core.k8s import blocking_reasons
 from trainer_core.lifecycle import wait_state
 
 
@@ -48,9 +47,9 @@ def train(where, run_trainjob_task):
 
 
 @pytest.fixture
-def little_patience(monkeypatch):
-    """Reduce the grace period of temporary failures from five minutes to a second."""
-    monkeypatch.setattr(blocking_reasons, "LONG_GRACE", 1.0)
+def little_patience(where):
+    """Reduce the time that a pod may wait for a node from half an hour to a second."""
+    where["backend_config"]["scheduling_grace"] = "1s"
 
 
 @pytest.mark.parametrize("deferrable", [False, True], ids=["in the worker", "deferred"])
@@ -76,7 +75,7 @@ def test_a_missing_image_is_named(cluster, train):
 
 
 @pytest.mark.parametrize("deferrable", [False, True], ids=["in the worker", "deferred"])
-def test_an_unschedulable_job_is_cancelled_and_retried(cluster, client, train, little_patience, deferrable):
+def test_an_unschedulable_job_is_cancelled_and_retried(cluster, client, little_patience, train, deferrable):
     cluster.lives.set("*", "pending-unschedulable")
     done = train(deferrable=deferrable)
     again = done.retry()
@@ -123,7 +122,7 @@ class Store:
         self.kept[key] = value
 
 
-def test_a_sensor_in_reschedule_mode_fails_fast_across_pokes(cluster, client, where, train, little_patience):
+def test_a_sensor_in_reschedule_mode_fails_fast_across_pokes(cluster, client, little_patience, where, train):
     cluster.lives.set("*", "pending-unschedulable")
     job, store = train(wait_for_completion=False).returned, Store()
 

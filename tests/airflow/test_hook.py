@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from airflow.sdk._shared.secrets_masker import redact
+from airflow.sdk.exceptions import ErrorType
+from airflow.sdk.execution_time import task_runner
+from airflow.sdk.execution_time.comms import ErrorResponse, GetConnection
+from airflow.secrets import BaseSecretsBackend
 from fake_cluster import Cluster
 
-from airflow_provider.compat import AirflowNotFoundException
+from airflow_provider.compat import AirflowFailException
+from airflow_provider.exceptions import TrainJobConnectionUnreadableError, TrainJobRejectedError
 from airflow_provider.hooks.trainjob import TrainJobHook
 from trainer_core import DebugBackendConfig, LocalProcessBackendConfig
 from trainer_core.config import KubernetesBackendConfig
@@ -26,13 +32,77 @@ def connection(airflow_db, monkeypatch):
     return define
 
 
-def test_without_the_default_connection_jobs_run_locally(airflow_db, home):
+class UnavailableVault(BaseSecretsBackend):
+    """A secrets backend that fails, as a vault that is restarted."""
+
+    def get_connection(self, conn_id, team_name=None):
+        raise ConnectionError("vault is sealed")
+
+
+@pytest.fixture
+def not_configured(monkeypatch):
+    """Airflow's configuration names no backend, as by default."""
+    monkeypatch.delenv("AIRFLOW__TRAINJOB__BACKEND")
+
+
+@pytest.fixture
+def execution_api(airflow_db, monkeypatch):
+    """Answers a task's question for a connection as the supervisor does."""
+    replies = []
+    comms = SimpleNamespace(send=lambda message: replies[0] if isinstance(message, GetConnection) else None)
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", comms, raising=False)
+    return lambda error: replies.append(ErrorResponse(error=error, detail={"status_code": 503}))
+
+
+def test_without_a_connection_the_configuration_of_airflow_names_the_backend(airflow_db, home):
     assert TrainJobHook().config == LocalProcessBackendConfig()
 
 
+def test_without_a_connection_the_dag_can_name_the_backend(airflow_db, home, not_configured):
+    assert TrainJobHook(backend="local").config == LocalProcessBackendConfig()
+
+
+def test_without_a_connection_nothing_runs_here_unless_dag_or_configuration_say_so(airflow_db, not_configured):
+    with pytest.raises(TrainJobRejectedError, match=r"`airflow connections add trainjob_default --conn-type trainjob"):
+        _ = TrainJobHook().config
+
+
+def test_no_connection_and_no_backend_is_refused(airflow_db, not_configured):
+    with pytest.raises(ValueError, match="nothing names a backend; set backend"):
+        _ = TrainJobHook(None).config
+
+
 def test_a_named_connection_must_exist(airflow_db):
-    with pytest.raises(AirflowNotFoundException):
-        _ = TrainJobHook("elsewhere").config
+    with pytest.raises(TrainJobRejectedError, match="connection 'elsewhere' does not exist; create it: `airflow"):
+        _ = TrainJobHook("elsewhere", backend="local").config
+
+
+def test_a_connection_of_another_type_is_refused_by_name(airflow_db, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_CONN_TRAINJOB_DEFAULT", "http://example.com")
+    with pytest.raises(ValueError, match="connection 'trainjob_default' is of type 'http', not 'trainjob'"):
+        _ = TrainJobHook().config
+
+
+def test_a_failing_secrets_backend_is_not_taken_for_a_missing_connection(airflow_db, monkeypatch):
+    monkeypatch.setattr("airflow.sdk.configuration._secrets_backend_cache", {}, raising=False)
+    monkeypatch.setenv("AIRFLOW__WORKERS__SECRETS_BACKEND", "test_hook.UnavailableVault")
+    monkeypatch.setenv("AIRFLOW__SECRETS__BACKEND", "test_hook.UnavailableVault")
+    with pytest.raises(
+        TrainJobConnectionUnreadableError, match=r"'trainjob_default' cannot be read .*sealed"
+    ) as raised:
+        _ = TrainJobHook(backend="local").config
+    assert not isinstance(raised.value, AirflowFailException)
+
+
+def test_a_failing_execution_api_is_not_taken_for_a_missing_connection(execution_api):
+    execution_api(ErrorType.API_SERVER_ERROR)
+    with pytest.raises(TrainJobConnectionUnreadableError, match="503"):
+        _ = TrainJobHook().config
+
+
+def test_a_connection_that_the_execution_api_does_not_know_is_missing(execution_api, home):
+    execution_api(ErrorType.CONNECTION_NOT_FOUND)
+    assert TrainJobHook().config == LocalProcessBackendConfig()
 
 
 def test_a_connection_provides_backend_and_settings(connection, tmp_path):

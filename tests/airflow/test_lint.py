@@ -88,7 +88,7 @@ def test_values_unknown_before_the_run_are_no_problem(lint, tasks):
         (
             operator("trainer=CustomTrainer(train, {'lr': '{{ ds }}'}, num_nodes='{{ ti.x }}')"),
             "train",
-            "parameter lr is declared as float",
+            "is not a float (train(lr: float))",
         ),
         (
             operator("trainer=CustomTrainer(train, {'lr': 1}, env={'A': '{{ ds }'})"),
@@ -96,7 +96,7 @@ def test_values_unknown_before_the_run_are_no_problem(lint, tasks):
             "trainer.env.A: the template has a syntax error: unexpected '}'",
         ),
         (operator("initializer={'dataset': '{{ ds }}'}"), "train", "initializer.dataset.storage_uri"),
-        ("fit('two')", "fit", "parameter x is declared as int, and 'two' cannot be converted"),
+        ("fit('two')", "fit", "func_args.x: 'two' is not an int (fit(x: int))"),
     ],
 )
 def test_a_problem_is_one_line_with_file_dag_and_task(lint, tasks, task, problem):
@@ -114,7 +114,7 @@ def test_a_problem_is_one_line_with_file_dag_and_task(lint, tasks, task, problem
 @pytest.mark.parametrize(
     ("tasks", "entry", "problem"),
     [
-        ("fit.expand(x=[1, 'two'])", "1", "'two' cannot be converted"),
+        ("fit.expand(x=[1, 'two'])", "1", "'two' is not an int"),
         ("fit.override(num_nodes=0).expand(x=[1])", "0", "num_nodes must be a whole number"),
         (
             "TrainJobOperator.partial(task_id='s', trainer=CustomTrainer(train)).expand(func_args=[{'lr': 1}, {}])",
@@ -285,7 +285,7 @@ def test_the_command_works_without_an_initialized_airflow(tmp_path):
     )
     assert done.returncode == 2, done.stderr
     (line,) = done.stdout.splitlines()
-    assert line.startswith("dags/nightly.py: dag nightly, task fit: trainer.code: parameter x is declared as int")
+    assert line.startswith("dags/nightly.py: dag nightly, task fit: func_args.x: ")
     assert not (tmp_path / "airflow" / "airflow.db").exists()
 
 

@@ -194,7 +194,8 @@ def test_a_missing_connection_is_named(dags, run_trainjob_task, trainjob_recorde
     done = run_trainjob_task(train, params={"image": "python"})
 
     assert "trainjob_cluster" in str(done.error)
-    assert not isinstance(done.error, AirflowFailException)
+    assert "`airflow connections add" in str(done.error)
+    assert isinstance(done.error, AirflowFailException)
 
 
 def test_the_fine_tuning_example_submits_a_recipe_with_model_data_and_lora(dags, run_trainjob_dag, cluster):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import json
 import shutil
@@ -14,7 +15,7 @@ import pytest
 from airflow.sdk.log import mask_secret
 from airflow_fakes import die, double, fail, wait_for_file
 
-from airflow_provider.compat import AirflowFailException, TaskDeferralError, TaskDeferred
+from airflow_provider.compat import AirflowFailException, AirflowTaskTimeout, TaskDeferralError, TaskDeferred
 from airflow_provider.exceptions import (
     TrainJobElsewhereError,
     TrainJobFailedError,
@@ -28,6 +29,7 @@ from airflow_provider.exceptions import (
 from airflow_provider.operators.trainjob import InitializeOperator, TrainJobOperator
 from airflow_provider.saved_ref import SavedRef
 from airflow_provider.testing.tasks import StandInTaskInstance
+from airflow_provider.triggers.trainjob import TrainJobTrigger
 from trainer_core import (
     CustomTrainer,
     FileDatasetInitializer,
@@ -37,7 +39,7 @@ from trainer_core import (
     TrainerClient,
     TrainJobRef,
 )
-from trainer_core.errors import BackendUnavailableError
+from trainer_core.errors import BackendUnavailableError, UnsupportedError
 
 
 def an_operator(func=double, args=None, **arguments):
@@ -154,7 +156,9 @@ def test_a_missing_runtime_is_refused_before_anything_is_created(home, client):
 
 
 def test_a_rendered_argument_of_the_wrong_type_is_refused_before_anything_is_created(home, client):
-    with pytest.raises(TrainJobRejectedError, match="number is declared as int, and 'many' cannot be converted"):
+    with pytest.raises(
+        TrainJobRejectedError, match=r"^func_args.number: 'many' is not an int \(double\(number: int\)\)$"
+    ):
         an_operator(args={"number": "many"}).execute({"ti": StandInTaskInstance()})
     assert names(client) == []
 
@@ -315,6 +319,7 @@ def test_a_cleared_task_starts_a_job_on_another_host(waiting, client, home):
     cleared = {"ti": StandInTaskInstance(max_tries=4), "task_state_store": store}
     with another_disk(home):
         ref = TrainJobRef.from_dict(waiting(wait_for_completion=False).execute(cleared))
+        assert [job.name for job in TrainerClient(client.config).list_jobs()] == [ref.name]
         client.delete_job(ref)
 
 
@@ -335,7 +340,7 @@ def test_a_retry_after_a_timeout_starts_a_job_on_another_host_if_the_first_was_c
         waiting(deferrable=True).execute_complete(
             context, {"ref": ref.to_dict(), "timeout": "it took too long", **event}
         )
-    assert (store == {}) == event["cancelled"]
+    assert ("trainjob_ref" not in store) == event["cancelled"]
 
 
 @pytest.mark.parametrize(("on_kill", "is_saved"), [("cancel", False), ("keep", True)])
@@ -343,9 +348,11 @@ def test_a_retry_of_a_killed_task_starts_a_job_on_another_host_if_the_first_was_
     store = TaskStore()
     operator = waiting(on_kill=on_kill)
     operator.on_kill()
+    ti = StandInTaskInstance(max_tries=3)
+    ti.state = "failed"
     with pytest.raises(TrainJobInterruptedError):
-        operator.execute({"ti": StandInTaskInstance(max_tries=3), "task_state_store": store})
-    assert bool(store) == is_saved
+        operator.execute({"ti": ti, "task_state_store": store})
+    assert ("trainjob_ref" in store) == is_saved
 
 
 def end_deferral(operator, ti, store):
@@ -362,14 +369,16 @@ def test_a_job_whose_wait_has_timed_out_is_saved_until_it_is_cancelled(waiting, 
         end_deferral(operator, ti, store)
     assert store["trainjob_ref"]["ref"] == ref.to_dict()
     end_deferral(operator, ti, store)
-    assert store == {}
+    assert "trainjob_ref" not in store
 
 
-def test_a_task_that_has_moved_to_another_backend_does_not_look_for_its_earlier_job(home):
+def test_a_task_that_has_moved_to_another_backend_is_refused(home, client):
     store, ti = TaskStore(), StandInTaskInstance(max_tries=3)
     earlier = TrainJobRef("container", "default", "train", "uid-1", "another host")
     SavedRef(store, ti).save(earlier)
-    assert an_operator().execute({"ti": ti, "task_state_store": store})["doubled"] == 8
+    with pytest.raises(TrainJobUnreachableError, match=r"'train' was submitted to backend 'container', and .* 'local'"):
+        an_operator().execute({"ti": ti, "task_state_store": store})
+    assert names(client) == []
 
 
 class DiesAfterSubmit(TrainerClient):
@@ -390,6 +399,59 @@ def test_a_retry_on_another_host_knows_of_a_job_whose_ref_was_not_saved(waiting,
         waiting(wait_for_completion=False).execute(context)
     ref = TrainJobRef.from_dict(waiting(wait_for_completion=False).execute(context))
     assert names(client) == [ref.name]
+
+
+class DiesWhileWaiting(TrainerClient):
+    """Client of a worker that is killed while it waits."""
+
+    def wait(self, job, timeout=None, **arguments):
+        if timeout is None:
+            raise SystemExit
+        return super().wait(job, timeout=timeout, **arguments)
+
+
+@pytest.fixture
+def lost(waiting):
+    """Task instance and storage of a task whose worker was killed in its last try; its job runs."""
+    ti, store = StandInTaskInstance(max_tries=0), TaskStore()
+    operator = waiting()
+    operator.hook.client = DiesWhileWaiting(operator.hook.config)
+    with pytest.raises(SystemExit):
+        operator.execute({"ti": ti, "task_state_store": store})
+    return ti, store
+
+
+def test_a_clear_attaches_to_the_unchanged_job_of_a_worker_that_was_killed(lost, waiting, gate, client):
+    ti, store = lost
+    gate.touch()
+    cleared = ti.next_try(cleared=True)
+    assert waiting().execute({"ti": cleared, "task_state_store": store}) == "it came"
+    assert names(client) == [ti.xcoms["ref"]["name"]]
+
+
+def test_a_clear_cancels_the_job_of_a_killed_worker_if_the_definition_has_changed(lost, waiting, gate, client):
+    ti, store = lost
+    gate.touch()
+    cleared = ti.next_try(cleared=True)
+    waiting(options=[{"Labels": {"team": "vision"}}]).execute({"ti": cleared, "task_state_store": store})
+    assert len(names(client)) == 2
+    assert client.get_job_outcome(TrainJobRef.from_dict(ti.xcoms["ref"])).diagnosis.reason == "it was cancelled"
+
+
+def test_a_clear_of_a_task_whose_job_has_ended_starts_another(lost, waiting, gate, client):
+    ti, store = lost
+    gate.touch()
+    client.wait(TrainJobRef.from_dict(ti.xcoms["ref"]))
+    waiting().execute({"ti": ti.next_try(cleared=True), "task_state_store": store})
+    assert len(names(client)) == 2
+
+
+def test_a_clear_of_a_deferred_task_still_starts_another_job(waiting, gate, client):
+    ti, store = StandInTaskInstance(max_tries=0), TaskStore()
+    deferred(waiting(deferrable=True), ti, store)
+    gate.touch()
+    waiting().execute({"ti": ti.next_try(cleared=True), "task_state_store": store})
+    assert len(names(client)) == 2
 
 
 def test_a_job_that_was_not_created_is_not_saved(home):
@@ -461,11 +523,32 @@ class LosesSight(TrainerClient):
         return super().wait(job, timeout, **arguments)
 
 
-class CannotCancel(TrainerClient):
-    """Client that becomes unavailable when it is to cancel."""
+class IsNotAllowed(TrainerClient):
+    """Client that is denied to cancel."""
 
     def cancel(self, job):
-        raise BackendUnavailableError("no answer")
+        raise UnsupportedError("not allowed")
+
+
+class IsAwayForATime(TrainerClient):
+    """Client whose backend is away for the first requests to cancel."""
+
+    failures = 3
+
+    def cancel(self, job):
+        self.failures -= 1
+        if self.failures >= 0:
+            raise BackendUnavailableError("no answer")
+        super().cancel(job)
+
+
+def test_a_cancellation_is_repeated_while_the_backend_is_away(waiting, client):
+    ti = StandInTaskInstance()
+    operator = waiting(wait_for_completion=False)
+    operator.execute({"ti": ti})
+    operator.hook.client = IsAwayForATime(operator.hook.config)
+    operator.on_kill()
+    assert client.wait(TrainJobRef.from_dict(ti.xcoms["ref"])).diagnosis.reason == "it was cancelled"
 
 
 @pytest.mark.parametrize(("max_tries", "ended"), [(0, True), (1, False)])
@@ -488,6 +571,50 @@ def test_a_job_with_on_kill_keep_is_never_cancelled(waiting, client):
     assert client.observe(ref).outcome is None
 
 
+class IsActedUpon(TrainerClient):
+    """Client of a job that a person suspends and resumes on the page while the task waits; then the gate opens."""
+
+    def __init__(self, config, ti, gate):
+        super().__init__(config)
+        self._ti, self._gate = ti, gate
+
+    def wait(self, job, timeout=None, on_observation=None, **arguments):
+        def see(observation):
+            on_observation(observation)
+            if timeout == 0:
+                return
+            if observation.status == "Running" and "trainjob_action" not in self._ti.xcoms:
+                self._ti.xcoms["trainjob_action"] = {"action": "suspend", "by": "ada"}
+                self.suspend(job)
+            elif observation.status == "Suspended":
+                self._ti.xcoms["trainjob_action"] = {"action": "resume", "by": "grace"}
+                self._gate.touch()
+                self.resume(job)
+
+        return super().wait(job, timeout, on_observation=see, **arguments)
+
+
+def test_the_log_says_who_suspended_and_resumed_the_job(waiting, gate, task_log):
+    ti = StandInTaskInstance()
+    operator = waiting()
+    operator.hook.client = IsActedUpon(operator.hook.config, ti, gate)
+    operator.execute({"ti": ti})
+    name = ti.xcoms["ref"]["name"]
+    assert f"TrainJob {name} was suspended by ada on the TrainJobs page" in task_log()
+    assert f"TrainJob {name} was resumed by grace on the TrainJobs page" in task_log()
+
+
+def test_the_log_says_who_deleted_the_job(waiting, client, task_log):
+    ti = StandInTaskInstance()
+    ref = deferred(waiting(deferrable=True), ti)
+    client.delete_job(ref)
+    ti.xcoms["trainjob_action"] = {"action": "delete", "by": "ada"}
+    event = asyncio.run(anext(TrainJobTrigger(ref.to_dict(), backend="local").run())).payload
+    with pytest.raises(TrainJobFailedError):
+        waiting(deferrable=True).execute_complete({"ti": ti}, event)
+    assert f"TrainJob {ref.name} was deleted by ada on the TrainJobs page" in task_log()
+
+
 def test_killing_a_task_cancels_its_job(waiting, client):
     ti = StandInTaskInstance()
     operator = waiting(wait_for_completion=False)
@@ -496,6 +623,43 @@ def test_killing_a_task_cancels_its_job(waiting, client):
     # A task has a few seconds after SIGTERM, so it does not wait for the end of its job.
     outcome = client.wait(TrainJobRef.from_dict(ti.xcoms["ref"]))
     assert outcome.diagnosis.reason == "it was cancelled"
+
+
+class UnknownState(StandInTaskInstance):
+    """Task instance whose state cannot be read, because Airflow's API server is away."""
+
+    def get_task_states(self, **_):
+        raise ConnectionError("503")
+
+
+def test_a_task_that_is_stopped_while_airflow_does_not_answer_keeps_its_job(waiting, client, task_log):
+    ti = UnknownState(max_tries=1)
+    operator = waiting(wait_for_completion=False)
+    operator.execute({"ti": ti})
+    operator.on_kill()
+    assert client.observe(TrainJobRef.from_dict(ti.xcoms["ref"])).outcome is None
+    assert "the state of the task cannot be read: 503" in task_log()
+
+
+def test_a_worker_that_is_stopped_in_the_last_try_cancels_the_job(waiting, client):
+    ti = StandInTaskInstance(max_tries=1, try_number=2)
+    operator = waiting(wait_for_completion=False)
+    operator.execute({"ti": ti})
+    operator.on_kill()
+    assert client.wait(TrainJobRef.from_dict(ti.xcoms["ref"])).diagnosis.reason == "it was cancelled"
+
+
+def test_the_time_limit_of_a_running_task_cancels_its_job(waiting, client, task_log):
+    ti = StandInTaskInstance(max_tries=1)
+    operator = waiting(wait_for_completion=False, execution_timeout=datetime.timedelta(hours=1))
+    operator.execute({"ti": ti})
+    try:
+        raise AirflowTaskTimeout
+    except AirflowTaskTimeout:
+        operator.on_kill()
+    assert client.wait(TrainJobRef.from_dict(ti.xcoms["ref"])).diagnosis.reason == "it was cancelled"
+    assert ti.xcoms["status"] == "Failed"
+    assert "task 'train' exceeded its execution_timeout of 1:00:00: TrainJob" in task_log()
 
 
 def test_killing_a_task_during_submission_cancels_the_job(waiting, client):
@@ -510,14 +674,15 @@ def test_killing_a_task_during_submission_cancels_the_job(waiting, client):
 
 def test_a_job_that_could_not_be_cancelled_is_not_called_cancelled(waiting, gate):
     operator = waiting()
-    operator.hook.client = CannotCancel(operator.hook.config)
+    operator.hook.client = IsNotAllowed(operator.hook.config)
     operator.on_kill()
     with pytest.raises(TrainJobInterruptedError, match="may still run: its cancellation failed"):
         operator.execute({"ti": StandInTaskInstance()})
     gate.touch()
 
 
-def test_killing_a_task_after_its_job_has_ended_has_no_effect(home):
+def test_killing_a_task_after_its_job_has_ended_has_no_effect(client):
     operator = an_operator()
     operator.execute({"ti": StandInTaskInstance()})
     operator.on_kill()
+    assert [job.status for job in client.list_jobs()] == ["Complete"]

@@ -31,9 +31,9 @@ def test_airflow_lists_the_provider_and_its_connection_type():
 def test_every_module_the_provider_names_exists(kind):
     from importlib import import_module
 
-    for entry in get_provider_info()[kind]:
-        for module in entry["python-modules"]:
-            assert import_module(module).__all__
+    modules = [module for entry in get_provider_info()[kind] for module in entry["python-modules"]]
+    assert modules
+    assert all(import_module(module).__all__ for module in modules)
 
 
 def test_each_connection_field_is_a_setting_of_a_backend():

@@ -140,7 +140,7 @@ def test_a_deferred_task_goes_through_its_trigger(trainjob_recorder, run_trainjo
     done = run_trainjob_task(operator, params={"number": 1})
 
     assert [type(trigger).__name__ for trigger in done.triggers] == ["TrainJobTrigger"]
-    assert "did not end before the task's timeout" in str(done.error)
+    assert "exceeded its execution_timeout of" in str(done.error)
     assert trainjob_recorder.job().cancelled
 
 

@@ -24,7 +24,8 @@ from standalone import EXAMPLES, Task, a_running_airflow, needs_trigger_on_kill,
 
 from trainer_core import TrainJobRef
 
-pytestmark = [pytest.mark.slow]
+# A whole Airflow starts.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 _DAGS = pathlib.Path(__file__).with_name("standalone_dags.py")
 _DIGITS = ("digits", "registry", "retraining", "ingest_digits", "retrain_digits", "retrain_digits_one_task")
@@ -140,10 +141,11 @@ def process_of(task):
     )
 
 
-def test_the_retry_attaches_to_the_job_of_a_killed_worker(airflow, gate):
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_the_retry_attaches_to_the_job_of_a_worker_that_was_killed_or_stopped(airflow, gate, end):
     task = airflow.start("waiting", gate)
     ref = task.training()
-    process_of(task).kill()
+    process_of(task).send_signal(end)
     until(lambda: task.instance()["try_number"] == 2)
     gate.touch()
     task.is_now("success")

@@ -15,6 +15,7 @@ from standalone import needs_trigger_on_kill
 from airflow_provider.testing.tasks import StandInTaskInstance
 from airflow_provider.triggers import trainjob
 from airflow_provider.triggers.trainjob import TrainJobTrigger
+from trainer_core.errors import BackendUnavailableError
 
 TIMEOUT = 300.0
 
@@ -203,3 +204,28 @@ async def test_a_trigger_that_is_still_starting_cancels_its_job(running, client)
         trigger.may_go_on.set()
         await until(lambda: client.observe(running).outcome)
     assert client.get_job_outcome(running).diagnosis.reason == "it was cancelled"
+
+
+class IsAwayForATime:
+    """Client whose backend is away for the first requests to cancel."""
+
+    def __init__(self, client):
+        self._client, self._failures = client, 2
+
+    def cancel(self, ref):
+        self._failures -= 1
+        if self._failures >= 0:
+            raise BackendUnavailableError("no answer")
+        self._client.cancel(ref)
+
+
+async def test_a_cancellation_is_repeated_and_its_outcome_is_logged(running, client, task_log):
+    class Away(TrainJobTrigger):
+        async def _connect(self):
+            return IsAwayForATime(client)
+
+    with set_supervisor_comms(Supervisor({"run": {"train": "failed"}})):
+        await trigger_for(running, Away).on_kill()
+    assert client.get_job_outcome(running).diagnosis.reason == "it was cancelled"
+    assert "its cancellation is repeated: no answer" in task_log()
+    assert f"TrainJob {running.name} was cancelled" in task_log()

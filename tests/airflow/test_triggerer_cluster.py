@@ -12,7 +12,8 @@ from contextlib import asynccontextmanager
 from itertools import pairwise
 
 import pytest
-from airflow.sdk.execution_time.comms import XComResult
+from airflow.sdk.exceptions import ErrorType
+from airflow.sdk.execution_time.comms import ErrorResponse, XComResult
 from airflow.sdk.execution_time.supervisor import set_supervisor_comms
 from fake_cluster import Cluster
 
@@ -92,6 +93,8 @@ class Supervisor:
         if type(msg).__name__ == "SetXCom":
             self.xcoms[msg.key] = msg.value
             return None
+        if type(msg).__name__ == "GetConnection":
+            return ErrorResponse(error=ErrorType.CONNECTION_NOT_FOUND)
         return XComResult(key=msg.key, value=self.xcoms.get(msg.key))
 
 

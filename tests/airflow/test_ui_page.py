@@ -24,6 +24,8 @@ expect = sync_api.expect
 
 pytestmark = [
     pytest.mark.slow,
+    # A whole Airflow starts.
+    pytest.mark.timeout(600),
     pytest.mark.skipif(chromium.find() is None, reason="needs Chromium on PATH: `apt-get install chromium`"),
 ]
 

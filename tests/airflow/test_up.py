@@ -121,6 +121,7 @@ def get_session(pid):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # a whole Airflow starts twice
 def test_it_starts_again_after_sigkill_and_stops_at_ctrl_c(program, here, tmp_path):
     folder = tmp_path / ".airflow" / "up"
     with Up(program) as killed:

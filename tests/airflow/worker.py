@@ -6,7 +6,8 @@ each is answered by one line, when its try has ended.
     {"folder": …, "try": 1, "stop": "after-submit", "kill_after": null, "deferrable": false, "on_kill": "cancel"}
 
 `stop` names the point where the try kills itself with SIGKILL; `kill_after` the seconds after which it is killed from
-outside. SIGTERM is handled as Airflow's task runner does. What a try returned or raised lies in `folder/try-N.json`.
+outside. SIGTERM is handled as Airflow's task runner does; `state` is the state of the task in Airflow's database. What
+a try returned or raised lies in `folder/try-N.json`.
 """
 
 from __future__ import annotations
@@ -91,6 +92,7 @@ def run(command: dict) -> None:
         on_kill=command.get("on_kill", "cancel"),
     )
     ti = TaskInstance(run_id="run", try_number=command["try"], max_tries=3)
+    ti.state = command.get("state", "running")
     operator.stop = ti.stop = command.get("stop")
     ti.folder = str(folder)
     signal.signal(signal.SIGTERM, lambda *_: operator.on_kill())

@@ -7,7 +7,8 @@ import random
 import pytest
 from attack_scenarios import SCENARIOS
 
-pytestmark = pytest.mark.slow
+# Many rounds.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.play.__name__)

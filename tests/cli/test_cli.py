@@ -115,16 +115,36 @@ def test_a_timeout_of_a_wait_exits_with_5(trainjob):
     assert trainjob("wait", "job", "--timeout", "0.2").returncode == 5
 
 
+def said(done):
+    """Return the exit code and the line that a command printed."""
+    return done.returncode, (done.stdout or done.stderr).rstrip("\n")
+
+
+def test_submitting_a_name_again_says_that_nothing_new_was_started(trainjob):
+    submit = ("submit", "train:train", "-a", "x=1", "-a", "fail=true", *RUN, "--name", "job", "--wait")
+    assert "nothing new" not in trainjob(*submit).stderr
+    again = trainjob(*submit)
+    assert again.returncode == 1
+    assert again.stderr.startswith(
+        "trainjob: TrainJob 'job' exists and is Failed: nothing new was started; continue it with `trainjob retry job`"
+    )
+
+
 def test_a_job_is_suspended_resumed_cancelled_and_deleted(trainjob):
     trainjob("submit", "train:wait_for", "-a", "path=never", *RUN, "--name", "job")
 
-    assert trainjob("suspend", "job").returncode == 0
-    assert trainjob("resume", "job").returncode == 0
-    assert trainjob("cancel", "job").returncode == 0
+    assert re.fullmatch("job suspended: it was (Created|Running)\n", trainjob("suspend", "job").stdout)
+    assert trainjob("resume", "job").stdout.startswith("job resumed: it was ")
+    assert trainjob("cancel", "job").stdout.startswith("job cancelled: it was ")
+    trainjob("wait", "job")
+    assert said(trainjob("cancel", "job")) == (0, "job has already ended: it is Failed")
+    refused = "trainjob: TrainJob 'job' is Failed and cannot be {}; continue a failed one with `trainjob retry job`"
+    assert said(trainjob("suspend", "job")) == (1, refused.format("suspended"))
+    assert said(trainjob("resume", "job")) == (1, refused.format("resumed"))
     assert "it was cancelled" in trainjob.json("get", "job")["reason"]
     assert [event["reason"] for event in trainjob.json("events", "job")][-1] == "Failed"
-    assert trainjob("delete", "job").returncode == 0
-    assert trainjob("delete", "job").returncode == 0
+    assert said(trainjob("delete", "job")) == (0, "job deleted")
+    assert trainjob("delete", "job").returncode == 3
     assert trainjob.json("list") == []
 
 
@@ -300,5 +320,6 @@ def test_the_error_of_a_missing_extra_has_the_pip_command():
 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "trainjob: the command needs the package typer, which is not installed: pip install 'trainjob-workflows[cli]'\n"
+        "trainjob: the command needs the package typer, which is not installed: "
+        "pip install -e '.[cli]' in a clone of trainjob-workflows\n"
     )

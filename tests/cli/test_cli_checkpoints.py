@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -16,6 +17,7 @@ from trainer_core import (
     TrainJobRequest,
 )
 from trainer_core.errors import UnsupportedError
+from trainer_core.request import Owner
 from trainer_core.saved_checkpoints import list_saved
 from trainer_core.testing.training_functions import save_checkpoints
 
@@ -33,7 +35,7 @@ def submit(trainjob, tmp_path):
 
 
 def test_the_checkpoints_of_a_job_are_listed_and_pruned(trainjob, submit):
-    submit("job", 4, Checkpoints(every_steps=1, keep=9, keep_best="-loss", after="all")).wait("job")
+    submit("job", 4, Checkpoints(every_steps=1, keep=9, keep_best="loss", mode="max", after="all")).wait("job")
 
     header, *lines = trainjob("checkpoints", "job").stdout.splitlines()
     assert header.split() == ["STEP", "SIZE", "SAVED", "JOB", "WHICH", "METRICS"]
@@ -46,10 +48,81 @@ def test_the_checkpoints_of_a_job_are_listed_and_pruned(trainjob, submit):
         (4, True, False, False),
     ]
     assert (found[3]["size"], found[3]["metrics"], found[3]["job"]) == (1, {"loss": 0.25}, "job")
-    assert Path(found[3]["uri"], "rank-0.txt").read_text() == "4"
+    assert Path(urlsplit(found[3]["uri"]).path, "rank-0.txt").read_text() == "4"
 
     assert [each["step"] for each in trainjob.json("checkpoints", "job", "--prune")] == [2, 3]
     assert [each["step"] for each in trainjob.json("checkpoints", "job")] == [1, 4]
+
+
+def train_until_broken(marker: str) -> list:
+    """Save steps 1 and 2 and fail; continue after the marker exists."""
+    import pathlib
+
+    from trainer_core import checkpoints
+
+    store = checkpoints()
+    last = store.latest()
+    first = last.step + 1 if last else 1
+    for step in range(first, 5):
+        with store.save(step) as folder:
+            (folder / "state.txt").write_text(str(step))
+        if step == 2 and not pathlib.Path(marker).exists():
+            raise ValueError("broken")
+    return [first, 4]
+
+
+@pytest.fixture
+def broken(tmp_path):
+    """Client of a job, `nightly`, that has failed after two checkpoints; the cause is gone."""
+    client = TrainerClient(LocalProcessBackendConfig(home=tmp_path / "home"))
+    trainer = CustomTrainer(func=train_until_broken, func_args={"marker": str(tmp_path / "marker")})
+    options = [Name("nightly"), Checkpoints(every_steps=1, after="all")]
+    client.wait(client.train(runtime="python", trainer=trainer, options=options))
+    (tmp_path / "marker").touch()
+    return client
+
+
+def test_a_retry_continues_from_the_last_checkpoint_and_is_started_once(trainjob, broken):
+    done = trainjob("retry", "nightly", "--wait")
+    assert (done.returncode, done.stdout) == (0, "nightly-1 Complete [3, 4]\n")
+    assert broken.get_job_outcome("nightly-1").resumed_from == 2
+    assert broken.retry("nightly").name == "nightly-1"
+    assert sorted(job.name for job in broken.list_jobs()) == ["nightly", "nightly-1"]
+    again = trainjob("retry", "nightly-1")
+    assert (again.returncode, again.stderr) == (
+        2,
+        "trainjob: TrainJob 'nightly-1' is Complete; only a failed one can be retried\n",
+    )
+
+
+def test_a_retry_of_a_retry_that_saved_nothing_continues_too(trainjob, broken, tmp_path):
+    (tmp_path / "marker").unlink()
+    first = broken.get_job_request("nightly").checkpoints
+    broken.backend.cancel(broken.retry("nightly"))
+    broken.wait("nightly-1")
+    (tmp_path / "marker").touch()
+    assert broken.retry("nightly-1").name == "nightly-2"
+    assert broken.wait("nightly-2").result[1] == 4
+    assert broken.get_job_outcome("nightly-2").resumed_from >= 2
+    assert first.nonce in broken.get_job_request("nightly-2").checkpoints.scope
+
+
+@pytest.mark.parametrize("options", [[], [Name("mine")]], ids=["derived name", "given name"])
+def test_a_retry_of_a_task_s_job_is_the_next_attempt_of_its_owner(broken, options):
+    task = {"runtime": "python", "owner": Owner(key="dag/run/task", slug="train", generation="3"), "options": options}
+    first = broken.submit(broken.build_request(trainer=CustomTrainer("no_such_module:main"), **task))
+    broken.wait(first)
+    second = broken.retry(first)
+    broken.wait(second)
+    assert broken.get_job_request(second).owner == broken.get_job_request(first).owner
+    assert [second.name, broken.retry(second).name] == [f"{first.name}-1", f"{first.name}-2"]
+
+
+def test_a_job_can_start_from_the_uri_of_a_listed_checkpoint(trainjob, broken, tmp_path):
+    uri = trainjob.json("checkpoints", "nightly")[0]["uri"]
+    trainer = CustomTrainer(func=train_until_broken, func_args={"marker": str(tmp_path / "marker")})
+    options = [Name("other"), Checkpoints(every_steps=1, load=uri)]
+    assert broken.wait(broken.train(runtime="python", trainer=trainer, options=options)).result == [2, 4]
 
 
 def save_without_progress() -> None:
@@ -71,7 +144,7 @@ def test_the_log_of_a_job_that_reports_checkpoints_only_is_printed(trainjob, tmp
 
 def test_a_damaged_checkpoint_is_not_listed_and_the_list_stays_json(trainjob, submit):
     submit("job", 2, Checkpoints(every_steps=1, after="all")).wait("job")
-    Path(trainjob.json("checkpoints", "job")[1]["uri"], "manifest.json").write_text("{")
+    Path(urlsplit(trainjob.json("checkpoints", "job")[1]["uri"]).path, "manifest.json").write_text("{")
 
     assert [each["step"] for each in trainjob.json("checkpoints", "job")] == [1]
 

@@ -97,9 +97,9 @@ def test_a_result_that_is_too_large_is_named(trainjob):
     (trainjob.folder / "large.py").write_text(LARGE)
     done = trainjob("submit", "large:large", "--runtime", "python", "--name", "large", "--wait")
     assert done.returncode == 0
-    assert "the result is too large to return; set result_uri to write it to a file" in done.stderr
-    assert "result: the result is too large to return" in trainjob("get", "large").stdout
-    assert "the result is too large" in trainjob("wait", "large").stderr
+    assert "more than 4096; set result_uri to write it to a file" in done.stderr
+    assert "result: the result has " in trainjob("get", "large").stdout
+    assert "more than 4096" in trainjob("wait", "large").stderr
 
 
 def test_a_result_with_a_number_that_is_not_finite_is_printed_with_a_note(trainjob):

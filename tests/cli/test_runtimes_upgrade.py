@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import yaml
-from fake_cluster import Cluster, crds
+from fake_cluster import Cluster
 
 from trainer_core.cli import main
 from trainer_core.config import KubernetesBackendConfig
@@ -39,8 +39,6 @@ GUIDE = {
         },
     },
 }
-
-needs_crds = pytest.mark.skipif(not crds.folder().is_dir(), reason=f"{crds.folder()} is absent; set TRAINJOB_CRD_DIR")
 
 
 @pytest.fixture
@@ -94,7 +92,6 @@ def test_a_wrong_trainer_version_is_bad_input(run, arguments, message):
     assert message in err
 
 
-@needs_crds
 @pytest.mark.parametrize(("version", "accepted"), [("2.1", True), ("2.3", False)])
 def test_apply_asks_the_cluster_which_fields_a_policy_has(run, tmp_path, monkeypatch, version, accepted):
     with Cluster(namespaces=["team"], controllers=False, trainer=version) as cluster:
@@ -108,7 +105,6 @@ def test_apply_asks_the_cluster_which_fields_a_policy_has(run, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("version", list(ml_policies.VERSIONS))
-@needs_crds
 def test_the_table_of_versions_equals_what_each_version_serves(tmp_path, version):
     with Cluster(controllers=False, trainer=version) as cluster:
         config = KubernetesBackendConfig(config_file=str(cluster.kubeconfig(tmp_path / "config")))

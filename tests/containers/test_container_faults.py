@@ -24,6 +24,7 @@ from container_submitter import EXPECTED_LOG, build_request
 
 from trainer_core import ContainerBackendConfig, CustomTrainer, Name, TrainerClient
 from trainer_core.backends.container import job_journal, names, paths, supervisor_launcher
+from trainer_core.backends.local.processes import kill_job_processes
 from trainer_core.config import TrainingRuntimeSource
 from trainer_core.errors import BackendUnavailableError, JobElsewhereError, JobNotFoundError
 from trainer_core.jobs import Category, TrainJobRef
@@ -31,7 +32,7 @@ from trainer_core.testing.training_functions import run_forever
 
 PATIENCE = 300.0
 HERE = Path(__file__).parent
-TOOL = HERE.parents[2] / "shared" / "tools" / "container-engine"
+TOOL = HERE.parents[1] / "tools" / "container-engine"
 #: Requests and process starts of a submission: three reads, the identity of the engine and the claim (each sent in two
 #: pieces), and the supervisor.
 SUBMIT_KILL_POINTS = (1, 5, 7, 8, 9)
@@ -67,6 +68,7 @@ def wait_until(condition, what):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # many containers, one after the other
 def test_a_submitter_killed_at_any_request_leaves_one_job_or_none(sandbox):
     client = sandbox.client()
     run_programs(sandbox, "submit", SUBMIT_KILL_POINTS)
@@ -82,6 +84,7 @@ def test_a_submitter_killed_at_any_request_leaves_one_job_or_none(sandbox):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # many containers, one after the other
 def test_a_job_continues_after_its_supervisor_was_killed_at_any_request(sandbox):
     client = sandbox.client()
     run_programs(sandbox, "run", RUN_KILL_POINTS)
@@ -108,6 +111,17 @@ def test_a_job_whose_supervisor_was_killed_completes_when_it_is_observed(sandbox
     client.train(runtime="python", trainer=CustomTrainer(func=waits_for_a_signal), options=[Name("job")])
     wait_until_running(client)
     kill_supervisor(client)
+    send_signal(client)
+    assert client.wait("job", timeout=PATIENCE).result == 7
+
+
+def test_the_end_of_a_local_job_leaves_the_supervisor_of_a_container_job_that_it_submitted(sandbox, monkeypatch):
+    client = sandbox.client()
+    monkeypatch.setenv("TRAINJOB_UID", "uid-of-the-local-job")
+    client.train(runtime="python", trainer=CustomTrainer(func=waits_for_a_signal), options=[Name("job")])
+    wait_until_running(client)
+    kill_job_processes(["uid-of-the-local-job"])
+    assert supervisor_launcher.is_supervised(client.get_job_ref("job").uid)
     send_signal(client)
     assert client.wait("job", timeout=PATIENCE).result == 7
 
@@ -273,8 +287,8 @@ class OwnEngine:
 
 @pytest.fixture
 def own_engine(sandbox):
-    if not TOOL.exists():
-        pytest.skip(f"needs {TOOL}, which starts an engine that may be stopped")
+    if os.geteuid() != 0 or shutil.which("podman") is None:
+        pytest.skip("needs root and Podman, for an engine that may be stopped")
     # A short path, because the path of a socket is limited to about 100 characters.
     home = Path(tempfile.mkdtemp(prefix="trainjob-"))
     own = OwnEngine(home)

@@ -17,6 +17,7 @@ import container_engine
 import pytest
 
 from trainer_core import (
+    Checkpoints,
     CustomTrainer,
     CustomTrainerContainer,
     DeleteAfter,
@@ -26,7 +27,9 @@ from trainer_core import (
     Initializer,
     MlflowServer,
     Name,
+    Owner,
     RuntimePatch,
+    SecretRef,
     Tracking,
     TrainerCommand,
     VolumeDatasetInitializer,
@@ -45,7 +48,13 @@ from trainer_core.options import (
     ReplicatedJobPatch,
     TrainingRuntimeSpecPatch,
 )
-from trainer_core.testing.training_functions import print_lines, read_files, return_value, run_forever
+from trainer_core.testing.training_functions import (
+    print_lines,
+    read_files,
+    return_value,
+    run_forever,
+    save_checkpoints,
+)
 
 PATIENCE = 300.0
 
@@ -229,6 +238,22 @@ def test_a_deleted_job_leaves_nothing_on_the_engine(sandbox):
     wait_until_running(client, steps=2)
     client.delete_job("job")
     wait_until(lambda: sandbox.list_objects() == [], "the engine is empty")
+
+
+def test_a_deleted_job_saves_a_checkpoint_before_its_containers_are_removed(sandbox):
+    client = sandbox.client()
+    request = client.build_request(
+        runtime="python",
+        trainer=CustomTrainer(func=save_checkpoints, func_args={"steps": 1_000_000}),
+        options=[Checkpoints(every_steps=1_000_000)],
+        owner=Owner(key="dag/run/task"),
+    )
+    ref = client.submit(request)
+    wait_until(lambda: client.observe(ref).progress, "the training has made a step")
+    client.delete_job(ref)
+    again = client.submit(request)
+    resumed = wait_until(lambda: client.observe(again).progress, "the training has made another step")
+    assert resumed.resumed_from
 
 
 def test_auto_remove_false_keeps_the_containers_and_frees_the_name(sandbox):
@@ -418,6 +443,27 @@ def test_the_tracking_server_and_its_credentials_reach_a_function_and_are_not_vi
     )
 
 
+def read_secret():
+    import hashlib
+    import os
+    from pathlib import Path
+
+    digest = hashlib.sha256(os.environ["AWS_SECRET_ACCESS_KEY"].encode()).hexdigest()
+    return [digest, oct(Path("/trainjob-secrets.json").stat().st_mode & 0o777)]
+
+
+def test_a_secret_of_the_trainer_reaches_a_function_and_is_not_visible_to_inspect(sandbox, monkeypatch):
+    secret = "s3cr3t-of-a-bucket"
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
+    client = sandbox.client()
+    train(client, read_secret, env={"AWS_SECRET_ACCESS_KEY": SecretRef("minio", "secret")})
+    outcome = client.wait("job")
+    (step,) = client.get_job("job").steps
+    visible = [sandbox.engine.inspect_container(step.pod_name), sandbox.engine.list_volumes(sandbox.label)]
+    assert outcome.result == [hashlib.sha256(secret.encode()).hexdigest(), "0o400"]
+    assert secret not in json.dumps(visible)
+
+
 def test_a_failed_initializer_is_diagnosed_with_the_end_of_its_log(sandbox, fetching):
     client = fetching()
     source = HuggingFaceDatasetInitializer("hf://owner/fail")
@@ -523,8 +569,9 @@ def test_reap_removes_what_a_killed_deletion_left(sandbox):
     assert sandbox.list_objects() == []
 
 
-def test_reap_removes_the_files_of_large_projects_that_no_job_uses_after_a_day(sandbox):
+def test_reap_removes_the_files_of_large_projects_that_no_job_of_any_namespace_uses_after_a_day(sandbox):
     client, project = sandbox.client(), sandbox.folder / "project"
+    other = sandbox.client(namespace=f"{container_engine.namespace(sandbox.folder)}-other")
     project.mkdir()
     for name in ("first", "second"):
         (project / "train.py").write_text("def train():\n    pass\n")
@@ -534,11 +581,11 @@ def test_reap_removes_the_files_of_large_projects_that_no_job_uses_after_a_day(s
     stored = {path.as_uri(): path for path in (sandbox.folder / "home/containers/code").iterdir()}
     used = client.get_job_request("second").project.uri
     client.delete_job("first")
-    client.reap()
+    other.reap()
     assert (len(stored), all(path.exists() for path in stored.values())) == (2, True)
     for path in stored.values():
         os.utime(path, (0, 0))
-    client.reap()
+    other.reap()
     assert [uri for uri, path in stored.items() if path.exists()] == [used]
 
 

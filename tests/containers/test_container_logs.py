@@ -70,6 +70,13 @@ def test_later_lines_of_the_same_second_are_not_lost():
     assert (read.lines, again.lines) == (["a", "b"], ["c", "b"])
 
 
+@pytest.mark.parametrize("to_frames", [podman_frames, docker_frames])
+def test_no_new_line_is_skipped_after_the_engine_has_rotated_the_log(to_frames):
+    _, cursor = read_all(to_frames([(0, "a"), (1, "b"), (2, "c")]), 100)
+    rotated = to_frames([(2, "d"), (2, "e"), (3, "f"), (3, "g")])
+    assert read_lines(rotated, cursor, ended=True, limit=100).lines == ["d", "e", "f", "g"]
+
+
 def test_an_unfinished_line_is_returned_when_it_is_complete():
     unfinished = [frame(0, "half")]
     read = read_lines(unfinished, ContainerLogCursor(), ended=False, limit=100)

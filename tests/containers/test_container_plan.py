@@ -153,7 +153,17 @@ def test_a_runtime_whose_launcher_needs_a_cluster_is_refused_with_the_reason(pol
     ("fields", "message"),
     [
         ({"trainer": {"env": {"PET_NNODES": "3"}}}, "PET_NNODES"),
-        ({"trainer": {"env": {"TOKEN": {"name": "hub", "key": "token"}}}}, "SecretRef"),
+        (
+            {
+                "trainer": {
+                    "kind": "container",
+                    "code": None,
+                    "image": "a",
+                    "env": {"KEY": {"name": "s3", "key": "key"}},
+                }
+            },
+            "trainer.KEY: the container backend passes secrets to functions only",
+        ),
         ({"trainer": {"num_proc_per_node": 2}}, "one process on each node"),
         ({"initializer": {"dataset": {"storage_uri": "cache://a/b"}}}, "cache://"),
         ({"initializer": {"dataset": {"storage_uri": "pvc://data/sub/folder"}}}, "complete volumes"),

@@ -134,6 +134,12 @@ def test_a_suspended_job_is_stopped_and_starts_nothing():
     assert next_action(with_containers(job, exited("node-0", code=-15)), at(2)) == Wait()
 
 
+def test_a_job_whose_functions_returned_while_it_was_suspended_is_complete():
+    job = add_entry(job_with_two_nodes(), job_journal.SUSPEND)
+    assert next_action(with_containers(job, exited("node-0"), exited("node-1")), at(2)) == Complete()
+    assert next_action(with_containers(job, exited("node-0"), exited("node-1", code=143)), at(2)) == Wait()
+
+
 def test_a_resumed_job_runs_all_nodes_again_including_those_that_succeeded():
     job = add_entry(add_entry(job_with_two_nodes(), job_journal.SUSPEND), job_journal.RESUME)
     action = next_action(with_containers(job, exited("node-0"), exited("node-1", code=-15)), at(2))

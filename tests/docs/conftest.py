@@ -17,6 +17,7 @@ def folder(tmp_path, monkeypatch):
     home = tmp_path / "home"
     monkeypatch.setenv("TRAINJOB_HOME", str(home))
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "airflow"))
+    monkeypatch.setenv("AIRFLOW__TRAINJOB__BACKEND", "local")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     work = tmp_path / "work"
     work.mkdir()

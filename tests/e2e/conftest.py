@@ -23,6 +23,7 @@ def pytest_collection_modifyitems(items):
     for item in (each for each in items if each.get_closest_marker("e2e")):
         # The kubeconfig may turn off TLS verification.
         item.add_marker(pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning"))
+        item.add_marker(pytest.mark.slow)
         if MISSING:
             item.add_marker(pytest.mark.skip(reason=reason))
 

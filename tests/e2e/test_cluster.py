@@ -6,7 +6,8 @@ import pytest
 
 from trainer_core.testing import BackendContract
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("empty_namespace")]
+# A cluster may pull images and add nodes.
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.usefixtures("empty_namespace")]
 
 
 class TestContract(BackendContract):

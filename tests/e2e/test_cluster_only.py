@@ -16,7 +16,8 @@ from trainer_core.options import Suspend
 from trainer_core.testing.case import Contract, wait_for_status
 from trainer_core.testing.training_functions import raise_error, return_value, run_forever
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("empty_namespace")]
+# A cluster may pull images and add nodes.
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.usefixtures("empty_namespace")]
 
 _JOBS = 20
 #: Seconds to wait for a condition; the grace period of a pod is 30 seconds.

@@ -35,6 +35,7 @@ def client(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # a cluster may pull images and add nodes
 def test_two_nodes_train_one_model_and_texts_arrive_as_numbers(digits, client, tmp_path):
     data = digits.write_dataset(tmp_path / "data").parent
     trainer = digits.digits_trainer("8", "0.005", str(data), num_nodes="2", num_proc_per_node="1")

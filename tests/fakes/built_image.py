@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import hashlib
 import io
-import os
 import subprocess
 import sys
 import tarfile
@@ -15,12 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
+import container_engine
 from filelock import FileLock
 
 REPOSITORY = Path(__file__).parents[2]
-#: Debian with Python, pip and venv; made without a registry.
-BASE = os.environ.get("TRAINJOB_TEST_BASE_IMAGE", "trainjob-base:test")
+BASE = container_engine.IMAGE
 #: What the Dockerfiles copy.
 COPIED = (
     *("pyproject.toml", "constraints.txt", "README.md", "LICENSE"),
@@ -37,23 +35,13 @@ BESIDES = ("hatchling>=1.27",)
 @contextmanager
 def engine() -> Iterator[Any]:
     """A client of the container engine. A test that uses it is skipped where no engine answers."""
-    client, reason = _connected()
-    # The library leaves the sockets of failed connections to the garbage collector.
-    gc.collect()
-    if client is None:
-        pytest.skip(reason)
-    yield client
-    client.close()
-    gc.collect()
-
-
-def _connected() -> tuple[Any, str]:
     import docker
 
-    try:
-        return docker.from_env(timeout=600), ""
-    except docker.errors.DockerException as error:
-        return None, f"no container engine answers (DOCKER_HOST): {error}"
+    client = docker.DockerClient(base_url=container_engine.engine().address, timeout=600)
+    yield client
+    client.close()
+    # The library leaves sockets to the garbage collector.
+    gc.collect()
 
 
 def built(client: Any, name: str, dockerfile: str, target: str | None = None) -> str:
@@ -65,10 +53,12 @@ def built(client: Any, name: str, dockerfile: str, target: str | None = None) ->
         dockerfile: Inside the repository.
         target: The stage to build; the last one if not given.
     """
-    if not _has(client, BASE):
-        pytest.skip(f"the container engine has no image {BASE}; TRAINJOB_TEST_BASE_IMAGE names another one")
     pins = {name: (REPOSITORY / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")}
-    wanted = [*pins.items(), ("base", client.images.get(BASE).id.encode()), ("asked", repr((EXTRAS, BESIDES)).encode())]
+    wanted = [
+        *pins.items(),
+        ("base", client.images.get(BASE).id.encode()),
+        ("asked", repr((EXTRAS, BESIDES)).encode()),
+    ]
     base = f"localhost/trainjob-wheels:{_digest(wanted)}"
     # Tests that run at the same time download them once.
     with FileLock(Path(tempfile.gettempdir()) / f"{base.rpartition('/')[2]}.lock"):

@@ -21,21 +21,19 @@ RUNTIMES = Path(__file__).parent.parent / "containers" / "runtimes"
 
 
 @cache
-def _find_engine() -> tuple[Engine | None, str]:
+def _find_engine() -> Engine | None:
     try:
         engine = engine_discovery.connect_engine(ContainerBackendConfig())
-    except BackendUnavailableError as error:
-        return None, str(error)
-    if not engine.has_image(IMAGE):
-        return None, f"the engine at {engine.address} has no image {IMAGE}; run `tools/lend` to build it"
-    return engine, ""
+    except BackendUnavailableError:
+        return None
+    return engine if engine.has_image(IMAGE) else None
 
 
 def engine() -> Engine:
-    """Return the engine, or skip the test with the addresses that were tried."""
-    found_engine, reason = _find_engine()
+    """Return the engine, or skip the test."""
+    found_engine = _find_engine()
     if found_engine is None:
-        pytest.skip(f"needs a container engine: {reason}")
+        pytest.skip(f'needs a container engine with {IMAGE}: `eval "$(tools/lend)"`, see CONTRIBUTING.md')
     return found_engine
 
 

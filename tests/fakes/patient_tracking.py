@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from trainer_core.tracking import connections, reporter, submission
+from trainer_core.tracking import http_connection, mlflow_api, reporter, submission
 
 
 def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow answer of the tracking server is no failure; and a failure in one test is forgotten in the next."""
-    monkeypatch.setattr(connections, "_SUBMIT_TIMEOUT", 60.0)
-    monkeypatch.setattr(connections, "_REPORT_TIMEOUT", 60.0)
+    monkeypatch.setattr(mlflow_api, "_SUBMIT_TIMEOUT", 60.0)
+    monkeypatch.setattr(mlflow_api, "_REPORT_TIMEOUT", 60.0)
+    monkeypatch.setattr(http_connection, "_CONNECT_TIMEOUT", 60.0)
     monkeypatch.setattr(reporter, "_FINISH_SECONDS", 100.0)
+    monkeypatch.setattr(reporter, "_warned", set())
     monkeypatch.setattr(submission, "_unreachable_until", {})

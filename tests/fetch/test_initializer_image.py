@@ -11,6 +11,8 @@ from fake_hub import Hub, held
 from trainer_core.node import env as node_env
 
 pytestmark = [
+    # An image is built.
+    pytest.mark.timeout(600),
     # The docker library does not close the sockets of streams.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

@@ -46,6 +46,29 @@ def save_and_fail_once(marker: str):
                 (folder / "state").write_text(str(step))
 
 
+def be_killed(marker: str, times: int):
+    """Save a checkpoint at each of four steps; be killed before the third, as by a lost node, a number of times."""
+    import os
+    import signal
+    from pathlib import Path
+
+    from trainer_core import checkpoints
+
+    store = checkpoints()
+    last = store.latest()
+    with Path(marker).open("a+") as file:
+        file.seek(0)
+        deaths = len(file.read())
+        for step in range(last.step + 1 if last else 1, 5):
+            if step == 3 and deaths < times:
+                file.write("x")
+                file.flush()
+                os.kill(os.getpid(), signal.SIGKILL)
+            with store.save(step) as folder:
+                (folder / "state").write_text(str(step))
+    return {"accuracy": 0.8}
+
+
 def fail_once(marker: str):
     from pathlib import Path
 
@@ -104,3 +127,7 @@ def train_until(marker: str):
 
 def score(rate: float):
     return {"rate": rate, "error": abs(rate - 0.5)}
+
+
+def return_accuracy(accuracy: float):
+    return {"accuracy": accuracy}

@@ -73,7 +73,7 @@ class DrivenTask:
     def executor_input(self) -> str:
         outputs = component_spec(self.component).get("outputDefinitions", {})
         declared = component_spec(self.component)["inputDefinitions"].get("parameters", {})
-        run = {"run_id": RUN_ID} if "run_id" in declared else {}
+        run = {name: value for name, value in (("run_id", RUN_ID), ("task_name", "task")) if name in declared}
         inputs = {
             "parameterValues": _as_a_struct({**run, **self.parameters}),
             "artifacts": {

@@ -84,7 +84,7 @@ def test_the_log_is_uploaded_with_the_try_in_its_uri(run):
 
 
 def test_each_retry_has_a_log_of_its_own_and_the_same_other_uris(make_backend, tmp_path):
-    backend = make_backend()
+    backend = make_backend(retry_policy=None)
 
     @dsl.container_component
     def stubborn(data: dsl.Output[dsl.Dataset], note: dsl.OutputPath(str)):

@@ -27,7 +27,8 @@ def run(make_backend, tmp_path):
 
 
 def test_each_try_has_a_file_system_of_its_own(run):
-    finished = run("print(os.path.exists('/tmp/left')); pathlib.Path('/tmp/left').touch(); sys.exit(1)")
+    source = "print(os.path.exists('/tmp/left')); pathlib.Path('/tmp/left').touch(); sys.exit(1)"
+    finished = run(source, retry_policy=None)
 
     logs = [end.log for end in finished.task("step").tries]
     assert logs == ["False\n", "False\n"]

@@ -13,7 +13,8 @@ SHOW = "print(json.dumps(parameters, sort_keys=True))"
 
 @pytest.fixture
 def backend(make_backend):
-    return make_backend()
+    """An installation without retry settings, where Argo repeats what failed."""
+    return make_backend(retry_policy=None)
 
 
 # Retries.
@@ -46,6 +47,30 @@ def test_a_deleted_pod_is_not_retried(backend, tmp_path):
     run = backend.run(compiled(retried(FAIL, num_retries=2), tmp_path), pods={"step": [Pod(evicted=True)]})
 
     assert (run.phase, len(run.task("step").tries)) == ("Error", 1)
+
+
+@pytest.mark.parametrize("retries", [0, 1, 3])
+def test_with_the_settings_of_2_17_a_failed_step_is_final(make_backend, tmp_path, retries):
+    pipeline = retried(FAIL.replace("['KFP_RETRY_INDEX']", ".get('KFP_RETRY_INDEX', '')"), num_retries=retries)
+
+    run = make_backend().run(compiled(pipeline, tmp_path))
+
+    assert (run.phase, len(run.task("step").tries)) == ("Failed", 1)
+
+
+def test_with_the_settings_of_2_17_a_deleted_pod_is_run_again_twice_without_set_retry(make_backend, tmp_path):
+    @dsl.container_component
+    def step():
+        return run_python("")
+
+    @dsl.pipeline(name="deleted")
+    def pipeline():
+        step()
+
+    documents, backend = compiled(pipeline, tmp_path), make_backend(cache=False)
+    runs = [backend.run(documents, pods={"step": [Pod(evicted=True)] * count}) for count in (2, 3)]
+
+    assert [(run.phase, len(run.task("step").tries)) for run in runs] == [("Succeeded", 3), ("Error", 3)]
 
 
 def test_no_retry_is_made_an_hour_after_the_first_start(backend, tmp_path):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import signal
 import subprocess
 
 import kfp_definitions as definitions
 import pytest
 import yaml
-from fake_cluster import Cluster, crds
+from fake_cluster import Cluster
+from kfp_backend import WORKFLOW_DEFINITION
 from kfp_driver import REPOSITORY, DrivenTask
 from mlflow_double import serve_mlflow
 from patient_tracking import be_patient
@@ -24,6 +24,7 @@ WORKFLOW = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "r
 @pytest.fixture(scope="module")
 def cluster():
     with Cluster() as cluster:
+        cluster.add(WORKFLOW_DEFINITION)
         yield cluster
 
 
@@ -127,33 +128,20 @@ def test_a_retry_of_an_evicted_step_continues_with_the_same_job(task, cluster, j
     assert (launched.output("result"), len(jobs())) == ({"accuracy": 0.7}, 1)
 
 
-def terminated(launched, environment=None):
-    process = subprocess.Popen(
-        launched.command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **(environment or {})},
-    )
+def terminate(launched):
+    """Send SIGTERM to a step whose job trains; return its exit code and the last line of its log but one."""
+    process = subprocess.Popen(launched.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until_it_trains(process)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=300)
-    return process.returncode
+    _, errors = process.communicate(timeout=300)
+    return process.returncode, errors.splitlines()[-2]
 
 
-def test_a_terminated_task_ends_its_job_within_the_grace_period_of_its_pod(task, cluster, namespace):
-    code = terminated(task("train", request=ENDLESS))
+def test_a_step_outside_a_pod_that_gets_sigterm_ends_its_job(task, cluster, namespace):
+    code, _ = terminate(task("train", request=ENDLESS))
 
     assert code == 143
     cluster.until(lambda: not [p for p in cluster.objects("pods", namespace) if p["status"]["phase"] == "Running"])
-
-
-def test_a_terminated_task_with_on_kill_keep_leaves_its_pods_running(task, cluster, namespace):
-    code = terminated(task("train", request=ENDLESS, on_kill="keep"))
-
-    assert code == 143
-    assert not [job for job in cluster.objects("TrainJob", namespace) if job["spec"].get("suspend")]
-    cluster.until(lambda: [p for p in cluster.objects("pods", namespace) if p["status"]["phase"] == "Running"])
 
 
 def test_command_and_args_of_an_image_may_be_inputs(task, jobs):
@@ -189,6 +177,74 @@ def launcher(cluster, namespace, monkeypatch):
     uid = cluster.add(pod)["metadata"]["uid"]
     monkeypatch.setenv("KFP_POD_NAME", "step-pod")
     monkeypatch.setenv("KFP_POD_UID", uid)
+
+
+@pytest.fixture
+def workflow(cluster, namespace, launcher):
+    """Make the Workflow of the step's run."""
+
+    def make(**spec):
+        metadata = {"name": WORKFLOW["name"], "namespace": namespace}
+        cluster.add({"apiVersion": WORKFLOW["apiVersion"], "kind": "Workflow", "metadata": metadata, "spec": spec})
+
+    return make
+
+
+@pytest.mark.parametrize("component", ["train", "wait"])
+def test_a_step_of_a_terminated_run_cancels_its_job(task, jobs, workflow, component):
+    workflow(activeDeadlineSeconds=0)
+    given = {"request": ENDLESS}
+    if component == "wait":
+        submitted = task("submit", "submitted", request=ENDLESS)
+        submitted.run()
+        given = {"job": submitted.output("job")}
+
+    code, said = terminate(task(component, **given))
+
+    name = jobs()[0]["metadata"]["name"]
+    assert (code, said, jobs()[0]["spec"]["suspend"]) == (143, f"terminated: TrainJob {name} is cancelled", True)
+
+
+@pytest.mark.usefixtures("launcher")
+def test_a_step_of_a_deleted_run_cancels_its_job(task, jobs):
+    terminate(task("train", request=ENDLESS))
+
+    assert jobs()[0]["spec"]["suspend"] is True
+
+
+def test_a_step_whose_pod_alone_goes_away_leaves_its_job_to_the_next_try(task, jobs, workflow):
+    workflow(activeDeadlineSeconds=3600)
+    training = task("train", request=ENDLESS)
+
+    code, said = terminate(training)
+    name = jobs()[0]["metadata"]["name"]
+    second = begun(training)
+    second.kill()
+    second.communicate()
+
+    reason = "the run was not terminated; the next try of this step attaches to the job"
+    assert (code, said) == (143, f"terminated: TrainJob {name} continues: {reason}")
+    assert [(job["metadata"]["name"], job["spec"].get("suspend", False)) for job in jobs()] == [(name, False)]
+
+
+def test_a_step_that_cannot_read_its_workflow_leaves_its_job_alone(task, cluster, namespace, jobs, workflow):
+    workflow(activeDeadlineSeconds=0)
+    cluster.forbid("get", "workflows", namespace)
+
+    code, said = terminate(task("train", request=ENDLESS))
+
+    assert (code, jobs()[0]["spec"].get("suspend", False)) == (143, False)
+    assert "the Workflow of the run cannot be read; if the run was terminated, `trainjob reap --runs-in NAME" in said
+
+
+def test_a_step_with_on_kill_keep_leaves_its_job_alone_in_a_terminated_run(task, jobs, workflow):
+    workflow(activeDeadlineSeconds=0)
+
+    code, said = terminate(task("train", request=ENDLESS, on_kill="keep"))
+
+    name = jobs()[0]["metadata"]["name"]
+    assert (code, said) == (143, f"terminated: TrainJob {name} continues: on_kill is keep")
+    assert not jobs()[0]["spec"].get("suspend")
 
 
 ON_KILL = "trainjob-workflows/kfp-on-kill"
@@ -322,7 +378,7 @@ def test_a_step_without_permission_to_list_pods_still_submits(task, cluster, job
     finished = task("submit", request=ENDLESS).run()
 
     assert finished.returncode == 0, finished.stderr
-    assert "the TrainJob gets no owner reference to the run" in finished.stderr
+    assert "the run of this step is not known" in finished.stderr
     assert "ownerReferences" not in jobs()[0]["metadata"]
 
 
@@ -521,7 +577,6 @@ def test_the_cluster_takes_what_the_scheduled_pipeline_submits(task, jobs):
     assert "/workspace" in {mount["mountPath"] for mount in mounts}
 
 
-@pytest.mark.skipif(not crds.stock_runtimes(), reason="Trainer's own runtimes are not at hand")
 def test_the_cluster_takes_what_the_finetuning_pipeline_submits(task, cluster, jobs):
     cluster.load_stock_runtimes()
 

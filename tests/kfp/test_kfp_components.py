@@ -21,6 +21,7 @@ from kfp_components import container_spec
 from kfp_components.container_spec import VERSION
 from kfp_components.runtime.entrypoint import TARGETS
 from kfp_components.runtime.train import JobInputs
+from kfp_components.runtime.wait import WaitInputs
 
 NAMES = sorted(TARGETS)
 PIPELINES = REPOSITORY / "pipelines"
@@ -33,7 +34,9 @@ def identity(path):
 
 def executors(path):
     document = next(yaml.safe_load_all(path.read_text()))
-    return [spec["container"] for spec in document["deploymentSpec"]["executors"].values()]
+    found = [spec["container"] for spec in document["deploymentSpec"]["executors"].values()]
+    assert found, f"{path} has no executor"
+    return found
 
 
 def tasks_of(path):
@@ -171,6 +174,14 @@ def test_a_component_that_must_run_takes_the_id_of_the_run(name):
     assert not inputs["run_id"].get("isOptional", False)
 
 
+@pytest.mark.parametrize("name", ["delete", "resume", "submit", "suspend", "train"])
+def test_a_component_that_changes_a_job_takes_the_name_of_its_task(name):
+    """The id of the run is the same for two tasks of one run."""
+    inputs = component_spec(name)["inputDefinitions"]["parameters"]
+
+    assert not inputs["task_name"].get("isOptional", False)
+
+
 @pytest.mark.parametrize("name", ["delete", "look", "promote", "resume", "submit", "suspend", "train"])
 def test_a_component_that_must_run_is_not_cached_as_a_pipeline_of_its_own(name):
     (task,) = document(name)["root"]["dag"]["tasks"].values()
@@ -212,7 +223,10 @@ def test_the_defaults_of_component_and_target_agree(name):
 
 
 def arguments_of(name):
-    shared = [JobInputs] if name in ("submit", "train") else []
+    shared = [
+        *([JobInputs] if name in ("submit", "train") else []),
+        *([WaitInputs] if name in ("train", "wait") else []),
+    ]
     parameters = [p for each in [*shared, TARGETS[name]] for p in inspect.signature(each).parameters.values()]
     return {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
 

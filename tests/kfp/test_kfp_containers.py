@@ -19,6 +19,8 @@ from kfp_components.testing import docker_runner
 from trainer_core import CustomTrainer
 
 pytestmark = [
+    # An image is built.
+    pytest.mark.timeout(600),
     # The docker library leaves the sockets of streams to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
@@ -54,7 +56,6 @@ def train_and_promote(registry: str, epochs: int = 2) -> Outputs:
             model=trained.outputs["model"],
             metric=trained.outputs["accuracy"],
             registry=registry,
-            run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
         )
     return Outputs(accuracy=trained.outputs["accuracy"], result=trained.outputs["result"])
 
@@ -98,6 +99,7 @@ def executor_input(**inputs):
         "num_nodes": 0.0,
         "on_kill": "cancel",
         "run_id": "run-1",
+        "task_name": "train",
         "task_config": {"affinity": None, "nodeSelector": None, "resources": {"limits": None, "requests": None}},
         **inputs,
     }

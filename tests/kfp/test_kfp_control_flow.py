@@ -24,7 +24,7 @@ def _runner(tmp_path, client):
 def test_an_exit_task_deletes_the_jobs_of_a_local_run(client):
     @dsl.pipeline
     def pipeline():
-        with dsl.ExitHandler(delete(run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER)):
+        with dsl.ExitHandler(delete()):
             train_task(trainer=TRAINER, runtime="python", wait=True)
 
     pipeline()
@@ -43,7 +43,6 @@ def test_a_gate_and_a_metric_by_its_name_decide_what_is_promoted(tmp_path):
                 model=waited.outputs["model"],
                 metric=waited.outputs["accuracy"],
                 registry=registry,
-                run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
             )
         return waited.outputs["accuracy"]
 

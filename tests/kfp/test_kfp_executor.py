@@ -223,8 +223,8 @@ def test_a_reference_to_another_input_takes_its_value_whatever_its_type():
     assert repr(found) == repr({"note": NOTE, "tags": [[1, {"a": 2.5}]]})
 
 
-def test_a_reference_to_an_input_that_was_left_out_is_none():
-    assert argument("settings", {"note": {"trainjob.input": "func_args_note"}}) == {"note": None}
+def test_a_reference_to_an_input_that_was_left_out_is_left_out_too():
+    assert argument("settings", {"note": {"trainjob.input": "func_args_note"}, "rate": 1}) == {"rate": 1}
 
 
 def takes_a_request(task: Task, *, request: dict[str, Any], dataset: Artifact | None = None) -> None:

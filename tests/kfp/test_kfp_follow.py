@@ -8,6 +8,7 @@ import kfp_definitions as definitions
 import pytest
 
 from kfp_components.runtime import wait
+from kfp_components.runtime.metric_history import MetricHistory
 from trainer_core import CustomTrainer, DebugBackendConfig, TrainerClient
 
 
@@ -42,7 +43,8 @@ def test_a_log_that_goes_silent_before_its_end_does_not_hold_up_the_end_of_the_t
     trainer = CustomTrainer(definitions.score, {"rate": 0.5})
     ref = client.get_job_ref(client.train(runtime="python", trainer=trainer))
 
-    outcome, history = wait.wait_for_job(client, ref, timeout=0)
+    history = MetricHistory()
+    outcome = wait.wait_for_job(client, ref, None, history)
 
     assert outcome.succeeded
     assert history.get_curves()["loss"] == [(1.0, 1.0), (2.0, 0.5)]

@@ -1,11 +1,15 @@
 """What is fetched is cached by what it is: the component look, and initialize_task."""
 
+import re
+
 import kfp_definitions as definitions
 import pytest
+from aiohttp import web
 from fake_hub import Hub
 from kfp import dsl
 from kfp.local import config
 from kfp_driver import compiled
+from s3_storage import serving, static
 
 from kfp_components.tasks import initialize_task, train_task
 from kfp_components.testing import host_runner
@@ -108,6 +112,45 @@ def test_with_kfps_cache_only_a_changed_source_is_fetched(tmp_path, client, sour
     assert seen == [("1,2", 2), ("1,2", 3), ("3,4,5", 5)]
 
 
+@pytest.fixture
+def store(tmp_path):
+    """An S3 store with an object, and the access keys of the requests it got."""
+    (tmp_path / "data" / "digits").mkdir(parents=True)
+    (tmp_path / "data" / "digits" / "a.csv").write_text("1,2")
+    keys = set()
+
+    @web.middleware
+    async def record_key(request, handler):
+        keys.update(re.findall(r"Credential=([^/]+)/", request.headers.get("Authorization", "")))
+        return await handler(request)
+
+    app = static.app(tmp_path / "data")
+    app.middlewares.append(record_key)
+    with serving.served(app) as url:
+        yield url, keys
+
+
+@pytest.mark.parametrize(("scheme", "key"), [("minio", "of-kfp"), ("s3", "of-the-team")])
+def test_only_kfps_own_store_gets_the_keys_of_kfp(version, store, monkeypatch, scheme, key):
+    url, keys = store
+    monkeypatch.setenv("TRAINJOB_KFP_CONTAINER", "1")
+    for prefix, value in (("KFP_STORE_", "of-kfp"), ("", "of-the-team")):
+        monkeypatch.setenv(f"{prefix}ACCESS_KEY_ID", value)
+        monkeypatch.setenv(f"{prefix}SECRET_ACCESS_KEY", "secret")
+
+    version(f"{scheme}://data/digits", env={"ENDPOINT": url, "REGION": ""})
+
+    assert keys == {key}
+
+
+def test_endpoint_and_region_may_be_pipeline_parameters_that_are_left_empty(task, store, source):
+    url, _ = store
+    look = task("look", storage_uri="s3://data/digits", env={"ENDPOINT": "{{$.inputs.parameters['x']}}"}, x=url)
+    away = task("look", "away", storage_uri=source.as_uri(), env={"ENDPOINT": "{{$.inputs.parameters['x']}}"}, x="")
+
+    assert (look.run().stderr, away.run().stderr) == ("", "")
+
+
 def test_secrets_reach_look_by_reference(tmp_path):
     @dsl.pipeline
     def pipeline():
@@ -116,8 +159,9 @@ def test_secrets_reach_look_by_reference(tmp_path):
 
     document, platform = compiled(pipeline, tmp_path)
 
-    (secret,) = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-look"]["secretAsEnv"]
+    *own, secret = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-look"]["secretAsEnv"]
     assert secret["keyToEnv"] == [{"envVar": "ACCESS_TOKEN", "secretKey": "token"}]
+    assert {(each["secretName"], each["optional"]) for each in own} == {("mlpipeline-minio-artifact", True)}
     given = document["root"]["dag"]["tasks"]["initialize-model"]["inputs"]["parameters"]
     assert given["secrets"]["runtimeValue"]["constant"] == {"ACCESS_TOKEN": {"name": "hugging-face", "key": "token"}}
     assert (

@@ -17,9 +17,8 @@ from kfp_components.tasks import initialize_task
 from trainer_core import CustomTrainer, request_builder
 from trainer_core.client import backend_for
 
-pytestmark = pytest.mark.slow
-
-#: A pipeline has up to nine steps, each a new interpreter: on a busy machine that takes minutes.
+# A pipeline has up to nine steps, each a new interpreter: on a busy machine that takes minutes.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 PIPELINES = REPOSITORY / "pipelines"
 #: Settings of installations: as KFP's manifests have them, with a bucket of one's own, and without published logs.
@@ -28,7 +27,7 @@ INSTALLATIONS = {
     "s3": {"root": "s3://pipelines/team-a"},
     "logs-off": {"publish_logs": False},
 }
-RUN_ID = dsl.PIPELINE_JOB_ID_PLACEHOLDER
+RUN_ID, TASK_NAME = dsl.PIPELINE_JOB_ID_PLACEHOLDER, dsl.PIPELINE_TASK_NAME_PLACEHOLDER
 #: Plays the dataset initializer: leaves a copy of a folder of this machine.
 COPY = """
 import os, shutil
@@ -264,6 +263,7 @@ def train_on_a_cluster_pipeline():
                 pretrained=pretrained.outputs["model"],
                 metric_name="accuracy",
                 run_id=RUN_ID,
+                task_name=TASK_NAME,
                 **where,
             )
         best = load("best_of")(
@@ -285,6 +285,7 @@ def train_in_the_step_pipeline():
             dataset=dataset.outputs["dataset"],
             metric_name="accuracy",
             run_id=RUN_ID,
+            task_name=TASK_NAME,
         )
         model, metric = trained.outputs["model"], trained.outputs["metric"]
         load("promote")(model=model, metric=metric, registry=registry, run_id=RUN_ID)
@@ -293,19 +294,21 @@ def train_in_the_step_pipeline():
 
 
 def manage_pipeline():
-    """Submit, suspend, resume, wait, and delete the jobs of the run at its end."""
+    """Submit, suspend and resume twice, wait, and delete the jobs of the run at its end."""
     request = request_of(definitions.train_a_little, epochs=1, learning_rate=0.1)
 
     @dsl.pipeline(name="manage")
     def manage(backend_config: dict):
         where = {"backend": "kubernetes", "backend_config": backend_config}
-        clean = load("delete")(run_id=RUN_ID, **where)
+        clean = load("delete")(run_id=RUN_ID, task_name=TASK_NAME, **where)
         with dsl.ExitHandler(clean):
-            submitted = load("submit")(request=request, run_id=RUN_ID, **where)
+            submitted = load("submit")(request=request, run_id=RUN_ID, task_name=TASK_NAME, **where)
             job = submitted.outputs["job"]
-            suspended = load("suspend")(job=job, run_id=RUN_ID, backend_config=backend_config)
-            resumed = load("resume")(job=job, run_id=RUN_ID, backend_config=backend_config).after(suspended)
-            load("wait")(job=job, backend_config=backend_config).after(resumed)
+            last = submitted
+            for name in ("suspend", "resume", "suspend", "resume"):
+                change = load(name)
+                last = change(job=job, run_id=RUN_ID, task_name=TASK_NAME, backend_config=backend_config).after(last)
+            load("wait")(job=job, backend_config=backend_config).after(last)
 
     return manage
 
@@ -344,6 +347,8 @@ def test_components_manage_a_job_and_an_exit_task_deletes_it(
 
     assert run.phase == "Succeeded", run.explain()
     assert run.output("delete", "deleted") == [run.output("submit", "job")["name"]]
+    changes = ("suspend", "resume", "suspend-2", "resume-2")
+    assert [run.task(name).cached for name in changes] == [False] * 4
     assert cluster.objects("TrainJob", namespace) == []
 
 

@@ -37,7 +37,6 @@ def train_and_promote(registry: str, threshold: float, epochs: int = 2, learning
             model=waited.outputs["model"],
             metric=waited.outputs["metric"],
             registry=registry,
-            run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
         )
     return Outputs(job=trained.outputs["job"], metric=waited.outputs["metric"], result=waited.outputs["result"])
 

@@ -126,17 +126,16 @@ INJECTED = [
 
 
 @pytest.mark.parametrize("backend", ["kubernetes", "training-operator", "runai", "container"])
-def test_variables_of_the_installation_reach_training(backend):
+def test_proxies_of_the_installation_reach_training_and_the_run_of_the_step_does_not(backend):
     request = applied({"env": INJECTED}, backend)
 
-    assert request.trainer.literal_env == {"HTTPS_PROXY": "http://proxy:3128", "MLFLOW_RUN_ID": "nested"}
-    assert (request.trainer.env["MLFLOW_TRACKING_TOKEN"].name) == "mlflow"
+    assert request.trainer.env == {"HTTPS_PROXY": "http://proxy:3128"}
 
 
 def test_variables_of_the_installation_give_way_to_those_of_the_trainer():
-    request = applied({"env": INJECTED}, env={"MLFLOW_RUN_ID": "mine"})
+    request = applied({"env": INJECTED}, env={"MLFLOW_RUN_ID": "mine", "HTTPS_PROXY": "http://other:3128"})
 
-    assert request.trainer.env["MLFLOW_RUN_ID"] == "mine"
+    assert request.trainer.env == {"MLFLOW_RUN_ID": "mine", "HTTPS_PROXY": "http://other:3128"}
 
 
 def test_variables_of_the_installation_do_not_refuse_a_request_without_a_trainer():

@@ -12,6 +12,7 @@ from kfp_driver import REPOSITORY, compiled
 from kfp_components.container_spec import add_interface_digest
 from kfp_components.runtime.request import load_request
 from kfp_components.runtime.request_encoding import decode_request
+from kfp_components.suspend import suspend
 from kfp_components.tasks import train_task, wait_task
 from trainer_core import (
     CustomTrainer,
@@ -188,13 +189,26 @@ def encoded_request(pipeline, folder):
     return decode_request(argument.removeprefix("--request="))
 
 
-@pytest.mark.parametrize("text", ["cost $$5", "$(HOME)", "{{$}}", "{{$.inputs.parameters['x']}}", "{{workflow.name}}"])
-def test_a_text_that_argo_kubernetes_or_kfp_would_replace_travels_encoded(tmp_path, text):
+@pytest.mark.parametrize(
+    "text",
+    ["cost $$5", "$(HOME)", "{{$}}", "{{$.inputs.parameters['x']}}", "{{workflow.name}}", "done \N{PARTY POPPER}"],
+)
+def test_a_text_that_argo_kubernetes_or_kfp_would_replace_or_refuse_travels_encoded(tmp_path, text):
     @dsl.pipeline
     def pipeline():
         train_task(trainer=CustomTrainerContainer(image="registry/train:1.0", env={"TEXT": text}))
 
     assert encoded_request(pipeline, tmp_path)["trainer"]["env"] == {"TEXT": text}
+
+
+def test_a_constant_that_kfp_would_refuse_when_the_run_is_created_is_refused_when_it_is_compiled():
+    @dsl.pipeline
+    def pipeline():
+        with pytest.raises(ValueError, match=r"job_name: KFP stores no characters beyond U\+FFFF, such as emoji"):
+            train_task(trainer=TRAINER, job_name="digits-\N{PARTY POPPER}")
+        train_task(trainer=TRAINER)
+
+    assert pipeline.pipeline_spec
 
 
 def test_an_argument_that_kubernetes_would_replace_travels_encoded(tmp_path):
@@ -399,3 +413,20 @@ def test_the_run_is_written_down_with_the_job(tmp_path):
     parameters = train_of(pipeline, tmp_path)["inputs"]["parameters"]
 
     assert parameters["run_id"]["runtimeValue"]["constant"] == "{{$.pipeline_job_uuid}}"
+
+
+def test_an_imported_component_that_changes_a_job_is_not_cached_and_names_itself():
+    @dsl.pipeline(name="changes")
+    def changes(job: dict):
+        suspend(job=job)
+        suspend(job=job)
+
+    tasks = changes.pipeline_spec.root.dag.tasks
+    constants = [
+        {name: given.runtime_value.constant.string_value for name, given in task.inputs.parameters.items()}
+        for task in tasks.values()
+    ]
+
+    assert [task.caching_options.enable_cache for task in tasks.values()] == [False, False]
+    assert {each["task_name"] for each in constants} == {"{{$.pipeline_task_name}}"}
+    assert {each["run_id"] for each in constants} == {"{{$.pipeline_job_uuid}}"}

@@ -1,5 +1,10 @@
 """What `train_task` passes through the double of the KFP backend arrives unchanged."""
 
+# KFP reads the signatures of pipelines and does not know "X | None".
+# ruff: noqa: UP045
+
+from typing import Optional
+
 import kfp_definitions as definitions
 import pytest
 from kfp import dsl
@@ -103,3 +108,14 @@ def test_one_artifact_can_be_two_inputs_of_a_task_in_a_condition(run):
     result = run(pipeline).output("train", "result")
 
     assert result == {"dataset": ["a.csv"], "model": ["a.csv"]}
+
+
+def test_an_optional_parameter_that_is_left_out_leaves_the_function_its_default(run):
+    def show(note: str = "the default"):
+        return {"note": note}
+
+    @dsl.pipeline(name="optional")
+    def pipeline(note: Optional[str] = None):
+        train_task(trainer=CustomTrainer(func=show), runtime="python", func_args={"note": note}, wait=True)
+
+    assert run(pipeline).output("train", "result") == {"note": "the default"}

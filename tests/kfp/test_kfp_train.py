@@ -260,7 +260,7 @@ def refusals():
         "no runtime of that name": ({"request": {**plain, "runtime": {"name": "x"}}}, "runtime 'x'"),
         "no argument of that type": (
             {"request": plain, "func_args": {"epochs": "many"}},
-            "parameter epochs is declared as",
+            "func_args.epochs: 'many' is not an int",
         ),
         "no trainer": (
             {"request": {"initializer": {"dataset": {"storage_uri": uri}}}, "num_nodes": 2},

@@ -9,6 +9,7 @@ import pytest
 from kfp_driver import component_spec, request_for
 
 from kfp_components.runtime import sigterm
+from kfp_components.runtime.owner_reference import Run
 from trainer_core import LocalProcessBackendConfig, TrainerClient, TrainJobRequest
 from trainer_core.errors import BackendUnavailableError
 
@@ -41,6 +42,7 @@ def test_the_outcome_becomes_the_outputs_of_the_task(task, ref):
         "job": "waited-for",
         "backend": "local",
         "runtime": "python",
+        "uid": ref.uid,
         "accuracy": 0.9,
         "loss": 0.25,
         "uri": waiting.metadata("model")["uri"],
@@ -196,7 +198,7 @@ def terminated_in(step, on_kill="cancel"):
     client = TrainerClient(LocalProcessBackendConfig())
     sigterm_in(client, step)
     request = TrainJobRequest.parse({**request_for(definitions.run_for_ever), "name": "just-submitted"})
-    submitted = sigterm.submit_job(client, request, on_kill)
+    submitted = sigterm.submit_job(client, request, on_kill, Run(None))
     with pytest.raises(sigterm.Terminated), sigterm.handle_sigterm(), submitted:
         pytest.fail("the step continues after SIGTERM")
 
@@ -227,7 +229,7 @@ def test_a_job_that_cannot_be_cancelled_is_not_reported_as_cancelled(client, sub
     ref = submit(definitions.run_for_ever)
     client.cancel = refuse
 
-    with pytest.raises(sigterm.Terminated), sigterm.cancel_on_sigterm(client, ref, "cancel"):
+    with pytest.raises(sigterm.Terminated), sigterm.cancel_on_sigterm(client, ref, "cancel", Run(None)):
         raise sigterm.Terminated
 
     assert capsys.readouterr().err == (

@@ -103,14 +103,14 @@ def test_an_object_whose_version_is_not_a_number_is_accepted():
 
 
 class World:
-    """Pods with their history, a watch that lags behind, and lists that arrive late."""
+    """Pods with their history, a watch that lags behind, and two overlapping lists that arrive late."""
 
     def __init__(self):
         self.cache = build_cache("a")
         self.version = 0
         self.pods = {}
         self.events = []
-        self.pending_list = None
+        self.pending_lists = {}
 
     def change(self, name, state):
         self.version += 1
@@ -126,17 +126,16 @@ class World:
         if self.events:
             self.cache.apply_event(Stream.PODS, *self.events.pop(0))
 
-    def begin_list(self):
-        self.pending_list = self.pending_list or (self.version, list(self.pods.values()))
+    def begin_list(self, number):
+        self.pending_lists.setdefault(number, (self.version, list(self.pods.values())))
 
-    def deliver_list(self):
-        version, pods = self.pending_list or (0, [])
+    def deliver_list(self, number):
+        version, pods = self.pending_lists.pop(number, (None, []))
         for raw in pods:
             self.cache.apply_event(Stream.PODS, "ADDED", raw)
-        if self.pending_list:
+        if version is not None:
             listed = {"a": {raw["metadata"]["name"] for raw in pods}}
             self.cache.finish_list(Stream.PODS, listed, version, self.cache.jobs)
-        self.pending_list = None
 
     def expected_pods(self):
         return tuple((name, self.pods[name]["state"]) for name in sorted(self.pods))
@@ -149,14 +148,16 @@ STEPS = st.one_of(
     st.tuples(st.just("delete"), NAMES),
     st.just(EVENT),
     st.just(EVENT),
-    st.just(("begin_list",)),
-    st.just(("deliver_list",)),
+    st.tuples(st.sampled_from(["begin_list", "deliver_list"]), st.sampled_from([1, 2])),
 )
+BEGIN, DELIVER = ("begin_list", 1), ("deliver_list", 1)
+BEGIN_SECOND, DELIVER_SECOND = ("begin_list", 2), ("deliver_list", 2)
 
 
-@example([("change", "p", "x"), ("begin_list",), ("delete", "p"), EVENT, EVENT, ("deliver_list",)])
-@example([("change", "p", "x"), ("delete", "p"), ("begin_list",), ("deliver_list",), EVENT, EVENT])
-@example([("change", "p", "x"), ("begin_list",), ("change", "p", "y"), EVENT, EVENT, ("deliver_list",)])
+@example([("change", "p", "x"), BEGIN, ("delete", "p"), EVENT, EVENT, DELIVER])
+@example([("change", "p", "x"), ("delete", "p"), BEGIN, DELIVER, EVENT, EVENT])
+@example([("change", "p", "x"), BEGIN, ("change", "p", "y"), EVENT, EVENT, DELIVER])
+@example([BEGIN, ("change", "p", "x"), BEGIN_SECOND, ("delete", "p"), EVENT, EVENT, DELIVER, DELIVER_SECOND])
 @given(st.lists(STEPS, min_size=6, max_size=16))
 @settings(max_examples=1000)
 def test_lists_and_events_in_any_order_lead_to_the_state_of_the_server(steps):
@@ -164,7 +165,8 @@ def test_lists_and_events_in_any_order_lead_to_the_state_of_the_server(steps):
     for verb, *arguments in steps:
         getattr(world, verb)(*arguments)
 
-    world.deliver_list()
+    world.deliver_list(1)
+    world.deliver_list(2)
     while world.events:
         world.deliver_event()
 

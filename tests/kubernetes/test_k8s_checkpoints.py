@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from k8s_crds import needs_crds, problems, runtime, server
+from fake_cluster import crds
+from k8s_crds import runtime, server
 from k8s_scene import a_request, a_stage
 
 from trainer_core import Checkpoints, KubernetesBackendConfig, LocalProcessBackendConfig, Owner, TrainJobRequest
@@ -43,14 +44,13 @@ def get_env(job):
     return {each["name"]: each["value"] for each in job["spec"]["trainer"]["env"]}
 
 
-@needs_crds
 @pytest.mark.parametrize("version", ["2.1", "2.3"])
 def test_the_claim_is_mounted_and_the_nodes_know_their_folder(version):
     owner = Owner(key="dag/run/task", slug="train", generation="2")
     job = render(build_request(owner=owner.model_dump()), version)
 
     pod = get_pod(job)
-    assert problems(job, version) == []
+    assert crds.list_violations(job, version) == []
     assert pod["volumes"][0]["persistentVolumeClaim"] == {"claimName": "claim"}
     assert pod["containers"][0]["volumeMounts"] == [{"name": "trainjob-checkpoints", "mountPath": "/checkpoints"}]
     assert "terminationGracePeriodSeconds" not in pod
@@ -61,7 +61,6 @@ def test_the_claim_is_mounted_and_the_nodes_know_their_folder(version):
     assert (settings["grace"], settings["overlaps"]) == (30, True)
 
 
-@needs_crds
 def test_another_grace_needs_trainer_2_3():
     request = build_request({**CLAIM, "grace": 120})
     assert get_pod(render(request))["terminationGracePeriodSeconds"] == 120
@@ -71,7 +70,6 @@ def test_another_grace_needs_trainer_2_3():
         runai_validation.check_request(request, BUILT_IN_TEMPLATES["torch-distributed"])
 
 
-@needs_crds
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -92,7 +90,6 @@ def build_claim(*modes):
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
 
 
-@needs_crds
 def test_a_claim_that_one_node_can_mount_is_refused_for_several_nodes_before_anything_is_created():
     with a_stage("runs") as (cluster, client):
         cluster.add(build_claim("ReadWriteOnce"))
@@ -107,7 +104,6 @@ def test_a_claim_that_one_node_can_mount_is_refused_for_several_nodes_before_any
         client.submit(a_request("unknown", **several))
 
 
-@needs_crds
 def test_a_claim_that_all_nodes_can_mount_is_accepted_for_several_nodes():
     with a_stage("runs") as (cluster, client):
         cluster.add(build_claim("ReadWriteOnce", "ReadWriteMany"))
@@ -115,7 +111,6 @@ def test_a_claim_that_all_nodes_can_mount_is_accepted_for_several_nodes():
         assert client.submit(a_request(**several)).name == "job"
 
 
-@needs_crds
 def test_a_bucket_needs_no_mount_and_its_programs_travel_with_the_function():
     def leave():
         return None
@@ -129,7 +124,7 @@ def test_a_bucket_needs_no_mount_and_its_programs_travel_with_the_function():
     assert json.loads(variables[env.CHECKPOINTS])["load_paths"] == ["s3://other/run"]
     assert "volumes" not in json.dumps(job)
     sizes = [sum(map(len, each["spec"]["trainer"]["args"])) for each in (small, job)]
-    assert sizes[0] < 27_000 < sizes[1] < 40_000
+    assert sizes[0] < 30_000 < sizes[1] < 45_000
 
 
 @pytest.mark.parametrize(
@@ -142,6 +137,11 @@ def test_a_bucket_needs_no_mount_and_its_programs_travel_with_the_function():
         ({"keep": 0}, "keep must be a whole number of at least 1"),
         ({"after": "some"}, "after"),
         ({"every": 3}, "every"),
+        ({"keep_best": "-f1"}, "write keep_best='f1', mode='max'"),
+        ({"keep_best": "accuracy"}, "'accuracy' usually grows .* write keep_best='accuracy', mode='max'"),
+        ({"keep_best": "eval/macroF1"}, "write keep_best='eval/macroF1', mode='max'"),
+        ({"keep_best": "loss", "mode": "best"}, "Checkpoints mode must be"),
+        ({"mode": "max"}, "Checkpoints mode is that of a metric; set keep_best"),
     ],
 )
 def test_a_wrong_setting_is_refused_where_the_job_is_defined(settings, message):
@@ -153,6 +153,22 @@ def test_a_wrong_setting_is_refused_where_the_job_is_defined(settings, message):
 def test_plain_data_is_the_option_and_templates_are_rendered_later():
     options = parse_options([{"Checkpoints": {"uri": "{{ var.value.place }}", "keep_best": "loss"}}, "Checkpoints"])
     assert options == [Checkpoints(uri="{{ var.value.place }}", keep_best="loss"), Checkpoints()]
+
+
+def test_the_best_checkpoint_has_the_mode_of_promote():
+    for settings in ({"keep_best": "accuracy", "mode": "max"}, {"keep_best": "top5_error"}, {"keep_best": "loss"}):
+        (option,) = parse_options([{"Checkpoints": settings}])
+        assert (option.keep_best, option.mode) == (settings["keep_best"], settings.get("mode"))
+
+
+def test_with_never_each_attempt_has_its_own_folder_which_a_later_run_finds():
+    owner = {"key": "a", "slug": "t", "generation": "3"}
+    first, second = (
+        build_scope(build_request({**CLAIM, "load": "never"}, owner=owner).with_checkpoints_nonce(nonce * 10))
+        for nonce in "ab"
+    )
+    shared = build_scope(build_request(owner=owner).with_checkpoints_nonce("c" * 10))
+    assert (first, second) == (f"{shared}-{'a' * 10}", f"{shared}-{'b' * 10}")
 
 
 def test_each_owner_generation_and_name_has_its_own_folder():

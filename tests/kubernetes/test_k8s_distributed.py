@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from k8s_crds import VERSIONS, needs_crds, problems, runtime, server
+from fake_cluster import crds
+from k8s_crds import VERSIONS, runtime, server
 from k8s_scene import CONTAINER, a_request, a_stage
 
 from trainer_core import CustomTrainer, DistributedConfig, Labels, Name, request_builder
@@ -27,8 +28,6 @@ from trainer_core.options import (
 from trainer_core.request import TrainJobRequest
 from trainer_core.testing.training_functions import return_env
 
-pytestmark = needs_crds
-
 POD_IP = {"name": "MY_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
 ADDRESS = {"name": "ADDRESS", "value": "$(MY_POD_IP):29500"}
 TOLERATION = {"key": "gpu", "operator": "Exists"}
@@ -48,7 +47,7 @@ def spec_of(request, raw="torch-distributed", version="2.3"):
     raw = runtime(raw) if isinstance(raw, str) else raw
     validation.check_request(request, raw, server(version), "team")
     made = manifest.render_trainjob(request, raw, server(version), "team")
-    assert problems(made, version) == []
+    assert crds.list_violations(made, version) == []
     return made["spec"]
 
 

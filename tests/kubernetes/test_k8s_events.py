@@ -15,7 +15,7 @@ BORN = parse_time(CREATED)
 
 def _kept(*raws, roles=(), **more):
     found = events.filter_job_events(
-        map(events.parse_event, raws), UID, BORN, events.build_jobset_name_patterns(JOB, roles), **more
+        map(events.parse_event, raws), UID, JOB, BORN, events.build_jobset_name_patterns(JOB, roles), **more
     )
     return [one.object_name for one in found]
 

@@ -112,6 +112,20 @@ def test_a_missing_secret_has_a_grace_because_it_is_created_after_the_job():
 
 
 @pytest.mark.parametrize(
+    "message",
+    [
+        NO_COMMAND,
+        'unable to start container process: exec: "/work/train": permission denied: unknown',
+        "exec /usr/bin/train: exec format error",
+        'chdir to cwd ("/work") set in config.json failed: no such file or directory: unknown',
+        "crun: executable file `train` not found in $PATH: No such file or directory",
+    ],
+)
+def test_a_command_that_the_image_cannot_run_is_a_mistake_in_the_image(message):
+    assert _classify(seen(main=ended(128, message=message, reason="StartError"))) == (Category.IMAGE, FATAL)
+
+
+@pytest.mark.parametrize(
     "main",
     [
         waits("RunContainerError", NO_COMMAND),
@@ -123,6 +137,33 @@ def test_a_missing_secret_has_a_grace_because_it_is_created_after_the_job():
 def test_a_missing_command_is_fatal(main):
     assert _classify(seen(main=main)) == (Category.IMAGE, FATAL)
     assert 'exec: "python3": executable file not found' in _detect(seen(main=main)).diagnosis.reason
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "error running prestart hook #0: exit status 1, stderr: nvml error: driver/library version mismatch: unknown",
+        "nvidia-container-cli: cannot open shared object file: stat libnvidia-ml.so.1: no such file or directory",
+        "fork/exec /usr/bin/nvidia-container-runtime-hook: no such file or directory",
+        "failed to create containerd task: failed to start shim: start failed: context deadline exceeded: unknown",
+        "runc create failed: unable to start container process: error during container init: something new",
+    ],
+)
+@pytest.mark.parametrize("last", [False, True])
+def test_a_container_that_the_node_cannot_start_is_a_problem_of_the_node(message, last):
+    main = ended(128, message=message, reason="StartError")
+    crashed = waits("CrashLoopBackOff", "back-off", restarts=3, last=end(128, message, "StartError"))
+    found = _detect(seen(main=crashed if last else main))
+
+    assert (found.diagnosis.category, found.grace) == (Category.INFRASTRUCTURE, LONG_GRACE)
+    assert found.diagnosis.retryable
+
+
+def test_a_storage_driver_that_is_not_registered_on_a_new_node_is_not_a_missing_object():
+    message = 'MountVolume.MountDevice failed for volume "pvc-1": driver name ebs.csi.aws.com not found in the list of '
+    raws = [event("FailedMount", f"{message}registered CSI drivers")]
+
+    assert _classify(seen(), raws=raws) == (Category.INFRASTRUCTURE, LONG_GRACE)
 
 
 def test_a_slow_container_runtime_has_a_grace():
@@ -279,13 +320,6 @@ def test_a_crash_loop_of_an_init_container_is_fatal():
 # --- scheduling
 
 
-def test_an_insufficient_resource_is_named_and_has_a_grace():
-    found = _detect(seen(**unscheduled("Unschedulable", NO_GPU)))
-
-    assert found.diagnosis.reason.startswith("no Kubernetes node has enough nvidia.com/gpu: 0/3 nodes are available")
-    assert (found.diagnosis.category, found.grace, found.diagnosis.retryable) == (Category.SCHEDULING, LONG_GRACE, True)
-
-
 def test_a_scheduling_gate_has_no_time_limit():
     pod = seen(**unscheduled("SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates"))
 
@@ -296,13 +330,6 @@ def test_an_unbound_volume_claim_is_a_scheduling_problem():
     pod = seen(**unscheduled("Unschedulable", "0/3 nodes: pod has unbound immediate PersistentVolumeClaims."))
 
     assert _detect(pod).diagnosis.reason.startswith("volume is not available")
-
-
-def test_an_exceeded_quota_is_read_from_an_event_of_the_job():
-    found = _detect(raws=[event("FailedCreate", QUOTA, kind="Job", name="digits-node-0")])
-
-    assert (found.diagnosis.category, found.grace, found.diagnosis.retryable) == (Category.SCHEDULING, LONG_GRACE, True)
-    assert "exceeded quota: ml" in found.diagnosis.reason
 
 
 def test_a_pod_rejected_by_the_kubelet_is_reported():
@@ -424,7 +451,7 @@ def test_failures_before_a_success_are_ignored():
 @pytest.mark.parametrize(
     ("raw", "category", "grace"),
     [
-        (event("FailedScheduling", NO_GPU), Category.SCHEDULING, LONG_GRACE),
+        (event("FailedScheduling", NO_GPU), Category.SCHEDULING, None),
         (event("Failed", f'Failed to pull image "{IMAGE}": {NOT_FOUND}'), Category.IMAGE, FATAL),
         (event("FailedCreatePodSandBox", "no IP addresses available"), Category.INFRASTRUCTURE, LONG_GRACE),
         (event("NodeNotReady", "Node is not ready"), Category.NODE_LOST, None),

@@ -117,7 +117,6 @@ def test_the_jobset_is_as_its_definition_wants_it(cluster):
     assert spec["containers"][0]["command"] == ["python3", "-c"]
 
 
-@pytest.mark.skipif(not crds.folder().is_dir(), reason=f"{crds.folder()} is absent; set TRAINJOB_CRD_DIR")
 def test_jobsets_of_all_stock_runtimes_fit_the_definition(cluster):
     from fake_cluster.writing import Intent
 

@@ -338,6 +338,36 @@ def test_a_silent_watch_is_opened_again(cluster, subscribe):
     assert subscription.snapshot().error is None
 
 
+def test_changes_after_a_restore_of_etcd_arrive_although_their_versions_are_lower(cluster, subscribe):
+    """The server counts from the backup: a watch from a later version is silent, and lists have lower versions."""
+    quick = informer.WatchTimings(idle_timeout=0.2, silence_timeout=1.5)
+    uid = add_job(cluster)
+    add_pod(cluster, "one", job="a")
+    backup = cluster.backup()
+    subscription = subscribe("a", uid, timings=quick)
+    set_state(cluster, "lost")
+    add_pod(cluster, "two", job="a")
+    for number in range(20):
+        add_job(cluster, f"b{number}")
+    until(subscription, lambda now: now.job == "lost" and len(now.pods) == 2)
+
+    cluster.restore(backup)
+    until(subscription, lambda now: now.job == "new" and [pod[0] for pod in now.pods] == ["one"])
+    set_state(cluster, "changed")
+
+    assert until(subscription, lambda now: now.job == "changed")
+
+
+def test_a_server_that_no_longer_answers_is_reported(cluster, subscribe):
+    """Each attempt to watch takes longer than a watch has to last."""
+    subscription = subscribe("a", add_job(cluster))
+    until(subscription, bool)
+    cluster.faults.next(hang=1.2, watch=True, times=1000)
+    cluster.break_watches()
+
+    assert isinstance(until(subscription, lambda now: now.error).error, BackendUnavailableError)
+
+
 def test_a_watch_continues_from_the_version_of_the_last_bookmark(cluster, subscribe):
     bookmark_every(cluster, 0.001)
     subscription = subscribe("a", add_job(cluster))

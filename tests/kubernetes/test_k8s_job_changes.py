@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from dataclasses import replace
 
 import pytest
-from k8s_crds import needs_crds
 from k8s_scene import CONTAINER, HF, a_client, a_request, a_stage, finished, seen, until_ended
 
 from trainer_core.errors import JobFailedError
-from trainer_core.jobs import Category, Diagnosis
+from trainer_core.jobs import Category, Diagnosis, Outcome
 from trainer_core.k8s import labels, resources
 from trainer_core.k8s.errors import WriteConflictError
 from trainer_core.k8s.job_writer import JobWriter
 from trainer_core.options.scheduling import KUEUE_QUEUE
 
-pytestmark = needs_crds
 QUEUED = {"metadata": {"labels": {KUEUE_QUEUE: "training"}}}
 KUEUE_PATCH = {
     "manager": "kueue.x-k8s.io/manager",
@@ -285,6 +285,7 @@ def test_deleting_a_deleted_job_succeeds(stage):
     client.delete_job(ref)
     client.delete_job(ref)
     client.delete_job("job")
+    assert client.list_jobs() == []
 
 
 def test_deleting_a_ref_keeps_a_later_job_of_the_same_name(stage):
@@ -378,3 +379,22 @@ def test_jobs_of_other_tools_are_never_reaped(stage):
     cluster.add(foreign)
     until_ended(cluster, "foreign")
     assert client.reap() == []
+
+
+def test_a_job_with_the_largest_request_can_be_cancelled_and_keeps_its_outcome():
+    room = 262_144 - 80 * 1024
+    with a_stage("runs") as (cluster, client):
+        annotations = client.render(a_request(metadata={"annotations": {"note": ""}}))["metadata"]["annotations"]
+        # The value is in the request, too.
+        filler = (room - sum(len(key) + len(value.encode()) for key, value in annotations.items())) // 2
+        ref = client.submit(a_request(metadata={"annotations": {"note": "x" * filler}}))
+        lines = tuple("é" * 5000 for _ in range(20))
+        diagnosis = Diagnosis(category=Category.USER_CODE, reason="crashed", traceback="t" * 9000, log_tail=lines)
+        client.backend.cancel(ref, diagnosis)
+        large = Outcome(ref=ref.to_dict(), status="Failed", diagnosis=diagnosis, result="")
+        filled = replace(large, diagnosis=None, result="x" * (65_000 - len(replace(large, diagnosis=None).to_json())))
+        client.backend.store_outcome(filled)
+        stored = cluster.get("TrainJob", "job")["metadata"]["annotations"]
+    assert stored["trainjob-workflows/outcome"] == filled.to_json()
+    kept = Diagnosis.from_dict(json.loads(stored["trainjob-workflows/diagnosis"]))
+    assert (kept.reason, kept.traceback) == ("crashed", diagnosis.traceback)

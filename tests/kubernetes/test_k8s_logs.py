@@ -378,12 +378,12 @@ def one_line(number: int):
 def test_memory_does_not_grow_with_the_log(stream):
     simulation = simulate("pod", "start")
     simulation.pods[0].runs[-1].ended = True
-    simulation.stream_pod_log = lambda name, options: stream(20)
+    simulation.stream_pod_log = lambda name, options: stream(12)
     tracemalloc.start()
     length = sum(len(line) for line in simulation.read(follow=False))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert length >= 14_000_000
+    assert length >= 8_400_000
     assert peak < 8_000_000
 
 

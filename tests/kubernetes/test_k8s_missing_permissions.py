@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 import pytest
-from k8s_crds import needs_crds
 from k8s_scene import a_client, a_request, a_request_with_a_token, a_stage, finished, seen, until_ended
 
 from trainer_core.errors import BackendUnavailableError, TrainerError
 from trainer_core.jobs import Category
+from trainer_core.k8s import job_reader
 from trainer_core.k8s.errors import ForbiddenError
 from trainer_core.request import Owner
 
-pytestmark = needs_crds
 #: Resources without which jobs can still be read.
 OPTIONAL = (
     "pods",
@@ -84,6 +86,28 @@ def test_waiting_polls_where_the_watch_is_forbidden(stage, resource):
     cluster, client = stage
     cluster.forbid("watch", resource)
     assert finished(client, client.submit(a_request())).succeeded
+
+
+async def observe_all(followers, timeout: float) -> None:
+    await asyncio.gather(*(follower.next_observation_async(timeout) for follower in followers))
+
+
+def test_all_waiters_together_have_one_polling_rate_where_jobs_cannot_be_watched(monkeypatch):
+    monkeypatch.setattr(job_reader, "_UNCACHED_READS_PER_SECOND", 10.0)
+    with a_stage("runs") as (cluster, client):
+        cluster.forbid("list", "trainjobs")
+        cluster.forbid("watch", "trainjobs")
+        # Forty reads, which at this rate take four seconds.
+        followers = [client.follow(client.submit(a_request(f"job-{number}"))) for number in range(40)]
+        asyncio.run(observe_all(followers, 60))
+        cluster.forget_requests()
+        begin = time.monotonic()
+        for _ in range(2):
+            asyncio.run(observe_all(followers, 2.5))
+        reads, seconds = cluster.counts["get trainjobs"], time.monotonic() - begin
+        for follower in followers:
+            follower.close()
+    assert 0 < reads <= 10 * seconds + 1
 
 
 def test_waiting_works_where_listing_jobs_is_forbidden(stage):

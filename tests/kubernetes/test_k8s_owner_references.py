@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from k8s_crds import needs_crds
 from k8s_scene import a_client, a_request, a_stage
 
 from trainer_core.errors import BackendUnavailableError, JobNotFoundError
 from trainer_core.jobs import KFP_RUN_LABEL, OwnerReference
 
-pytestmark = needs_crds
 OWNER = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run-1", "uid": "w-1"}
 WORKFLOW = OwnerReference.from_manifest(OWNER)
 

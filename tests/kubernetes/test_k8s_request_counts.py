@@ -5,12 +5,10 @@ from __future__ import annotations
 import copy
 
 import pytest
-from k8s_crds import needs_crds
 from k8s_scene import HF, a_request, a_request_with_a_token, a_stage, asked, finished, seen, until_ended
 
 from trainer_core.k8s import resources
 
-pytestmark = needs_crds
 #: The runtime is looked for in the namespace first: once to refuse what cannot be, once more for what is created.
 RUNTIME = ["get trainingruntimes/python", "get clustertrainingruntimes/python"]
 SCHEMA = "/openapi/v3/apis/trainer.kubeflow.org/v1alpha1"
@@ -55,15 +53,28 @@ def test_get_job_takes_two_requests(stage):
     assert asked(cluster) == ["get trainjobs/job", "list pods"]
 
 
-@pytest.mark.parametrize("count", [0, 10, 600])
-def test_list_jobs_takes_three_requests_for_any_number_of_jobs(count):
+@pytest.mark.parametrize(("count", "pages"), [(0, 1 + 1 + 1), (10, 1 + 1 + 1), (600, 2 + 1 + 3)])
+def test_list_jobs_takes_three_requests_and_one_for_each_further_page_of_jobs_or_pods(count, pages):
     with a_stage(controllers=False) as (cluster, client):
         client.submit(a_request())
         fill(cluster, count)
         cluster.forget_requests()
         jobs = client.list_jobs()
-        assert (len(jobs), cluster.counts.total()) == (count + 1, 3)
+        assert (len(jobs), cluster.counts.total()) == (count + 1, pages)
+        assert {request.query.get("limit") for request in cluster.requests} == {"500"}
         assert {len(job.steps) for job in jobs if job.name != "job"} <= {2}
+
+
+def test_the_jobs_with_a_label_are_selected_by_the_server_and_no_other_pod_is_listed():
+    with a_stage(controllers=False) as (cluster, client):
+        client.submit(a_request(metadata={"labels": {"team": "vision"}}))
+        client.submit(a_request("other"))
+        fill(cluster, 0)
+        cluster.forget_requests()
+        assert [job.name for job in client.list_jobs(labels={"team": "vision"})] == ["job"]
+        selectors = [request.query.get("labelSelector", "") for request in cluster.requests]
+    assert asked(cluster) == ["list trainjobs", "list jobs", "list pods"]
+    assert all("team=vision" in selector or "jobset-name=job" in selector for selector in selectors)
 
 
 def test_observing_a_running_job_takes_two_requests_and_its_log():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 
 import pytest
-from k8s_crds import needs_crds
 from k8s_scene import (
     CONTAINER,
     IMAGE,
@@ -23,8 +22,6 @@ from trainer_core.errors import InvalidRequestError, JobFailedError
 from trainer_core.jobs import Progress
 from trainer_core.node.progress import PREFIX
 from trainer_core.testing.training_functions import return_value
-
-pytestmark = needs_crds
 
 
 @pytest.fixture

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from k8s_crds import needs_crds, runtime, stock_runtimes
+from fake_cluster import crds
+from k8s_crds import runtime
 
 from trainer_core.k8s import runtimes
 from trainer_core.runtimes import RuntimeKind, TrainerType
@@ -24,14 +25,12 @@ def a_node(**limits):
     return {"name": "node", "image": "x:1", "resources": {"limits": limits}}
 
 
-@needs_crds
-@pytest.mark.parametrize("name", stock_runtimes())
+@pytest.mark.parametrize("name", crds.stock_runtimes())
 def test_a_stock_runtime_has_a_name_an_image_and_one_node(name):
     found = runtimes.parse_runtime(runtime(name))
     assert (found.name, bool(found.trainer.image), found.trainer.num_nodes) == (name, True, 1)
 
 
-@needs_crds
 @pytest.mark.parametrize(
     ("name", "framework", "command"),
     [
@@ -48,20 +47,17 @@ def test_a_framework_has_its_command(name, framework, command):
     assert (trainer.framework, trainer.command) == (framework, command)
 
 
-@needs_crds
 def test_a_torchtune_runtime_has_a_builtin_trainer_and_a_pretrained_model():
     found = runtimes.parse_runtime(runtime("torchtune-llama3.2-1b"))
     assert found.trainer.trainer_type is TrainerType.BUILTIN_TRAINER
     assert found.pretrained_model == "hf://meta-llama/Llama-3.2-1B-Instruct"
 
 
-@needs_crds
 def test_the_device_is_read_from_the_limits():
     trainer = runtimes.parse_runtime(runtime("torchtune-llama3.2-1b")).trainer
     assert (trainer.device, trainer.device_count) == ("gpu", "2")
 
 
-@needs_crds
 def test_a_launcher_with_the_trainer_label_is_the_trainer_job():
     launcher = runtimes.find_trainer_job(runtime("deepspeed-distributed"))
     assert launcher["name"] == "launcher"
@@ -133,8 +129,7 @@ def test_the_support_label_marks_a_deprecated_runtime(label, deprecated):
     assert runtimes.is_deprecated(a_runtime(labels={"trainer.kubeflow.org/support": label})) is deprecated
 
 
-@needs_crds
-@pytest.mark.parametrize("name", stock_runtimes())
+@pytest.mark.parametrize("name", crds.stock_runtimes())
 def test_a_runtime_annotation_is_read_back_unchanged(name):
     text = runtimes.dump_raw_runtime(runtime(name))
     assert runtimes.load_runtime({"trainjob-workflows/runtime": text}) == runtimes.parse_runtime(runtime(name))

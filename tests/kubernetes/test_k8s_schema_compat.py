@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 
 import pytest
-from k8s_crds import VERSIONS, crd, needs_crds, schema, server
+from fake_cluster import crds
+from k8s_crds import VERSIONS, server
 
 from trainer_core.backends.trainer_v2 import schema_compat
 from trainer_core.errors import BackendUnavailableError, UnsupportedError
 
-pytestmark = needs_crds
 SDK = "trainer.kubeflow.org/kubeflow-sdk"
 JOBS = f"runtimePatches[{SDK}].trainingRuntimeSpec.template.spec.replicatedJobs[node]"
 
@@ -30,7 +30,7 @@ def a_patch(pod=None, *, pod_metadata=None, job_metadata=None, metadata=None, ma
 def openapi(version):
     """The OpenAPI document of the group as an API server returns it, with TrainJobList before TrainJob."""
     mark = {"group": "trainer.kubeflow.org", "version": "v1alpha1"}
-    one = {**schema(version), "x-kubernetes-group-version-kind": [{**mark, "kind": "TrainJob"}]}
+    one = {**crds.schema("TrainJob", version), "x-kubernetes-group-version-kind": [{**mark, "kind": "TrainJob"}]}
     many = {"properties": {}, "x-kubernetes-group-version-kind": [{**mark, "kind": "TrainJobList"}]}
     name = "org.kubeflow.trainer.v1alpha1.TrainJob"
     return {"openapi": "3.0.0", "components": {"schemas": {f"{name}List": many, "Status": {}, name: one}}}
@@ -69,7 +69,7 @@ def test_openapi_document_and_crd_give_the_same_schema(version):
 
 
 def test_a_crd_version_that_is_not_served_is_refused():
-    unserved = copy.deepcopy(crd("2.3"))
+    unserved = copy.deepcopy(crds.definition("TrainJob"))
     unserved["spec"]["versions"][0]["served"] = False
     with pytest.raises(BackendUnavailableError, match=r"does not serve trainer\.kubeflow\.org/v1alpha1 TrainJob"):
         schema_compat.parse_crd(unserved)

@@ -7,15 +7,14 @@ import logging
 import threading
 
 import pytest
-from k8s_crds import needs_crds
 from k8s_scene import HF, TOKEN, a_client, a_request, a_request_with_a_token, a_stage, finished
 
-from trainer_core import CustomTrainer, Name, SecretRef
+from trainer_core import CustomTrainer, KubernetesBackendConfig, MlflowServer, Name, SecretRef, TrainerClient
 from trainer_core.errors import InvalidRequestError, TrainerError
 from trainer_core.k8s.errors import ForbiddenError
+from trainer_core.request import TrainJobRequest
 from trainer_core.testing.training_functions import return_env
 
-pytestmark = needs_crds
 SECRET = "job-initializer"
 
 
@@ -174,3 +173,52 @@ def test_training_reads_a_secret_from_its_environment():
 def test_the_request_annotation_contains_no_secret():
     with pytest.raises(InvalidRequestError, match="Secret"):
         a_request(trainer={"kind": "container", "image": "x", "env": {"TOKEN": {"name": "no such name!", "key": "k"}}})
+
+
+def a_tracked_client(cluster):
+    """A client whose MLflow server has credentials. No server answers, so that its run is created later."""
+    config = KubernetesBackendConfig(namespace="default", client_configuration=cluster.configuration())
+    return TrainerClient(config, tracking=MlflowServer("http://127.0.0.1:1", username="team", password="pass-9f3c"))
+
+
+def a_tracked_request(**settings):
+    tracking = {"training_uri": "https://mlflow.example.com", **settings}
+    return a_request(tracking=tracking)
+
+
+def list_env(cluster) -> set[str]:
+    trainer = cluster.get("TrainJob", "job")["spec"]["trainer"]
+    return {entry["name"] for entry in trainer["env"] if entry["name"].startswith("MLFLOW_")}
+
+
+def test_without_permission_to_create_secrets_a_job_runs_without_the_credentials_of_its_tracker(caplog):
+    with a_stage("complete") as (cluster, _):
+        cluster.forbid("create", "secrets")
+        client = a_tracked_client(cluster)
+        ref = client.submit(a_tracked_request())
+        assert client.submit(a_tracked_request()) == ref
+        assert finished(client, ref).succeeded
+        assert list_env(cluster) == set()
+    assert "mlflow in TrainJob job does not get the tracking server" in caplog.text
+    assert "pass-9f3c" not in caplog.text
+
+
+def test_required_tracking_fails_a_submit_that_cannot_store_the_credentials():
+    with a_stage("complete") as (cluster, _):
+        cluster.forbid("create", "secrets")
+        request = TrainJobRequest.model_validate(
+            {
+                **a_tracked_request(required=True).to_dict(),
+                "literal_secrets": {"trainer.MLFLOW_TRACKING_PASSWORD": "pass-9f3c"},
+            }
+        )
+        with pytest.raises(ForbiddenError, match="secrets"):
+            a_client(cluster).backend.submit(request)
+        assert cluster.objects("TrainJob") == []
+
+
+def test_the_credentials_of_a_tracker_are_stored_where_the_role_permits_it():
+    with a_stage("complete") as (cluster, _):
+        a_tracked_client(cluster).submit(a_tracked_request())
+        assert {"MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_PASSWORD"} <= list_env(cluster)
+        assert cluster.get("secrets", "job-initializer")

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
-from k8s_crds import needs_crds
 from k8s_scene import a_client, a_request, a_stage, finished
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
@@ -18,7 +17,6 @@ from trainer_core.k8s import informer, pod_state, resources
 from trainer_core.k8s.connection import Connection
 from trainer_core.request import Owner
 
-pytestmark = needs_crds
 JOBS = 200
 #: Simulated course of a job, by name; and the failure category that it leads to.
 LIVES = {

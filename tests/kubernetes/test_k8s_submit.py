@@ -6,15 +6,19 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from k8s_crds import needs_crds
 from k8s_scene import CONTAINER, HF, a_client, a_request, a_stage, finished, until_the_next_second
 
 from trainer_core import Name
-from trainer_core.errors import BackendUnavailableError, ConflictError, JobNotFoundError, RuntimeNotFoundError
+from trainer_core.errors import (
+    BackendUnavailableError,
+    ConflictError,
+    JobNotFoundError,
+    RuntimeNotFoundError,
+    TrainerError,
+)
 from trainer_core.k8s import labels, resources
 from trainer_core.request import RuntimeRef, TrainJobRequest
 
-pytestmark = needs_crds
 OWNER = {"key": "dag/run/task", "slug": "digits"}
 SHARED = RuntimeRef(name="python", kind="ClusterTrainingRuntime")
 POD = {"containers": [{"name": "node", "image": "x"}]}
@@ -148,6 +152,42 @@ def test_the_next_submit_attaches_to_a_job_whose_submitter_got_no_response(stage
     assert [job["metadata"]["uid"] for job in cluster.objects("TrainJob")] == [ref.uid]
 
 
+#: More answers than one request repeats by itself.
+AWAY = {"method": "POST", "path": "/trainjobs", "status": 503, "retry_after": 0.01, "times": 7}
+
+
+def test_a_submit_is_repeated_while_the_api_server_is_away(stage, monkeypatch, caplog):
+    cluster, client = stage
+    monkeypatch.setenv("TRAINJOB_SUBMIT_RETRY_SECONDS", "60")
+    cluster.faults.next(**AWAY)
+    ref = client.submit(a_request())
+    assert [job["metadata"]["uid"] for job in cluster.objects("TrainJob")] == [ref.uid]
+    assert [each.message for each in caplog.records if "is repeated for" in each.message] != []
+
+
+def test_a_submit_that_is_not_to_be_repeated_fails_at_once(stage, monkeypatch):
+    cluster, client = stage
+    monkeypatch.setenv("TRAINJOB_SUBMIT_RETRY_SECONDS", "0")
+    cluster.faults.next(**AWAY)
+    with pytest.raises(BackendUnavailableError):
+        client.submit(a_request())
+
+
+def test_a_refused_submit_is_not_repeated(stage, monkeypatch, caplog):
+    cluster, client = stage
+    monkeypatch.setenv("TRAINJOB_SUBMIT_RETRY_SECONDS", "60")
+    cluster.faults.next(method="POST", path="/trainjobs", status=403)
+    with pytest.raises(TrainerError, match="forbidden"):
+        client.submit(a_request())
+    assert caplog.records == []
+
+
+def test_the_time_to_repeat_a_submit_must_be_a_number_of_seconds(stage, monkeypatch):
+    monkeypatch.setenv("TRAINJOB_SUBMIT_RETRY_SECONDS", "soon")
+    with pytest.raises(ValueError, match="TRAINJOB_SUBMIT_RETRY_SECONDS must be a number of seconds"):
+        stage[1].submit(a_request())
+
+
 def add_to_the_namespace(cluster) -> None:
     mine = cluster.get(resources.CLUSTER_TRAINING_RUNTIMES, "python")
     mine["kind"], mine["metadata"] = "TrainingRuntime", {"name": "python", "labels": mine["metadata"]["labels"]}
@@ -249,6 +289,36 @@ def test_a_cleared_task_cancels_its_old_job_and_creates_a_new_one(stage):
     assert second != first
     assert client.get_job_outcome(first).diagnosis.reason == "it was cancelled"
     assert len(names(cluster)) == 2
+
+
+@pytest.fixture
+def lost_pod():
+    """A cluster whose pods never end, because their node is lost, a client of it, and a running job of a task."""
+    with a_stage(controllers=False) as (cluster, client):
+        ref = client.submit(owned("1"))
+        pod_labels = {"jobset.sigs.k8s.io/jobset-name": ref.name, "jobset.sigs.k8s.io/replicatedjob-name": "node"}
+        metadata = {"name": "on-a-lost-node", "labels": pod_labels}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": POD, "status": {"phase": "Running"}}
+        cluster.add(pod)
+        yield cluster, client, ref
+
+
+def test_the_next_attempt_starts_beside_a_pod_that_has_not_ended_within_the_limit(lost_pod, caplog):
+    _, client, first = lost_pod
+    client.backend.max_end_seconds = 0.1
+    with caplog.at_level(logging.INFO):
+        assert client.submit(owned("2")) != first
+    waits, gives_up = [text for text in caplog.messages if "on-a-lost-node" in text]
+    assert waits == f"waiting up to 0 s for the end of TrainJob {first.name!r}: on-a-lost-node"
+    assert "has not ended in 0 s, and the next attempt starts beside it; check on-a-lost-node" in gives_up
+
+
+def test_the_next_attempt_starts_at_once_where_the_role_denies_to_read_pods(lost_pod, caplog):
+    cluster, client, first = lost_pod
+    cluster.forbid("*", "pods")
+    assert client.submit(owned("2")) != first
+    assert "Pods cannot be read" in caplog.text
+    assert "waiting up to" not in caplog.text
 
 
 def test_a_retry_with_a_different_request_attaches_with_a_warning(stage, caplog):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from k8s_crds import VERSIONS, needs_crds, runtime, server, stock_runtimes
+from fake_cluster import crds
+from k8s_crds import VERSIONS, runtime, server
 
 from trainer_core.backends.trainer_v2 import validation
 from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.k8s import labels, runtimes
 from trainer_core.request import TrainJobRequest
-
-pytestmark = needs_crds
 
 SDK = "trainer.kubeflow.org/kubeflow-sdk"
 HF = {"storage_uri": "hf://tatsu-lab/alpaca"}
@@ -70,13 +69,13 @@ def no_policy(raw):
     del raw["spec"]["mlPolicy"]
 
 
-@pytest.mark.parametrize("name", [name for name in stock_runtimes() if name.endswith("-distributed")])
+@pytest.mark.parametrize("name", [name for name in crds.stock_runtimes() if name.endswith("-distributed")])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_container_on_two_nodes_is_accepted_with_every_stock_runtime(name, version):
     check(a_request(trainer=container(num_nodes=2, resources_per_node={"cpu": 2})), name, version)
 
 
-@pytest.mark.parametrize("name", [name for name in stock_runtimes() if name.startswith("torchtune")])
+@pytest.mark.parametrize("name", [name for name in crds.stock_runtimes() if name.startswith("torchtune")])
 def test_a_recipe_is_accepted_with_every_stock_torchtune_runtime(name):
     check(a_request(trainer=recipe({"lora_attn_modules": ["q_proj"]})), name)
 

@@ -17,6 +17,8 @@ PYTHON = Path(__file__).parents[2] / ".venv-libraries" / "bin" / "python"
 
 pytestmark = [
     pytest.mark.slow,
+    # transformers and Lightning are imported several times.
+    pytest.mark.timeout(900),
     pytest.mark.skipif(not PYTHON.exists(), reason="transformers and Lightning are not installed: make test-libraries"),
 ]
 

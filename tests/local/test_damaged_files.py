@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from local_jobs import PATIENCE, keeps_children, kill, processes_of, returns, supervisor_of, wait_until_dead, waits_at
 
 from trainer_core import Category, ConflictError, Owner, TrainerError
-from trainer_core.backends.local import events
+from trainer_core.backends.local import events, job_store
 
 DAMAGES = [b"", b'{"uid": "12', b"\xff\xfe\x00\x01", b"[1, 2]", b'{"steps": [], "unknown": 1}']
 FILES = ["status.json", "request.json", "plan.json", "events.jsonl", "lock"]
@@ -25,6 +26,21 @@ def test_a_finished_job_with_a_damaged_status_is_a_retryable_failure(client, ask
         assert (diagnosis.category, diagnosis.retryable) == (Category.INFRASTRUCTURE, True)
         assert "status.json is damaged" in diagnosis.reason
         assert len(diagnosis.reason.splitlines()) == 1
+
+
+def test_a_durable_file_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_call_returns(
+    tmp_path, monkeypatch
+):
+    path, synced, fsync = tmp_path / "status.json", [], os.fsync
+
+    def sync(descriptor):
+        file = Path(f"/proc/self/fd/{descriptor}").resolve()
+        synced.append((file.read_text() if file.is_file() else file, path.exists()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    job_store.write_json(path, {"status": "Complete"}, durable=True)
+    assert synced == [('{"status": "Complete"}', False), (tmp_path, True)]
 
 
 def test_a_live_job_with_a_damaged_status_is_still_running(client, running, home, gate):

@@ -7,7 +7,10 @@ import functools
 import http.server
 import os
 import shutil
+import site
+import subprocess
 import threading
+import venv
 import zipfile
 from pathlib import Path
 
@@ -15,6 +18,7 @@ import psutil
 import pytest
 from local_jobs import PATIENCE, kill, supervisor_of, wait_until_dead
 
+import trainer_core
 from trainer_core import Category
 from trainer_core.backends.local import gc
 from trainer_core.backends.local.job_store import StateFolder
@@ -93,6 +97,46 @@ def test_pip_installs_packages_if_uv_is_not_on_path(client, ask, wheels, without
     assert "Successfully installed tiny-1.0" in "\n".join(client.get_job_logs("job"))
 
 
+#: A training that asks for another version of a package of the submitter, and imports what a node finds.
+SUBMITTER = """
+import sys
+from trainer_core import CustomTrainer, LocalProcessBackendConfig, TrainerClient
+
+def train():
+    import os
+    import tiny
+    import trainer_core
+    trainer_core.progress(step=1)
+    return [tiny.VERSION, os.environ.get("PYTHONPATH")]
+
+if __name__ == "__main__":
+    client = TrainerClient(LocalProcessBackendConfig(home=sys.argv[1]))
+    name = client.train(runtime="python", trainer=CustomTrainer(func=train, packages_to_install=["tiny==2.0"]))
+    print(client.wait(name, timeout=300).result)
+"""
+
+
+@pytest.fixture
+def installation(tmp_path):
+    """The interpreter of an environment with this package and tiny 1.0 in site-packages, as pip installs wheels."""
+    venv.create(tmp_path / "installation", symlinks=True)
+    (packages,) = (tmp_path / "installation").glob("lib/*/site-packages")
+    shutil.copytree(Path(trainer_core.__file__).parent, packages / "trainer_core")
+    (packages / "tiny.py").write_text("VERSION = '1.0'\n")
+    # The dependencies. What is installed in this environment comes before them.
+    (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
+    return tmp_path / "installation" / "bin" / "python"
+
+
+def test_packages_of_a_job_take_precedence_over_those_of_the_environment_that_submits_it(
+    installation, wheels, tmp_path, home
+):
+    write_wheel(wheels, "2.0")
+    (tmp_path / "submitter.py").write_text(SUBMITTER)
+    submitted = subprocess.run([installation, tmp_path / "submitter.py", home], capture_output=True, text=True)
+    assert (submitted.stdout, submitted.stderr) == ("['2.0', None]\n", "")
+
+
 class Index(http.server.SimpleHTTPRequestHandler):
     """A package index that needs a password, and records the processes whose arguments contain it."""
 
@@ -144,20 +188,15 @@ def test_the_index_of_pip_is_used_if_the_trainer_names_none(client, ask, index, 
     assert client.wait(ref, timeout=PATIENCE).result == "1.0"
 
 
-def test_a_second_job_with_the_same_list_installs_nothing(client, ask, wheels, home):
-    first = client.wait(client.submit(ask(imports_tiny, packages_to_install=["tiny"])))
-    shutil.rmtree(wheels)
-    second = client.wait(client.submit(ask(imports_tiny, packages_to_install=["tiny"], name="second")))
-    assert (first.result, second.result) == ("1.0", "1.0")
-    assert list(client.get_job_logs("second")) == []
-    assert len(environments(home)) == 1
-
-
-def test_concurrent_jobs_build_an_environment_once(client, ask, wheels, home):
+def test_an_environment_is_built_once_for_concurrent_and_later_jobs(client, ask, wheels, home):
     names = ["one", "two", "three"]
     refs = [client.submit(ask(imports_tiny, packages_to_install=["tiny"], name=name)) for name in names]
     assert [client.wait(ref, timeout=PATIENCE).result for ref in refs] == ["1.0"] * 3
+    shutil.rmtree(wheels)
+    later = client.submit(ask(imports_tiny, packages_to_install=["tiny"], name="later"))
+    assert client.wait(later, timeout=PATIENCE).result == "1.0"
     assert sorted(bool(list(client.get_job_logs(name))) for name in names) == [False, False, True]
+    assert list(client.get_job_logs("later")) == []
     assert len(environments(home)) == 1
 
 
@@ -212,7 +251,7 @@ def test_cancelling_ends_the_installer(client, ask, building, home):
     assert environments(home) == []
 
 
-def test_an_incomplete_environment_is_built_again(client, ask, wheels, home):
+def test_an_incomplete_environment_is_built_again_and_removed_a_day_after_its_last_job(client, ask, wheels, home):
     client.wait(client.submit(ask(imports_tiny, packages_to_install=["tiny"])))
     (environment,) = environments(home)
     (environment / "trainjob-ready").unlink()
@@ -220,13 +259,10 @@ def test_an_incomplete_environment_is_built_again(client, ask, wheels, home):
     again = client.submit(ask(imports_tiny, packages_to_install=["tiny"], name="again"))
     assert client.wait(again).result == "1.0"
 
-
-def test_environments_that_no_job_uses_are_removed_after_a_day(client, ask, wheels, home):
-    client.wait(client.submit(ask(imports_tiny, packages_to_install=["tiny"])))
-    (environment,) = environments(home)
     os.utime(environment / "trainjob-ready", (0, 0))
+    client.delete_job("job")
     gc.remove_unused_environments(StateFolder(home))
     assert environments(home) == [environment]
-    client.delete_job("job")
+    client.delete_job("again")
     gc.remove_unused_environments(StateFolder(home))
     assert environments(home) == []

@@ -7,7 +7,7 @@ import subprocess
 from contextlib import suppress
 
 import pytest
-from local_jobs import PATIENCE
+from local_jobs import PATIENCE, processes_of, waits_at
 
 from trainer_core import BackendUnavailableError, Category
 
@@ -36,7 +36,7 @@ def fill(disk, leave: int) -> None:
         filler.flush()
 
 
-def fills_the_disk(path: str):
+def fills_the_disk(path: str, fail: bool = False):
     from pathlib import Path
 
     with Path(path).open("wb", buffering=0) as filler:
@@ -44,6 +44,8 @@ def fills_the_disk(path: str):
             while True:
                 filler.write(bytes(4096))
         except OSError:
+            if fail:
+                raise ValueError("no luck") from None
             return "full"
 
 
@@ -76,8 +78,25 @@ def test_with_little_disk_space_a_job_is_complete_and_ends_or_is_absent(client, 
     assert list_folder(home, "staging") == []
 
 
-def test_a_disk_that_fills_up_during_the_run_fails_the_job(client, ask, home):
+def test_a_training_that_returns_on_a_full_disk_keeps_its_result(client, ask, home):
     ref = client.submit(ask(fills_the_disk, {"path": str(home.parent / "filler")}))
+    outcome = client.wait(ref, timeout=PATIENCE)
+    assert (outcome.status, outcome.result) == ("Complete", "full")
+
+
+def test_a_failure_on_a_full_disk_keeps_its_diagnosis(client, ask, home):
+    ref = client.submit(ask(fills_the_disk, {"path": str(home.parent / "filler"), "fail": True}))
     diagnosis = client.wait(ref, timeout=PATIENCE).diagnosis
-    assert (diagnosis.category, diagnosis.retryable) == (Category.INFRASTRUCTURE, True)
-    assert "No space left on device" in diagnosis.reason
+    assert (diagnosis.category, diagnosis.reason) == (Category.USER_CODE, "ValueError: no luck")
+
+
+def test_on_a_full_disk_a_job_is_cancelled_and_deleted(client, running, gate, home):
+    ref = running(waits_at, {"gate": gate})
+    fill(home.parent, leave=0)
+    with pytest.raises(BackendUnavailableError, match=r"cannot be changed in .*: No space left on device; free some"):
+        client.suspend(ref)
+    client.cancel(ref)
+    assert client.get_job_outcome(ref).diagnosis.category == Category.DELETED
+    assert processes_of(ref.uid) == []
+    client.delete_job(ref)
+    assert list_folder(home, "jobs") == []

@@ -48,14 +48,11 @@ def names(client):
     return [job.name for job in client.list_jobs()]
 
 
-def test_thousands_of_jobs_are_listed_newest_first(client, create_old_jobs):
+def test_thousands_of_jobs_are_listed_newest_first_and_those_of_an_owner_are_found(client, create_old_jobs, ask):
     ages = [(number * 7919) % MANY + 10 for number in range(MANY)]
     create_old_jobs(ages)
     assert names(client) == [f"old-{number}" for number in sorted(range(MANY), key=lambda number: ages[number])]
 
-
-def test_find_jobs_returns_only_the_jobs_of_the_owner(client, create_old_jobs, ask):
-    create_old_jobs(range(10, MANY))
     request = ask().model_copy(update={"name": None, "owner": Owner(key="dag/run/task", slug="old")})
     ref = client.submit(request)
     client.wait(ref)

@@ -55,6 +55,89 @@ def test_a_job_may_use_its_grace_to_save(client):
     assert client.wait(ref).result > 0
 
 
+def return_when_stopped(finish):
+    """Save a checkpoint, return after SIGTERM; a start that finds a checkpoint fails, as it should not be there."""
+    import time
+
+    from trainer_core import checkpoints, progress
+
+    store = checkpoints()
+    with store.save(1) as folder:
+        (folder / "state").touch()
+    progress(step=1)
+    while not store.stopping:
+        time.sleep(0.01)
+    return finish
+
+
+def test_a_function_that_returns_while_its_job_is_suspended_has_its_result(client):
+    trainer = CustomTrainer(func=return_when_stopped, func_args={"finish": "returned"})
+    options = [Checkpoints(grace=60, after="none")]
+    ref = client.submit(client.build_request(runtime="python", trainer=trainer, options=options))
+    wait_for_step(client, ref, least=1)
+    client.suspend(ref)
+    outcome = client.wait(ref)
+    assert (outcome.status, outcome.result) == ("Complete", "returned")
+
+
+def load_with_workers(resumed):
+    """Train with batches from two worker processes, until a file appears; return the step that was resumed from."""
+    import time
+    from pathlib import Path
+
+    import torch
+
+    from trainer_core import checkpoints, progress
+
+    store, step = checkpoints(), 0
+    last = store.latest()
+    if Path(resumed).exists():
+        return last and last.step
+    loader = torch.utils.data.DataLoader(torch.arange(1_000_000), batch_size=1, num_workers=2)
+    for step, _ in enumerate(loader, 1):
+        progress(step=step)
+        time.sleep(0.005)
+        if store.due(step):
+            with store.save(step) as folder:
+                # The workers are needed until the end of the save.
+                time.sleep(0.5)
+                torch.save(step, folder / f"rank-{store.rank}.pt")
+    return 0
+
+
+def test_a_rank_of_torchrun_whose_data_loader_has_workers_saves_when_the_job_is_suspended(client, tmp_path):
+    trainer = CustomTrainer(func=load_with_workers, func_args={"resumed": str(tmp_path / "resumed")})
+    request = client.build_request(
+        runtime="torch-distributed", trainer=trainer, options=[Checkpoints(every_steps=100_000, grace=60)]
+    )
+    ref = client.submit(request)
+    wait_for_step(client, ref, least=20)
+    client.suspend(ref)
+    wait_until_suspended(client, ref.name)
+    (tmp_path / "resumed").touch()
+    client.resume(ref)
+    assert (client.wait(ref).result or 0) >= 20
+
+
+def test_with_never_an_attempt_ignores_those_before_it_and_continues_after_a_suspension(client, tmp_path):
+    place = tmp_path / "place"
+    settings = {"uri": place.as_uri(), "load": "never", "after": "all"}
+    for steps in (5, 10):
+        outcome = client.wait(submit(client, Owner(key="a", slug="train"), steps=steps, seconds=0, **settings))
+        client.delete_job(outcome.ref["name"])
+        assert outcome.result["from"] == 0
+    assert len(list(place.glob("train-*/g-0-*/step-000000000005"))) == 2
+
+    finish = tmp_path / "finish"
+    ref = submit(client, Owner(key="a", slug="train"), steps=300, finish=str(finish), **settings)
+    wait_for_step(client, ref, least=20)
+    client.suspend(ref)
+    wait_until_suspended(client, ref.name)
+    finish.touch()
+    client.resume(ref)
+    assert client.wait(ref).result["from"] >= 20
+
+
 def test_checkpoints_outlive_their_job_and_another_one_starts_from_them(client, tmp_path):
     place = tmp_path / "place"
     ref = submit(client, Owner(key="a", slug="train"), steps=10, seconds=0, uri=place.as_uri(), after="all")

@@ -170,7 +170,7 @@ def test_an_unsupported_scheme_is_refused_with_the_supported_ones(client, ask):
 
 def test_a_missing_extra_is_named_before_anything_is_created(client, ask, initializer, monkeypatch):
     monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(BackendUnavailableError, match=r"pip install 'trainjob-workflows\[s3\]'") as refused:
+    with pytest.raises(BackendUnavailableError, match=r"pip install -e '\.\[s3\]' in a clone") as refused:
         client.submit(ask(reads_all, initializer=initializer()))
     assert not refused.value.transient
     assert client.list_jobs() == []

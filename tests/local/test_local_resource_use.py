@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from collections import deque
 import pytest
 
 from trainer_core.backends.local import runner
-from trainer_core.backends.local.process_usage import read_usage
+from trainer_core.backends.local.process_usage import UsageReader
 from trainer_core.resource_use import parse_resource_report, strip_resource_report
 
 #: What nvidia-smi prints for the query; it repeats it as `--loop` asks.
@@ -77,14 +78,32 @@ def test_the_use_of_a_process_includes_its_children():
         [sys.executable, "-c", code, child], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         process.stdout.readline()
-        usage = read_usage(process.pid)
+        usage = UsageReader(process.pid).read()
         process.communicate(b"\n")
     assert 50_000_000 < usage.memory < usage.memory_limit
     assert usage.cpus > 0
 
 
+def test_memory_that_forked_workers_share_counts_once():
+    code = """
+import os, signal
+block, parent = os.urandom(50_000_000), os.getpid()
+for _ in range(4):
+    os.getpid() == parent and os.fork()
+os.write(1, b"ready\\n")
+signal.pause()
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            assert [process.stdout.readline() for _ in range(5)] == [b"ready\n"] * 5
+            usage = UsageReader(process.pid).read()
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert 50_000_000 < usage.memory < 2 * 50_000_000
+
+
 def test_a_process_that_has_ended_uses_nothing():
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
-    usage = read_usage(process.pid)
+    usage = UsageReader(process.pid).read()
     assert (usage.cpu_seconds, usage.memory) == (0.0, 0)

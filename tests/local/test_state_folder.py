@@ -23,8 +23,10 @@ from trainer_core import (
     Initializer,
     InvalidRequestError,
     LocalProcessBackendConfig,
+    SecretRef,
     TrainerClient,
     TrainJobRef,
+    UnsupportedError,
 )
 from trainer_core.backends.local import job_store
 from trainer_core.backends.local.job_store import StateFolder
@@ -112,6 +114,14 @@ def test_trainer_env_takes_precedence_over_the_environment_of_the_submitter(clie
     monkeypatch.setenv("GREETING", "hello")
     request = ask(returns_setting, {"name": "GREETING"}, env={"GREETING": "good morning"})
     assert client.wait(client.submit(request)).result == "good morning"
+
+
+def test_a_secret_of_the_trainer_has_its_value_from_the_environment_of_the_submitter(client, ask, monkeypatch):
+    request = ask(returns_setting, {"name": "TOKEN"}, env={"TOKEN": SecretRef("hub", "token")})
+    with pytest.raises(UnsupportedError, match=r"trainer.env.TOKEN refers to the Secret 'hub', .* set TOKEN in"):
+        client.submit(request)
+    monkeypatch.setenv("TOKEN", "word")
+    assert client.wait(client.submit(request)).result == "word"
 
 
 def test_variables_that_the_launcher_sets_are_refused_in_trainer_env(client, ask):

@@ -15,9 +15,11 @@ import pytest
 from local_jobs import PATIENCE, supervisor_of
 from local_submitter import build_request, submit
 
-pytestmark = pytest.mark.slow
+# Hundreds of processes.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-ROUNDS, RACES = 100, 50
+#: `make attack` plays more.
+ROUNDS, RACES = 60, 25
 #: Content of every job folder from the moment it is visible.
 COMPLETE = {"request.json", "plan.json", "payload.json", "status.json", "lock", "code", "logs", "steps", "workspace"}
 

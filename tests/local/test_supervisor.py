@@ -30,7 +30,7 @@ from local_jobs import (
 from trainer_core import Category, Owner, Suspend
 from trainer_core.backends import supervisor_process
 from trainer_core.backends.local import backend as local
-from trainer_core.backends.local.processes import kill_job_processes
+from trainer_core.backends.local.processes import kill_job_processes, signal_supervisor
 from trainer_core.errors import BackendUnavailableError
 from trainer_core.testing.case import wait_for_status
 
@@ -66,6 +66,14 @@ def test_the_processes_of_a_job_are_found_by_their_environment(proc):
         for each in started:
             each.kill()
             each.wait()
+
+
+def test_a_signal_for_a_supervisor_that_has_ended_reaches_no_later_process_with_its_id():
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+        signal_supervisor(process.pid, signal.SIGKILL, is_alive=lambda: False)
+        signal_supervisor(process.pid, signal.SIGTERM, is_alive=lambda: True)
+        assert process.wait(PATIENCE) == -signal.SIGTERM
+    signal_supervisor(process.pid, signal.SIGKILL, is_alive=lambda: True)
 
 
 def test_a_process_that_begins_another_program_is_found(tmp_path):

@@ -81,8 +81,10 @@ def test_a_resume_waits_for_a_cancellation_that_is_being_written_and_does_not_re
             resumed = threads.submit(client.resume, ref)
             write_json(folder.desired, {**folder.read_desired(), "cancel": True})
         resumed.result(PATIENCE)
+    # The supervisor was not notified of what was written; this cancellation notifies it, and need not kill it.
     client.cancel(ref)
     assert client.get_job_outcome(ref).diagnosis.category == Category.DELETED
+    assert client.get_job_events("job")[-1].message == "Deleted: it was cancelled"
 
 
 def test_a_cancelled_job_whose_supervisor_is_killed_counts_as_cancelled(client, running, home, gate, monkeypatch):

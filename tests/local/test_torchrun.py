@@ -16,18 +16,42 @@ from trainer_core.backends.local import runner
 pytestmark = [requires("torch"), pytest.mark.slow]
 
 
-def sums_the_ranks():
-    import os
+#: A project that sums the ranks; rank 0 has a DataLoader worker that is started with spawn.
+PROJECT = {
+    "__init__.py": "",
+    "samples.py": """\
+from torch.utils.data import Dataset
 
-    import torch
-    import torch.distributed as dist
 
+class Squares(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return index * index
+""",
+    "train.py": """\
+import os
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+
+from .samples import Squares
+
+
+def main():
     dist.init_process_group("gloo")
     total = torch.tensor([dist.get_rank() + 1])
+    if dist.get_rank() == 0:
+        loader = DataLoader(Squares(), num_workers=1, multiprocessing_context="spawn")
+        total += sum(batch.item() for batch in loader)
     dist.all_reduce(total)
     sizes = {name: int(os.environ[name]) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")}
     dist.destroy_process_group()
     return {"total": total.item(), "rank": int(os.environ["RANK"]), **sizes}
+""",
+}
 
 
 def fails_on_the_last_rank():
@@ -46,11 +70,17 @@ def kills_itself():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_two_nodes_of_two_processes_work_together_and_rank_0_reports(client, ask):
-    request = ask(sums_the_ranks, runtime="torch-distributed", num_nodes=2, num_proc_per_node=2)
-    outcome = client.wait(client.submit(request), timeout=PATIENCE)
+def test_two_nodes_of_two_processes_of_a_project_work_together_and_rank_0_reports(client, ask, tmp_path):
+    package = tmp_path / "project" / "src" / "squares"
+    package.mkdir(parents=True)
+    for name, text in PROJECT.items():
+        (package / name).write_text(text)
+    project = {"code": tmp_path / "project", "num_nodes": 2, "num_proc_per_node": 2}
+    outcome = client.wait(
+        client.submit(ask("squares.train:main", runtime="torch-distributed", **project)), timeout=PATIENCE
+    )
     assert outcome.result == {
-        "total": 1 + 2 + 3 + 4,
+        "total": 1 + 2 + 3 + 4 + (0 + 1 + 4 + 9),
         "rank": 0,
         "WORLD_SIZE": 4,
         "LOCAL_WORLD_SIZE": 2,

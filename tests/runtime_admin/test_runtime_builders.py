@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
+from fake_cluster import crds
 
 from trainer_core.runtime_admin import diff, runtime_builder
 from trainer_core.runtime_admin.accessors import list_replicated_jobs
@@ -54,33 +55,33 @@ def container(runtime):
 
 
 @pytest.mark.parametrize("kind", ["torch", "jax", "xgboost", "deepspeed", "mlx"])
-def test_a_runtime_with_default_parameters_equals_that_of_trainer(kind, stock):
-    assert runtime_builder.BUILDERS[kind](RuntimeParameters(f"{kind}-distributed")) == stock[f"{kind}-distributed"]
+def test_a_runtime_with_default_parameters_equals_that_of_trainer(kind):
+    name = f"{kind}-distributed"
+    assert runtime_builder.BUILDERS[kind](RuntimeParameters(name)) == crds.stock_runtimes()[name]
 
 
 @pytest.mark.parametrize("name", TORCHTUNE)
-def test_a_torchtune_runtime_equals_that_of_trainer(name, stock):
+def test_a_torchtune_runtime_equals_that_of_trainer(name):
     built = runtime_builder.build_torchtune_runtime(RuntimeParameters(name, resources={"gpu": 2}))
 
-    assert diff.list_changes(stock[name], built) == []
+    assert diff.list_changes(crds.stock_runtimes()[name], built) == []
 
 
 @pytest.mark.parametrize("kind", SIMPLE)
-def test_a_runtime_with_all_parameters_matches_the_crd(kind, schema):
-    assert schema(runtime_builder.BUILDERS[kind](FULL)) == []
+def test_a_runtime_with_all_parameters_matches_the_crd(kind):
+    assert crds.list_violations(runtime_builder.BUILDERS[kind](FULL)) == []
 
 
 @pytest.mark.parametrize("kind", SIMPLE)
-def test_a_runtime_with_initializers_matches_the_crd(kind, schema):
+def test_a_runtime_with_initializers_matches_the_crd(kind):
     steps = {
         "dataset": InitializerParameters("s3://bucket/data", secret="s3", service_account="fetch"),
         "model": InitializerParameters(),
     }
     storage = StorageParameters(size="1Ti", access_mode="ReadWriteMany", storage_class="nfs")
 
-    assert (
-        schema(runtime_builder.add_initializers(runtime_builder.BUILDERS[kind](FULL), **steps, storage=storage)) == []
-    )
+    runtime = runtime_builder.add_initializers(runtime_builder.BUILDERS[kind](FULL), **steps, storage=storage)
+    assert crds.list_violations(runtime) == []
 
 
 @pytest.mark.parametrize("kind", SIMPLE)

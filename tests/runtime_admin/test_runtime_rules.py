@@ -7,6 +7,7 @@ import json
 import re
 
 import pytest
+from fake_cluster import crds
 from hypothesis import given, strategies as st
 
 from trainer_core.runtime_admin import runtime_builder
@@ -499,7 +500,7 @@ def test_a_launcher_waits_for_initializers_through_the_nodes():
     assert validate_runtime(runtime_builder.add_initializers(deepspeed(), **STEPS)) == []
 
 
-def test_the_runtime_of_the_upstream_guide_has_only_the_volume_warning(crds):
+def test_the_runtime_of_the_upstream_guide_has_only_the_volume_warning():
     """The example of the guide: dataset, then model, then training."""
     runtime = with_steps()
     jobs = runtime["spec"]["template"]["spec"]["replicatedJobs"]
@@ -517,8 +518,8 @@ def test_the_runtime_of_the_upstream_guide_has_only_the_volume_warning(crds):
 KNOWN = {"flux-distributed": ["labels"], "torch-distributed-with-cache": ["labels", "V7"]}
 
 
-def test_the_runtimes_of_trainer_have_only_known_warnings(stock):
-    found = {name: validate_runtime(runtime) for name, runtime in stock.items()}
+def test_the_runtimes_of_trainer_have_only_known_warnings():
+    found = {name: validate_runtime(runtime) for name, runtime in crds.stock_runtimes().items()}
 
     assert len(found) == 10
     assert {name: [each.rule for each in each] for name, each in found.items() if each} == KNOWN

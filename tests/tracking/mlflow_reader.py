@@ -40,6 +40,8 @@ def answer(client, question):
         return [each.version for each in client.search_model_versions(f"name='{question['model']}'")]
     if what == "set_alias":
         return client.set_registered_model_alias(question["model"], question["alias"], question["version"])
+    if what == "delete_alias":
+        return client.delete_registered_model_alias(question["model"], question["alias"])
     if what == "terminate":
         return client.set_terminated(question["run"])
     if what == "log_metric":

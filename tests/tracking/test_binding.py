@@ -8,8 +8,8 @@ from trainer_core.errors import BackendUnavailableError, JobNotFoundError, Track
 from trainer_core.jobs import Observation, Outcome, TrainJobRef
 from trainer_core.request import TrainJobRequest
 from trainer_core.tracking import tags
-from trainer_core.tracking.binding import _find_unbound_job, bind_run
 from trainer_core.tracking.mlflow_api import MlflowRun
+from trainer_core.tracking.run import _find_unbound_job, bind_run
 
 PLACE = "this host"
 REF = TrainJobRef("local", "/home", "job", "uid-1")
@@ -24,12 +24,11 @@ class Api:
     Attributes:
         changes: What was done to the runs: name of the request, and id of the run.
         bound: The tags with which a run was bound.
-        metrics: Metrics that were sent.
     """
 
     def __init__(self, **runs):
         self.runs = {name: build_run(name, **fields) for name, fields in runs.items()}
-        self.changes, self.bound, self.metrics = [], {}, []
+        self.changes, self.bound = [], {}
 
     def search_runs(self, experiments, condition):
         return [run for run in self.runs.values() if run.info.lifecycle_stage == "active"]
@@ -41,20 +40,16 @@ class Api:
         self.changes.append(("delete", run_id))
 
     def log_batch(self, run_id, metrics=(), params=None, tags=None):
-        self.metrics += metrics
         if params is not None:
             self.changes.append(("bind", run_id))
             self.bound[run_id] = tags
-
-    def post(self, path, run_id, status, end_time):
-        self.changes.append((status, run_id))
+        return {}
 
 
-def build_run(run_id, status="RUNNING", stage="active", metrics=(), **tags):
+def build_run(run_id, status="RUNNING", stage="active", **tags):
     info = {"run_id": run_id, "experiment_id": "7", "status": status, "lifecycle_stage": stage}
     data = {
         "tags": [{"key": key, "value": value} for key, value in tags.items() if value],
-        "metrics": [{"key": name, "value": 0.9} for name in metrics],
     }
     return MlflowRun.model_validate({"info": info, "data": data})
 
@@ -95,9 +90,9 @@ def build_request(run="own"):
 
 
 def bind(api, backend=None, run="own"):
-    """Bind the run of the job, and return what was done."""
-    bind_run(api, backend or Backend(), REF, build_request(run))
-    return api.changes
+    """Bind the run of the job, and return what was done, and which earlier runs are to be ended and how."""
+    ended = bind_run(api, backend or Backend(), REF, build_request(run))
+    return api.changes + [(tags.get_run_status(outcome), run.id) for run, outcome in ended]
 
 
 def test_a_run_is_bound_once_to_its_job():
@@ -149,8 +144,9 @@ def test_a_run_that_another_submit_may_use_is_left_alone(run, backend):
     assert bind(Api(own=BOUND, other={**UNBOUND, **run}), Backend(**backend)) == []
 
 
-def test_the_run_of_an_earlier_job_that_is_gone_is_killed():
-    assert bind(Api(own={**BOUND, tags.UID: "uid-1"}, earlier=BOUND)) == [("KILLED", "earlier")]
+@pytest.mark.parametrize("run", [{}, {"status": "FAILED", tags.PENDING: "FAILED"}])
+def test_the_run_of_an_earlier_job_that_is_gone_is_ended_unless_its_report_is_complete(run):
+    assert bind(Api(own={**BOUND, tags.UID: "uid-1"}, earlier={**BOUND, **run})) == [("KILLED", "earlier")]
 
 
 class BackendWithEarlierJob(Backend):
@@ -169,13 +165,11 @@ class BackendWithEarlierJob(Backend):
 
 
 def test_the_run_of_an_earlier_job_whose_submitter_was_killed_is_bound_and_ended():
-    earlier = {**UNBOUND, tags.NAME: "earlier-job", "metrics": ["accuracy"]}
+    earlier = {**UNBOUND, tags.NAME: "earlier-job"}
     api = Api(own={**BOUND, tags.UID: "uid-1"}, earlier=earlier)
 
     assert bind(api, BackendWithEarlierJob()) == [("bind", "earlier"), ("FINISHED", "earlier")]
     assert api.bound["earlier"][tags.UID] == "uid-0"
-    # The training has logged the metric itself.
-    assert api.metrics == []
 
 
 @pytest.mark.parametrize(

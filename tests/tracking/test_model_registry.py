@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import multiprocessing
+import os
 import random
+import signal
+import sys
 import threading
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -13,9 +17,9 @@ import pytest
 
 from trainer_core.errors import InvalidRequestError, TrackingError
 from trainer_core.jobs import Outcome, TrainJobRef
-from trainer_core.tracking import registry as registry_module
+from trainer_core.tracking import mlflow_registry, registry as registry_module
 from trainer_core.tracking.mlflow_registry import MlflowRegistry
-from trainer_core.tracking.registry import Candidate, FolderRegistry, open_registry
+from trainer_core.tracking.registry import Candidate, FolderRegistry, Promotion, open_registry
 from trainer_core.tracking.server import MlflowServer
 
 
@@ -38,16 +42,26 @@ def model(request):
 def promote(registry, model, tmp_path):
     """Promote a model file whose content is the name of its job."""
 
-    def _promote(job, value, **options):
-        return registry.promote_candidate(build_candidate(tmp_path, job, value), model=model, **options)
+    def _promote(job, value, metric="accuracy", uid=None, **options):
+        candidate = build_candidate(tmp_path, job, value, metric, uid)
+        return registry.promote_candidate(candidate, model=model, **options)
 
     return _promote
 
 
-def build_candidate(folder, job, value):
+def build_candidate(folder, job, value, metric="accuracy", uid=None):
     file = folder / f"{job}.bin"
     file.write_text(job)
-    return Candidate(job, file.as_uri(), "accuracy", value)
+    return Candidate(job, file.as_uri(), metric, value, uid=uid)
+
+
+@pytest.fixture
+def withdraw(registry, request, model, tmp_path):
+    """Remove the alias, as a person does."""
+    if isinstance(registry, FolderRegistry):
+        return (tmp_path / "registry" / model / "current.json").unlink
+    ask = request.getfixturevalue("ask")
+    return lambda: ask("delete_alias", model=model, alias="champion")
 
 
 def build_outcome(**fields):
@@ -85,6 +99,96 @@ def test_promoting_again_changes_nothing_and_gives_the_same_answer(registry, pro
     assert [each.promoted for each in again] == [first.promoted, second.promoted, third.promoted] == [True, True, False]
     assert [each.before for each in again] == [None, 0.5, 0.6]
     assert find_champion(registry, model) == 0.6
+
+
+@pytest.mark.parametrize(("metric", "mode"), [("loss", "max"), ("accuracy", "min"), ("loss", "min")])
+def test_another_metric_or_mode_than_the_champions_is_refused_and_nothing_is_registered(
+    registry, promote, model, metric, mode
+):
+    promote("one", 0.83)
+    with pytest.raises(InvalidRequestError, match=rf"compares accuracy \(max\), and {metric} \({mode}\) was given"):
+        promote("two", 0.05, metric=metric, mode=mode)
+
+    assert [each.metric for each in registry.list_versions(model)] == [0.83]
+    assert find_champion(registry, model) == 0.83
+
+
+def test_a_metric_that_is_replaced_is_the_one_that_counts_from_then_on(registry, promote, model):
+    promote("one", 0.83)
+    first = promote("two", 0.05, metric="loss", mode="min", replace_metric=True)
+    answers = [promote("three", value, metric="loss", mode="min") for value in (0.06,)]
+    answers.append(promote("four", 0.04, metric="loss", mode="min"))
+    again = promote("two", 0.05, metric="loss", mode="min")
+
+    assert (first.promoted, first.before, again) == (True, None, Promotion(True, first.version, again.uri, 0.05))
+    assert [(each.promoted, each.before) for each in answers] == [(False, 0.05), (True, 0.05)]
+    assert find_champion(registry, model) == 0.04
+    with pytest.raises(InvalidRequestError, match=r"compares loss \(min\)"):
+        promote("five", 0.99)
+
+
+def test_the_champion_itself_can_be_compared_by_another_metric(registry, promote, model):
+    first = promote("one", 0.83, uid="uid-1")
+    again = promote("one", 0.05, metric="loss", mode="min", replace_metric=True, uid="uid-1")
+    worse = promote("two", 0.06, metric="loss", mode="min")
+
+    assert (again.promoted, again.version, worse.promoted, worse.before) == (True, first.version, False, 0.05)
+
+
+def test_another_alias_can_compare_another_metric(registry, promote, model):
+    promote("one", 0.83)
+    promote("two", 7.0, metric="latency", mode="min", alias="fastest")
+    promote("three", 0.9)
+    promote("four", 6.0, metric="latency", mode="min", alias="fastest")
+
+    assert find_champion(registry, model) == 0.9
+    assert registry.get_champion(model, "fastest").metric == 6.0
+
+
+def test_an_alias_that_a_person_deleted_starts_again_with_the_next_model(registry, promote, model, withdraw):
+    promote("one", 0.5)
+    promote("two", 0.7)
+    withdraw()
+    worse, repeated = promote("three", 0.4), promote("two", 0.7)
+
+    assert (worse.promoted, worse.before, repeated.promoted) == (True, None, True)
+    assert find_champion(registry, model) == 0.4
+
+
+def test_a_model_is_identified_by_the_uid_of_its_job(registry, promote, model):
+    first = promote("nightly", 0.5, uid="uid-1")
+    again = promote("nightly", 0.5, metric="metric", uid="uid-1")
+    # A component of an earlier release knows the name only.
+    unknown = promote("nightly", 0.5) if isinstance(registry, FolderRegistry) else again
+    another = promote("nightly", 0.5, uid="uid-2")
+
+    assert first == again == unknown
+    assert (another.promoted, another.before) == (False, 0.5)
+
+
+def test_versions_are_listed_oldest_first(registry, promote, model):
+    for job, value in (("zeta", 0.1), ("alpha", 0.2), ("eta", 0.3)):
+        promote(job, value)
+
+    assert [each.metric for each in registry.list_versions(model)] == [0.1, 0.2, 0.3]
+
+
+def test_a_promotion_in_a_folder_waits_for_others(tmp_path):
+    (tmp_path / "digits").mkdir()
+    arguments = (build_candidate(tmp_path, "job", 0.5),)
+    with (tmp_path / "digits" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        promoter = threading.Thread(
+            target=FolderRegistry(tmp_path).promote_candidate, args=arguments, kwargs={"model": "digits"}
+        )
+        promoter.start()
+        promoter.join(0.5)
+        is_waiting = promoter.is_alive()
+        fcntl.flock(lock, fcntl.LOCK_UN)
+    promoter.join()
+
+    assert is_waiting
+    assert FolderRegistry(tmp_path).get_champion("digits").metric == 0.5
 
 
 def test_a_rollback_by_command_is_respected(registry, promote, model):
@@ -165,6 +269,71 @@ def test_24_promoters_killed_at_random_instants_leave_the_alias_at_the_best(rela
     assert all(each.before is None or each.metric > each.before for each in answers if each.promoted)
 
 
+#: Functions that change files, or may: a promotion calls them about 150 times.
+CHANGES = {"open", "write", "__exit__", "close", "replace", "mkdir", "flock", "rmdir", "unlink", "scandir", "stat"}
+
+
+def promote_until_killed(folder, candidate, calls, results):
+    """Promote in a forked process that is killed before or after its n-th call of a function that changes files."""
+    remaining = iter(range(calls))
+
+    def count(frame, event, function):
+        if event in ("c_call", "c_return") and function.__name__ in CHANGES and next(remaining, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.setprofile(count)
+    promotion = FolderRegistry(folder).promote_candidate(candidate, model="digits")
+    sys.setprofile(None)
+    results.put((candidate.job, promotion.promoted, promotion.before, promotion.metric))
+
+
+def build_model_folder(folder, number):
+    (folder / f"job-{number}").mkdir()
+    (folder / f"job-{number}" / "model.bin").write_text(f"job-{number}")
+    return Candidate(f"job-{number}", (folder / f"job-{number}").as_uri(), "accuracy", number / 100)
+
+
+def read_model(version):
+    return Path(unquote(urlsplit(version.uri).path), "model.bin").read_text()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_promoters_of_a_folder_killed_at_any_instant_leave_the_alias_at_the_best(tmp_path):
+    numbers = random.Random(28)  # noqa: S311 -- no secret
+    context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+    candidates = [build_model_folder(tmp_path, number) for number in range(24)]
+    numbers.shuffle(candidates)
+    answers, kills = {}, 0
+    waiting = [(each, numbers.randrange(150)) for each in candidates for _ in range(4)]
+    waiting += [(each, 10**9) for each in candidates]
+    for start in range(0, len(waiting), 8):
+        arguments = [
+            (tmp_path / "registry", candidate, count, results) for candidate, count in waiting[start : start + 8]
+        ]
+        processes = [context.Process(target=promote_until_killed, args=each) for each in arguments]
+        for each in processes:
+            each.start()
+        for each in processes:
+            each.join()
+        kills += sum(each.exitcode == -signal.SIGKILL for each in processes)
+        assert {each.exitcode for each in processes} <= {0, -signal.SIGKILL}
+        while not results.empty():
+            job, *answer = results.get()
+            answers.setdefault(job, []).append(answer)
+    registry = FolderRegistry(tmp_path / "registry")
+
+    assert kills >= 24
+    assert len(answers) == 24
+    assert all(answer == each[0] for each in answers.values() for answer in each)
+    assert all(before is None or metric > before for (promoted, before, metric), *_ in answers.values() if promoted)
+    champion = registry.get_champion("digits")
+    assert (champion.version, champion.metric) == ("job-23", 0.23)
+    versions = registry.list_versions("digits")
+    assert {job for job, each in answers.items() if each[0][0]} <= {each.version for each in versions}
+    assert all(read_model(each) == each.version for each in versions)
+
+
 def test_an_alias_that_a_person_moved_is_respected(mlflow_uri, model, tmp_path, ask):
     with MlflowRegistry(MlflowServer(mlflow_uri)) as registry:
         first = registry.promote_candidate(build_candidate(tmp_path, "one", 0.5), model=model)
@@ -208,12 +377,13 @@ def test_a_folder_of_an_earlier_release_is_taken_over(tmp_path):
     (folder / "current.json").write_text(json.dumps(entry))
     registry = FolderRegistry(folder)
 
+    same = registry.promote_candidate(build_candidate(tmp_path, "old", 0.5), model="")
     worse = registry.promote_candidate(build_candidate(tmp_path, "new", 0.4), model="")
     (known,) = registry.list_versions("")
     better = registry.promote_candidate(build_candidate(tmp_path, "newer", 0.6), model="")
 
     assert (worse.promoted, worse.before, known.version, known.metric) == (False, 0.5, "old", 0.5)
-    assert Path(unquote(urlsplit(worse.uri).path)).read_text() == "old"
+    assert (same.promoted, Path(unquote(urlsplit(worse.uri).path)).read_text()) == (True, "old")
     assert (better.promoted, better.before) == (True, 0.5)
 
 
@@ -251,6 +421,56 @@ def test_a_child_that_is_forked_during_a_promotion_does_not_delay_the_next_one(t
 def test_an_outcome_without_a_model_is_refused(tmp_path, fields, message):
     with pytest.raises(InvalidRequestError, match=message):
         FolderRegistry(tmp_path).promote(build_outcome(**fields), model="digits", metric="accuracy")
+
+
+@pytest.mark.parametrize("alias", ["latest", "Latest", "v1", "best.one"])
+def test_an_alias_that_mlflow_refuses_is_refused_before_anything_is_sent(relay, tmp_path, alias):
+    with (
+        MlflowRegistry(MlflowServer(relay.uri)) as registry,
+        pytest.raises(InvalidRequestError, match="takes no alias"),
+    ):
+        registry.promote_candidate(build_candidate(tmp_path, "job", 1.0), model="digits", alias=alias)
+
+    assert relay.seen == []
+
+
+def test_a_conflict_of_two_writers_in_the_database_of_the_server_is_tried_again(relay, model, tmp_path):
+    conflict = b'{"error_code": "BAD_REQUEST", "message": "(sqlite3.IntegrityError) UNIQUE constraint failed"}'
+    conflicts = []
+
+    def respond(path):
+        is_first = path.endswith(("set-tag", "registered-models/alias")) and path not in conflicts
+        conflicts.extend([path] if is_first else [])
+        return (400, {}, conflict) if is_first else None
+
+    relay.respond = respond
+    with MlflowRegistry(MlflowServer(relay.uri)) as registry:
+        promotion = registry.promote_candidate(build_candidate(tmp_path, "job", 1.0), model=model)
+
+        assert (promotion.promoted, registry.get_champion(model).version) == (True, promotion.version)
+    assert len(conflicts) == 3
+
+
+def test_an_upload_is_redirected_with_its_content(relay, model, tmp_path, ask):
+    relay.respond = lambda path: (
+        (307, {"Location": f"{path}?again"}, b"") if "mlflow-artifacts" in path and "?again" not in path else None
+    )
+    with MlflowRegistry(MlflowServer(relay.uri)) as registry:
+        registry.promote_candidate(build_candidate(tmp_path, "job", 1.0), model=model)
+
+    folder = str(tmp_path / "downloaded")
+    downloaded = Path(ask("download", uri=f"models:/{model}@champion", folder=folder))
+    assert [path.read_text() for path in downloaded.rglob("job.bin")] == ["job"]
+
+
+def test_a_model_that_the_server_copies_for_long_is_registered_once(relay, model, ask, monkeypatch):
+    monkeypatch.setattr(mlflow_registry, "_TIMEOUT", 1.0)
+    copied = threading.Event()
+    relay.respond = lambda path: copied.wait(3) or None if path.endswith("model-versions/create") else None
+    with MlflowRegistry(MlflowServer(relay.uri)) as registry:
+        registry.promote_candidate(Candidate("job", "s3://models/digits", "accuracy", 1.0), model=model)
+
+    assert ask("versions", model=model) == ["1"]
 
 
 @pytest.mark.parametrize("name", ["../other", "a/b", ".hidden"])

@@ -8,9 +8,9 @@ import pytest
 
 from trainer_core.errors import TrackingError
 from trainer_core.jobs import Outcome, TrainJobRef
-from trainer_core.tracking import run_writer, tags
-from trainer_core.tracking.mlflow_api import MlflowRun
-from trainer_core.tracking.run_writer import RunWriter
+from trainer_core.tracking import tags
+from trainer_core.tracking.mlflow_api import MlflowRun, fit_names
+from trainer_core.tracking.run import RunWriter
 
 REF = TrainJobRef("local", "/home", "job", "uid-1")
 
@@ -19,7 +19,7 @@ class Api:
     """An MLflow server with one run, which keeps what is written.
 
     Attributes:
-        written: Metrics, tags and updates in their order.
+        written: Metrics and updates in their order.
     """
 
     def __init__(self):
@@ -35,11 +35,15 @@ class Api:
 
     def log_batch(self, run_id, metrics=(), params=None, tags=None):
         assert run_id == "run"
-        self.written += [{each["key"]: each["value"] for each in metrics}] if metrics else []
-        self.written += [tags] if tags else []
+        values = {each["key"]: each["value"] for each in metrics}
+        self.metrics |= values
+        self.tags |= tags or {}
+        self.written += [values] if values else []
+        return {}
 
     def post(self, path, run_id, **fields):
         assert (path, run_id) == ("runs/update", "run")
+        self.info["status"] = fields["status"]
         self.written.append(fields)
 
 
@@ -53,19 +57,29 @@ def load(api):
     """Return a loaded writer."""
 
     def load():
-        writer = RunWriter(api, "run")
+        writer = RunWriter(api, "run", "job")
         writer.load()
         return writer
 
     return load
 
 
-def end(writer, **metrics):
+def send(writer, *points, cursor=None, step=0):
+    """Send points in one report, and what it held in the next."""
+    writer.begin_report()
+    writer.send(points, cursor, step)
+    writer.begin_report()
+    writer.send([], cursor, step)
+
+
+def end(writer, status="Complete", **metrics):
     fields = {"started_at": "1970-01-01T00:00:01Z", "finished_at": "1970-01-01T00:00:02Z"}
-    writer.end(Outcome(ref=REF.to_dict(), status="Complete", metrics=metrics, **fields), 7)
+    outcome = Outcome(ref=REF.to_dict(), status=status, metrics=metrics, **fields)
+    writer.end(outcome)
+    writer.complete(outcome, 7)
 
 
-ENDED = [{"status": "FINISHED", "end_time": 2000}, {"trainjob.status": "Complete", tags.REPORTED: "uid-1"}]
+ENDED = {"status": "FINISHED", "end_time": 2000}
 
 
 def test_a_run_that_a_person_deleted_is_not_written(api, load):
@@ -83,45 +97,118 @@ def test_a_job_that_waits_is_scheduled_and_each_change_of_its_status_is_sent_onc
     assert api.written == [{"status": "SCHEDULED"}, {"status": "RUNNING"}, {"status": "SCHEDULED"}]
 
 
-def test_points_are_sent_after_the_names_of_their_curves(api, load):
+def test_points_of_a_new_metric_wait_for_the_next_report_and_those_of_others_do_not(api, load):
     writer = load()
-    writer.send([])
+    send(writer, ("loss", 0.5, 1, 1))
+    writer.begin_report()
+    writer.send([("loss", 0.25, 2, 2), ("gain", 1.0, 2, 2)])
+
+    assert api.written == [{"loss": 0.5}, {"loss": 0.25}]
+    assert writer.has_held_points
+
+
+@pytest.mark.parametrize("curves", [None, "{", "7", '[["loss"]]'])
+def test_points_of_a_metric_that_the_training_logs_itself_have_another_name(api, load, curves):
+    api.tags.update({tags.CURVES: curves} if curves else {})  # A person may have changed the tag.
+    writer = load()
+    writer.begin_report()
     writer.send([("loss", 0.5, 1, 1)])
+    api.metrics["loss"] = 1.0  # Between two reports: mlflow takes seconds to import.
+    writer.begin_report()
     writer.send([("loss", 0.25, 2, 2)])
 
-    assert api.written == [{tags.CURVES: '["loss"]'}, {"loss": 0.5}, {"loss": 0.25}]
+    assert api.written == [{"progress/loss": 0.25}]
 
 
-@pytest.mark.parametrize("curves", [None, "{", "7"])
-def test_points_of_a_metric_that_the_training_logs_itself_have_another_name(api, load, curves):
-    api.metrics["loss"] = 1.0
-    api.tags.update({tags.CURVES: curves} if curves else {})  # A person may have changed the tag.
-    load().send([("loss", 0.5, 1, 1)])
+@pytest.mark.parametrize("name", ["loss", "acc@1", "x" * 300, "own"])
+def test_another_process_continues_the_curves(api, load, name):
+    api.metrics["own"] = 1.0
+    for step in (1, 2):
+        send(load(), (name, 0.5 / step, step, step))
 
-    assert api.written == [{"progress/loss": 0.5}]
-
-
-def test_another_process_continues_the_curves(api, load):
-    api.metrics["loss"] = 1.0
-    api.tags[tags.CURVES] = json.dumps(["loss"])
-    load().send([("loss", 0.5, 1, 1)])
-
-    assert api.written == [{"loss": 0.5}]
+    assert [list(each) for each in api.written] == [[next(iter(api.written[0]))]] * 2
 
 
-def test_the_end_adds_the_metrics_that_the_run_does_not_have(api, load):
+def test_hundreds_of_curves_are_continued_and_their_tags_stay_short(api, load):
+    names = [f"validation/class_{number:04}/precision at 0.5" for number in range(600)]
+    for step in (1, 2):
+        send(load(), *((name, 0.5, step, step) for name in names))
+
+    assert api.metrics.keys() == {*names}
+    assert max(map(len, api.tags.values())) <= 4000
+
+
+def test_processes_that_announce_different_curves_at_once_lose_none(api, load):
+    first, second = load(), load()
+    send(first, ("loss", 0.5, 1, 1))
+    send(second, ("loss", 0.5, 1, 1), ("gain", 1.0, 1, 1))
+    first._log((), {key: value for key, value in api.tags.items() if "gain" not in value})
+    send(load(), ("loss", 0.25, 2, 2), ("gain", 2.0, 2, 2))
+
+    assert api.metrics == {"loss": 0.25, "gain": 2.0}
+
+
+def test_a_position_is_recorded_when_all_points_before_it_are_stored(api, load):
+    writer = load()
+    writer.begin_report()
+    writer.send([("loss", 0.5, 1, 7)], {"line": 1}, 7)
+    positions = [load().cursor]
+    send(writer, cursor={"line": 1}, step=7)
+    positions.append(load().cursor)
+
+    assert positions == [{}, {"line": 1}]
+    assert load().step == 7
+
+
+@pytest.mark.parametrize("value", ["{", "[1]", '{"cursor": 5, "step": 1}', '{"cursor": {}}'])
+def test_a_position_that_a_person_changed_is_the_beginning(api, load, value):
+    api.tags[tags.CURSOR] = value
+
+    assert load().cursor == {}
+
+
+def test_the_end_comes_first_and_adds_the_metrics_that_the_run_does_not_have(api, load):
     api.metrics.update(own=1.0)
     writer = load()
-    writer.send([("loss", 0.5, 1, 1), ("gain", 1.0, 1, 1)])
+    send(writer, ("loss", 0.5, 1, 1), ("gain", 1.0, 1, 1))
     api.written.clear()
     # One that the training has logged itself, one that was sent, one that has changed since, and a new one.
     end(writer, own=2.0, loss=0.5, gain=2.0, accuracy=0.9)
 
-    assert api.written == [{"gain": 2.0, "accuracy": 0.9}, *ENDED]
+    assert api.written == [ENDED, {"gain": 2.0, "accuracy": 0.9}]
+    assert (api.tags["trainjob.status"], api.tags[tags.REPORTED], api.tags[tags.PENDING]) == ("Complete", "uid-1", "")
 
 
-def test_metrics_of_the_end_are_sent_in_batches(api, load, monkeypatch):
-    monkeypatch.setattr(run_writer, "MAX_BATCH", 2)
-    end(load(), a=1.0, b=2.0, c=3.0)
+def test_an_end_that_was_sent_stays_although_the_job_was_deleted_since(api, load):
+    outcome = Outcome(ref=REF.to_dict(), status="Complete", finished_at="1970-01-01T00:00:02Z")
+    load().end(outcome)
+    end(load(), status="Failed")
 
-    assert api.written == [{"a": 1.0, "b": 2.0}, {"c": 3.0}, *ENDED]
+    assert api.written == [ENDED]
+    assert api.tags["trainjob.status"] == "Complete"
+
+
+def test_names_that_mlflow_refuses_are_replaced_by_distinct_ones():
+    names = [
+        "acc@1",
+        "acc_1",
+        "top5 (%)",
+        "a//b",
+        "a/b",
+        "../x",
+        "..",
+        "/",
+        "",
+        "y" * 300,
+        "y" * 299,
+        "é",
+        "a\nb",
+        "x/..",
+    ]
+    keys = fit_names(names)
+
+    assert {name: keys[name] for name in ("acc_1", "a/b", "é")} == {"acc_1": "acc_1", "a/b": "a/b", "é": "é"}
+    assert len({*keys.values()}) == len(names)
+    assert keys["top5 (%)"] == "top5 ___"
+    assert max(map(len, keys.values())) == 250
+    assert json.dumps(keys) == json.dumps(fit_names(names))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import threading
 import time
 
@@ -19,9 +21,12 @@ from trainer_core import (
     TrainerClient,
 )
 from trainer_core.errors import BackendUnavailableError
+from trainer_core.jobs import TrainJobRef
+from trainer_core.logs import LogChunk
 from trainer_core.request import Owner
 from trainer_core.testing.training_functions import wait_for_resource_report
-from trainer_core.tracking import connections
+from trainer_core.tracking import mlflow_api, reporter as reporting
+from trainer_core.tracking.reporter import RunReporter
 from trainer_core.tracking.server import MlflowServer
 
 BUSY = (503, {}, b'{"error_code": "TEMPORARILY_UNAVAILABLE", "message": "busy"}')
@@ -42,7 +47,18 @@ def succeed():
     return {"accuracy": 0.5}
 
 
+def log_in(api_token: str, max_tokens: int):
+    raise ValueError(f"cannot log in with {api_token}")
+
+
+def return_two_metrics():
+    return {"accuracy": 0.5, "f1": 0.25}
+
+
 def fail():
+    from trainer_core import progress
+
+    progress(step=1, metrics={"loss": 0.5})
     raise ValueError("no such feature: colour")
 
 
@@ -53,6 +69,39 @@ def log_with_mlflow(python: str):
     code = "import mlflow\nwith mlflow.start_run():\n    mlflow.log_metrics({'own': 7, 'loss': 0.25})"
     subprocess.run([python, "-c", code], check=True)
     return {"accuracy": 0.75}
+
+
+def log_what_mlflow_refuses(arguments: dict):
+    from trainer_core import progress
+
+    names = ["acc@1", "acc_1", "top5 (%)", "y" * 300, "", "loss"]
+    progress(step=1, total=1, metrics=dict.fromkeys(names, 0.25))
+    return {**dict.fromkeys(names, 0.75), "artifacts": {"best@1": "s3://models/digits"}}
+
+
+def log_each_step_twice(python: str):
+    """Report progress before and after mlflow, which takes seconds to import, logs the same metric."""
+    import json
+    import subprocess
+
+    from trainer_core import progress
+
+    code = "import json, mlflow, sys\nmlflow.start_run()\nprint(flush=True)\nfor line in sys.stdin:\n    "
+    code += "mlflow.log_metric('loss', 0.5, step=json.loads(line))\n    print(flush=True)"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    with subprocess.Popen([python, "-c", code], **pipes) as logger:
+        logger.stdout.readline()
+        for step in range(1, 9):
+            progress(step=step, metrics={"loss": 0.5})
+            logger.stdin.write(json.dumps(step) + "\n")
+            logger.stdout.readline()
+
+
+def print_long_log(steps: int):
+    """Print the progress of a job that ran for hours."""
+    for step in range(1, steps + 1):
+        print(f'[trainjob:progress] {{"step": {step}, "metrics": {{"loss": 0.5}}, "t": {1_700_000_000_000 + step}}}')
+        print("epoch", step)
 
 
 def start_twice(folder: str):
@@ -183,6 +232,119 @@ def test_mlflow_inside_the_training_logs_to_the_same_run(
     assert run["metrics"] == {"own": 7, "loss": 0.25, "accuracy": 0.75}
 
 
+def test_a_metric_that_the_training_logs_at_each_step_is_not_doubled(
+    client, tracked, experiment, read_runs, mlflow_python, monkeypatch
+):
+    monkeypatch.setattr(reporting, "_FIRST_SECONDS", 0.1)
+    monkeypatch.setattr(reporting, "_INTERVAL_SECONDS", 5.0)
+    ref = client.submit(build(client, log_each_step_twice, experiment, func_args={"python": mlflow_python}))
+    assert client.wait(ref).succeeded
+
+    (run,) = read_runs()
+
+    assert [step for step, *_ in run["history"]["loss"]] == [*range(1, 9)]
+    assert "progress/loss" in run["history"]
+
+
+def test_names_that_mlflow_refuses_are_made_acceptable_and_the_run_is_complete(
+    client, tracked, experiment, read_runs, caplog
+):
+    arguments = {"t%": 1, "a//b": 2, "x" * 251: 3, "x" * 250: 4, "steps": 2**80, "c": {"d": 5}, "c.d": 6}
+    tags = {"a@b": "user", "a_b": "other"}
+    request = build(client, log_what_mlflow_refuses, experiment, func_args={"arguments": arguments}, tags=tags)
+    client.wait(client.submit(request))
+
+    (run,) = read_runs()
+
+    assert run["status"] == "FINISHED"
+    metrics = {name: [point[1] for point in points] for name, points in run["history"].items() if name[:6] != "system"}
+    assert metrics.pop("acc_1") == metrics.pop("top5 ___") == metrics.pop("loss") == metrics.pop("_") == [0.25, 0.75]
+    assert [*metrics.values()] == [[0.25, 0.75]] * 2
+    assert {run["params"][name] for name in ("arguments.t_", "arguments.a/b")} == {"1", "2"}
+    assert {"3", "4", str(2**80)} <= set(run["params"].values())
+    assert (run["params"]["arguments.c.d"], run["params"]["arguments.c.d-2"]) == ("5", "6")
+    assert (run["tags"]["trainjob.artifact.best_1"], run["tags"]["a_b"]) == ("s3://models/digits", "other")
+    assert json.loads(run["tags"]["trainjob.renamed.params"])["arguments.t%"] == "arguments.t_"
+    assert caplog.text.count("MLflow takes no metrics of such names") == 1
+
+
+def test_arguments_named_like_secrets_are_masked_also_where_the_diagnosis_quotes_them(
+    client, tracked, experiment, read_runs
+):
+    request = build(client, log_in, experiment, func_args={"api_token": "hunter22", "max_tokens": 512})
+    client.wait(client.submit(request))
+
+    (run,) = read_runs()
+
+    assert (run["params"]["api_token"], run["params"]["max_tokens"]) == ("***", "512")
+    assert "cannot log in with ***" in run["tags"]["trainjob.diagnosis"]
+    assert "hunter22" not in json.dumps(run)
+
+
+def test_steps_that_mlflow_does_not_have_are_changed_with_one_warning(caplog):
+    steps = (2**63 - 1, 2**63, 2**80, -(2**80), 1.5, 2.0)
+    lines = [("node-0", f'[trainjob:progress] {{"step": {step}, "metrics": {{"loss": 1}}}}') for step in steps]
+    reporter = RunReporter(None, TrainJobRef("local", "/home", "job", "uid"), None)
+
+    points = reporter.build_points(LogChunk(lines))
+
+    assert [step for *_, step in points] == [2**63 - 1, 2**63 - 1, 2**63 - 1, -(2**63) + 1, 1, 2]
+    assert len(caplog.records) == 1
+
+
+def test_a_point_that_the_server_refuses_is_dropped_and_not_its_batch(client, relay, experiment, read_runs, caplog):
+    def refuse(path):
+        body = relay.bodies[-1]
+        is_refused = "log-batch" in path and b'"key": "f1"' in body
+        return (400, {}, b'{"error_code": "INVALID_PARAMETER_VALUE", "message": "no f1"}') if is_refused else None
+
+    relay.respond = refuse
+    client.wait(client.submit(build(client, return_two_metrics, experiment, uri=relay.uri)))
+
+    (run,) = read_runs()
+    assert (run["status"], run["metrics"]) == ("FINISHED", {"accuracy": 0.5})
+    assert run["tags"]["trainjob.reported"]
+    assert caplog.text.count("the run lacks f1") == 1
+
+
+@pytest.mark.parametrize("by", ["wait", "reap"])
+def test_a_later_process_continues_where_a_killed_one_was_and_the_status_comes_first(
+    client, relay, experiment, read_runs, by, monkeypatch
+):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", relay.uri)
+    ref = client.submit(build(client, print_long_log, experiment, func_args={"steps": 3500}, uri=relay.uri))
+    client.flush_tracking(60)
+    untracked = TrainerClient(client.config)
+    untracked._create_reporter = lambda ref: None
+    untracked.wait(ref)
+    batches = [0]
+
+    def break_off(path):
+        batches[0] += b'"key": "loss"' in relay.bodies[-1]
+        return (400, {}, b"{}") if batches[0] > 4 else None
+
+    relay.respond = break_off
+    client.wait(ref)
+    (unfinished,) = read_runs()
+    relay.respond = lambda path: None
+    relay.bodies.clear()
+    {"wait": lambda: client.wait(ref), "reap": client.end_abandoned_runs}[by]()
+
+    (run,) = read_runs()
+    sent = [json.loads(body) for body in relay.bodies if b'"loss"' in body]
+    # The sender of an earlier test may still have points of another run.
+    again = [
+        point
+        for body in sent
+        if body.get("run_id") == run["id"]
+        for point in body.get("metrics", ())
+        if point["key"] == "loss"
+    ]
+    assert unfinished["status"] == run["status"] == "FINISHED"
+    assert [step for step, *_ in run["history"]["loss"]] == [*range(1, 3501)]
+    assert len(again) + len(unfinished["history"]["loss"]) == 3500
+
+
 @pytest.mark.parametrize(("cancel", "status"), [(False, "FAILED"), (True, "KILLED")])
 def test_a_job_that_did_not_succeed_ends_its_run_with_its_diagnosis(
     client, tracked, experiment, read_runs, cancel, status
@@ -214,6 +376,23 @@ def test_a_retry_that_attaches_keeps_the_run_and_the_next_attempt_is_nested(clie
     assert [run["tags"]["trainjob.uid"] for run in runs] == [first.uid, second.uid]
     assert "mlflow.parentRunId" not in runs[0]["tags"]
     assert runs[1]["tags"]["mlflow.parentRunId"] == runs[0]["id"]
+
+
+def test_the_next_attempt_keeps_the_curve_of_the_previous_one_whose_waiter_was_killed(
+    client, tracked, experiment, read_runs
+):
+    owner = Owner(key="dag/run/train/-1", generation="1")
+    untracked = TrainerClient(client.config)
+    untracked._create_reporter = lambda ref: None
+    untracked.wait(client.submit(build(client, fail, experiment, owner)))
+    client.wait(client.submit(build(client, fail, experiment, owner)))
+    client.flush_tracking(60)
+
+    first, second = read_runs()
+
+    assert (first["status"], second["status"]) == ("FAILED", "FAILED")
+    assert [point[:2] for point in first["history"]["loss"]] == [[1, 0.5]]
+    assert first["tags"]["trainjob.reported"] == first["tags"]["trainjob.uid"]
 
 
 def test_a_job_that_starts_again_has_the_same_run(client, tracked, experiment, read_runs, tmp_path):
@@ -273,14 +452,14 @@ def test_a_submitter_killed_at_any_request_leaves_no_second_run(client, relay, e
 
 def _submit_until_killed(client, request, kill_point, when):
     """Submit in a forked process that is killed before or after its n-th request to the server."""
-    from trainer_core.tracking import mlflow_api
+    from trainer_core.tracking.http_connection import HttpConnection
 
     child = os.fork()
     if child:
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         assert code in (0, 9)
         return code == 9
-    exchange, sent = mlflow_api.MlflowApi._exchange, [0]
+    exchange, sent = HttpConnection._exchange, [0]
 
     def kill(*arguments):
         sent[0] += 1
@@ -291,7 +470,7 @@ def _submit_until_killed(client, request, kill_point, when):
             os._exit(9)
         return answer
 
-    mlflow_api.MlflowApi._exchange = kill
+    HttpConnection._exchange = kill
     try:
         client.submit(request)
         client.flush_tracking(60)
@@ -444,6 +623,23 @@ def test_a_server_that_is_gone_fails_no_job_and_the_next_look_ends_the_run(
     assert [run["status"] for run in read_runs()] == ["FINISHED"]
 
 
+def test_a_server_that_is_away_is_reported_once_and_costs_the_end_of_a_job_no_time(client, experiment, caplog):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        uri = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    client.tracking = MlflowServer(uri, experiment=experiment)
+    ref = client.submit(client.build_request(runtime="python", trainer=CustomTrainer(succeed)))
+    untracked = TrainerClient(client.config)
+    untracked.wait(ref)
+    begin = time.monotonic()
+    client.track_outcome(client.wait(ref))
+    seconds = time.monotonic() - begin
+
+    (warning,) = [each.message for each in caplog.records if each.levelname == "WARNING"]
+    assert uri in warning
+    assert f"`trainjob wait {ref.name}` or `trainjob reap` completes it" in warning
+    assert seconds < 5  # 20 s, if the end were tried again or reported twice.
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -485,7 +681,7 @@ def test_a_token_with_a_line_break_is_repaired_or_refused_and_never_quoted():
 
 
 def test_a_server_that_hangs_delays_no_job(client, relay, experiment, read_runs, monkeypatch):
-    monkeypatch.setattr(connections, "_SUBMIT_TIMEOUT", 0.5)
+    monkeypatch.setattr(mlflow_api, "_SUBMIT_TIMEOUT", 0.5)
     answering = threading.Event()
 
     def respond(path):
@@ -527,7 +723,8 @@ def test_a_run_that_a_person_deleted_is_left_alone(client, tracked, experiment, 
 
     assert client.wait(ref).succeeded
     assert read_runs() == []
-    assert "left alone" in caplog.text
+    assert "deleted" in caplog.text
+    assert "completes it" not in caplog.text
 
 
 def test_a_metric_that_the_training_logs_itself_keeps_its_curve(client, tracked, experiment, read_runs, ask):

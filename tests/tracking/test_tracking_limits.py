@@ -13,13 +13,10 @@ from uuid import uuid4
 import pytest
 
 from trainer_core import CustomTrainer, MlflowServer, Tracking
-from trainer_core.tracking import mlflow_api
-from trainer_core.tracking.connections import get_report_api
-from trainer_core.tracking.mlflow_api import MlflowApi
+from trainer_core.tracking import http_connection
+from trainer_core.tracking.mlflow_api import MlflowApi, get_report_api
 from trainer_core.tracking.registry import open_registry
-from trainer_core.tracking.reporter import RunReporter
-from trainer_core.tracking.run_sender import RunSender
-from trainer_core.tracking.run_writer import RunWriter
+from trainer_core.tracking.reporter import RunReporter, RunSender
 
 WITHOUT_A_URI = """
 import sys
@@ -70,8 +67,11 @@ def test_hundreds_of_params_long_values_and_values_that_are_no_numbers_arrive(cl
 
 def test_100_000_points_are_sent_in_batches_that_the_server_takes(relay):
     relay.respond = lambda path: (200, {}, b"{}")
+    points = [
+        {"key": "loss", "value": 1 / 3, "timestamp": 1_700_000_000_000 + step, "step": step} for step in range(100_000)
+    ]
     with closing(MlflowApi(MlflowServer(relay.uri))) as api:
-        RunWriter(api, "run").send([("loss", 1 / 3, 1_700_000_000_000 + number, number) for number in range(100_000)])
+        api.log_batch("run", points)
 
     batches = [json.loads(body)["metrics"] for body in relay.bodies]
     assert max(map(len, batches)) <= 1000
@@ -91,7 +91,8 @@ def test_all_waits_of_a_process_share_one_thread_and_one_connection(client, rela
         each._is_started = True
         sender.watch(each)
     threads = set(threading.enumerate()) - before
-    sender.send_pending()
+    for each in reporters:
+        sender._report(each)
     for each in reporters:
         each.stop()
 
@@ -116,7 +117,7 @@ class Clock:
 def test_a_process_sends_at_most_200_requests_a_second(relay, monkeypatch):
     relay.respond = lambda path: (200, {}, b"{}")
     clock = Clock()
-    monkeypatch.setattr(mlflow_api, "time", clock)
+    monkeypatch.setattr(http_connection, "time", clock)
     api = get_report_api(MlflowServer(relay.uri))
     for _ in range(101):
         api.post("runs/log-batch")
@@ -130,7 +131,7 @@ def test_a_connection_that_the_server_closed_while_it_was_idle_loses_no_run(rela
     relay.respond = lambda path: (200, {}, b'{"run": {"info": {"run_id": "1", "experiment_id": "1"}}}')
     with closing(MlflowApi(MlflowServer(relay.uri))) as api:
         api.create_run("1", "first", {}, 1)
-        select.select([api._connection.sock], [], [], 60)
+        select.select([api._connection._connection.sock], [], [], 60)
 
         assert api.create_run("1", "second", {}, 1) == "1"
 
@@ -173,8 +174,12 @@ def test_a_component_and_a_client_promote_to_the_same_champion(
     artifact = Artifact("model", (tmp_path / "model").as_uri(), {"job": "of-a-pipeline"})
     promote(step, model=artifact, metric=0.95, registry=uri, run_id="1", model_name=model)
     again = client.promote(ref, model=model, metric="accuracy", registry=uri)
+    same = Artifact("model", client.get_job_outcome(ref).artifacts["model"], {"job": ref.name, "uid": ref.uid})
+    promote(repeated := Step(), model=same, metric=0.9, registry=uri, run_id="1", model_name=model, mode="max")
 
     with open_registry(uri) as registry:
         champion = registry.get_champion(model)
+        assert len(registry.list_versions(model)) == 2
+    assert repeated.written["version"] == first.version
     assert (first.promoted, again.promoted, step.written["promoted"]) == (True, True, True)
     assert (champion.version, champion.metric) == (step.written["version"], 0.95)

@@ -14,9 +14,9 @@ from threading import Thread
 import pytest
 
 from trainer_core import CustomTrainer, Tracking, TrackingError
-from trainer_core.tracking import connections
+from trainer_core.tracking import mlflow_api
+from trainer_core.tracking.http_connection import find_proxy
 from trainer_core.tracking.mlflow_api import MlflowApi
-from trainer_core.tracking.proxy import find_proxy
 from trainer_core.tracking.server import MlflowServer
 
 LOGIN = "Basic YWRhOnMzY3IzdCB3b3Jk"  # ada:s3cr3t word
@@ -131,11 +131,11 @@ def proxy(serve, monkeypatch):
     """A proxy that wants a login, which HTTP_PROXY and HTTPS_PROXY have."""
     server = serve(ProxyHandler)
     # A kept connection goes where it went.
-    monkeypatch.setattr(connections, "_apis", {})
+    monkeypatch.setattr(mlflow_api, "_apis", {})
     for name in ("HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(name, f"http://ada:s3cr3t%20word@127.0.0.1:{server.server_address[1]}")
     yield server
-    connections._close()
+    mlflow_api._close()
 
 
 @pytest.fixture

@@ -310,22 +310,32 @@ def ranks():
     return [os.environ.get("RANK"), os.environ.get("WORLD_SIZE"), os.getpid()]
 
 
-def test_torchrun_starts_the_processes_that_the_controller_asks_for(container_with_torch, port):
-    def train():
+def test_torchrun_starts_the_processes_that_the_controller_asks_for_and_the_first_reports(container_with_torch, port):
+    def train(rows):
         import torch
         import torch.distributed as dist
+        from torch.utils.data import DataLoader, Dataset
+
+        class Rows(Dataset):
+            def __len__(self):
+                return rows
+
+            def __getitem__(self, index):
+                return torch.tensor(float(index))
 
         dist.init_process_group("gloo")
-        total = torch.tensor(float(dist.get_rank() + 1))
+        total = sum(DataLoader(Rows(), num_workers=1, multiprocessing_context="fork"))
+        total += dist.get_rank()
         dist.all_reduce(total)
+        rank = dist.get_rank()
         dist.destroy_process_group()
-        return total.item()
+        return {"total": total.item(), "rank": rank}
 
-    argv = argv_payload.render_argv(code_of(train), launch="torchrun")
+    argv = argv_payload.render_argv(code_of(train, {"rows": 4}), launch="torchrun")
     place = {"PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
     ended = container_with_torch.run(argv, PET_NNODES="1", PET_NPROC_PER_NODE="2", PET_NODE_RANK="0", **place)
 
-    assert ended.result == 3.0
+    assert ended.result == {"total": 2 * (0 + 1 + 2 + 3) + 1, "rank": 0}
 
 
 def test_without_torch_one_plain_process_takes_its_place_among_the_nodes(container):

@@ -447,8 +447,8 @@ def test_after_a_restart_by_torchrun_the_earlier_error_no_longer_counts(node):
 
 
 def test_what_is_shipped_parses_on_python_3_8():
-    for path, text in serializer.shipped_files().items():
-        assert ast.parse(text, filename=path, feature_version=(3, 8))
+    trees = [ast.parse(text, path, feature_version=(3, 8)) for path, text in serializer.shipped_files().items()]
+    assert trees
 
 
 def test_what_is_shipped_imports_the_standard_library_only():
@@ -472,31 +472,6 @@ def test_shipping_again_changes_nothing(tmp_path):
 # ---- torchrun ------------------------------------------------------------------------------------------------
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-
-
-def test_under_torchrun_the_ranks_share_work_and_the_first_reports(node):
-    def train(rows):
-        import torch
-        import torch.distributed as dist
-        from torch.utils.data import DataLoader, Dataset
-
-        class Rows(Dataset):
-            def __len__(self):
-                return rows
-
-            def __getitem__(self, index):
-                return torch.tensor(float(index))
-
-        dist.init_process_group("gloo")
-        total = sum(DataLoader(Rows(), num_workers=1, multiprocessing_context="fork"))
-        dist.all_reduce(total)
-        rank = dist.get_rank()
-        dist.destroy_process_group()
-        return {"total": total.item(), "rank": rank}
-
-    ended = node.run(serializer.package(train, {"rows": 4}), TORCHRUN, OMP_NUM_THREADS="1")
-
-    assert ended.result == {"total": 12.0, "rank": 0}
 
 
 def test_under_torchrun_the_error_of_another_rank_is_the_one_reported(node):

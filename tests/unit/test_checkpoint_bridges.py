@@ -6,7 +6,11 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from trainer_core.node import env
+
+pytestmark = pytest.mark.slow
 
 #: torch is imported once: the ranks are forks.
 PROGRAM = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ import pytest
 from node_process import BARE, Node
 
 from trainer_core.node import bootstrap, env, progress
-from trainer_core.node.checkpoint_folder import CheckpointFolder
+from trainer_core.node.checkpoint_folder import CheckpointFolder, DamagedError, parse_manifest
 from trainer_core.node.checkpoints import CheckpointError, CheckpointStore, checkpoint_path
 from trainer_core.packaging import argv_payload, serializer
 
@@ -67,6 +68,59 @@ print(f"worker {worker.exitcode}, stopping {store.stopping}")
 """
 
 
+#: The content of step 7 is that of its manifest only when it is read for the second time.
+READ_AGAIN = (
+    """
+import os, shutil, sys
+reads = 0
+
+def repair(name, args):
+    global reads
+    if name == "open" and str(args[0]).endswith("000007/state.txt"):
+        reads += 1
+        if reads == 2:
+            os.replace(os.environ["REPAIRED"], args[0])
+
+sys.addaudithook(repair)
+"""
+    + TRAINING
+)
+
+#: Asks again and again at the step of a checkpoint, as in an evaluation.
+EVALUATING = """
+import time
+from trainer_core import checkpoints
+store = checkpoints()
+for call in range(100_000):
+    if store.due(10 + call // 50_000):
+        with store.save(10 + call // 50_000) as folder:
+            (folder / f"rank-{store.rank}").touch()
+        print("saved", flush=True)
+    time.sleep(0.002)
+"""
+
+#: The disk is full for rank 1 from step 40 on: files can be created, and nothing can be written into them.
+FULL_DISK = TRAINING.replace(
+    "time.sleep(seconds)",
+    """if step == 40 and store.rank == 1:
+        import resource
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))""",
+)
+
+#: Rank 1 returns when a file appears.
+RETURNING = """
+import time
+from pathlib import Path
+from trainer_core.node import checkpoints
+store = checkpoints.checkpoints()
+with store.save(1) as folder:
+    (folder / f"rank-{store.rank}").touch()
+while store.rank and not Path("return").exists():
+    time.sleep(0.005)
+checkpoints.finish()
+"""
+
+
 @pytest.fixture(scope="session")
 def shipped(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shipped")
@@ -97,9 +151,12 @@ def start_rank(root, shipped, tmp_path):
     """Start the training as a process of the bare kit."""
     processes = []
 
-    def start(rank=0, world=1, steps=10_000, seconds=0.005, background=False, program=TRAINING, **settings):
+    def start(
+        rank=0, world=1, steps=10_000, seconds=0.005, background=False, program=TRAINING, variables=(), **settings
+    ):
         log = tmp_path / f"rank-{rank}-{len(processes)}.log"
         variables = {
+            **dict(variables),
             "PYTHONPATH": str(shipped),
             "RANK": str(rank),
             "WORLD_SIZE": str(world),
@@ -144,13 +201,13 @@ def wait_for(process, text):
 def wait_for_exchange(root, step):
     """Wait until rank 0 has decided for a step."""
     deadline = time.monotonic() + 300
-    while not any(json.loads(path.read_bytes())["steps"][-1][0] >= step for path in root.glob(".due-*")):
+    while not any(json.loads(path.read_bytes())["calls"][-1][0] >= step for path in root.glob(".due-*")):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-def end(process, code):
-    assert process.wait(300) == code, process.log.read_text()
+def end(process, code, seconds=300):
+    assert process.wait(seconds) == code, process.log.read_text()
     return process.log.read_text()
 
 
@@ -208,6 +265,50 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before_it(start_store, 
     assert start_store().latest().step == 7
 
 
+def test_every_changed_bit_of_a_manifest_is_noticed(start_store, root):
+    save(start_store(), 7)
+    name = "step-000000000007"
+    data = (root / name / "manifest.json").read_bytes()
+    expected = parse_manifest(data, name)
+    for bit in range(8 * len(data)):
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        with contextlib.suppress(DamagedError):
+            assert parse_manifest(bytes(changed), name) == expected, bytes(changed)
+
+
+def test_a_checkpoint_with_the_name_of_another_step_is_passed_over(start_store, root):
+    save(start_store(), 3, 7)
+    (root / "step-000000000007").rename(root / "step-000000000009")
+    assert start_store().latest().step == 3
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "state.txt"])
+def test_a_checkpoint_that_cannot_be_read_stays_and_nothing_else_is_loaded(start_store, root, tmp_path, name):
+    save(start_store(), 3, 7)
+    path = root / "step-000000000007" / name
+    path.rename(tmp_path / name)
+    path.symlink_to(path)  # Neither absent nor readable.
+
+    with pytest.raises(CheckpointError, match=r"step-000000000007 cannot be read, and stays: .* Too many levels"):
+        start_store()
+    assert steps_of(root) == [3, 7]
+    (tmp_path / name).replace(path)
+    assert start_store().latest().step == 7
+
+
+def test_a_checkpoint_that_differs_once_is_read_again(start_store, start_rank, root, tmp_path):
+    save(start_store(), 3, 7)
+    state = root / "step-000000000007" / "state.txt"
+    state.replace(tmp_path / "state.txt")
+    state.write_text("State of 7")
+
+    repaired = start_rank(program=READ_AGAIN, steps=7, variables={"REPAIRED": str(tmp_path / "state.txt")})
+
+    assert "from 7\ndone" in end(repaired, 0)
+    assert steps_of(root) == [3, 7]
+
+
 def test_an_exception_in_save_leaves_no_checkpoint_and_reaches_the_caller(start_store, root):
     store = start_store()
     save(store, 3)
@@ -233,7 +334,7 @@ def test_the_newest_and_the_best_are_kept(start_store, root):
     store = start_store(keep=2, keep_best="loss")
     save(store, 1, 2, 3, 4, 5, at_2=0.1)
     assert steps_of(root) == [2, 4, 5]
-    save(start_store(keep=1, keep_best="-loss"), 6, at_6=0.5)
+    save(start_store(keep=1, keep_best="loss", mode="max"), 6, at_6=0.5)
     assert steps_of(root) == [4, 6]
 
 
@@ -246,6 +347,52 @@ def test_a_complete_step_is_not_written_again(start_store, root):
     assert (root / "step-000000000003" / "state.txt").read_text() == "state of 3"
     assert [store.due(step) for step in (2, 3, 4)] == [True, False, True]
     assert leftovers(root) == []
+
+
+def test_a_step_before_the_newest_is_refused_and_nothing_is_deleted(start_store, root):
+    save(start_store(keep=1), 7)
+    store = start_store(keep=1)
+    with pytest.raises(CheckpointError, match=r"step 5 is before the newest checkpoint, of step 7; begin at latest"):
+        save(store, 5)
+    save(store, 8)
+    assert steps_of(root) == [8]
+
+
+def test_a_file_with_the_name_of_the_manifest_is_refused(start_store, root):
+    store = start_store()
+    message = r"step 3 was not saved .*: manifest.json is a file of the checkpoint itself; write yours into a subfolder"
+    with pytest.raises(CheckpointError, match=message), store.save(3) as folder:
+        (folder / "manifest.json").touch()
+    with store.save(3) as folder:
+        (folder / "model").mkdir()
+        (folder / "model" / "manifest.json").touch()
+    assert (steps_of(root), leftovers(root)) == ([3], [])
+
+
+def test_what_cannot_be_deleted_after_a_save_does_not_end_the_training(start_store, root, monkeypatch, capsys):
+    store, rename = start_store(keep=1), Path.rename
+
+    def refuse(path, target):
+        if Path(target).name.startswith(".gone"):
+            raise OSError(5, "Input/output error")
+        return rename(path, target)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "rename", refuse)
+        save(store, 3, 4)
+    assert "checkpoints that are kept no longer cannot be deleted: [Errno 5]" in capsys.readouterr().out
+    assert steps_of(root) == [3, 4]
+    save(store, 5)
+    assert steps_of(root) == [5]
+
+
+def test_a_place_that_breaks_is_an_error_of_checkpoints_in_every_call(start_store, root, tmp_path):
+    store = start_store(every_steps=1)
+    root.rename(tmp_path / "away")
+    root.symlink_to(root)
+    for call in (lambda: store.due(1), lambda: save(store, 1), store.all):
+        with pytest.raises(CheckpointError, match=r"checkpoints cannot be kept at .* Too many levels"):
+            call()
 
 
 class Step:
@@ -303,6 +450,16 @@ def test_training_continues_during_a_save_in_the_background(start_store, slow_di
     save(store, 4, 5, background=True)
     store.flush()
     assert [each.step for each in store.all()] == [3, 4, 5]
+
+
+def test_a_save_in_the_background_is_not_due_again_while_it_runs(start_store, slow_disk):
+    store = start_store(every_seconds=1e-9)
+    assert store.due(3)
+    save(store, 3, background=True)
+    assert not store.due(4)
+    slow_disk.release.set()
+    store.flush()
+    assert store.due(5)
 
 
 def test_a_save_in_the_background_writes_in_the_background(start_store):
@@ -454,22 +611,48 @@ def test_what_to_load(start_store, root, tmp_path):
     save(store, 4)
     # Once there are checkpoints of this training, they count.
     assert start_store(path=other, load="file:///w", load_paths=[warm]).latest().step == 4
-    assert start_store(path=other, load="never").latest() is None
     with pytest.raises(CheckpointError, match="load=file:///x: no complete checkpoint in"):
-        start_store(path=other, load="file:///x", load_paths=["/x"])
+        start_store(path=root.parent / "g-2", load="file:///x", load_paths=["/x"])
 
 
 def test_checkpoints_of_others_expire(start_store, root):
-    save(start_store(ttl=60), 3)
+    save(start_store(ttl=3600), 3)
     other = root.parents[1] / "other-0123456789" / "g-0"
-    save(start_store(path=other, ttl=60), 1)
+    save(start_store(path=other, ttl=3600), 1)
     foreign = root.parents[1] / "data" / "set"
     foreign.mkdir(parents=True)
     os.utime(root / "start.json", (0, 0))
 
-    save(start_store(path=other, ttl=60), 2)
+    save(start_store(path=other, ttl=3600), 2)
 
     assert (root.exists(), steps_of(other), foreign.exists()) == (False, [1, 2], True)
+
+
+def test_the_clock_of_the_place_decides_what_has_expired(start_store, root, monkeypatch):
+    """That of this machine is a day ahead."""
+    save(start_store(ttl=60), 3)
+    other = root.parents[1] / "other-0123456789" / "g-0"
+    save(start_store(path=other, ttl=60), 1)
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 86_400)
+
+    assert start_store(ttl=60).latest().step == 3
+    assert (steps_of(root), steps_of(other)) == ([3], [1])
+
+
+def test_a_training_that_runs_does_not_expire_however_rarely_it_saves(start_rank, start_store, root):
+    process = start_rank(seconds=0.05, every_steps=100_000, ttl=2)
+    wait_for(process, "from 0")
+    os.utime(root / "start.json", (0, 0))
+    deadline = time.monotonic() + 60
+    while (root / "start.json").stat().st_mtime == 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+    start_store(path=root.parents[1] / "other-0123456789" / "g-0", ttl=2)
+
+    assert process.poll() is None
+    assert root.exists()
 
 
 def test_sigterm_saves_and_ends_with_143(start_rank, root):
@@ -498,6 +681,27 @@ def test_sigterm_to_a_forked_worker_ends_the_worker_and_not_the_training(start_r
     process = start_rank(program=FORKING, grace=3)
 
     assert "worker -15, stopping False" in end(process, 0)
+
+
+def list_workers_that_left_the_group():
+    """Return the start methods whose workers do not get a signal to the group of the rank."""
+    import multiprocessing
+    import os
+
+    from trainer_core import checkpoints
+
+    os.setsid()  # As torchrun and the local backend start a rank.
+    checkpoints()
+    methods = []
+    for method in ("fork", "spawn", "forkserver"):
+        with multiprocessing.get_context(method).Pool(1) as pool:
+            methods += [method] * (pool.apply(os.getpgrp) != os.getpgrp())
+    return methods
+
+
+def test_a_signal_to_the_group_of_a_rank_does_not_reach_its_data_workers(node, root):
+    ended = node.run(serializer.package(list_workers_that_left_the_group), BARE, **{env.CHECKPOINT_PATH: str(root)})
+    assert ended.result == ["fork", "spawn", "forkserver"]
 
 
 # ---- through bootstrap -----------------------------------------------------------------------------------------
@@ -536,6 +740,23 @@ def train_in_the_background():
         (folder / "state.txt").write_text("state")
 
 
+def fail_in_the_background():
+    from trainer_core import checkpoints
+
+    checkpoints().save_in_background(1, lambda folder: (folder / "absent" / "state.txt").touch())
+
+
+def save_and_return_after_stop():
+    import signal
+
+    from trainer_core import checkpoints
+
+    with checkpoints().save(1) as folder:
+        (folder / "state.txt").touch()
+    signal.raise_signal(signal.SIGTERM)
+    return "returned"
+
+
 @pytest.fixture
 def node(tmp_path, shipped):
     return Node(tmp_path, shipped)
@@ -561,6 +782,24 @@ def test_what_a_complete_training_leaves(node, root, after, kept):
     )
 
     assert (ended.result, steps_of(root)) == ([1, 3, 4], kept)
+
+
+def test_a_training_that_was_told_to_stop_and_returns_leaves_its_checkpoints(node, root):
+    """A suspended job begins again when it is resumed."""
+    ended = node.run(
+        serializer.package(save_and_return_after_stop),
+        BARE,
+        **{env.CHECKPOINT_PATH: str(root), env.CHECKPOINTS: json.dumps({"after": "none"})},
+    )
+    assert (ended.result, steps_of(root)) == ("returned", [1])
+
+
+def test_a_last_save_in_the_background_that_fails_fails_the_training(node, root):
+    ended = node.run(
+        serializer.package(fail_in_the_background), BARE, **{env.CHECKPOINT_PATH: str(root), env.CHECKPOINTS: "{}"}
+    )
+    assert (ended.code, ended.error["type"]) == (1, "trainjob.CheckpointError")
+    assert "checkpoint of step 1 was not saved" in ended.error["message"]
 
 
 def test_a_job_ends_after_its_save_in_the_background(start_store, root, slow_disk, tmp_path):
@@ -612,6 +851,37 @@ def test_ranks_whose_steps_have_become_slow_stop_at_the_next_save(start_rank, ro
     # Rank 1 does not complete the save at 204 before it has told rank 0, which decides for the next save but one while
     # a save is in the background.
     assert 203 <= steps_of(root)[-1] <= (212 if background else 208)
+
+
+@pytest.mark.parametrize("settings", [{"every_steps": 5}, {"every_seconds": 600}], ids=["steps", "seconds"])
+def test_ranks_that_ask_many_times_at_one_step_stop_together(start_rank, root, settings):
+    ranks = [start_rank(rank, 2, program=EVALUATING, grace=60, **settings) for rank in range(2)]
+    wait_for_exchange(root, step=100)
+    ranks[1].send_signal(signal.SIGTERM)
+
+    logs = [end(rank, 143, seconds=100) for rank in ranks]
+
+    assert "no checkpoint within the grace period" not in "".join(logs)
+    assert steps_of(root) == [10]
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_rank_on_a_full_disk_fails_the_others_at_once_and_leaves_nothing(start_rank, root, background):
+    ranks = [start_rank(rank, 2, program=FULL_DISK, every_steps=10, background=background) for rank in range(2)]
+
+    assert "CheckpointError: the checkpoint was not saved: rank 1 failed; see its log" in end(ranks[0], 1, seconds=100)
+    end(ranks[1], 120, seconds=100)  # Python's exit code for a log that cannot be written.
+    # In the background, the save at 30 may still run at 40.
+    assert (steps_of(root)[:2], leftovers(root)) == ([10, 20], [])
+
+
+def test_checkpoints_stay_until_the_functions_of_all_ranks_have_returned(start_rank, root, tmp_path):
+    ranks = [start_rank(rank, 2, program=RETURNING, after="none") for rank in range(2)]
+    end(ranks[0], 0)
+    assert steps_of(root) == [1]
+    (tmp_path / "return").touch()
+    end(ranks[1], 0)
+    assert not root.exists()
 
 
 def test_a_rank_that_is_behind_decides_as_rank_0_did_at_its_step(start_rank, root):
@@ -695,7 +965,7 @@ def test_the_programs_travel_without_comments_and_types_and_the_kit_is_small():
     command = argv_payload.render_argv(code_of_nothing(), launch="python")
     sent, written = argv_payload._kit(), serializer.shipped_files()
 
-    assert sum(map(len, command[4:])) < 27_000
+    assert sum(map(len, command[4:])) < 30_000
     for path, text in sent.items():
         assert dump(text) == dump(written[path]), path
 

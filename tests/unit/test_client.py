@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from mlflow_double import serve_mlflow
 
-from trainer_core import CustomTrainer, DebugBackendConfig, Name, TrainerClient
+from trainer_core import (
+    CustomTrainer,
+    DebugBackendConfig,
+    LocalProcessBackendConfig,
+    Name,
+    Tracking,
+    TrainerClient,
+)
 from trainer_core.backends.debug import DebugBackend
 from trainer_core.errors import JobNotFoundError, UnsupportedError
 from trainer_core.jobs import OwnerReference
@@ -59,10 +67,12 @@ def test_a_job_is_read_by_its_name_or_its_ref(client, ref, read):
     assert read(client, "job") == read(client, ref)
 
 
-@pytest.mark.parametrize("verb", ["cancel", "suspend", "resume", "delete_job"])
-def test_a_job_is_changed_by_its_name_or_its_ref(client, ref, verb):
+@pytest.mark.parametrize(("verb", "left"), [("cancel", 1), ("suspend", 1), ("resume", 1), ("delete_job", 0)])
+def test_a_job_is_changed_by_its_name_or_its_ref(client, ref, verb, left):
     getattr(client, verb)("job")
+    assert len(client.list_jobs()) == left
     getattr(client, verb)(ref)
+    assert len(client.list_jobs()) == left
 
 
 @pytest.mark.parametrize(
@@ -134,3 +144,20 @@ def test_a_job_that_is_deleted_during_a_submit_is_created_again():
     assert second.uid != first.uid
     with pytest.raises(JobNotFoundError):
         backend.observe(first)
+
+
+def fit():
+    from trainer_core import progress
+
+    progress(step=1, metrics={"loss": 0.5})
+
+
+def test_a_wait_reports_a_job_that_another_client_submitted_with_an_option_for_tracking(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    config = LocalProcessBackendConfig(home=tmp_path)
+    with serve_mlflow() as mlflow:
+        submitter = TrainerClient(config)
+        option = Tracking(uri=f"http://127.0.0.1:{mlflow.port}")
+        name = submitter.train(runtime="python", trainer=CustomTrainer(func=fit), options=[option])
+        TrainerClient(config).wait(name)
+        assert (mlflow.status, [value for _, value, _ in mlflow.metrics["loss"]]) == ("FINISHED", [0.5])

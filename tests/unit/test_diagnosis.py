@@ -60,6 +60,45 @@ def test_lack_of_memory_has_its_own_category(step):
     assert diagnose(Facts(steps=[step])).category is Category.OUT_OF_MEMORY
 
 
+LOADER = "DataLoader worker (pid 4242) is killed by signal: Killed. "
+LOADER_ENDED = "DataLoader worker (pid(s) 4242) exited unexpectedly"
+POOL = "A process in the process pool was terminated abruptly while the future was running or pending."
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "traceback"),
+    [
+        ("numpy._core._exceptions._ArrayMemoryError", "Unable to allocate 1.00 EiB for an array", ""),
+        ("jaxlib._jax.XlaRuntimeError", "RESOURCE_EXHAUSTED: Out of memory allocating 8589934592 bytes.", ""),
+        ("RuntimeError", "[enforce fail at alloc_cpu.cpp:83] DefaultCPUAllocator: can't allocate memory: 12 bytes", ""),
+        ("RuntimeError", LOADER, ""),
+        (
+            "RuntimeError",
+            LOADER_ENDED,
+            f"RuntimeError: {LOADER}\nThe above exception was …\nRuntimeError: {LOADER_ENDED}",
+        ),
+        ("concurrent.futures.process.BrokenProcessPool", POOL, ""),
+    ],
+)
+def test_an_exception_about_memory_is_no_mistake_in_the_code(kind, message, traceback):
+    step = StepFacts("node-0", 1, error_type=kind, error_message=message, traceback=traceback)
+    assert diagnose(Facts(steps=[step])).category is Category.OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "DataLoader worker (pid 7) is killed by signal: Segmentation fault. ",
+        "DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's workers …",
+        LOADER_ENDED,
+        "the server answered RESOURCE_EXHAUSTED",
+    ],
+)
+def test_another_exception_of_the_same_kind_remains_a_mistake_in_the_code(message):
+    step = StepFacts("node-0", 1, error_type="RuntimeError", error_message=message)
+    assert diagnose(Facts(steps=[step])).category is Category.USER_CODE
+
+
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGABRT", "SIGBUS"])
 def test_a_crash_in_native_code_is_a_user_error_and_not_retryable(name):
     diagnosis = diagnose(Facts(steps=[StepFacts("node-0", -signal.Signals[name])]))

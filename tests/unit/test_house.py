@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
 from importlib.metadata import distribution, entry_points
@@ -15,6 +16,8 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("trainer_core", "airflow_provider", "kfp_components")
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+#: What a line tells pip or uv to install.
+INSTALLED = re.compile(r"(?:pip install|uv add|uvx)(?: -\S+)* '?([^\s'`]+)")
 HEAVY = {"airflow", "asyncio", "boto3", "docker", "httpx", "huggingface_hub", "kfp", "kubernetes", "kubernetes_asyncio"}
 HEAVY |= {"obstore", "psutil", "rich", "sklearn", "torch", "typer", "yaml"}
 
@@ -115,7 +118,7 @@ def test_make_help_lists_every_task():
     assert re.findall(r"^  make ([\w-]+)", listed, re.MULTILINE) == tasks
 
 
-@pytest.mark.parametrize("script", ["tools/install", "tools/lock", ".ci/run"])
+@pytest.mark.parametrize("script", ["tools/install", "tools/lend", "tools/container-engine", "tools/lock", ".ci/run"])
 def test_a_script_is_valid_shell_and_executable(script):
     path = ROOT / script
     assert path.stat().st_mode & 0o111
@@ -139,3 +142,82 @@ def test_a_python_that_is_not_supported_is_refused_in_one_line(tmp_path):
         program, capture_output=True, text=True, check=False, env={"PATH": "/usr/bin:/bin", "PYTHON": str(old)}
     )
     assert (done.returncode, done.stderr) == (1, f"install: PYTHON={old} is Python '3.9'; give one of 3.10 to 3.13\n")
+
+
+SKIPPED = """
+import pytest
+
+
+@pytest.mark.parametrize("number", range(13))
+def test_a(number):
+    pytest.skip(f"needs thing {number}")
+
+
+@pytest.mark.skip(reason="needs\\na cluster")
+@pytest.mark.parametrize("number", range(40))
+def test_b(number):
+    pass
+"""
+
+
+@pytest.mark.parametrize("workers", [[], ["-n2"]])
+def test_skipped_tests_are_summed_up_by_reason_in_ten_lines(tmp_path, workers):
+    (tmp_path / "conftest.py").write_bytes((ROOT / "tests" / "conftest.py").read_bytes())
+    (tmp_path / "test_it.py").write_text(SKIPPED)
+    command = [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", "--rootdir", tmp_path, *workers, tmp_path]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    _, *lines, end = ran.stdout[ran.stdout.index(" skipped =") :].splitlines()
+    assert "53 skipped in" in end
+    assert (len(lines), lines[0], lines[-1]) == (
+        10,
+        "   40  needs a cluster",
+        "    5  5 other reasons, see `pytest -rs`",
+    )
+    assert "SKIPPED" not in ran.stdout
+
+
+@pytest.fixture
+def lend(tmp_path):
+    """Run tools/lend as a user who is not root, on a machine with these commands and nothing else."""
+    for command in ("bash", "cat", "dirname", "rm", "sh"):
+        (tmp_path / command).symlink_to(shutil.which(command))
+
+    def run(**scripts):
+        for name, script in {"id": "echo 1000", "chromium": "exit", **scripts}.items():
+            (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+            (tmp_path / name).chmod(0o755)
+        env = {"PATH": str(tmp_path), "HOME": str(tmp_path), "XDG_RUNTIME_DIR": "/run/user/1000"}
+        ran = subprocess.run([ROOT / "tools" / "lend"], env=env, capture_output=True, text=True, check=True)
+        return ran.stdout, ran.stderr
+
+    return run
+
+
+def test_the_tests_get_the_first_engine_that_answers(lend):
+    socket = "/run/user/1000/podman/podman.sock"
+    docker = f'case "$*" in *"{socket} version" | *"image inspect localhost/trainjob-base:test") ;; *) exit 1 ;; esac'
+    assert lend(docker=docker) == (f"export DOCKER_HOST=unix://{socket}\n", "")
+
+
+def test_an_engine_without_the_image_of_the_tests_builds_it(lend):
+    docker = 'case "$*" in *inspect*) exit 1 ;; *build*) echo "$@"; cat >&2 ;; esac'
+    exported, said = lend(docker=docker)
+    assert exported == "export DOCKER_HOST=unix:///var/run/docker.sock\n"
+    assert "build --tag localhost/trainjob-base:test -\nFROM debian:bookworm-slim\nRUN apt-get" in said
+
+
+def test_without_an_engine_one_line_states_how_to_get_one(lend):
+    exported, said = lend()
+    assert exported == ""
+    assert said.splitlines() == [
+        "lend: no container engine: tests in containers are skipped; start Docker or Podman, or be root on Debian"
+    ]
+
+
+def test_every_install_line_takes_the_package_from_a_clone_with_extras_that_exist():
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), ROOT / "trainer_core/errors.py"]
+    named = {word for page in pages for word in INSTALLED.findall(page.read_text(encoding="utf-8"))}
+    extras = {extra for word in named if word.startswith(".") for extra in re.findall(r"[a-z]\w+(?=[],])", word)}
+    assert [word for word in named if "trainjob" in word] == []
+    assert extras <= set(distribution("trainjob-workflows").metadata.get_all("Provides-Extra"))
+    assert {"airflow", "kfp", "kubernetes"} <= extras

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import pytest
@@ -18,6 +19,7 @@ from trainer_core.options import (
     PriorityClass,
     QueueName,
     RuntimePatch,
+    StartWithin,
     Suspend,
     TrainerArgs,
     TrainerCommand,
@@ -38,6 +40,7 @@ OPTIONS = [
     DeleteAfter(60),
     Suspend(),
     QueueName("team"),
+    StartWithin("6h"),
     PriorityClass("high"),
     ManagedBy("kueue.x-k8s.io/multikueue"),
     GangScheduling("team"),
@@ -75,6 +78,7 @@ def jobset_patch(**metadata):
         (RuntimePatch(), {"spec": {"runtimePatches": [{"manager": MANAGER}]}}),
         (ActiveDeadlineSeconds(60), {"spec": {"activeDeadlineSeconds": 60}}),
         (DeleteAfter(60), {"spec": {"ttlSecondsAfterFinished": 60}}),
+        (StartWithin("6h"), {"spec": {"startWithin": "6h"}}),
         (Suspend(), {"spec": {"suspend": True}}),
         (QueueName("team"), {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team"}}}),
         (PriorityClass("high"), {"metadata": {"labels": {"kueue.x-k8s.io/priority-class": "high"}}}),
@@ -84,6 +88,12 @@ def jobset_patch(**metadata):
 )
 def test_an_option_writes_the_field_of_the_trainjob(option, job_spec):
     assert applied(option) == job_spec
+
+
+@pytest.mark.parametrize("limit", ["6", "6 weeks", "-6h", "1e9d", "0s", 0, -1, True, None, [], math.nan, math.inf])
+def test_a_limit_that_is_no_duration_is_refused(limit):
+    with pytest.raises(ValueError, match=r"^StartWithin limit must be a number of seconds, or a text such as '90s'"):
+        StartWithin(limit)
 
 
 def test_gang_scheduling_is_merged_with_other_patches():

@@ -393,7 +393,7 @@ def test_a_value_becomes_what_the_function_declares(kind, given, expected):
 )
 def test_a_value_that_does_not_convert_is_named_with_its_parameter_and_type(kind, given):
     with pytest.raises(
-        ValueError, match=f"^parameter epochs is declared as {kind}, and .* cannot be converted$"
+        ValueError, match=rf"^func_args.epochs: .* is not an? {kind} \(the function\(epochs: {kind}\)\)$"
     ) as error:
         coerce({"epochs": given}, {"epochs": kind})
 

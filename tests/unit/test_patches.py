@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
-import yaml
+from fake_cluster import crds
 
 from trainer_core.options.patches import (
     ContainerPatch,
@@ -186,8 +184,6 @@ def test_merging_changes_neither_patch():
 # ---- against the real resource -------------------------------------------------------------------------------
 
 
-CRDS = Path(os.environ.get("TRAINJOB_CRD_DIR") or Path(__file__).parents[3] / "shared" / "crds")
-TRAINJOBS = CRDS / "trainer-v2.3.0" / "crds" / "trainer.kubeflow.org_trainjobs.yaml"
 #: Of the metadata of a template nothing else can be changed sensibly: names and namespaces are the controller's.
 NOT_OURS = {"finalizers", "name", "namespace"}
 
@@ -195,10 +191,7 @@ NOT_OURS = {"finalizers", "name", "namespace"}
 @pytest.fixture(scope="module")
 def patched_spec():
     """The schema of what a patch may hold."""
-    if not TRAINJOBS.is_file():
-        pytest.skip(f"{TRAINJOBS} is absent; set TRAINJOB_CRD_DIR")
-    resource = yaml.safe_load(TRAINJOBS.read_text(encoding="utf-8"))
-    spec = resource["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    spec = crds.schema("TrainJob")["properties"]["spec"]
     return spec["properties"]["runtimePatches"]["items"]["properties"]["trainingRuntimeSpec"]
 
 

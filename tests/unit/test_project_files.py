@@ -79,6 +79,8 @@ def test_what_gitignore_and_trainjobignore_name_does_not_travel(tree):
         "**/b\n*.txt\na/*\n!/a/\n",
         "a/**\n!/a/**/keep.txt\n!data/\n",
         "build/\n!c/\n\\!a\n[ab]/*.txt\n",
+        "*e*p.*t\n!k*e*p*\n*?*.t?t\n!*a*a/x*t*\n",
+        "\\\n!\nx.txt\\\n*.py\n[\n",
     ],
 )
 def test_git_and_a_project_leave_out_the_same_files(tree, rules):
@@ -136,6 +138,62 @@ def test_a_link_is_followed_inside_the_folder_only(tree, tmp_path):
     for code in (["out"], ["out.txt"]):
         with pytest.raises(ValueError, match=r"is a link out of .*; copy what it points to"):
             read_project(code, root)
+
+
+@pytest.mark.timeout(60)  # Matched by every way to share the name among the stars, it takes hours.
+def test_a_pattern_of_many_stars_is_matched_at_once(tree):
+    root = tree({".gitignore": "*a*a*a*a*a*b\n", "a" * 250: "", "a" * 249 + "b": ""})
+    assert paths(root) == [".gitignore", "a" * 250]
+
+
+def test_folders_that_link_to_each_other_travel_behind_two_links_at_most(tree):
+    names = "abcdefg"
+    root = tree({f"{name}/x.py": "" for name in names})
+    for name in names:
+        for other in names.replace(name, ""):
+            (root / name / other).symlink_to(f"../{other}")
+    found = paths(root)
+    assert {"a/x.py", "a/b/x.py", "a/b/c/x.py"} < set(found)
+    assert len(found) == 7 + 7 * 6 + 7 * 6 * 5
+
+
+def test_a_link_to_itself_does_not_travel(tree):
+    root = tree({"train.py": ""})
+    (root / "loop").symlink_to("loop")
+    assert paths(root) == ["train.py"]
+    with pytest.raises(ValueError, match="loop does not exist"):
+        read_project("loop", root)
+
+
+def test_a_project_of_too_many_levels_is_refused_unless_they_are_ignored(tree):
+    folder = root = tree({"train.py": ""})
+    for _ in range(200):
+        folder /= "d"
+        folder.mkdir()
+    (folder / "x.py").touch()
+    with pytest.raises(ValueError, match=r"project has more than 100 levels of folders; name a folder"):
+        read_project(root)
+    with pytest.raises(ValueError, match="more than 100 levels"):
+        read_project(["**/*.py"], root)
+    (root / ".trainjobignore").write_text("d/\n")
+    assert paths(root) == [".trainjobignore", "train.py"]
+
+
+def test_a_folder_that_cannot_be_read_is_named_unless_it_is_ignored(tree):
+    root = tree({"train.py": ""})
+    # The paths of what is in the last folder are longer than the kernel allows.
+    folder = root / "d"
+    while len(str(folder)) < 3_800:
+        folder /= "d" * 250
+    folder /= "e" * (4_090 - len(str(folder)))
+    folder.mkdir(parents=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    os.close(os.open("module.py", os.O_CREAT | os.O_WRONLY, dir_fd=descriptor))
+    os.close(descriptor)
+    with pytest.raises(ValueError, match=r"code: .* cannot be read: .*; name it in \.trainjobignore"):
+        read_project(root)
+    (root / ".gitignore").write_text("e*/\n")
+    assert paths(root) == [".gitignore", "train.py"]
 
 
 def test_a_list_has_folders_files_and_patterns_relative_to_the_working_directory(tree, monkeypatch):

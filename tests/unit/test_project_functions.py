@@ -121,7 +121,8 @@ def test_a_wrong_text_is_refused_before_anything_is_created(tree, func, args, me
 
 
 def test_no_code_of_the_project_runs_when_it_is_packaged(tree):
-    package("train:main", tree({"train.py": "raise SystemExit\ndef main(x: open('y') = 1 / 0): pass\n"}), {"x": 1})
+    text = "raise SystemExit\ndef main(x: open('y') = 1 / 0): pass\n"
+    assert package("train:main", tree({"train.py": text}), {"x": 1})["args"] == {"x": 1}
 
 
 @pytest.mark.parametrize(

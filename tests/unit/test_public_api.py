@@ -1,26 +1,21 @@
-"""The public face against the API reference: every class, argument, default, method and error of the checklist."""
+"""The public API against that of the Kubeflow SDK: every class, argument, default, method and error."""
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import inspect
-import os
-import re
+import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
+from pydantic_core import to_jsonable_python
 
 import trainer_core
 import trainer_core.options
 
-SHARED = Path(os.environ.get("TRAINJOB_SHARED") or Path(__file__).parents[2].parent / "shared")
-CHECKLIST = SHARED / "spec" / "sdk_api_checklist.md"
-needs_checklist = pytest.mark.skipif(
-    not CHECKLIST.is_file(), reason=f"{CHECKLIST} is absent; TRAINJOB_SHARED names the folder that has it"
-)
-
+#: By class: its arguments and methods with the repr of each default, lists that are defaults, settings and errors.
+REFERENCE = json.loads((Path(__file__).with_name("data") / "sdk_api.json").read_bytes())
 REFERENCE_NAMES = [
     "TrainerClient",
     "CustomTrainer",
@@ -74,53 +69,28 @@ REFERENCE_OPTIONS = [
 #: Airflow calls these on whatever it finds in a template field, or in an XCom.
 AIRFLOW_HOOKS = {"resolve", "serialize", "template_fields"}
 
-ROW = re.compile(r"- \[.\] (?P<id>\d+-\d+) \(L\d+\) `(?P<text>.*)`$")
-PARAMETER = re.compile(r"(?P<owner>[\w.]+)#(?P<name>\w+) \[ctor[^]]*\] : .* = (?P<default>.*?)(?:  # (?P<note>.*))?$")
-ARGUMENT = re.compile(r"(?P<owner>[\w.]+)\.(?P<method>\w+)\(\)#(?P<name>\w+) \[arg\] : .* = (?P<default>.*)$")
-ATTRIBUTE = re.compile(
-    r"(?P<owner>[\w.]+)@(?P<name>\w+) \[attr\] : .* = (?P<default>.*?)(?:  # default (?P<note>.*))?$"
-)
-KEYWORDS = re.compile(r"[\w.]+#\*\*data \[ctor\]")
-CLASS = re.compile(r"CLASS (?P<owner>[\w.]+)$")
-METHOD = re.compile(r"METHOD (?P<owner>[\w.]+)\.(?P<method>\w+)\(\) -> ")
-RAISES = re.compile(r"RAISES (?P<owner>[\w.]+) : (?P<error>\w+) ")
+
+def having(part: str) -> list[Any]:
+    """Return the classes of the reference that have a part, each with it."""
+    return [
+        pytest.param(owner, described[part], id=owner) for owner, described in REFERENCE.items() if part in described
+    ]
 
 
-class Row(NamedTuple):
-    id: str
-    text: str
-
-
-def rows() -> list[Row]:
-    lines = CHECKLIST.read_text(encoding="utf-8").splitlines() if CHECKLIST.is_file() else []
-    return [Row(found["id"], found["text"]) for found in map(ROW.match, lines) if found]
-
-
-def matching(pattern: re.Pattern[str]) -> list[Any]:
-    found = [(row.id, pattern.match(row.text)) for row in rows()]
-    return [pytest.param(match.groupdict(), id=f"{number}-{match[0]}") for number, match in found if match]
-
-
-def named(path: str) -> Any:
-    """What a row of the checklist calls so, such as ``options.Name`` or ``KubernetesBackendConfig.Config``."""
+def find(path: str) -> Any:
+    """Return what the reference calls so, such as ``options.Name`` or ``KubernetesBackendConfig.Config``."""
     found: Any = trainer_core
     for name in path.split("."):
         found = getattr(found, name)
     return found
 
 
-def described(parameter: inspect.Parameter) -> str:
-    return "REQUIRED" if parameter.default is inspect.Parameter.empty else repr(parameter.default)
-
-
-def spellings(default: object) -> tuple[str, ...]:
-    """How the notes of the checklist may write a default."""
-    return (repr(default), f'"{default}"', str(default), f"{type(default).__name__}({default})".replace("'", '"'))
-
-
-def positional(owner: str) -> list[str]:
-    found = [PARAMETER.match(row.text) for row in rows()]
-    return [match["name"] for match in found if match and match["owner"] == owner]
+def read_defaults(function: Any) -> dict[str, str]:
+    """Return the parameters of a callable with the repr of their defaults."""
+    return {
+        name: "REQUIRED" if parameter.default is inspect.Parameter.empty else repr(parameter.default)
+        for name, parameter in inspect.signature(function).parameters.items()
+    }
 
 
 def public_classes() -> list[type[Any]]:
@@ -128,71 +98,45 @@ def public_classes() -> list[type[Any]]:
     return sorted((each for each in found if inspect.isclass(each)), key=lambda each: each.__name__)
 
 
-@needs_checklist
-def test_every_row_of_the_checklist_is_read():
-    kinds = (PARAMETER, ARGUMENT, ATTRIBUTE, KEYWORDS, CLASS, METHOD, RAISES)
-    assert [row for row in rows() if not any(kind.match(row.text) for kind in kinds)] == []
-    assert len(rows()) == CHECKLIST.read_text(encoding="utf-8").count("- [")
+@pytest.mark.parametrize("owner", REFERENCE)
+def test_a_class_of_the_reference_exists(owner):
+    assert inspect.isclass(find(owner))
 
 
-@needs_checklist
-@pytest.mark.parametrize("row", matching(CLASS))
-def test_a_class_of_the_reference_exists(row):
-    assert inspect.isclass(named(row["owner"]))
+@pytest.mark.parametrize(("owner", "arguments"), having("arguments"))
+def test_arguments_of_the_reference_come_first_in_its_order_and_with_its_defaults(owner, arguments):
+    assert list(read_defaults(find(owner)).items())[: len(arguments)] == list(arguments.items())
 
 
-@needs_checklist
-@pytest.mark.parametrize("row", matching(METHOD))
-def test_a_method_of_the_reference_exists(row):
-    assert callable(getattr(named(row["owner"]), row["method"]))
+@pytest.mark.parametrize(("owner", "methods"), having("methods"))
+def test_methods_of_the_reference_take_its_arguments_with_its_defaults(owner, methods):
+    taken = {name: read_defaults(getattr(find(owner), name)) for name in methods}
+    assert {name: taken[name] | arguments for name, arguments in methods.items()} == taken
 
 
-@needs_checklist
-@pytest.mark.parametrize("row", matching(PARAMETER))
-def test_a_constructor_takes_an_argument_with_the_default_of_the_reference(row):
-    assert described(inspect.signature(named(row["owner"])).parameters[row["name"]]) == row["default"]
+@pytest.mark.parametrize(("owner", "settings"), having("settings"))
+def test_a_configuration_has_the_settings_of_the_reference_with_its_defaults(owner, settings):
+    fields = find(owner).model_fields
+    defaults = {name: fields[name].get_default(call_default_factory=True) for name in settings}
+    assert to_jsonable_python(defaults) == settings
 
 
-@needs_checklist
-@pytest.mark.parametrize("owner", sorted({match.values[0]["owner"] for match in matching(PARAMETER)}))
-def test_arguments_of_the_reference_come_first_and_in_its_order(owner):
-    expected = positional(owner)
-    assert list(inspect.signature(named(owner)).parameters)[: len(expected)] == expected
+@pytest.mark.parametrize(("owner", "model_config"), having("model_config"))
+def test_a_configuration_is_configured_as_in_the_reference(owner, model_config):
+    assert find(owner).model_config.items() >= model_config.items()
 
 
-@needs_checklist
-@pytest.mark.parametrize("row", matching(ARGUMENT))
-def test_a_method_takes_an_argument_with_the_default_of_the_reference(row):
-    method = getattr(named(row["owner"]), row["method"])
-    assert described(inspect.signature(method).parameters[row["name"]]) == row["default"]
+@pytest.mark.parametrize(("owner", "errors"), having("raises"))
+def test_the_errors_of_the_reference_are_documented(owner, errors):
+    documented = [find(owner), *(member for _, member in inspect.getmembers(find(owner), callable))]
+    text = "\n".join(inspect.getdoc(each) or "" for each in documented)
+    assert [error for error in errors if error not in text] == []
 
 
-@needs_checklist
-@pytest.mark.parametrize("row", [each for each in matching(ATTRIBUTE) if each.values[0]["note"]])
-def test_a_configuration_has_a_setting_with_the_default_of_the_reference(row):
-    default = named(row["owner"]).model_fields[row["name"]].get_default(call_default_factory=True)
-    assert row["note"].startswith(spellings(default))
-
-
-@needs_checklist
-@pytest.mark.parametrize("row", [each for each in matching(ATTRIBUTE) if not each.values[0]["note"]])
-def test_a_configuration_is_configured_as_in_the_reference(row):
-    assert getattr(named(row["owner"]), row["name"]).items() >= ast.literal_eval(row["default"]).items()
-
-
-@needs_checklist
-@pytest.mark.parametrize("row", matching(RAISES))
-def test_an_error_of_the_reference_is_documented(row):
-    owner = named(row["owner"])
-    documents = [inspect.getdoc(owner), *(inspect.getdoc(each) for _, each in inspect.getmembers(owner, callable))]
-    assert any(row["error"] in (text or "") for text in documents)
-
-
-@needs_checklist
-@pytest.mark.parametrize("row", [each for each in matching(PARAMETER) if (each.values[0]["note"] or "").endswith("]")])
-def test_a_default_list_has_the_value_of_the_reference(row):
-    field = {field.name: field for field in dataclasses.fields(named(row["owner"]))}[row["name"]]
-    assert field.default_factory() == ast.literal_eval(row["note"].partition("-> ")[2])
+@pytest.mark.parametrize(("owner", "lists"), having("lists"))
+def test_a_default_list_has_the_values_of_the_reference(owner, lists):
+    fields = {field.name: field for field in dataclasses.fields(find(owner))}
+    assert {name: fields[name].default_factory() for name in lists} == lists
 
 
 @pytest.mark.parametrize("name", REFERENCE_NAMES)

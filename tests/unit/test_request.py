@@ -120,7 +120,10 @@ def test_rendered_strings_become_the_types_that_the_function_declares():
         ({"runtme": {"name": "x"}}, "runtme: "),
         ({"active_deadline_seconds": 0}, "active_deadline_seconds"),
         ({"initializer": {"dataset": {"storage_uri": "data"}}}, "initializer.dataset.storage_uri"),
-        ({"trainer": {**code({}, {}), "result_uri": "s3://bucket/r.json"}}, "trainer: result_uri must be a path"),
+        (
+            {"trainer": {**code({}, {}), "result_uri": "s3://bucket/r.json"}},
+            "result_uri must be an absolute path",
+        ),
         ({"version": 2}, "version"),
     ],
 )

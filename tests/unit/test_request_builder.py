@@ -157,13 +157,11 @@ def test_settings_for_kubernetes_are_part_of_the_request():
         ({"managed_by": "kueue.x-k8s.io/multikueue"}, "managed_by"),
         ({"workspace": {}}, "workspace"),
         ({"delete_after_seconds": 60}, "delete_after_seconds"),
-        ({}, r"trainer.env.TOKEN \(a SecretRef\)"),
     ],
 )
 def test_settings_for_kubernetes_are_refused_by_other_backends(tmp_path, monkeypatch, backend, fields, named):
     monkeypatch.setenv("TRAINJOB_HOME", str(tmp_path))
-    env = {"env": {"TOKEN": {"name": "hub", "key": "token"}}} if not fields else {}
-    trainer = {"kind": "custom", "code": {"kind": "reference", "text": "a:f", "entry": "f"}, **env}
+    trainer = {"kind": "custom", "code": {"kind": "reference", "text": "a:f", "entry": "f"}}
     request = TrainJobRequest.parse({"name": "job", "runtime": {"name": "python"}, "trainer": trainer, **fields})
 
     with pytest.raises(UnsupportedError, match=f"{named}: needs a Kubernetes cluster") as refused:

@@ -138,6 +138,24 @@ def test_a_lock_file_gives_exact_versions_with_the_markers_of_their_paths(read):
     assert all(Requirement(each) for each in found)
 
 
+@pytest.mark.timeout(60)  # A search through all paths takes hours.
+def test_a_lock_file_with_many_paths_to_each_package_is_read_at_once(read):
+    lines = ["version = 1"]
+    for number in range(150):
+        source = 'source = { virtual = "." }' if number == 0 else 'source = { registry = "https://pypi.org/simple" }'
+        needed = [f'{{ name = "p{number + step}", marker = "n == \'{step}\'" }}' for step in range(1, 6)]
+        plain = f'{{ name = "p{number + 6}" }}'
+        dependencies = f"dependencies = [{', '.join([*needed, plain])}]"
+        lines += ["[[package]]", f'name = "p{number}"', 'version = "1"', source, dependencies]
+    found = read("uv.lock", uv_lock="\n".join(lines))
+    assert len(found) == 149
+    assert "p6==1" in found
+    assert (
+        "p7==1 ; (n == '1') or (n == '2') and (n == '3') or (n == '2') and (n == '5') or (n == '3') and (n == '4')"
+        in found
+    )
+
+
 def test_a_lock_file_with_a_folder_of_this_machine_is_refused(read):
     other = '[[package]]\nname = "other"\nversion = "1"\nsource = { editable = "../other" }\n'
     text = UV_LOCK.replace('{ name = "scores" },', '{ name = "other" },') + other

@@ -142,6 +142,10 @@ RECORD = {"resources": LARGE}
             StepFacts("node-0", error_type="torch.OutOfMemoryError", record=RECORD),
             "it ran out of memory (highest report: 70 GB of 80 GB of a GPU)",
         ),
+        (
+            StepFacts("node-0", error_type="XlaRuntimeError", error_message="RESOURCE_EXHAUSTED: x", record=RECORD),
+            "it ran out of memory (highest report: 70 GB of 80 GB of a GPU)",
+        ),
         (StepFacts("node-0", out_of_memory=True), "it ran out of memory"),
         (StepFacts("node-0", error_type="torch.OutOfMemoryError", record={"resources": SMALL}), "it ran out of memory"),
     ],

@@ -153,7 +153,20 @@ def test_a_result_of_just_the_limit_travels_whole():
     room = env.RECORD_LIMIT - len('{"result":""}')
 
     assert parse_record(encode_result(result_record("x" * room))) == {"result": "x" * room}
-    assert parse_record(encode_result(result_record("x" * (room + 1)))) == {"result": None, "truncated": True}
+    cut = parse_record(encode_result(result_record("x" * (room + 1))))
+    assert (cut["result"], cut["truncated"], cut["kept"]) == (None, True, {"metrics": {}, "artifacts": {}})
+    assert cut["note"] == f"the result has {room + 3} bytes as JSON, more than {env.RECORD_LIMIT}"
+
+
+@pytest.mark.parametrize("count", [1, 300])
+def test_as_many_metrics_of_a_result_that_is_too_large_are_kept_as_fit(count):
+    metrics = {f"class-{number}/f1": 0.123456789 for number in range(count)}
+    data = encode_result(result_record({"metrics": metrics, "text": "x" * 5000}))
+    kept = json.loads(data)["kept"]["metrics"]
+
+    assert len(data) <= env.RECORD_LIMIT
+    assert kept == dict(list(metrics.items())[: len(kept)])
+    assert len(kept) >= min(count, 120)
 
 
 def test_of_a_result_and_its_note_the_result_goes_first():
@@ -305,7 +318,7 @@ def test_the_whole_result_goes_where_the_user_asked_for(log, tmp_path, monkeypat
     report_result(["ü" * 9000])
 
     assert json.loads((tmp_path / "out put" / "r.json").read_bytes()) == ["ü" * 9000]
-    assert json.loads(log.read_bytes()) == {"result": None, "truncated": True}
+    assert json.loads(log.read_bytes())["truncated"] is True
 
 
 def test_a_relative_path_is_below_the_working_directory(log, tmp_path, monkeypatch):

@@ -47,12 +47,12 @@ def test_an_unknown_packaging_is_refused_with_the_known_ones():
         CustomTrainer(train, packaging="zip")
 
 
-@pytest.mark.parametrize("place", ["r.json", "/data/r.json", "file:///data/r.json", "{{ var.value.place }}", None])
+@pytest.mark.parametrize("place", ["/data/r.json", "file:///data/r.json", "{{ var.value.place }}", None])
 def test_a_result_uri_is_a_file(place):
     assert CustomTrainer(train, result_uri=place).result_uri == place
 
 
-@pytest.mark.parametrize("place", ["s3://bucket/r.json", "file://host/r.json", "file://r.json", "", 3])
+@pytest.mark.parametrize("place", ["r.json", "~/r", "s3://bucket/r.json", "file://host/r.json", "file://r.json", "", 3])
 def test_a_result_uri_that_training_cannot_write_is_refused(place):
     with pytest.raises(ValueError, match="result_uri must be"):
         CustomTrainer(train, result_uri=place)

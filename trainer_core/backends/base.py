@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, ClassVar
 
 from trainer_core import checkpoint_place, code_place
 from trainer_core.backends.follower import Follower, PollingFollower
 from trainer_core.errors import ConflictError, JobNotFoundError, UnsupportedError
-from trainer_core.jobs import Diagnosis, Event, Observation, Outcome, OwnerReference, TrainJob, TrainJobRef
+from trainer_core.jobs import RUNNING, Diagnosis, Event, Observation, Outcome, OwnerReference, TrainJob, TrainJobRef
 from trainer_core.lifecycle import adoption
 from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob
 from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
@@ -29,6 +31,8 @@ _log = logging.getLogger(__name__)
 
 #: A round fails only if another process created or deleted a TrainJob of the same name in the meantime.
 _MAX_ROUNDS = 20
+#: Seconds between two reads of the processes of an earlier attempt: the first pause, and the longest.
+_POLL_SECONDS, _MAX_POLL_SECONDS = 0.05, 2.0
 
 
 class NameTakenError(Exception):
@@ -47,6 +51,11 @@ class Backend(ABC):
     accepts: ClassVar[frozenset[str]]
     #: Runtime of a request that names none.
     default_runtime: ClassVar[str] = "torch-distributed"
+    #: Seconds that the next attempt waits for the processes of a cancelled one, in addition to the grace of its
+    #: checkpoints. A pod on a node that is lost may never end.
+    max_end_seconds: ClassVar[float] = 120.0
+    #: The same for what is left of a failed attempt, which was not asked to end: a node may wait for a lost peer.
+    max_left_seconds: ClassVar[float] = 30.0
 
     def submit(
         self,
@@ -129,9 +138,15 @@ class Backend(ABC):
     ) -> TrainJobRef:
         if before_create is not None and decision.action is Action.CREATE:
             before_create()
-        for name in decision.cancel_first:
-            self.cancel(self.get_ref(name))
+        cancelled = [self.get_ref(name) for name in decision.cancel_first]
+        for ref in cancelled:
+            self.cancel(ref)
         if decision.action is Action.CREATE:
+            grace = request.checkpoints.grace if request.checkpoints else 0
+            self._wait_for_processes(cancelled, self.max_end_seconds + grace)
+            for name in decision.ended_attempts[-1:]:
+                with suppress(JobNotFoundError):
+                    self._wait_for_processes([self.get_ref(name)], self.max_left_seconds + grace)
             named = request.with_name(decision.name).with_checkpoints_nonce(secrets.token_hex(5))
             named = code_place.store(named)
             return self.create(prepare(named, decision.attempt) if prepare else named, decision.attempt)
@@ -139,6 +154,25 @@ class Backend(ABC):
         ref = self.get_ref(decision.name)
         self.create_missing_parts(ref, request)
         return ref
+
+    def _wait_for_processes(self, refs: Sequence[TrainJobRef], limit: float) -> None:
+        """Wait until no process of earlier attempts is left: they hold GPUs, and may be saving a checkpoint."""
+        names = ", ".join(repr(ref.name) for ref in refs)
+        began, pause = time.monotonic(), _POLL_SECONDS
+        while left := [process for ref in refs for process in self.list_processes(ref)]:
+            if pause == _POLL_SECONDS:
+                _log.info("waiting up to %.0f s for the end of TrainJob %s: %s", limit, names, ", ".join(left))
+            if time.monotonic() - began > limit:
+                _log.warning(
+                    "TrainJob %s has not ended in %.0f s, and the next attempt starts beside it; check %s, which may "
+                    "hold GPUs and write checkpoints",
+                    names,
+                    limit,
+                    ", ".join(left),
+                )
+                return
+            time.sleep(pause)
+            pause = min(_MAX_POLL_SECONDS, 2 * pause)
 
     def _warn_if_different(self, request: TrainJobRequest, decision: Decision) -> None:
         if decision.differs:
@@ -245,6 +279,21 @@ class Backend(ABC):
         Raises:
             JobNotFoundError: The TrainJob was deleted; another one may have its name now.
         """
+
+    def list_processes(self, ref: TrainJobRef) -> list[str]:
+        """Return the names of the processes, containers or pods of a TrainJob that run, also after it has ended.
+
+        The next attempt is created when there are none, or after a limit. Empty for a deleted TrainJob, and where they
+        cannot be seen.
+
+        Args:
+            ref: The TrainJob.
+        """
+        try:
+            steps = self.get_job_by_ref(ref).steps
+        except JobNotFoundError:
+            return []
+        return [step.pod_name or step.name for step in steps if step.status == RUNNING]
 
     def follow(self, ref: TrainJobRef, progress: bool = False) -> Follower:
         """Return a follower of a TrainJob. Sends no request before the first observation.

@@ -26,6 +26,7 @@ from typing import Any, ClassVar, TextIO
 from trainer_core import checkpoint_place
 from trainer_core.backends import local_fetch
 from trainer_core.backends.base import Backend, NameTakenError
+from trainer_core.backends.environment_secrets import read_secrets
 from trainer_core.backends.runtime_packages import list_interpreter_packages
 from trainer_core.config import DebugBackendConfig, LocalProcessBackendConfig
 from trainer_core.errors import InvalidRequestError, JobNotFoundError, RuntimeNotFoundError, UnsupportedError
@@ -55,7 +56,7 @@ from trainer_core.node.checkpoints import finish, release
 from trainer_core.node.progress import flush, reset
 from trainer_core.node.project import ProjectError, unpack
 from trainer_core.node.termination import parse_record, report_error, report_result
-from trainer_core.request import TRACKING_SECRETS, InitializerSource, TrainerRequest, TrainJobRequest
+from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
 __all__ = ["DebugBackend"]
@@ -151,6 +152,7 @@ class DebugBackend(Backend):
                 raise NameTakenError(name)
             for role, source in request.initializer_sources():
                 local_fetch.check_source_available(role, source)
+            read_secrets(request)
             ref = TrainJobRef(self.name, f"process-{os.getpid()}", name, uuid.uuid4().hex)
             folder = Path(tempfile.mkdtemp(prefix=f"trainjob-{name}-"))
             created = datetime.fromisoformat(_utc_timestamp())
@@ -458,7 +460,9 @@ def _job_environment(
         **checkpoint_env,
     }
     before, handler = dict(os.environ), signal.getsignal(signal.SIGTERM)
-    os.environ.update({**launcher, **_tracking_env(job.request), **trainer.literal_env, **job_variables})
+    found = read_secrets(job.request).items()
+    secrets = {key.removeprefix("trainer."): value for key, value in found if key.startswith("trainer.")}
+    os.environ.update({**launcher, **job.request.tracking_env, **trainer.literal_env, **secrets, **job_variables})
     try:
         yield
     finally:
@@ -466,14 +470,6 @@ def _job_environment(
         os.environ.update(before)
         if signal.getsignal(signal.SIGTERM) is not handler:
             signal.signal(signal.SIGTERM, handler)
-
-
-def _tracking_env(request: TrainJobRequest) -> dict[str, str]:
-    secrets = {
-        name.partition(".")[2]: request.literal_secrets[name]
-        for name in TRACKING_SECRETS & set(request.literal_secrets)
-    }
-    return {**request.tracking_env, **{name: value.get_secret_value() for name, value in secrets.items()}}
 
 
 class _Tee(io.TextIOBase):

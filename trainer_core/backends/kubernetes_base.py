@@ -7,6 +7,7 @@ A subclass passes the `WorkloadAdapter` of its kind of job, renders the manifest
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -28,17 +29,25 @@ from trainer_core.jobs import Diagnosis, Event, Observation, Outcome, OwnerRefer
 from trainer_core.k8s import job_status, manifest_common, pod_state, resources
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.connection import Connection
-from trainer_core.k8s.errors import AlreadyExistsError, ForbiddenError, NotFoundError, WriteConflictError
+from trainer_core.k8s.errors import (
+    AlreadyExistsError,
+    ForbiddenError,
+    NotFoundError,
+    RejectedError,
+    WriteConflictError,
+)
 from trainer_core.k8s.job_adapter import WorkloadAdapter
 from trainer_core.k8s.job_reader import JobReader
 from trainer_core.k8s.job_writer import JobWriter
 from trainer_core.k8s.parsing import RawObject
 from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps
-from trainer_core.request import TrainJobRequest
+from trainer_core.request import TRACKING_SECRETS, TrainJobRequest
 from trainer_core.runtimes import Runtime
 
 __all__ = ["BaseKubernetesBackend"]
+
+_log = logging.getLogger(__name__)
 
 #: Seconds to wait for the garbage collector to delete the Secret of a deleted job of the same name.
 _GARBAGE_COLLECTION_SECONDS = 5.0
@@ -65,7 +74,7 @@ class BaseKubernetesBackend(Backend):
         self._resource_interval = config.resource_interval
         self._connection = Connection(config)
         self._api = ApiClient(self._connection)
-        self._reader = JobReader(self._api, self.adapter)
+        self._reader = JobReader(self._api, self.adapter, config.scheduling_grace)
         self._writer = JobWriter(self._api, self.adapter)
 
     @property
@@ -121,6 +130,7 @@ class BaseKubernetesBackend(Backend):
 
     def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
         self._check_checkpoint_claim(request)
+        request = self._drop_unstorable_credentials(request)
         *dependencies, job = self._render_checked(request, attempt)
         created_dependencies = [manifest for manifest in dependencies if self._create_if_absent(manifest)]
         try:
@@ -140,6 +150,31 @@ class BaseKubernetesBackend(Backend):
             self.delete(ref)
             raise
         return ref
+
+    def _drop_unstorable_credentials(self, request: TrainJobRequest) -> TrainJobRequest:
+        """Leave out a tracking server whose credentials no Secret can hold, unless tracking is required.
+
+        Raises:
+            TrainerError: The Secret is refused, and the job cannot do without it.
+        """
+        if not _has_only_tracking_secrets(request):
+            return request
+        metadata = {"name": manifest_common.get_secret_name(request.require_name()), "namespace": self.namespace}
+        secret = {"apiVersion": resources.SECRETS.api_version, "kind": resources.SECRETS.kind, "metadata": metadata}
+        try:
+            with suppress(AlreadyExistsError):
+                self._api.create(resources.SECRETS, secret, dry_run=True)
+        except (ForbiddenError, RejectedError) as error:
+            if request.tracking and request.tracking.required:
+                raise
+            _log.warning(
+                "mlflow in TrainJob %s does not get the tracking server, whose credentials need a Secret: %s",
+                request.name,
+                error,
+            )
+            tracking = request.tracking.model_copy(update={"env": {}}) if request.tracking else None
+            return request.model_copy(update={"literal_secrets": {}, "tracking": tracking})
+        return request
 
     def _check_checkpoint_claim(self, request: TrainJobRequest) -> None:
         """Check that all nodes can mount the claim of the checkpoints, as far as it exists and can be read.
@@ -165,7 +200,10 @@ class BaseKubernetesBackend(Backend):
         return requested or self.get_runtime(name).trainer.num_nodes
 
     def create_missing_parts(self, ref: TrainJobRef, request: TrainJobRequest) -> None:
-        self._create_secret(ref, request)
+        # The job was created without credentials of a tracking server that no Secret can hold.
+        ignored = (ForbiddenError, RejectedError) if _has_only_tracking_secrets(request) else ()
+        with suppress(*ignored):
+            self._create_secret(ref, request)
 
     def _create_secret(self, ref: TrainJobRef, request: TrainJobRequest, timeout: float = 0.0) -> None:
         secret = self._build_secret(request, ref)
@@ -210,6 +248,13 @@ class BaseKubernetesBackend(Backend):
 
     def observe(self, ref: TrainJobRef) -> Observation:
         return self._reader.observe(ref)
+
+    def list_processes(self, ref: TrainJobRef) -> list[str]:
+        try:
+            job = self.adapter.parse_job(self._reader.get_object_by_ref(ref))
+        except JobNotFoundError:
+            return []
+        return [pod.name for pod in self._reader.list_pods(job) if pod.phase not in ("Succeeded", "Failed")]
 
     def follow(self, ref: TrainJobRef, progress: bool = False) -> Follower:
         if ref.namespace != self.namespace:
@@ -285,5 +330,13 @@ class BaseKubernetesBackend(Backend):
     def list_jobs(self) -> list[TrainJob]:
         return self._reader.list_train_jobs(self.namespace)
 
+    def list_jobs_by_labels(self, labels: Mapping[str, str]) -> list[TrainJob]:
+        """Return the jobs with these labels, newest first; the API server selects them."""
+        return self._reader.list_train_jobs(self.namespace, labels)
+
     def get_runtime_packages(self, runtime: Runtime) -> list[str]:
         return runtime_packages.list_runtime_packages(self, runtime)
+
+
+def _has_only_tracking_secrets(request: TrainJobRequest) -> bool:
+    return bool(request.literal_secrets) and request.literal_secrets.keys() <= TRACKING_SECRETS

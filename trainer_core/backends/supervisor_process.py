@@ -8,38 +8,56 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["start_supervisor"]
+from trainer_core.fetch.settings import ENV_PREFIX
+from trainer_core.node import env
 
-#: Python imports modules from here before those of the standard library: only root may write to it.
+__all__ = ["build_module_command", "start_supervisor"]
+
+#: The folder of the submitter may be gone before the supervisor.
 _WORKING_DIRECTORY = "/"
 #: A start takes 0.3 seconds. A disk that hangs must not hang the submitter.
 _START_SECONDS = 120
+#: Runs a module of this package, whichever version the interpreter has installed, and imports nothing from the working
+#: directory. The folder of this package is not in PYTHONPATH, which the training would inherit: if it is site-packages,
+#: the packages of the submitter would come before those of the job, and before the standard library.
+_RUN_MODULE = (
+    "import runpy, sys; root, module = sys.argv[1:3]; del sys.argv[1:3]; path = [each for each in sys.path if each]; "
+    "sys.path[:] = [root, *path]; import trainer_core; sys.path[:] = path; "
+    "runpy.run_module(module, run_name='__main__', alter_sys=True)"
+)
+#: Environment variables that a backend or launcher sets for one job. A job that submits another job must not pass
+#: them on.
+_JOB_VARIABLES = frozenset(
+    {
+        *(env.PAYLOAD, env.TERMINATION_LOG, env.RESULT_URI, env.NAME, env.NODES, env.UID),
+        *(env.DATASET_PATH, env.MODEL_PATH, env.OUTPUT_PATH, env.CHECKPOINT_PATH, env.CHECKPOINTS),
+        *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"),
+        *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+    }
+)
+_JOB_VARIABLE_PREFIXES = (ENV_PREFIX, "PET_", "TORCHELASTIC_")
 
 
-def start_supervisor(
-    module: str, arguments: Sequence[str], stdin: str, environ: Mapping[str, str]
-) -> subprocess.CompletedProcess[str]:
+def start_supervisor(module: str, arguments: Sequence[str], stdin: str) -> subprocess.CompletedProcess[str]:
     """Run a supervisor module in a new session and return when it has detached itself.
+
+    It has the environment of this process, without the variables of the job that this process may run in.
 
     Args:
         module: Dotted name of the module. It forks, and its first process exits.
         arguments: Command line arguments. Other users can read them, so they contain no secrets.
         stdin: Text for its standard input, which may contain secrets.
-        environ: Environment variables. PYTHONPATH is extended by the folder of this package.
 
     Raises:
         OSError: The process cannot be started, or has not detached itself after two minutes.
     """
-    package_root = str(Path(__file__).parents[2])
-    # Relative entries would mean something else in the working directory of the supervisor.
-    entries = [str(Path(entry).absolute()) for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     try:
         return subprocess.run(
-            [sys.executable, "-m", module, *arguments],
+            build_module_command(sys.executable, module, *arguments),
             input=stdin,
             capture_output=True,
             cwd=_WORKING_DIRECTORY,
-            env={**environ, "PYTHONPATH": os.pathsep.join([package_root, *entries])},
+            env=_remove_job_variables(os.environ),
             start_new_session=True,
             check=False,
             text=True,
@@ -47,3 +65,21 @@ def start_supervisor(
         )
     except subprocess.TimeoutExpired as error:
         raise OSError(f"it did not answer in {_START_SECONDS} seconds") from error
+
+
+def build_module_command(python: str, module: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module of this package."""
+    return [python, "-c", _RUN_MODULE, str(Path(__file__).parents[2]), module, *arguments]
+
+
+def _remove_job_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    variables = {
+        name: value
+        for name, value in environ.items()
+        if name not in _JOB_VARIABLES and not name.startswith(_JOB_VARIABLE_PREFIXES)
+    }
+    if variables.get("PYTHONPATH"):
+        # Relative entries would mean something else in the working directory of the supervisor.
+        entries = [entry for entry in variables["PYTHONPATH"].split(os.pathsep) if entry]
+        variables["PYTHONPATH"] = os.pathsep.join(str(Path(entry).absolute()) for entry in entries)
+    return variables

@@ -12,13 +12,23 @@ from typing import Any
 
 from trainer_core.backends.follower import Follower
 from trainer_core.errors import BackendUnavailableError
-from trainer_core.jobs import CREATED, FAILED, RUNNING, Observation, Progress, TrainJob, TrainJobRef
+from trainer_core.jobs import (
+    CREATED,
+    FAILED,
+    RUNNING,
+    Category,
+    Observation,
+    PendingFailure,
+    Progress,
+    TrainJob,
+    TrainJobRef,
+)
 from trainer_core.k8s import informer, job_status
 from trainer_core.k8s.connection import Connection
 from trainer_core.k8s.errors import ForbiddenError
 from trainer_core.k8s.informer import JobSnapshot, Subscription, WatchTarget
 from trainer_core.k8s.job_adapter import WorkloadAdapter
-from trainer_core.k8s.job_reader import JobReader
+from trainer_core.k8s.job_reader import CAPACITY_EVENTS_AGE, JobReader
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.pod_state import PodState
 from trainer_core.logs import MAX_LOG_LINES, LogChunk
@@ -27,8 +37,8 @@ __all__ = ["WatchFollower"]
 
 #: Seconds to wait for the informer's first list before the job is read directly.
 _FIRST_LIST_SECONDS = 15.0
-#: Seconds between reads of a job that the informer does not have.
-_UNCACHED_READ_SECONDS = 2.0
+#: Seconds between two subscriptions.
+_SUBSCRIPTION_SECONDS = 2.0
 #: Seconds without a change after which a job is read directly, by its status. Guards against a lost event.
 _STATUS_CHECK_SECONDS = {CREATED: 60.0, RUNNING: 900.0}
 #: Seconds without pods after which the events of a job are read, for the reason.
@@ -71,6 +81,10 @@ class WatchFollower(Follower):
         self._pods: dict[str, PodState] = {}
         # The last cached observation that needed an explanation, and the explained one.
         self._explained: tuple[Observation, Observation] | None = None
+        self._explained_until = math.inf
+        # The last observation of a job that the cache does not have.
+        self._uncached: Observation | None = None
+        self._last_uncached_read = -math.inf
         self._wants_progress = progress
         self._progress: Progress | None = None
         self._next_progress_read = 0.0
@@ -113,6 +127,7 @@ class WatchFollower(Follower):
 
     def close(self) -> None:
         """End the subscription."""
+        self._reader.uncached_followers.discard(self)
         self._subscription.close()
 
     def _subscribe(self) -> Subscription:
@@ -122,8 +137,8 @@ class WatchFollower(Follower):
         return informer.subscribe(self._connection, target, self._ref.name, self._ref.uid)
 
     def _renew_subscription(self) -> None:
-        """Subscribe again if the informer has ended; not more often than a job without a cache is read."""
-        if self._subscription.has_ended and time.monotonic() - self._subscribed >= _UNCACHED_READ_SECONDS:
+        """Subscribe again if the informer has ended."""
+        if self._subscription.has_ended and time.monotonic() - self._subscribed >= _SUBSCRIPTION_SECONDS:
             self._subscription.close()
             self._subscription = self._subscribe()
             self._is_first = True
@@ -135,7 +150,7 @@ class WatchFollower(Follower):
         if self._wants_progress:
             timeout = min(timeout, _PROGRESS_OBSERVATION_SECONDS)
         if self._job is None:
-            return min(timeout, _UNCACHED_READ_SECONDS)
+            return min(timeout, self._reader.get_uncached_interval())
         if self._pods or not job_status.needs_events(self._job):
             return timeout
         # Random, because thousands of jobs may wait for the same quota.
@@ -157,6 +172,7 @@ class WatchFollower(Follower):
             raise snapshot.error
         if snapshot.job is None:
             return None
+        self._reader.uncached_followers.discard(self)
         job: JobState = snapshot.job
         self._job = job
         pods = {pod.name: pod for pod in job.select_pods(snapshot.pods or ())}
@@ -174,14 +190,15 @@ class WatchFollower(Follower):
         """
         has_failure = bool(cached.outcome or cached.pending_failure)
         if self._explained is not None and self._explained[0] == cached and has_failure:
-            return self._explained[1]
+            return self._explained[1] if time.monotonic() < self._explained_until else None
         silence = time.monotonic() - self._last_status_check
         if silence >= _STATUS_CHECK_SECONDS.get(cached.status, math.inf) and self._reader.claim_status_check(
             time.monotonic()
         ):
             self._status_check_due = True
             return None
-        if has_failure or (self._job and job_status.needs_events(self._job, self._select_pods(self._job))):
+        now = self._reader.get_limits().now
+        if has_failure or (self._job and job_status.needs_explanation(self._job, self._select_pods(self._job), now)):
             return None
         return cached
 
@@ -207,17 +224,27 @@ class WatchFollower(Follower):
             self._pods.update({pod.name: pod for pod in self._reader.list_pods(self._job)})
         observation = self._reader.observe_state(self._job, self._select_pods(self._job), self._ref)
         self._explained = (cached, observation)
+        self._explained_until = time.monotonic() + _get_validity(observation.pending_failure)
         return observation
 
     def _read_uncached(self) -> Observation:
-        """Read a job that the cache does not have. If it has another resource, watch that from now on."""
+        """Read a job that the cache does not have. If it has another resource, watch that from now on.
+
+        Between two reads the last observation is returned.
+        """
+        now = time.monotonic()
+        if self._uncached is not None and now < self._last_uncached_read + self._reader.get_uncached_interval():
+            return self._uncached
+        self._reader.uncached_followers.add(self)
+        self._last_uncached_read, self._uncached = now, None
         raw = self._reader.get_object_by_ref(self._ref)
         resource = self._adapter.get_resource(self._adapter.parse_job(raw))
         if resource != self._resource and resource not in self._adapter.shared_resources:
             self._subscription.close()
             self._resource = resource
             self._subscription = self._subscribe()
-        return self._reader.observe_object(raw, self._ref)
+        self._uncached = self._reader.observe_object(raw, self._ref)
+        return self._uncached
 
     async def _read_before_first_list(self) -> Observation:
         """Read the job while the informer's first list is under way. Thousands of followers share a few reads.
@@ -233,3 +260,11 @@ class WatchFollower(Follower):
             return await asyncio.to_thread(self._reader.observe, self._ref)
         finally:
             self._reader.early_reads.release()
+
+
+def _get_validity(pending: PendingFailure | None) -> float:
+    """Return the seconds after which the events of a job that waits for nodes are read again."""
+    if pending is None or pending.diagnosis.category is not Category.SCHEDULING:
+        return math.inf
+    limits = (CAPACITY_EVENTS_AGE, pending.grace, pending.start_within)
+    return min(limit for limit in limits if limit is not None)

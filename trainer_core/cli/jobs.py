@@ -15,8 +15,8 @@ from trainer_core.cli.output import OutputFormat, OutputOption, format_log_line,
 from trainer_core.cli.submit import wait_and_print
 from trainer_core.client import TrainerClient
 from trainer_core.config import ClusterConfig
-from trainer_core.errors import InvalidRequestError, format_size
-from trainer_core.jobs import TrainJobRef
+from trainer_core.errors import InvalidRequestError, JobEndedError, format_size
+from trainer_core.jobs import COMPLETE, FAILED, TrainJobRef
 from trainer_core.k8s import kfp_runs
 from trainer_core.logs import merge_streams
 from trainer_core.resource_use import strip_resource_report
@@ -25,6 +25,8 @@ __all__ = ["register"]
 
 #: Default columns of `trainjob list`.
 _COLUMNS = "name,status,runtime,nodes,created,reason"
+
+_ENDED = (COMPLETE, FAILED)
 
 NameArgument = Annotated[str, typer.Argument(help="Name of the TrainJob.")]
 
@@ -182,20 +184,48 @@ def events(context: typer.Context, name: NameArgument, output: OutputOption = Ou
     )
 
 
+def retry(
+    context: typer.Context,
+    name: NameArgument,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the TrainJob has ended.")] = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> int:
+    """Start the next attempt of a failed TrainJob, from its last checkpoint if it has one; print its name."""
+    client = _get_client(context)
+    ref = client.retry(name)
+    if wait:
+        return wait_and_print(client, ref, None, output)
+    if output is OutputFormat.JSON:
+        print_json(ref.to_dict())
+    else:
+        print(ref.name)
+    return exit_codes.OK
+
+
 def suspend(context: typer.Context, name: NameArgument) -> None:
-    """Stop the processes of a TrainJob but keep the TrainJob, to resume it later."""
-    _get_client(context).suspend(name)
+    """Stop the processes of a TrainJob but keep the TrainJob, to resume it later. Exits with 1 if it has ended."""
+    client = _get_client(context)
+    ref, status = _read_status(client, name)
+    _refuse_ended(ref, status, "suspended")
+    client.suspend(ref)
+    print(f"{name} suspended: it was {status}")
 
 
 def resume(context: typer.Context, name: NameArgument) -> None:
-    """Start a suspended TrainJob again: from its last checkpoint, without one from its beginning."""
-    _get_client(context).resume(name)
+    """Start a suspended TrainJob again, from its last checkpoint if it has one. Exits with 1 if it has ended."""
+    client = _get_client(context)
+    ref, status = _read_status(client, name)
+    _refuse_ended(ref, status, "resumed")
+    client.resume(ref)
+    print(f"{name} resumed: it was {status}")
 
 
 def cancel(context: typer.Context, name: NameArgument) -> None:
     """Stop a TrainJob permanently; its logs are kept."""
     client = _get_client(context)
-    client.cancel(client.get_job_ref(name))  # get_job_ref raises an error if the TrainJob does not exist.
+    ref, status = _read_status(client, name)
+    client.cancel(ref)
+    print(f"{name} has already ended: it is {status}" if status in _ENDED else f"{name} cancelled: it was {status}")
 
 
 def checkpoints(
@@ -255,8 +285,7 @@ def reap(
     Before, end the MLflow runs of TrainJobs that have ended or were deleted while no process waited for them.
     """
     try:
-        for run in _get_client(context).end_abandoned_runs():
-            print(f"run of {run.job}: {run.status} {run.url}")
+        _get_client(context).end_abandoned_runs(lambda run: print(f"run of {run.job}: {run.status} {run.url}"))
     finally:  # A tracking server that is away keeps no job: the error follows.
         _delete_expired(context, runs_in, alive, checkpoints_at)
 
@@ -296,8 +325,23 @@ def _list_runs(context: typer.Context, namespace: str | None, alive: list[str] |
 
 
 def delete(context: typer.Context, name: NameArgument) -> None:
-    """Delete a TrainJob with its logs and files. Succeeds if the TrainJob does not exist."""
-    _get_client(context).delete_job(name)
+    """Delete a TrainJob with its logs and files. Exits with 3 if it does not exist."""
+    client = _get_client(context)
+    client.delete_job(client.get_job_ref(name))
+    print(f"{name} deleted")
+
+
+def _read_status(client: TrainerClient, name: str) -> tuple[TrainJobRef, str]:
+    ref = client.get_job_ref(name)
+    return ref, client.observe(ref).status
+
+
+def _refuse_ended(ref: TrainJobRef, status: str, change: str) -> None:
+    if status in _ENDED:
+        raise JobEndedError(
+            f"TrainJob {ref.name!r} is {status} and cannot be {change}; continue a failed one with "
+            f"`trainjob retry {ref.name}`"
+        )
 
 
 def _parse_time(text: str) -> datetime:
@@ -351,6 +395,7 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
     "wait": wait,
     "logs": logs,
     "events": events,
+    "retry": retry,
     "suspend": suspend,
     "resume": resume,
     "cancel": cancel,

@@ -218,11 +218,14 @@ def _submit_and_print(
         raise InvalidRequestError(
             "--timeout needs --wait; to limit the runtime of the job, set active_deadline_seconds in a definition"
         )
-    ref = client.submit(request)
+    created: list[bool] = []
+    ref = client.submit(request, before_create=lambda: created.append(True))
+    if not created:
+        print(f"trainjob: {client.describe_existing(ref)}", file=sys.stderr)
     project = request.trainer.code.project if request.trainer and request.trainer.code else None
     if project is not None:
         print(f"trainjob: code: {project.files} files, {format_size(project.size)}", file=sys.stderr)
-    run = client.get_run(ref) if client.is_tracking else None
+    run = client.get_run(ref) if client.is_tracked(ref) else None
     if run is not None:
         print(f"trainjob: run {run.url}", file=sys.stderr)
     if wait:

@@ -103,6 +103,9 @@ def promote(
     alias: Alias = "champion",
     artifact: Annotated[str, typer.Option(help="Artifact of the TrainJob that is the model.")] = "model",
     registry: Registry = None,
+    replace_metric: Annotated[
+        bool, typer.Option("--replace-metric", help="Compare this metric from now on, if the alias compares another.")
+    ] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Register the model of a TrainJob, and move the alias to it if it is better; print what was decided."""
@@ -116,6 +119,7 @@ def promote(
         alias=alias,
         artifact=artifact,
         registry=registry,
+        replace_metric=replace_metric,
     )
     if output is OutputFormat.JSON:
         print_json(promotion.to_dict())

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 from trainer_core.k8s import errors
 from trainer_core.k8s.connection import CONNECT_SECONDS, READ_SECONDS, Connection
-from trainer_core.k8s.errors import StreamInterruptedError
+from trainer_core.k8s.errors import SilentWatchError, StreamInterruptedError
 from trainer_core.k8s.resources import ApiResource
 
 if TYPE_CHECKING:
@@ -88,18 +88,19 @@ async def watch_events(
     silence_timeout: float,
     on_open: Callable[[], object],
 ) -> AsyncGenerator[dict[str, Any], None]:
-    """Yield the events after a resourceVersion, including bookmarks, until the server ends the watch or is silent.
+    """Yield the events after a resourceVersion, including bookmarks, until the server ends the watch.
 
     Args:
         connection: The API server.
         session: The aiohttp client.
         collection: The objects to watch.
         version: resourceVersion of a list, an object or a bookmark.
-        silence_timeout: Seconds without an event after which to stop; servers send a bookmark about every minute.
+        silence_timeout: Seconds without an event that count as silence; servers send a bookmark about every minute.
         on_open: Called when the server has accepted the watch.
 
     Raises:
         ResourceExpiredError: The server no longer has the events after this version: list again.
+        SilentWatchError: The server is silent: list again, for it may not know this version.
         StreamInterruptedError: The stream ended within an event: watch again from the last version.
         TrainerError: See `trainer_core.k8s.errors`.
     """
@@ -109,7 +110,7 @@ async def watch_events(
     task = collection.describe_task("watch")
     async with _open_response(connection, session, collection, "watch", query, silence_timeout) as response:
         on_open()
-        async for line in _read_lines(response):
+        async for line in _read_lines(response, task):
             event = _parse_object(line, task)
             if event.get("type") == "ERROR":
                 status = event.get("object") or {}
@@ -118,13 +119,12 @@ async def watch_events(
             yield event
 
 
-async def _read_lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+async def _read_lines(response: aiohttp.ClientResponse, task: str) -> AsyncIterator[bytes]:
     while True:
         try:
             line = await response.content.readline()
         except asyncio.TimeoutError:
-            # A silent watch is not an error: the caller watches again from the version that it has.
-            return
+            raise SilentWatchError(f"the server sent neither an event nor a bookmark: {task}; it is retried") from None
         if not line:
             return
         yield line
@@ -146,6 +146,7 @@ async def _open_response(
     timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=read_timeout)
     try:
         response = await _send_get(connection, session, url, timeout)
+        connection.read_server_time(response.headers)
         async with response:
             if response.status != 200:
                 body = await response.read()

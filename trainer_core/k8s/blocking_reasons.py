@@ -13,6 +13,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from trainer_core.resources import parse_quantity
+
 __all__ = [
     "FATAL",
     "LONG_GRACE",
@@ -24,7 +26,6 @@ __all__ = [
     "explain_disruption",
     "explain_image_error",
     "explain_mount_error",
-    "explain_scheduling_error",
 ]
 
 #: Grace of a problem that does not resolve without a change by a user, in seconds.
@@ -39,7 +40,7 @@ _IMAGE_BACKOFF = "ImagePullBackOff"
 #: Reasons that are fatal regardless of the message.
 _FATAL_IMAGE_REASONS = frozenset({"InvalidImageName", "ErrImageNeverPull", "SignatureValidationFailed"})
 _IMAGE_REASONS = _FATAL_IMAGE_REASONS | {"ErrImagePull", _IMAGE_BACKOFF, "RegistryUnavailable", "ImageInspectError"}
-#: Termination reasons of a container whose command could not be started.
+#: Termination reasons of a container that could not be started.
 START_ERRORS = frozenset({"StartError", "ContainerCannotRun"})
 _CREATE_ERRORS = START_ERRORS | {"CreateContainerError", "RunContainerError"}
 _CONFIG_ERROR = "CreateContainerConfigError"
@@ -59,15 +60,22 @@ _IMAGE_REFUSED = re.compile(
     r"|no basic auth|insufficient_scope|invalid reference|couldn't parse|no match(ing manifest|.*for platform)|x509",
     re.IGNORECASE,
 )
+_QUOTA_REQUESTED = re.compile(r"requested: (.*?), used: ")
+_QUOTA_LIMITED = re.compile(r"limited: (.*)$")
+_QUANTITY = re.compile(r"([^\s,=]+)=([^\s,;]+)")
 _COMMAND_NOT_FOUND = re.compile(
-    r"executable file not found|no such file or directory|permission denied|not a directory", re.I
+    r"executable file .*not found|exec format error"
+    r"|(\bexec:? |\bstat |\bchdir ).*(no such file or directory|permission denied|is a directory|not a directory)",
+    re.IGNORECASE,
 )
+#: The device driver or the container runtime of the node failed, not the command.
+_NODE_FAULT = re.compile(r"\bhook\b|nvidia-container|\bshim\b.*(timed? ?out|deadline)|driver/library", re.IGNORECASE)
+#: A storage driver that has not registered yet, as on a new node.
+_DRIVER_NOT_REGISTERED = re.compile(r"registered CSI drivers", re.IGNORECASE)
 _PULL_PREFIX = re.compile(r'^(Back-off pulling|Failed to pull) image "[^"]*"(: ErrImagePull)?:? ?')
 _QUOTA = re.compile(r"exceeded quota", re.IGNORECASE)
 _NOT_FOUND = re.compile(r"not found", re.IGNORECASE)
 _REFUSED = re.compile(r"denied the request|is invalid|invalid value|is forbidden|no matches for kind|violates", re.I)
-_INSUFFICIENT = re.compile(r"Insufficient ([\w/-]+(?:\.[\w/-]+)*)")
-_VOLUME = re.compile(r"PersistentVolumeClaim|volume", re.IGNORECASE)
 _STORAGE_LIMIT = re.compile(r"local (ephemeral )?storage (limit|usage)|EmptyDir volume .* exceeds", re.IGNORECASE)
 
 _PREEMPTED = {
@@ -122,7 +130,7 @@ def explain_container_error(reason: str, message: str, image: str) -> BlockingRe
         return BlockingReason("rejected", _truncate(f"container cannot be configured: {message}"), SHORT_GRACE)
     if reason not in _CREATE_ERRORS:
         return None
-    if _COMMAND_NOT_FOUND.search(message) or reason in START_ERRORS:
+    if _COMMAND_NOT_FOUND.search(message) and not _NODE_FAULT.search(message):
         text = _truncate(f"command cannot be started in image {image}: {message}")
         return BlockingReason("image_error", text, FATAL)
     return BlockingReason(
@@ -144,10 +152,15 @@ def explain_image_error(reason: str, message: str, image: str) -> BlockingReason
     return BlockingReason("image_error", text, FATAL if refused else SHORT_GRACE)
 
 
-def explain_creation_error(message: str) -> BlockingReason:
-    """Explain why a controller cannot create a child object: refused by admission, over quota, or a server error."""
+def explain_creation_error(message: str, pods: int = 1) -> BlockingReason:
+    """Explain why a controller cannot create a child object: refused by admission, over quota, or a server error.
+
+    Args:
+        message: Message of the controller's event.
+        pods: How many such objects the job needs at the same time.
+    """
     if _QUOTA.search(message):
-        return BlockingReason("unschedulable", _truncate(f"namespace quota exceeded: {message}"), LONG_GRACE)
+        return _explain_quota(message, pods)
     text = _truncate(f"child object cannot be created: {message}")
     if _TRANSIENT.search(message):
         return BlockingReason("infrastructure_error", text, LONG_GRACE)
@@ -156,29 +169,30 @@ def explain_creation_error(message: str) -> BlockingReason:
     return BlockingReason("rejected", text, FATAL if _REFUSED.search(message) else SHORT_GRACE)
 
 
-def explain_scheduling_error(reason: str, message: str) -> BlockingReason:
-    """Explain why a pod is not scheduled.
+def _explain_quota(message: str, pods: int) -> BlockingReason:
+    """Explain an exceeded quota: pods that exceed it by themselves never fit, others wait for those that use it."""
+    requested, limited = (
+        dict(_QUANTITY.findall(match[1] if (match := pattern.search(message)) else ""))
+        for pattern in (_QUOTA_REQUESTED, _QUOTA_LIMITED)
+    )
+    too_large = [name for name in requested if name in limited and _exceeds(requested[name], pods, limited[name])]
+    if too_large:
+        text = f"the job requests more {' and '.join(too_large)} than the quota of its namespace: {message}"
+        return BlockingReason("rejected", _truncate(text), FATAL)
+    return BlockingReason("unschedulable", _truncate(f"waits for quota of its namespace: {message}"), None)
 
-    Args:
-        reason: Reason of the condition `PodScheduled=False`; empty for a FailedScheduling event.
-        message: Message of the condition or event.
-    """
-    if reason == "SchedulingGated":
-        return BlockingReason("unschedulable", f"pod has scheduling gates: {message}", None)
-    insufficient = list(dict.fromkeys(_INSUFFICIENT.findall(message)))
-    if insufficient:
-        what = f"no Kubernetes node has enough {' and '.join(insufficient)}"
-    elif _VOLUME.search(message):
-        what = "volume is not available"
-    else:
-        what = "no Kubernetes node accepts the pod"
-    return BlockingReason("unschedulable", _truncate(f"{what}: {message}"), LONG_GRACE)
+
+def _exceeds(quantity: str, count: int, limit: str) -> bool:
+    try:
+        return count * parse_quantity(quantity) > parse_quantity(limit)
+    except ValueError:
+        return False
 
 
 def explain_mount_error(message: str) -> BlockingReason:
     """Explain why a volume cannot be mounted."""
     text = _truncate(f"volume cannot be mounted: {message}")
-    if _NOT_FOUND.search(message):
+    if _NOT_FOUND.search(message) and not _DRIVER_NOT_REGISTERED.search(message):
         return BlockingReason("rejected", text, 2 * SHORT_GRACE)
     return BlockingReason("infrastructure_error", text, LONG_GRACE)
 

@@ -84,6 +84,21 @@ class JobCache:
     def __init__(self, target: WatchTarget) -> None:
         self.jobs: dict[str, CachedJob] = {}
         self._target = target
+        self._newest: dict[Stream, int] = {}
+
+    def get_newest_version(self, stream: Stream) -> int:
+        """Return the highest resourceVersion of an event or a complete list; 0 if there was none."""
+        return self._newest.get(stream, 0)
+
+    def forget_versions(self, stream: Stream) -> None:
+        """Accept every further event: the server was restored from a backup and counts from an earlier version."""
+        self._newest.pop(stream, None)
+        for entry in self.jobs.values():
+            if stream == Stream.JOBS:
+                entry.version = min(entry.version, 1)
+            else:
+                entry.pods = {name: (0, pod) for name, (_, pod) in (entry.pods or {}).items() if pod is not None}
+                entry.pods_list_version = 0
 
     def apply_event(self, stream: Stream, event_type: str, raw: RawObject) -> str | None:
         """Apply a watch event or an item of a list.
@@ -97,6 +112,7 @@ class JobCache:
             The name of the job whose cached state changed; None if nothing changed.
         """
         metadata = raw.get("metadata") or {}
+        self._note_version(stream, parse_resource_version(metadata.get("resourceVersion")))
         if stream == Stream.JOBS:
             return self._apply_job(event_type, raw, metadata)
         return self._apply_pod(event_type, raw, metadata)
@@ -116,10 +132,14 @@ class JobCache:
         Returns:
             The names of the jobs whose cached state changed.
         """
+        self._note_version(stream, version)
         current = [(name, entry) for name, entry in jobs.items() if self.jobs.get(name) is entry]
         if stream == Stream.JOBS:
             return [name for name, entry in current if name not in listed and _remove_job(entry, version)]
         return [name for name, entry in current if _remove_pods(entry, listed.get(name, ()), version)]
+
+    def _note_version(self, stream: Stream, version: int) -> None:
+        self._newest[stream] = max(version, self._newest.get(stream, 0))
 
     def _apply_job(self, event_type: str, raw: RawObject, metadata: Mapping[str, Any]) -> str | None:
         name = str(metadata.get("name"))
@@ -144,7 +164,7 @@ class JobCache:
         if version and version < cached_version:
             return None
         new = None if event_type == _DELETED else self._target.transform_pod(raw)
-        # A deleted pod is kept as None until the next complete list: an older list under way may still contain it.
+        # A deleted pod is kept as None until a newer list is complete: an older one under way may still contain it.
         pods[name] = (version, new)
         entry.pods = pods
         return job if new != cached else None
@@ -169,7 +189,8 @@ def _remove_job(entry: CachedJob, version: int) -> bool:
 def _remove_pods(entry: CachedJob, listed: Collection[str], version: int) -> bool:
     entry.pods_list_version = max(entry.pods_list_version, version)
     pods = entry.pods or {}
-    kept = {name: pod for name, pod in pods.items() if pod[1] is not None and (name in listed or pod[0] > version)}
+    # A deletion that is newer than the list is kept, too: another list under way may still contain the pod.
+    kept = {name: pod for name, pod in pods.items() if pod[0] > version or (pod[1] is not None and name in listed)}
     changed = any(pod[1] is not None for name, pod in pods.items() if name not in kept)
     entry.pods = kept or None
     return changed

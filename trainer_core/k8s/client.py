@@ -109,9 +109,8 @@ class ApiClient:
         field_selector: str = "",
         namespace: str | None = None,
         all_namespaces: bool = False,
-        paginate: bool = True,
     ) -> builtins.list[dict[str, Any]]:
-        """Return the objects of a resource.
+        """Return the objects of a resource, read in pages of 500.
 
         Args:
             resource: The resource.
@@ -119,7 +118,6 @@ class ApiClient:
             field_selector: Field selector; empty for all objects.
             namespace: Their namespace; None for the connection's.
             all_namespaces: List all namespaces instead.
-            paginate: Read pages of 500 objects. False reads all objects with one request.
         """
         if all_namespaces:
             path, suffix = resource.build_path(), " in all namespaces"
@@ -129,7 +127,7 @@ class ApiClient:
         query = {
             "labelSelector": label_selector,
             "fieldSelector": field_selector,
-            "limit": str(_PAGE_SIZE) if paginate else "",
+            "limit": str(_PAGE_SIZE),
         }
         request = _Request("GET", path, f"list {resource.plural}{suffix}", resource, query)
         try:
@@ -426,6 +424,7 @@ def _send_request(connection: Connection, request: _Request, preload: bool) -> u
     if response.status == 401 and connection.reload_credentials(generation):
         response.close()
         response = _send_once(connection, request, preload)
+    connection.read_server_time(response.headers)
     if 200 <= response.status < 300:
         return response
     raise errors.build_response_error(response.status, response.data, request.task, request.resource, response.headers)

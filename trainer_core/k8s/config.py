@@ -13,6 +13,7 @@ import os
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,8 @@ __all__ = [
 
 #: Folder in every pod with the token, the CA and the namespace of its service account.
 SERVICE_ACCOUNT_PATH = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+#: Packages of the extra `kubernetes` that every use of a cluster needs.
+_PACKAGES = ("aiohttp", "kubernetes", "tenacity")
 _DEFAULT_KUBECONFIG = "~/.kube/config"
 _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 _HOST_VARIABLE, _PORT_VARIABLE = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
@@ -109,9 +112,12 @@ def load_client_config(config: ClusterConfig, service_account: Path = SERVICE_AC
         service_account: Folder of the pod's service account.
 
     Raises:
-        ClusterConfigError: The `kubernetes` package is not installed, a kubeconfig cannot be read or lacks the
-            context, or there is no configuration at all.
+        ClusterConfigError: A package of the extra `kubernetes` is not installed, a kubeconfig cannot be read or lacks
+            the context, or there is no configuration at all.
     """
+    for package in _PACKAGES:
+        if find_spec(package) is None:
+            raise ClusterConfigError(missing_extra("the connection to a Kubernetes cluster", package, "kubernetes"))
     if _uses_service_account(config, service_account):
         loaded = LoadedClientConfig(InClusterConfig(service_account), None, ("pod", str(service_account)))
         _apply_environment(loaded.configuration)
@@ -128,12 +134,8 @@ def load_client_config(config: ClusterConfig, service_account: Path = SERVICE_AC
 @contextmanager
 def _translate_library_errors() -> Iterator[None]:
     """Raise an error of the `kubernetes` package as a ClusterConfigError of one line, without credentials."""
-    try:
-        from kubernetes.config import ConfigException  # Takes a second and 80 MB.
-    except ImportError as error:
-        raise ClusterConfigError(
-            missing_extra("the connection to a Kubernetes cluster", str(error.name), "kubernetes")
-        ) from error
+    from kubernetes.config import ConfigException  # Takes a second and 80 MB.
+
     problem = "the configuration of the cluster cannot be used"
     try:
         yield

@@ -9,7 +9,10 @@ import hashlib
 import os
 import ssl
 import threading
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
+from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -32,6 +35,8 @@ CONNECT_SECONDS = 10.0
 READ_SECONDS = 30.0
 # An object has up to 1.5 MB and is one line of a watch; aiohttp accepts lines of twice the buffer.
 _READ_BUFFER = 2**21
+#: The Date of a response has whole seconds.
+_CLOCK_RESOLUTION = timedelta(seconds=2)
 
 
 class Connection:
@@ -55,6 +60,7 @@ class Connection:
         self._service_account = service_account
         self._lock = threading.RLock()
         self._generation = 0
+        self._clock_difference = timedelta(0)
         self._load()
         self.namespace: str = config.namespace or self._loaded.namespace or "default"
 
@@ -83,6 +89,17 @@ class Connection:
         authority = self._loaded.configuration.ssl_ca_cert
         certificates = Path(authority).read_bytes() if authority else b""
         return hashlib.sha256(self.url.encode() + b"\n" + certificates).hexdigest()[:20]
+
+    @property
+    def server_time(self) -> datetime:
+        """Time of the API server, from the Date of its last response: times in its objects are compared with this."""
+        return datetime.now(timezone.utc) + self._clock_difference
+
+    def read_server_time(self, headers: Mapping[str, str]) -> None:
+        """Take the server's clock from the headers of a response. Differences within the resolution are ignored."""
+        with suppress(KeyError, ValueError, TypeError):
+            difference = parsedate_to_datetime(headers["Date"]) - datetime.now(timezone.utc)
+            self._clock_difference = difference if abs(difference) > _CLOCK_RESOLUTION else timedelta(0)
 
     @property
     def credentials_generation(self) -> int:

@@ -86,6 +86,10 @@ class StreamInterruptedError(BackendUnavailableError):
     """A response ended before it was complete, or is not what an API server sends."""
 
 
+class SilentWatchError(StreamInterruptedError):
+    """A watch had neither an event nor a bookmark for longer than a server takes between two bookmarks."""
+
+
 class ForbiddenError(BackendUnavailableError):
     """RBAC denies the request.
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from sys import intern
 
 from trainer_core.jobs import COMPLETE, FAILED, SUSPENDED, Event
 from trainer_core.k8s.job_state import JobState
@@ -17,6 +18,7 @@ from trainer_core.k8s.pod_state import DATASET_INITIALIZER, LAUNCHER, MODEL_INIT
 from trainer_core.k8s.resources import JOBS, JOBSETS, PODS
 
 __all__ = [
+    "WORKLOAD_KIND",
     "EventRecord",
     "build_jobset_name_patterns",
     "build_status_events",
@@ -27,6 +29,8 @@ __all__ = [
 
 #: Suffix that the Job controller appends to the name of a pod.
 _POD_SUFFIX = r"-[a-z0-9]{5}"
+#: Object of Kueue for a job, named after the kind and the name of the job.
+WORKLOAD_KIND = "Workload"
 _NEVER = datetime.min.replace(tzinfo=timezone.utc)
 
 
@@ -43,6 +47,8 @@ class EventRecord:
         timestamp: When the event last occurred.
         type: `Normal` or `Warning`.
         count: Number of occurrences.
+        first_timestamp: When it first occurred; None for `timestamp`.
+        component: What reports it, such as `default-scheduler` or `karpenter`.
     """
 
     object_kind: str
@@ -53,6 +59,13 @@ class EventRecord:
     timestamp: datetime
     type: str = "Normal"
     count: int = 1
+    first_timestamp: datetime | None = None
+    component: str = ""
+
+    @property
+    def began(self) -> datetime:
+        """When the event first occurred."""
+        return self.first_timestamp or self.timestamp
 
     @property
     def is_warning(self) -> bool:
@@ -73,24 +86,38 @@ def parse_event(raw: RawObject) -> EventRecord:
         timestamp=_parse_timestamp(raw, series),
         type=raw.get("type") or "Normal",
         count=series.get("count") or raw.get("count") or raw.get("deprecatedCount") or 1,
+        first_timestamp=_find_time(
+            raw.get("eventTime"), raw.get("firstTimestamp") or raw.get("deprecatedFirstTimestamp")
+        ),
+        component=intern(_parse_component(raw)),
     )
+
+
+def _parse_component(raw: RawObject) -> str:
+    source = raw.get("source") or raw.get("deprecatedSource") or {}
+    return raw.get("reportingComponent") or raw.get("reportingController") or source.get("component") or ""
 
 
 def _parse_timestamp(raw: RawObject, series: RawObject) -> datetime:
     # Controllers set different time fields, depending on the API version, and leave the others null.
-    texts = (
+    time = _find_time(
         series.get("lastObservedTime"),
         raw.get("eventTime"),
         raw.get("lastTimestamp") or raw.get("deprecatedLastTimestamp"),
         raw.get("firstTimestamp") or raw.get("deprecatedFirstTimestamp"),
         (raw.get("metadata") or {}).get("creationTimestamp"),
     )
-    return next((time for text in texts if (time := parse_time(text))), _NEVER)
+    return time or _NEVER
+
+
+def _find_time(*texts: str | None) -> datetime | None:
+    return next((time for text in texts if (time := parse_time(text))), None)
 
 
 def filter_job_events(
     events: Iterable[EventRecord],
     uid: str,
+    name: str,
     created: datetime,
     name_patterns: Mapping[str, re.Pattern[str]],
     pods: Iterable[str] = (),
@@ -101,15 +128,17 @@ def filter_job_events(
         events: Events of the job's namespace.
         uid: UID of the job. Names alone are not enough: events outlive their objects and names are reused.
         created: Creation time of the job; older events of the same names belong to an earlier job.
+        name: Name of the job.
         name_patterns: Names of the job's child objects, by kind.
         pods: Names of the job's pods. Deleted pods are matched by `name_patterns`.
     """
     pod_names = frozenset(pods)
+    patterns = {**name_patterns, WORKLOAD_KIND: re.compile(rf"[a-z]+-{re.escape(name)}-[0-9a-f]{{5}}")}
 
     def belongs(event: EventRecord) -> bool:
         if event.object_uid == uid:
             return True
-        pattern = name_patterns.get(event.object_kind)
+        pattern = patterns.get(event.object_kind)
         name_matches = event.object_name in pod_names or (
             pattern is not None and pattern.fullmatch(event.object_name) is not None
         )

@@ -9,21 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from trainer_core.jobs import Category, PendingFailure
 from trainer_core.k8s import blocking_reasons
 from trainer_core.k8s.blocking_reasons import FATAL, LONG_GRACE, BlockingReason
+from trainer_core.k8s.capacity import SCHEDULING_EVENT, SchedulingLimits, WaitingPod, explain_waiting
 from trainer_core.k8s.events import EventRecord
+from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.parsing import to_single_line
-from trainer_core.k8s.pod_state import ContainerState, ContainerTermination, PodState, group_pods_by_step
-from trainer_core.k8s.resources import PODS
+from trainer_core.k8s.pod_state import NODE, ContainerState, ContainerTermination, PodState, group_pods_by_step
+from trainer_core.k8s.resources import JOBS, PODS
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
 from trainer_core.logs import find_last_progress
 from trainer_core.node.termination import parse_record
 
-__all__ = ["collect_failure_facts", "detect_pending_failure", "needs_events"]
+__all__ = ["SHORT_WAIT", "collect_failure_facts", "detect_pending_failure", "is_unscheduled", "needs_events"]
 
 #: Last log lines by step.
 Tails = Mapping[str, Sequence[str]]
@@ -32,6 +34,8 @@ Tails = Mapping[str, Sequence[str]]
 _LONG_RUN = timedelta(minutes=10)
 #: Number of crashes from which on a crash loop is fatal.
 _CRASH_LOOP = 2
+#: Time for which a job may wait before the events of autoscalers and queues are read.
+SHORT_WAIT = timedelta(seconds=30)
 _MAX_MESSAGE_LENGTH = 300
 #: Exit codes of a container that is terminated with its pod: by SIGTERM, or by SIGKILL after the grace period.
 _TERMINATION_EXIT_CODES = (-15, -9)
@@ -49,7 +53,6 @@ _CREATION_EVENTS = frozenset(
 )
 _MOUNT_EVENTS = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
 _SANDBOX_EVENT = "FailedCreatePodSandBox"
-_SCHEDULING_EVENT = "FailedScheduling"
 _PULL_EVENT = "Failed"
 _PULL_MESSAGE = "Failed to pull image"
 #: Reasons of disruption events, with the reason of the pod condition that means the same.
@@ -80,7 +83,11 @@ class _Finding:
 
 
 def detect_pending_failure(
-    pods: Sequence[PodState], events: Sequence[EventRecord] = (), tails: Tails | None = None
+    pods: Sequence[PodState],
+    events: Sequence[EventRecord] = (),
+    tails: Tails | None = None,
+    limits: SchedulingLimits | None = None,
+    job: JobState | None = None,
 ) -> PendingFailure | None:
     """Return the most severe problem of an active job; None if there is none.
 
@@ -88,8 +95,10 @@ def detect_pending_failure(
         pods: Pods of the job.
         events: Its events, if the caller has listed them.
         tails: Last log lines by step, if the caller has read them.
+        limits: How long a pod may wait for a node; None for no limit.
+        job: The job, for its number of nodes and whether it expects restarts.
     """
-    findings = sorted(_find_problems(pods, events, tails or {}), key=lambda finding: finding.sort_key)
+    findings = sorted(_find_problems(pods, events, tails or {}, limits, job), key=lambda finding: finding.sort_key)
     if not findings:
         return None
     # A failed step makes its peers fail; the diagnosis finds the cause only if it gets all steps that have ended.
@@ -121,10 +130,25 @@ def collect_failure_facts(
     return replace(_merge_facts(ended or findings), message="; ".join(filter(None, [message, *warnings[-1:]])))
 
 
-def needs_events(pods: Sequence[PodState]) -> bool:
-    """Return whether events can explain what the pods do not: why there are none, or why one does not start."""
+def needs_events(pods: Sequence[PodState], now: datetime | None = None) -> bool:
+    """Return whether events can explain what the pods do not.
+
+    That is why there are none, why one does not start or, some time after a scheduler found no node for one, whether an
+    autoscaler adds one.
+
+    Args:
+        pods: Pods of the job.
+        now: Time of the API server; None to leave out pods for which no node was found.
+    """
     newest = [group[-1] for group in group_pods_by_step(pods).values()]
-    return not newest or any(pod.phase == "Pending" and not _explains_itself(pod) for pod in newest)
+    return not newest or any(
+        pod.phase == "Pending" and (not _explains_itself(pod) or _waits_for_node(pod, now)) for pod in newest
+    )
+
+
+def _waits_for_node(pod: PodState, now: datetime | None) -> bool:
+    since = pod.unscheduled_since
+    return now is not None and since is not None and now - since >= SHORT_WAIT
 
 
 def _explains_itself(pod: PodState) -> bool:
@@ -148,19 +172,30 @@ def _merge_facts(findings: Sequence[_Finding]) -> Facts:
     return Facts(steps=steps, transient=any(finding.facts.transient for finding in findings), **first)
 
 
-def _find_problems(pods: Sequence[PodState], events: Sequence[EventRecord], tails: Tails) -> Iterator[_Finding]:
+def _find_problems(
+    pods: Sequence[PodState],
+    events: Sequence[EventRecord],
+    tails: Tails,
+    limits: SchedulingLimits | None = None,
+    job: JobState | None = None,
+) -> Iterator[_Finding]:
     by_step = group_pods_by_step(pods)
-    ended = [found for step, group in by_step.items() for found in _find_ended(step, group, tails)]
+    expects_restarts = job is not None and job.expects_restarts
+    ended = [found for step, group in by_step.items() for found in _find_ended(step, group, tails, expects_restarts)]
     yield from (finding for _, finding in sorted(ended, key=lambda item: item[0]))
-    for step, group in by_step.items():
-        yield from _find_blocking(step, group[-1], events)
-    yield from _find_event_problems(pods, events)
+    newest = {step: group[-1] for step, group in by_step.items()}
+    yield from _find_unscheduled(newest, events, limits)
+    for step, pod in newest.items():
+        yield from _find_blocking(step, pod, events, limits)
+    yield from _find_event_problems(pods, events, limits, (job and job.num_nodes) or 1)
 
 
 # --- Steps that have ended ------------------------------------------------------------------------------------------
 
 
-def _find_ended(step: str, group: Sequence[PodState], tails: Tails) -> Iterator[tuple[float, _Finding]]:
+def _find_ended(
+    step: str, group: Sequence[PodState], tails: Tails, expects_restarts: bool
+) -> Iterator[tuple[float, _Finding]]:
     """Yield why a step ended, with the time; nothing if its newest pod succeeded or no pod failed."""
     newest = group[-1]
     if newest.phase == "Succeeded":
@@ -175,7 +210,8 @@ def _find_ended(step: str, group: Sequence[PodState], tails: Tails) -> Iterator[
         for pod in reversed(group):
             if failed := _find_failed_container(step, pod):
                 container, termination = failed
-                yield _get_finish_time(termination), _build_crash(step, group, pod, container, termination, tails)
+                crash = _build_crash(step, group, pod, container, termination, tails, expects_restarts)
+                yield _get_finish_time(termination), crash
                 return
 
 
@@ -202,8 +238,12 @@ def _build_crash(
     container: ContainerState,
     termination: ContainerTermination,
     tails: Tails,
+    expects_restarts: bool,
 ) -> _Finding:
-    """Build the finding of a crashed step: fatal from the second crash on, unless it runs again or ran for long."""
+    """Build the finding of a crashed step.
+
+    It is fatal from the second crash on, unless the step runs again, ran for long, or is to be restarted.
+    """
     is_running = group[-1].main_container.running_since is not None
     crashes = sum(
         each.crash_count
@@ -220,7 +260,7 @@ def _build_crash(
         if blocking is not None:
             return _Finding(replace(_build_facts(blocking), steps=facts.steps), blocking.grace, ended=True)
     is_short = _was_short(termination) and not _saved_checkpoint(tails.get(step, ()))
-    in_crash_loop = crashes >= _CRASH_LOOP and not is_running and is_short
+    in_crash_loop = crashes >= _CRASH_LOOP and not is_running and is_short and not expects_restarts
     return _Finding(facts, FATAL if in_crash_loop else None, ended=True)
 
 
@@ -289,16 +329,31 @@ def _build_step_facts(
 # --- Steps that wait ------------------------------------------------------------------------------------------------
 
 
-def _find_blocking(step: str, pod: PodState, events: Sequence[EventRecord]) -> Iterator[_Finding]:
-    """Yield what prevents the newest pod of a step from running."""
+def _find_unscheduled(
+    newest: Mapping[str, PodState], events: Sequence[EventRecord], limits: SchedulingLimits | None
+) -> Iterator[_Finding]:
+    """Yield what the pods without a Kubernetes node wait for."""
+    waiting = {step: pod for step, pod in newest.items() if is_unscheduled(pod)}
+    if waiting:
+        blocking = explain_waiting([WaitingPod.from_pod(pod) for pod in waiting.values()], events, limits)
+        yield from (_build_blocked(blocking, step, pod) for step, pod in waiting.items())
+
+
+def is_unscheduled(pod: PodState) -> bool:
+    """Return whether a scheduler has found no Kubernetes node for a pod."""
+    return pod.phase == "Pending" and bool(pod.unscheduled_reason)
+
+
+def _find_blocking(
+    step: str, pod: PodState, events: Sequence[EventRecord], limits: SchedulingLimits | None
+) -> Iterator[_Finding]:
+    """Yield what prevents the newest pod of a step from running on its Kubernetes node."""
     if pod.phase == "Failed" and pod.reason.startswith(_KUBELET_REJECTIONS):
         text = f"kubelet rejected the pod: {pod.reason}: {pod.message}"
         yield _build_blocked(BlockingReason("unschedulable", text, None), step, pod)
     if pod.phase != "Pending" and not any(container.waiting_reason for container in _list_containers(pod)):
         return
     if pod.unscheduled_reason:
-        blocking = blocking_reasons.explain_scheduling_error(pod.unscheduled_reason, pod.unscheduled_message)
-        yield _build_blocked(blocking, step, pod)
         return
     warnings = [
         event
@@ -307,7 +362,7 @@ def _find_blocking(step: str, pod: PodState, events: Sequence[EventRecord]) -> I
     ]
     reasons = [reason for each in _list_containers(pod) if (reason := _explain_waiting(each, warnings))]
     if not reasons and pod.main_container.running_since is None:
-        reasons = [reason for event in warnings[-1:] if (reason := _explain_event(event))]
+        reasons = [reason for event in warnings[-1:] if (reason := _explain_event(event, events, limits))]
     yield from (_build_blocked(reason, step, pod) for reason in reasons)
 
 
@@ -319,18 +374,23 @@ def _explain_waiting(container: ContainerState, events: Sequence[EventRecord]) -
     return blocking_reasons.explain_container_error(container.waiting_reason, message, container.image)
 
 
-def _explain_event(event: EventRecord) -> BlockingReason | None:
+def _explain_event(
+    event: EventRecord, events: Sequence[EventRecord], limits: SchedulingLimits | None
+) -> BlockingReason | None:
     if event.reason in _MOUNT_EVENTS:
         return blocking_reasons.explain_mount_error(event.message)
     if event.reason == _SANDBOX_EVENT:
         text = f"kubelet cannot create the pod sandbox: {event.message}"
         return BlockingReason("infrastructure_error", text, LONG_GRACE)
-    if event.reason == _SCHEDULING_EVENT:
-        return blocking_reasons.explain_scheduling_error("", event.message)
+    if event.reason == SCHEDULING_EVENT:
+        pod = WaitingPod(event.object_name, message=event.message, since=event.began)
+        return explain_waiting([pod], events, limits)
     return None
 
 
-def _find_event_problems(pods: Sequence[PodState], events: Sequence[EventRecord]) -> Iterator[_Finding]:
+def _find_event_problems(
+    pods: Sequence[PodState], events: Sequence[EventRecord], limits: SchedulingLimits | None, num_nodes: int
+) -> Iterator[_Finding]:
     """Yield problems of child objects that do not exist, or that the caller may not read, from events alone."""
     pod_events = [event for event in events if event.object_kind == PODS.kind]
     times = [pod.creation_timestamp for pod in pods if pod.creation_timestamp]
@@ -339,7 +399,8 @@ def _find_event_problems(pods: Sequence[PodState], events: Sequence[EventRecord]
         event for event in events if event.reason in _CREATION_EVENTS and all(event.timestamp > time for time in times)
     ]
     if errors:
-        blocking = blocking_reasons.explain_creation_error(errors[-1].message)
+        is_node = errors[-1].object_kind != JOBS.kind or errors[-1].object_name.endswith(f"-{NODE}-0")
+        blocking = blocking_reasons.explain_creation_error(errors[-1].message, num_nodes if is_node else 1)
         yield _Finding(_build_facts(blocking), blocking.grace)
     if pods:
         return
@@ -347,10 +408,10 @@ def _find_event_problems(pods: Sequence[PodState], events: Sequence[EventRecord]
         if event.reason == _DEADLINE:
             yield _Finding(Facts(deadline_error=event.message), None, ended=True)
     if pod_events:
-        yield from _find_pod_event_problems(pod_events)
+        yield from _find_pod_event_problems(pod_events, limits)
 
 
-def _find_pod_event_problems(events: Sequence[EventRecord]) -> Iterator[_Finding]:
+def _find_pod_event_problems(events: Sequence[EventRecord], limits: SchedulingLimits | None) -> Iterator[_Finding]:
     """Yield the problem in the last event of pods that were deleted or may not be read."""
     last = events[-1]
     # Event times have a resolution of one second, so a disruption may not be the last event.
@@ -364,7 +425,7 @@ def _find_pod_event_problems(events: Sequence[EventRecord]) -> Iterator[_Finding
         message = next(answers, last.message)
         blocking: BlockingReason | None = blocking_reasons.explain_image_error("ErrImagePull", message, "")
     else:
-        blocking = _explain_event(last)
+        blocking = _explain_event(last, events, limits)
     if blocking is not None:
         yield _Finding(_build_facts(blocking), blocking.grace)
 

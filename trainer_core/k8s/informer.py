@@ -205,9 +205,14 @@ class Subscription:
 
 @dataclass(frozen=True)
 class ListScope:
-    """What a list covers, recorded when it begins: cached jobs, and subscriptions that it brings up to date."""
+    """What a list covers, recorded when it begins: cached jobs, and subscriptions that it brings up to date.
+
+    Attributes:
+        newest: Highest resourceVersion that was known when the list began: the list itself is not older.
+    """
 
     stream: Stream
+    newest: int
     jobs: Mapping[str, CachedJob]
     subscriptions: Sequence[Subscription]
 
@@ -318,7 +323,15 @@ class JobInformer:
                 for each in self._waiting_for_list
                 if each.unlisted_streams & stream and job_name in (None, each.name)
             ]
-            return ListScope(stream, {name: jobs[name] for name in names if name in jobs}, pending)
+            newest = self.cache.get_newest_version(stream)
+            return ListScope(stream, newest, {name: jobs[name] for name in names if name in jobs}, pending)
+
+    def check_list_version(self, scope: ListScope, version: int) -> None:
+        """Forget the versions in the cache if a list is older than they were when it began."""
+        if 0 < version < scope.newest:
+            _log.warning("The API server was restored from a backup: %s are listed again", self._description)
+            with self.lock:
+                self.cache.forget_versions(scope.stream)
 
     def finish_list(self, scope: ListScope, listed: Mapping[str, Collection[str]], version: int) -> None:
         """A list is complete: remove the objects in its scope that it does not contain."""

@@ -159,6 +159,7 @@ def parse_job(raw: RawObject, backend: str) -> JobState:
         backend,
         resources.JOBS,
         suspend=bool(spec.get("suspend")),
+        restart_limit=spec.get("backoffLimit"),
         conditions=job_state.parse_conditions(raw),
         replicated_jobs=(job_state.parse_replicated_job({**(raw.get("status") or {}), "name": ""}),),
         num_nodes=0,

@@ -9,12 +9,15 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 from trainer_core.errors import BackendUnavailableError, JobNotFoundError
 from trainer_core.jobs import COMPLETE, FAILED, RUNNING, Event, Observation, Progress, TrainJob, TrainJobRef
 from trainer_core.k8s import events, job_status, logs, pod_state, resources, runtimes
+from trainer_core.k8s.capacity import SchedulingLimits
 from trainer_core.k8s.client import ApiClient, PodLogOptions
 from trainer_core.k8s.errors import ApiNotServedError, ForbiddenError, NotFoundError
 from trainer_core.k8s.events import EventRecord
@@ -27,7 +30,7 @@ from trainer_core.k8s.resources import ApiResource
 from trainer_core.logs import LogChunk, find_last_progress
 from trainer_core.naming import hash_owner_key
 
-__all__ = ["JobReader"]
+__all__ = ["CAPACITY_EVENTS_AGE", "JobReader"]
 
 _log = logging.getLogger(__name__)
 _MANAGED_SELECTOR = f"{MANAGED_BY}={MANAGER}"
@@ -38,22 +41,31 @@ _LONG_TAIL_LINES = 10_000
 #: Listing the events of a namespace may take this share of the time. A list is reused for up to `_MAX_EVENTS_AGE` s.
 _EVENTS_TIME_SHARE = 0.02
 _MAX_EVENTS_AGE = 5.0
+#: Seconds for which a list is reused that only tells whether an autoscaler adds nodes.
+CAPACITY_EVENTS_AGE = 60.0
 #: Failed jobs to remember, so that each of them is explained by events that are newer than its failure.
 _MAX_FAILED_JOBS = 10_000
 _MAX_EARLY_READS = 4
 #: Status checks a second, of all jobs together whose watch has been silent for long.
 _STATUS_CHECKS_PER_SECOND = 5.0
+#: Seconds between reads of a job that no watch reports, and reads a second of all such jobs together.
+_UNCACHED_READ_SECONDS = 2.0
+_UNCACHED_READS_PER_SECOND = 25.0
 _ENDED = frozenset({COMPLETE, FAILED})
 _FIRST_NODE = f"{pod_state.NODE}-0"
 
 
 @dataclass(frozen=True)
 class _EventList:
-    """The events of a namespace, when they were listed, and the time until which they can be reused."""
+    """The events of a namespace, when listing them began and ended."""
 
     events: Sequence[EventRecord]
     began: float
-    expires: float
+    ended: float
+
+    def is_reusable(self, now: float, max_age: float) -> bool:
+        """Return whether the list is recent, in view of the time that it took."""
+        return now < self.ended + max(max_age, min(_MAX_EVENTS_AGE, (self.ended - self.began) / _EVENTS_TIME_SHARE))
 
 
 class JobReader:
@@ -62,21 +74,33 @@ class JobReader:
     Args:
         api: The API server.
         adapter: How the jobs are stored.
+        scheduling_grace: Seconds for which a pod may wait for a node without a known reason.
 
     Attributes:
         early_reads: Limits the reads of single jobs while the informer's first list of all is under way.
+        uncached_followers: Those whose job no watch reports, for example because RBAC denies it.
     """
 
-    def __init__(self, api: ApiClient, adapter: WorkloadAdapter) -> None:
+    def __init__(self, api: ApiClient, adapter: WorkloadAdapter, scheduling_grace: float) -> None:
+        self.uncached_followers: WeakSet[object] = WeakSet()
         self.early_reads = threading.BoundedSemaphore(_MAX_EARLY_READS)
         self._api = api
         self._adapter = adapter
+        self._scheduling_grace = scheduling_grace
         self._next_status_check = 0.0
         self._logged: set[str] = set()
         self._events_lock = threading.Lock()
         self._event_lists: dict[str, _EventList] = {}
         #: When this process first saw that a job has failed, by uid.
         self._failed_since: dict[str, float] = {}
+
+    def get_limits(self) -> SchedulingLimits:
+        """Return how long pods may wait for a node, by the clock of the API server."""
+        return SchedulingLimits(self._api.connection.server_time, self._scheduling_grace)
+
+    def get_uncached_interval(self) -> float:
+        """Return the seconds between two reads of each job that its follower cannot watch: they share one rate."""
+        return max(_UNCACHED_READ_SECONDS, len(self.uncached_followers) / _UNCACHED_READS_PER_SECOND)
 
     def claim_status_check(self, now: float) -> bool:
         """Return whether a follower whose watch is silent may read its job now. Limits the rate of all followers.
@@ -134,14 +158,18 @@ class JobReader:
     def observe_state(self, job: JobState, pods: Sequence[PodState], ref: TrainJobRef) -> Observation:
         """Observe a job whose state is known; read its events and logs where needed."""
         recorded = job_status.get_recorded_outcome(job) is not None
-        needs_events = not recorded and job_status.needs_events(job, pods)
-        job_events = self._list_job_events(job, pods, self._get_min_list_time(job, pods)) if needs_events else []
-        observation = job_status.build_observation(job, pods, job_events, ref=ref)
+        limits = self.get_limits()
+        job_events = self._list_explaining_events(job, pods, limits.now)
+        observation = job_status.build_observation(job, pods, job_events, ref=ref, limits=limits)
+        if observation.pending_failure and observation.pending_failure.grace == 0 and job_events:
+            # An autoscaler may have added a node since the events were listed.
+            job_events = self._list_job_events(job, pods, -math.inf)
+            observation = job_status.build_observation(job, pods, job_events, ref=ref, limits=limits)
         failure = observation.outcome or observation.pending_failure
         diagnosis = failure.diagnosis if failure else None
         if diagnosis is not None and diagnosis.step and not recorded:
             tails = {diagnosis.step: self._read_tail(job, pods, diagnosis.step)}
-            return job_status.build_observation(job, pods, job_events, ref=ref, tails=tails)
+            return job_status.build_observation(job, pods, job_events, ref=ref, tails=tails, limits=limits)
         if observation.status in (RUNNING, COMPLETE) and observation.progress is None:
             progress = self.read_progress(job, pods, ended=observation.status == COMPLETE)
             return job_status.build_observation(job, pods, job_events, ref=ref, progress=progress)
@@ -153,26 +181,36 @@ class JobReader:
 
     def get_train_job(self, ref: TrainJobRef) -> TrainJob:
         """Return the job of a ref."""
-        job = self._adapter.parse_job(self.get_object_by_ref(ref))
-        return self.build_train_job(job, self.list_pods(job))
+        return self._explain_train_job(self.get_object_by_ref(ref))
 
     def get_train_job_by_name(self, name: str, namespace: str) -> TrainJob:
         """Return the job that has this name now."""
-        job = self._adapter.parse_job(self.get_object(name, namespace))
-        return self.build_train_job(job, self.list_pods(job))
+        return self._explain_train_job(self.get_object(name, namespace))
 
-    def list_train_jobs(self, namespace: str) -> list[TrainJob]:
-        """Return all jobs, newest first. Takes three requests for any number of jobs."""
-        raws = self._list_objects("", _MANAGED_SELECTOR, namespace, paginate=False)
+    def _explain_train_job(self, raw: RawObject) -> TrainJob:
+        job = self._adapter.parse_job(raw)
+        pods = self.list_pods(job)
+        explaining = self._list_explaining_events(job, pods, self.get_limits().now)
+        return job_status.build_train_job(job, pods, runtimes.load_runtime(job.annotations), explaining)
+
+    def list_train_jobs(self, namespace: str, labels: Mapping[str, str] | None = None) -> list[TrainJob]:
+        """Return the jobs with these labels, newest first.
+
+        Takes three requests, and one for each further 500 jobs or pods. With labels, the pods of each job take one.
+        """
+        selector = ",".join(f"{key}={value}" for key, value in (labels or {}).items())
+        raws = self._list_objects(selector, ",".join(filter(None, [_MANAGED_SELECTOR, selector])), namespace)
         pods: dict[str, list[PodState]] = {}
-        label = self._adapter.pod_labels[self._adapter.primary_resource]
-        for pod in map(self._adapter.parse_pod, self._list_if_permitted(resources.PODS, label, namespace)):
-            pods.setdefault(pod.job_name, []).append(pod)
+        if not labels:
+            label = self._adapter.pod_labels[self._adapter.primary_resource]
+            for pod in map(self._adapter.parse_pod, self._list_if_permitted(resources.PODS, label, namespace)):
+                pods.setdefault(pod.job_name, []).append(pod)
         jobs = []
         for raw in raws:
             try:
                 job = self._adapter.parse_job(raw)
-                jobs.append(self.build_train_job(job, job.select_pods(pods.get(job.name, ()))))
+                own = self.list_pods(job) if labels else job.select_pods(pods.get(job.name, ()))
+                jobs.append(self.build_train_job(job, own))
             except (KeyError, TypeError, ValueError) as error:
                 name = raw.get("metadata", {}).get("name")
                 _log.warning("TrainJob %r cannot be parsed and is left out of the list: %s", name, error)
@@ -262,15 +300,13 @@ class JobReader:
                 return raw
         return None
 
-    def _list_objects(
-        self, selector: str, shared_selector: str, namespace: str, paginate: bool = True
-    ) -> list[RawObject]:
+    def _list_objects(self, selector: str, shared_selector: str, namespace: str) -> list[RawObject]:
         """Return the objects of all jobs. Raise where RBAC denies the primary resource."""
         found: list[RawObject] = []
         for resource in self._adapter.pod_labels:
             labels = shared_selector if resource in self._adapter.shared_resources else selector
             if resource == self._adapter.primary_resource:
-                listed = self._api.list(resource, label_selector=labels, namespace=namespace, paginate=paginate)
+                listed = self._api.list(resource, label_selector=labels, namespace=namespace)
             else:
                 listed = self._list_if_permitted(resource, labels, namespace)
             # Items of a list have no kind.
@@ -279,13 +315,13 @@ class JobReader:
 
     def _list_pods(self, job: JobState) -> list[PodState]:
         selector = self._adapter.build_pod_selector(job)
-        raws = self._api.list(resources.PODS, label_selector=selector, namespace=job.namespace, paginate=False)
+        raws = self._api.list(resources.PODS, label_selector=selector, namespace=job.namespace)
         return job.select_pods(map(self._adapter.parse_pod, raws))
 
     def _list_if_permitted(self, resource: ApiResource, label_selector: str, namespace: str) -> list[dict[str, Any]]:
         """Return objects; none where RBAC denies them or the server does not serve the resource."""
         try:
-            return self._api.list(resource, label_selector=label_selector, namespace=namespace, paginate=False)
+            return self._api.list(resource, label_selector=label_selector, namespace=namespace)
         except (ForbiddenError, ApiNotServedError) as error:
             _log.debug("%s are left out: %s", resource.plural, error)
             return []
@@ -302,23 +338,32 @@ class JobReader:
                 del self._failed_since[next(iter(self._failed_since))]
             return self._failed_since.setdefault(job.uid, time.monotonic())
 
-    def _list_job_events(self, job: JobState, pods: Sequence[PodState], since: float) -> list[EventRecord]:
-        """Return the events of a job, from a recent list if it began after `since`: many jobs may be observed."""
-        records = self._list_namespace_events(job.namespace, since)
-        patterns = self._adapter.build_event_name_patterns(job)
-        return events.filter_job_events(records, job.uid, job.creation_timestamp, patterns, [pod.name for pod in pods])
+    def _list_explaining_events(self, job: JobState, pods: Sequence[PodState], now: datetime) -> Sequence[EventRecord]:
+        """Return the events of a job if they are needed to explain its status."""
+        if job_status.get_recorded_outcome(job) is not None or not job_status.needs_events(job, pods, now):
+            return ()
+        max_age = 0.0 if job_status.needs_events(job, pods) else CAPACITY_EVENTS_AGE
+        return self._list_job_events(job, pods, self._get_min_list_time(job, pods), max_age)
 
-    def _list_namespace_events(self, namespace: str, since: float) -> Sequence[EventRecord]:
+    def _list_job_events(
+        self, job: JobState, pods: Sequence[PodState], since: float, max_age: float = 0.0
+    ) -> list[EventRecord]:
+        """Return the events of a job, from a recent list if it began after `since`: many jobs may be observed."""
+        records = self._list_namespace_events(job.namespace, since, max_age)
+        patterns = self._adapter.build_event_name_patterns(job)
+        return events.filter_job_events(
+            records, job.uid, job.name, job.creation_timestamp, patterns, [pod.name for pod in pods]
+        )
+
+    def _list_namespace_events(self, namespace: str, since: float, max_age: float) -> Sequence[EventRecord]:
         # The lock makes concurrent callers share one list: a namespace may have thousands of events.
         with self._events_lock:
             cached = self._event_lists.get(namespace)
             began = time.monotonic()
-            if cached is not None and cached.began >= since and began < cached.expires:
+            if cached is not None and cached.began >= since and cached.is_reusable(began, max_age):
                 return cached.events
             records = [events.parse_event(raw) for raw in self._list_if_permitted(resources.EVENTS, "", namespace)]
-            ended = time.monotonic()
-            expires = ended + min(_MAX_EVENTS_AGE, (ended - began) / _EVENTS_TIME_SHARE)
-            self._event_lists[namespace] = _EventList(records, began, expires)
+            self._event_lists[namespace] = _EventList(records, began, time.monotonic())
             return records
 
     def _read_tail(self, job: JobState, pods: Sequence[PodState], step: str, count: int = _TAIL_LINES) -> list[str]:

@@ -12,9 +12,9 @@ from sys import intern
 from typing import Any
 
 from trainer_core import resources
-from trainer_core.jobs import COMPLETE, FAILED, Progress
+from trainer_core.jobs import COMPLETE, FAILED, SUSPENDED, Progress
 from trainer_core.k8s import labels
-from trainer_core.k8s.parsing import RawObject, parse_time, to_single_line
+from trainer_core.k8s.parsing import RawObject, parse_seconds, parse_time, to_single_line
 from trainer_core.k8s.pod_state import PodState
 from trainer_core.k8s.resources import ApiResource
 from trainer_core.options.scheduling import KUEUE_QUEUE
@@ -104,6 +104,9 @@ class JobState:
         initializers: Initializer steps that the job itself names.
         fetched_uris: For an initialize-only job, the ``pvc://`` URI of each role (dataset, model).
         active_deadline_seconds: `spec.activeDeadlineSeconds`.
+        start_within: Seconds within which all pods must have a node; None for no limit.
+        resumed_at: When the job was last resumed; None if it never was.
+        expects_restarts: Whether the job is restarted until its controller ends it, however often it crashes.
         completes_with_first_node: Whether the controller sets Complete when the first node succeeds, while other
             nodes may still run.
     """
@@ -130,6 +133,9 @@ class JobState:
     initializers: tuple[str, ...] = ()
     fetched_uris: tuple[tuple[str, str], ...] = ()
     active_deadline_seconds: int | None = None
+    start_within: float | None = None
+    resumed_at: datetime | None = None
+    expects_restarts: bool = False
     completes_with_first_node: bool = False
 
     def get_condition(self, type_: str) -> Condition | None:
@@ -151,7 +157,15 @@ class JobState:
         return sorted(own, key=lambda pod: (pod.creation_timestamp or self.creation_timestamp, pod.name))
 
 
-def build_job_state(raw: RawObject, backend: str, kind: ApiResource, *, suspend: bool, **fields: Any) -> JobState:
+def build_job_state(
+    raw: RawObject,
+    backend: str,
+    kind: ApiResource,
+    *,
+    suspend: bool,
+    restart_limit: int | None = None,
+    **fields: Any,
+) -> JobState:
     """Build a JobState from the metadata of a raw job and the fields that its backend has parsed.
 
     Args:
@@ -159,6 +173,7 @@ def build_job_state(raw: RawObject, backend: str, kind: ApiResource, *, suspend:
         backend: Name of the backend.
         kind: Kind of the job.
         suspend: Whether the spec asks for suspension.
+        restart_limit: Number of restarts that the spec sets; None for the default.
         **fields: Further attributes of `JobState`.
     """
     metadata = raw["metadata"]
@@ -176,8 +191,17 @@ def build_job_state(raw: RawObject, backend: str, kind: ApiResource, *, suspend:
         annotations={intern(key): value for key, value in annotations.items() if key not in _DROPPED_ANNOTATIONS},
         deletion_timestamp=parse_time(metadata.get("deletionTimestamp")),
         queue_name=job_labels.get(KUEUE_QUEUE),
+        start_within=parse_seconds(annotations.get(labels.START_WITHIN)),
+        resumed_at=_get_resumption_time(raw),
+        expects_restarts=restart_limit is not None or labels.RESTARTS in annotations,
         **fields,
     )
+
+
+def _get_resumption_time(raw: RawObject) -> datetime | None:
+    conditions = (raw.get("status") or {}).get("conditions") or ()
+    resumed = (each for each in conditions if each.get("type") == SUSPENDED and each.get("status") == "False")
+    return next((parse_time(each.get("lastTransitionTime")) for each in resumed), None)
 
 
 def parse_condition(raw: RawObject) -> Condition:

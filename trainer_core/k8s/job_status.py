@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 from trainer_core import validation
@@ -22,6 +23,7 @@ from trainer_core.jobs import (
     Diagnosis,
     Observation,
     Outcome,
+    PendingFailure,
     Progress,
     Step,
     TrainJob,
@@ -29,6 +31,7 @@ from trainer_core.jobs import (
     build_complete_outcome,
 )
 from trainer_core.k8s import failure_detection, labels
+from trainer_core.k8s.capacity import SchedulingLimits, explain_queue
 from trainer_core.k8s.events import EventRecord
 from trainer_core.k8s.job_state import DEADLINE_EXCEEDED, PREEMPTED, STOPPED, JobState
 from trainer_core.k8s.parsing import RawObject
@@ -56,6 +59,7 @@ __all__ = [
     "get_recorded_outcome",
     "get_status",
     "needs_events",
+    "needs_explanation",
     "parse_existing_job",
     "parse_request",
 ]
@@ -63,6 +67,8 @@ __all__ = [
 _UNSUPPORTED_RUNTIME = "TrainingRuntimeNotSupported"
 #: Event of the Trainer controller that is obsolete once the JobSet exists.
 _CREATION_FAILED = "TrainJobResourcesCreationFailed"
+#: Time in which a controller creates all pods.
+_START_TIME = timedelta(seconds=10)
 _INITIALIZERS = (DATASET_INITIALIZER, MODEL_INITIALIZER)
 
 
@@ -94,6 +100,7 @@ def build_observation(
     ref: TrainJobRef,
     progress: Progress | None = None,
     tails: Mapping[str, Sequence[str]] | None = None,
+    limits: SchedulingLimits | None = None,
 ) -> Observation:
     """Build the observation of a job.
 
@@ -104,6 +111,7 @@ def build_observation(
         ref: Its ref.
         progress: Progress from its log, if the caller has read it.
         tails: Last log lines by step, if the caller has read them.
+        limits: How long pods may wait for a node; None to leave that out.
     """
     status, progress = get_status(job, pods), progress or job.progress
     recorded = get_recorded_outcome(job)
@@ -116,12 +124,63 @@ def build_observation(
     if status == FAILED:
         return Observation(status, outcome=_build_failed_outcome(job, pods, events, ref, tails or {}))
     if status == SUSPENDED:
-        return Observation(status, progress)
+        queued, grace = explain_queue(job.queue_name, events, limits) if job.queue_name else (None, None)
+        pending = PendingFailure(_diagnose_wait(queued), grace) if queued and grace is not None else None
+        pending = _limit_start(job, pods, pending, limits, queued)
+        return Observation(status, progress, pending_failure=pending, queued=queued)
     # A running job without visible pods: its events are from before it started.
     if status == RUNNING and not pods:
         events = []
-    pending_failure = failure_detection.detect_pending_failure(pods, events, tails)
-    return Observation(status, progress, pending_failure=pending_failure)
+    pending_failure = failure_detection.detect_pending_failure(pods, events, tails, limits, job)
+    return Observation(status, progress, pending_failure=_limit_start(job, pods, pending_failure, limits))
+
+
+def _diagnose_wait(reason: str) -> Diagnosis:
+    return Diagnosis(category=Category.SCHEDULING, reason=reason, retryable=True)
+
+
+def _limit_start(
+    job: JobState,
+    pods: Sequence[PodState],
+    pending: PendingFailure | None,
+    limits: SchedulingLimits | None,
+    queued: str | None = None,
+) -> PendingFailure | None:
+    """Add the limit of the option StartWithin to the pending failure of a job that waits for nodes."""
+    since = _get_wait_time(job, pods)
+    if job.start_within is None or since is None or limits is None:
+        return pending
+    reason = pending.diagnosis.reason if pending else queued or "not all of its pods exist"
+    remaining = job.start_within - (limits.now - since).total_seconds()
+    if remaining <= 0:
+        reason = f"it did not start within {validation.format_duration(job.start_within)}: {reason}"
+    if pending is None or remaining <= 0:
+        pending = PendingFailure(_diagnose_wait(reason))
+    return replace(pending, start_within=max(0.0, remaining))
+
+
+def _get_wait_time(job: JobState, pods: Sequence[PodState]) -> datetime | None:
+    """Return since when a job waits for admission, pods or nodes; None if it does not."""
+    status = get_status(job, pods)
+    if status == SUSPENDED:
+        suspended = job.get_condition(SUSPENDED)
+        return (suspended and suspended.last_transition_time) or job.creation_timestamp if job.queue_name else None
+    waiting = [
+        pod.creation_timestamp
+        for group in group_pods_by_step(pods).values()
+        for pod in group[-1:]
+        if pod.phase == "Pending" and not pod.node_name and pod.creation_timestamp
+    ]
+    if status == CREATED and _lacks_pods(job, pods):
+        waiting.append(job.resumed_at or job.creation_timestamp)
+    return min(waiting, default=None)
+
+
+def _lacks_pods(job: JobState, pods: Sequence[PodState]) -> bool:
+    """Return whether nodes have no pod, and no initializer explains that."""
+    steps = group_pods_by_step(pods)
+    nodes = [step for step in steps if step not in _INITIALIZERS]
+    return len(nodes) < (job.num_nodes or 1) and len(nodes) == len(steps)
 
 
 def get_recorded_outcome(job: JobState) -> Outcome | None:
@@ -134,12 +193,28 @@ def get_recorded_outcome(job: JobState) -> Outcome | None:
     return outcome if outcome.ref.get("uid") == job.uid else None
 
 
-def needs_events(job: JobState, pods: Sequence[PodState] = ()) -> bool:
-    """Return whether events are needed to explain the status, because job and pods do not explain it."""
+def needs_events(job: JobState, pods: Sequence[PodState] = (), now: datetime | None = None) -> bool:
+    """Return whether events are needed to explain the status, because job and pods do not explain it.
+
+    Args:
+        job: The job.
+        pods: Its pods.
+        now: Time of the API server; None to leave out pods and nodes that the job has been waiting for.
+    """
     status = get_status(job, pods)
     if status == FAILED:
         return not _was_cancelled(job) and not failure_detection.collect_failure_facts(pods).steps
-    return status in (CREATED, RUNNING) and failure_detection.needs_events(pods)
+    if status == SUSPENDED and job.queue_name and now is not None:
+        return now - job.creation_timestamp >= failure_detection.SHORT_WAIT
+    if status == CREATED and now is not None and now - job.creation_timestamp >= _START_TIME and _lacks_pods(job, pods):
+        return True
+    return status in (CREATED, RUNNING) and failure_detection.needs_events(pods, now)
+
+
+def needs_explanation(job: JobState, pods: Sequence[PodState], now: datetime) -> bool:
+    """Return whether events are needed to explain the status, or the time of the option StartWithin runs."""
+    is_limited = job.start_within is not None and _get_wait_time(job, pods) is not None
+    return is_limited or needs_events(job, pods, now)
 
 
 def build_train_job(
@@ -413,9 +488,7 @@ def _get_reason(job: JobState, observation: Observation) -> str | None:
         return str(observation.outcome.diagnosis)
     if observation.pending_failure:
         return str(observation.pending_failure.diagnosis)
-    if observation.status == SUSPENDED and job.queue_name:
-        return f"queued: waits for admission by Kueue queue {job.queue_name!r}"
-    return None
+    return observation.queued
 
 
 def _get_start_time(pods: Sequence[PodState]) -> datetime | None:

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -16,14 +17,16 @@ from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.errors import ApiNotServedError, ForbiddenError, NotFoundError, WriteConflictError
 from trainer_core.k8s.job_adapter import WorkloadAdapter
 from trainer_core.k8s.job_state import JobState
-from trainer_core.k8s.labels import CANCELLED, DIAGNOSIS, OUTCOME
+from trainer_core.k8s.labels import CANCELLED, DIAGNOSIS, MAX_DIAGNOSIS_BYTES, MAX_OUTCOME_BYTES, OUTCOME
 from trainer_core.k8s.parsing import RawObject
 
 __all__ = ["JobWriter"]
 
 _ENDED = frozenset({COMPLETE, FAILED})
-#: Maximum length of a stored outcome: a result has up to 4 KiB, a diagnosis twenty lines of a log.
-_MAX_OUTCOME_LENGTH = 65_536
+#: For the key of an annotation.
+_KEY_BYTES = 64
+#: Characters of a log line in a diagnosis that is too large.
+_MAX_LINE_LENGTH = 400
 #: Outcomes to remember.
 _MAX_STORED = 256
 #: Seconds for a deletion to finish: pods have a grace period of 30 seconds, unless their runtime sets a longer one.
@@ -86,7 +89,7 @@ class JobWriter:
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         annotations = {
             CANCELLED: now,
-            **({DIAGNOSIS: json.dumps(diagnosis.to_dict())} if diagnosis else {}),
+            **({DIAGNOSIS: _dump_diagnosis(diagnosis)} if diagnosis else {}),
         }
         self._patch(job, {"metadata": {"annotations": annotations}, **self._adapter.build_suspend_patch(job, True)})
 
@@ -96,7 +99,7 @@ class JobWriter:
         An outcome that this process has stored is not written again: each write passes the webhooks of the job.
         """
         text, ref = outcome.to_json(), outcome.job
-        if len(text) > _MAX_OUTCOME_LENGTH or not self._claim_outcome(ref.uid, text):
+        if len(text.encode()) > MAX_OUTCOME_BYTES - _KEY_BYTES or not self._claim_outcome(ref.uid, text):
             return
         change = {"metadata": {"uid": ref.uid, "annotations": {OUTCOME: text}}}
         try:
@@ -197,3 +200,13 @@ class JobWriter:
             owned = self._api.get(resource, job.name, namespace=job.namespace)
             return any(owner.get("uid") == job.uid for owner in owned["metadata"].get("ownerReferences") or ())
         return False
+
+
+def _dump_diagnosis(diagnosis: Diagnosis) -> str:
+    """Return a diagnosis as JSON; one that is too large without the ends of its log lines, its log, its traceback."""
+    short = replace(diagnosis, log_tail=tuple(line[:_MAX_LINE_LENGTH] for line in diagnosis.log_tail))
+    without_log = replace(diagnosis, log_tail=())
+    candidates = (diagnosis, short, without_log, replace(without_log, traceback=None))
+    texts = [json.dumps(candidate.to_dict()) for candidate in candidates]
+    # The annotation CANCELLED needs room, too.
+    return next((text for text in texts if len(text) <= MAX_DIAGNOSIS_BYTES - 3 * _KEY_BYTES), texts[-1])

@@ -11,9 +11,10 @@ from trainer_core.jobs import COMPLETE, FAILED, TrainJob
 from trainer_core.k8s import labels, resources
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.connection import Connection
+from trainer_core.k8s.errors import NotFoundError
 from trainer_core.k8s.parsing import RawObject
 
-__all__ = ["RUN_ID_LABEL", "PipelineRuns", "find_orphaned_jobs", "list_pipeline_runs"]
+__all__ = ["RUN_ID_LABEL", "PipelineRuns", "find_orphaned_jobs", "has_run_ended", "list_pipeline_runs"]
 
 #: Label of Kubeflow Pipelines on the Workflow and the pods of a run.
 RUN_ID_LABEL = "pipeline/runid"
@@ -73,6 +74,19 @@ def list_pipeline_runs(config: ClusterConfig, namespace: str) -> PipelineRuns:
         terminated={_get_run_id(workflow) for workflow in workflows if _is_terminated(workflow)},
         can_expire=True,
     )
+
+
+def has_run_ended(config: ClusterConfig, namespace: str, workflow: str) -> bool:
+    """Whether a user has terminated or deleted the run of a Workflow.
+
+    Raises:
+        TrainerError: The Workflow cannot be read.
+    """
+    try:
+        found = ApiClient(Connection(config)).get(resources.WORKFLOWS, workflow, namespace=namespace)
+    except NotFoundError:
+        return True
+    return _is_terminated(found) or "deletionTimestamp" in found["metadata"]
 
 
 def _get_run_id(workflow: RawObject) -> str:

@@ -12,13 +12,17 @@ __all__ = [
     "FINGERPRINT",
     "MANAGED_BY",
     "MANAGER",
+    "MAX_DIAGNOSIS_BYTES",
+    "MAX_OUTCOME_BYTES",
     "ON_KILL",
     "OUTCOME",
     "OWNER",
     "PREFIX",
     "REQUEST",
+    "RESTARTS",
     "RUN",
     "RUNTIME",
+    "START_WITHIN",
 ]
 
 #: Recommended Kubernetes label for the tool that manages an object, and its value. Also the field manager of writes.
@@ -42,8 +46,16 @@ RUNTIME = "trainjob-workflows/runtime"
 FINGERPRINT = "trainjob-workflows/fingerprint"
 #: Annotation: number of the attempt, from 0.
 ATTEMPT = "trainjob-workflows/attempt"
+#: Annotation, if the runtime or the checkpoints expect restarts: the controller ends a job that crashes repeatedly.
+RESTARTS = "trainjob-workflows/restarts"
+#: Annotation: seconds within which all pods of the job must have a node.
+START_WITHIN = "trainjob-workflows/start-within"
 #: Annotation: time when the job was cancelled.
 CANCELLED = "trainjob-workflows/cancelled"
+#: Largest values of the two annotations below, in bytes, with their keys. A result has up to 4 KiB, a diagnosis twenty
+#: lines of a log. A request leaves room for both.
+MAX_OUTCOME_BYTES = 65_536
+MAX_DIAGNOSIS_BYTES = 16_384
 #: Annotation: diagnosis with which the job was cancelled, as JSON.
 DIAGNOSIS = "trainjob-workflows/diagnosis"
 #: Annotation: the outcome as JSON, written by the process that waited. The pods that report it may be deleted earlier.

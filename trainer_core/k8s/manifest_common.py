@@ -44,8 +44,9 @@ INITIALIZER_PATHS = {"dataset": DATASET_PATH, "model": MODEL_PATH}
 PVC_SCHEME = "pvc://"
 _CHECKPOINT_SCHEMES = ("pvc",)
 _CHECKPOINTS_VOLUME = "trainjob-checkpoints"
-#: Kubernetes' limit for the total size of annotations, in bytes.
+#: Kubernetes' limit for the total size of annotations, in bytes, and what a job's outcome and diagnosis need of it.
 _MAX_ANNOTATIONS_BYTES = 262_144
+_RESULT_ANNOTATIONS_BYTES = labels.MAX_OUTCOME_BYTES + labels.MAX_DIAGNOSIS_BYTES
 #: etcd accepts requests of 1.5 MiB; the rest is for what servers and controllers add.
 _MAX_OBJECT_BYTES = 1_400_000
 #: Default of `spec.managedBy` of a TrainJob.
@@ -53,7 +54,7 @@ _TRAINER_CONTROLLER = "trainer.kubeflow.org/trainjob-controller"
 _RESERVED_LABELS = (labels.MANAGED_BY, labels.OWNER, labels.DELETE_AFTER)
 _RESERVED_ANNOTATIONS = (
     *(labels.REQUEST, labels.FINGERPRINT, labels.ATTEMPT, labels.RUNTIME),
-    *(labels.CANCELLED, labels.DIAGNOSIS, labels.OUTCOME),
+    *(labels.CANCELLED, labels.DIAGNOSIS, labels.OUTCOME, labels.RESTARTS, labels.START_WITHIN),
 )
 
 
@@ -118,11 +119,14 @@ def build_metadata(
         labels.ATTEMPT: str(attempt),
         **(annotations or {}),
     }
+    if request.start_within is not None:
+        job_annotations[labels.START_WITHIN] = f"{request.start_within:g}"
     size = sum(len(key.encode()) + len(value.encode()) for key, value in job_annotations.items())
-    if size > _MAX_ANNOTATIONS_BYTES:
+    limit = _MAX_ANNOTATIONS_BYTES - _RESULT_ANNOTATIONS_BYTES
+    if size > limit:
         raise UnsupportedError(
-            f"the request and its annotations have {size} bytes, and Kubernetes accepts {_MAX_ANNOTATIONS_BYTES}; pass "
-            "large arguments as a path or URI, or use packaging='reference'"
+            f"the request and its annotations have {size} bytes, and a job on Kubernetes has room for {limit}, besides "
+            "its outcome; pass large arguments as a path or URI, or use packaging='reference'"
         )
     return {
         "name": request.require_name(),

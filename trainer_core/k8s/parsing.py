@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-__all__ = ["RawObject", "parse_time", "to_single_line"]
+__all__ = ["RawObject", "parse_seconds", "parse_time", "to_single_line"]
 
 #: An object as the API server sends it.
 RawObject = Mapping[str, Any]
@@ -20,6 +20,14 @@ def parse_time(text: str | None) -> datetime | None:
         return None
     try:
         return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(timezone.utc)
+    except ValueError:
+        return None
+
+
+def parse_seconds(text: str | None) -> float | None:
+    """Return the number of seconds of an annotation; None if it is absent or not a number."""
+    try:
+        return float(text) if text else None
     except ValueError:
         return None
 

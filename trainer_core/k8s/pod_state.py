@@ -135,6 +135,8 @@ class PodState:
         start_time: `status.startTime`: when the kubelet accepted the pod.
         unscheduled_reason: Reason of `PodScheduled=False`: `Unschedulable` or `SchedulingGated`.
         unscheduled_message: Message of that condition.
+        unscheduled_since: When the scheduler first found no node.
+        scheduler_name: `spec.schedulerName`.
         disruption_reason: Reason of `DisruptionTarget=True`, such as `PreemptionByScheduler`.
         disruption_message: Message of that condition.
         reason: `status.reason`, such as `Evicted`.
@@ -156,6 +158,8 @@ class PodState:
     start_time: datetime | None = None
     unscheduled_reason: str = ""
     unscheduled_message: str = ""
+    unscheduled_since: datetime | None = None
+    scheduler_name: str = ""
     disruption_reason: str = ""
     disruption_message: str = ""
     reason: str = ""
@@ -225,6 +229,8 @@ def parse_pod(raw: RawObject, main: str = NODE, job: str | None = None, step: st
         start_time=parse_time(status.get("startTime")),
         unscheduled_reason=intern(scheduled.get("reason") or ""),
         unscheduled_message=intern(to_single_line(scheduled.get("message"))),
+        unscheduled_since=parse_time(scheduled.get("lastTransitionTime")),
+        scheduler_name=intern(spec.get("schedulerName") or ""),
         disruption_reason=intern(disrupted.get("reason") or ""),
         disruption_message=to_single_line(disrupted.get("message"), _MAX_MESSAGE_LENGTH),
         reason=intern(status.get("reason") or ""),

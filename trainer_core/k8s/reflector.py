@@ -1,12 +1,16 @@
 """Reflector: the list-watch loop of one resource, with retries. It forwards objects and errors to an informer.
 
-List; watch from the list's resourceVersion; watch again from the last version when the connection is closed or silent;
-list again when the server no longer has that version (410). Failed attempts are repeated with exponential backoff.
+List; watch from the list's resourceVersion; watch again from the last version when the connection is closed. List again
+when the server no longer has that version (410), or when a watch is silent or counts from an earlier version, because
+the server was restored from a backup. Failed attempts are repeated with exponential backoff.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
+import random
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
@@ -15,13 +19,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-import tenacity
-
 from trainer_core.errors import BackendUnavailableError, TrainerError
 from trainer_core.k8s import async_client, resources
 from trainer_core.k8s.cache import Stream, WatchTarget, parse_resource_version
 from trainer_core.k8s.connection import Connection
-from trainer_core.k8s.errors import ForbiddenError, ResourceExpiredError, StreamInterruptedError
+from trainer_core.k8s.errors import ForbiddenError, ResourceExpiredError, SilentWatchError, StreamInterruptedError
 from trainer_core.k8s.parsing import RawObject
 
 if TYPE_CHECKING:
@@ -85,6 +87,8 @@ class Reflector:
         self._timings = timings
         self._informer = informer
         self._version: str | None = None
+        #: When the server accepted the last watch; infinite before it did.
+        self._opened = math.inf
 
     async def run(self) -> None:
         """List and watch until cancelled."""
@@ -101,6 +105,7 @@ class Reflector:
         async with aclosing(pages):
             async for page in pages:
                 version = str(page["metadata"]["resourceVersion"])
+                self._informer.check_list_version(scope, parse_resource_version(version))
                 for raw in page.get("items") or ():
                     self._add_listed(raw, listed)
                     self._informer.apply_event(self._stream, "ADDED", raw)
@@ -118,26 +123,26 @@ class Reflector:
     async def _list_and_watch(self) -> None:
         """List if necessary, and watch once. Returning starts the next watch at once.
 
-        A watch that ends within `_MIN_WATCH_SECONDS` raises, so that the next attempt waits.
+        A watch that was not accepted, or ends within `_MIN_WATCH_SECONDS`, raises, so that the next attempt waits.
         """
         async with self._connection.open_session() as session:
             if self._version is None:
                 self._version = await self.list_objects(session, self._job_name)
                 self.first_listed.set()
                 self._informer.handle_first_list(self._stream)
-            began = time.monotonic()
+            self._opened = math.inf
             error: TrainerError
             try:
                 await self._watch(session, self._version)
                 task = self._select(self._job_name).describe_task("watch")
                 error = StreamInterruptedError(f"the server ended the request at once: {task}; it is retried")
-            except ResourceExpiredError as caught:
+            except (ResourceExpiredError, SilentWatchError) as caught:
                 self._version, error = None, caught
             except BackendUnavailableError as caught:
                 if not caught.transient:
                     raise
                 error = caught
-            if time.monotonic() - began < _MIN_WATCH_SECONDS:
+            if time.monotonic() - self._opened < _MIN_WATCH_SECONDS:
                 raise error
 
     async def _watch(self, session: aiohttp.ClientSession, since: str) -> None:
@@ -147,14 +152,21 @@ class Reflector:
             self._select(self._job_name),
             since,
             silence_timeout=self._timings.silence_timeout,
-            on_open=lambda: self._informer.clear_error(self._stream),
+            on_open=self._handle_open,
         )
         async with aclosing(events):
             async for event in events:
                 raw = event.get("object") or {}
+                version = (raw.get("metadata") or {}).get("resourceVersion") or self._version
+                if parse_resource_version(version) < parse_resource_version(self._version):
+                    raise ResourceExpiredError("the API server counts from an earlier resourceVersion")
                 if event.get("type") != "BOOKMARK":
                     self._informer.apply_event(self._stream, str(event.get("type")), raw)
-                self._version = (raw.get("metadata") or {}).get("resourceVersion") or self._version
+                self._version = version
+
+    def _handle_open(self) -> None:
+        self._opened = time.monotonic()
+        self._informer.clear_error(self._stream)
 
     def _select(self, job_name: str | None) -> async_client.ResourceCollection:
         namespace, label = self._connection.namespace, self._target.pod_label
@@ -166,24 +178,22 @@ class Reflector:
 
 
 async def retry_until_success(
-    action: Callable[[], Awaitable[None]], timings: WatchTimings, on_error: Callable[[BaseException | None], None]
+    action: Callable[[], Awaitable[None]], timings: WatchTimings, on_error: Callable[[BaseException], None]
 ) -> None:
     """Run an action until it succeeds, with exponential backoff, and call `on_error` after each failure."""
-
-    def compute_pause(state: tenacity.RetryCallState) -> float:
-        error = _get_error(state)
-        if isinstance(error, ForbiddenError):
-            return timings.forbidden_retry
-        pause = tenacity.wait_random_exponential(multiplier=0.1, max=_MAX_BACKOFF_SECONDS)(state)
-        return max(pause, min(getattr(error, "retry_after", 0.0), _MAX_BACKOFF_SECONDS))
-
-    attempts = tenacity.AsyncRetrying(
-        retry=tenacity.retry_if_exception_type(TrainerError),
-        wait=compute_pause,
-        before_sleep=lambda state: on_error(_get_error(state)),
-    )
-    await attempts(action)
+    for failures in itertools.count():
+        try:
+            await action()
+            return
+        except TrainerError as error:
+            on_error(error)
+            pause = _compute_pause(error, failures, timings)
+        await asyncio.sleep(pause)
 
 
-def _get_error(state: tenacity.RetryCallState) -> BaseException | None:
-    return state.outcome.exception() if state.outcome else None
+def _compute_pause(error: TrainerError, failures: int, timings: WatchTimings) -> float:
+    if isinstance(error, ForbiddenError):
+        return timings.forbidden_retry
+    backoff = min(0.1 * 2 ** min(failures, 10), _MAX_BACKOFF_SECONDS)
+    pause = random.uniform(0, backoff)  # noqa: S311 -- no secret
+    return max(pause, min(getattr(error, "retry_after", 0.0), _MAX_BACKOFF_SECONDS))

@@ -22,6 +22,7 @@ __all__ = [
     "NODE",
     "RESERVED_ENV",
     "TRAINER",
+    "describe_restart_limit",
     "dump_raw_runtime",
     "dump_runtime",
     "find_ancestor_job",
@@ -167,6 +168,14 @@ def list_replicated_jobs(raw: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the replicated jobs of a runtime (`spec.template.spec.replicatedJobs`)."""
     jobs: list[dict[str, Any]] = _get_path(_get_spec(raw), "template", "spec").get("replicatedJobs") or []
     return jobs
+
+
+def describe_restart_limit(raw: Mapping[str, Any]) -> str | None:
+    """Return the limits of restarts that a runtime sets; None if it leaves them to the defaults."""
+    limits = {"maxRestarts": _get_path(_get_spec(raw), "template", "spec", "failurePolicy").get("maxRestarts")}
+    for job in list_replicated_jobs(raw):
+        limits[f"{job.get('name')}.backoffLimit"] = _get_path(job, "template", "spec").get("backoffLimit")
+    return ", ".join(f"{name}: {limit}" for name, limit in limits.items() if limit is not None) or None
 
 
 def find_replicated_job(raw: Mapping[str, Any], name: str) -> dict[str, Any] | None:

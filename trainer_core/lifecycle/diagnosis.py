@@ -40,6 +40,14 @@ _UNFETCHED = "trainjob.FetchError"
 _KILLED = tuple(code for number in (signal.SIGTERM, signal.SIGKILL) for code in (-number, 128 + number))
 #: What torch raises if the memory of a GPU is exhausted.
 _GPU_MEMORY_ERROR = "OutOfMemoryError"
+#: What Python, numpy and torch raise if memory cannot be allocated.
+_MEMORY_ERRORS = frozenset({"MemoryError", "_ArrayMemoryError", _GPU_MEMORY_ERROR})
+#: How jax and native code report the same. The memory of jax may be that of a GPU.
+_JAX_MEMORY_ERROR = "RESOURCE_EXHAUSTED"
+_ALLOCATION_ERROR = re.compile(rf"^{_JAX_MEMORY_ERROR}\b|std::bad_alloc|DefaultCPUAllocator: .*memory")
+#: What a pool of processes raises if one was killed, and torch if a worker that loads data was.
+_BROKEN_POOL = "BrokenProcessPool"
+_WORKER_KILLED = re.compile(r"DataLoader worker \(pid\S* [\d, ]+\) is killed by signal: Killed")
 _NO_REASON = "it failed without a reported reason; see its log"
 
 
@@ -199,7 +207,7 @@ def _classify_step(step: StepFacts) -> tuple[Category, str]:
         return Category.NODE_LOST, step.node_lost
     if step.preempted:
         return Category.PREEMPTED, step.preempted
-    if step.out_of_memory or _get_error_name(step) in ("MemoryError", _GPU_MEMORY_ERROR):
+    if _ran_out_of_memory(step) or _lost_worker(step):
         return Category.OUT_OF_MEMORY, _explain_memory(step)
     if step.error_type == _STOPPED:
         return Category.PREEMPTED, step.error_message or "it was told to stop"
@@ -231,12 +239,30 @@ def _get_error_name(step: StepFacts) -> str:
     return (step.error_type or "").rpartition(".")[2]
 
 
+def _ran_out_of_memory(step: StepFacts) -> bool:
+    is_allocation = step.error_type is not None and _ALLOCATION_ERROR.search(step.error_message) is not None
+    return step.out_of_memory or is_allocation or _get_error_name(step) in _MEMORY_ERRORS
+
+
+def _lost_worker(step: StepFacts) -> bool:
+    """Return whether a process that the training started was killed: its own exception is the cause of the last one."""
+    texts = (step.error_message, step.traceback or "")
+    return _get_error_name(step) == _BROKEN_POOL or any(_WORKER_KILLED.search(text) for text in texts)
+
+
 def _explain_memory(step: StepFacts) -> str:
     """Return the reason of a step that ran out of memory: torch's exception is about the memory of a GPU."""
-    is_gpu = not step.out_of_memory and _get_error_name(step) == _GPU_MEMORY_ERROR
+    is_gpu = not step.out_of_memory and (
+        _get_error_name(step) == _GPU_MEMORY_ERROR
+        or (step.error_message.startswith(_JAX_MEMORY_ERROR) and describe_memory(step.record, gpu=True) is not None)
+    )
     used = describe_memory(step.record, is_gpu)
     quoted = f" (highest report: {used}{' of a GPU' * is_gpu})" if used else ""
-    return f"it ran out of memory{quoted}; request more, or use smaller batches"
+    is_certain = _ran_out_of_memory(step)
+    what = (
+        "it ran out of memory" if is_certain else "a process that it started was killed, most often for lack of memory"
+    )
+    return f"{what}{quoted}; request more, or use smaller batches"
 
 
 def _explain_signal(name: str) -> str:

@@ -147,13 +147,15 @@ class WaitState:
     def _with_pending_failure(self, pending: PendingFailure | None, now: float) -> WaitState:
         if pending is None:
             # Kept without a grace: it may explain a later failure, and no longer cancels the TrainJob.
-            return replace(self, pending_failure=self.pending_failure and replace(self.pending_failure, grace=None))
+            last = self.pending_failure and replace(self.pending_failure, grace=None, start_within=None)
+            return replace(self, pending_failure=last)
         is_same = self.pending_failure is not None and _kind(self.pending_failure) == _kind(pending)
         return replace(self, pending_failure=pending, pending_since=self.pending_since if is_same else now)
 
     def _grace_end(self) -> float | None:
-        grace = self.pending_failure.grace if self.fail_fast and self.pending_failure else None
-        return None if grace is None else self.pending_since + grace
+        pending = self.pending_failure
+        limits = (pending.grace if self.fail_fast else None, pending.start_within) if pending else ()
+        return min((self.pending_since + limit for limit in limits if limit is not None), default=None)
 
     def _is_grace_over(self, now: float) -> bool:
         end = self._grace_end()
@@ -190,7 +192,7 @@ def start(ref: TrainJobRef, now: float, timeout: float | None = None, fail_fast:
         now: Time of the caller's clock, in seconds. Use a monotonic clock: clock changes must not matter.
         timeout: Maximum time to wait, in seconds. None (the default) for no limit.
         fail_fast: Whether to cancel a TrainJob that cannot start or recover (an image that does not exist, a crash
-            loop, no node that fits for some minutes) before its backend reports the failure. Default True.
+            loop, no node that fits for half an hour) before its backend reports the failure. Default True.
     """
     return WaitState(ref, deadline=None if timeout is None else now + timeout, fail_fast=fail_fast)
 
@@ -237,8 +239,8 @@ def failure_message(outcome: Outcome) -> str:
     return f"TrainJob {outcome.job.name!r} is Failed: {diagnosis} ({retry})"
 
 
-def _kind(pending: PendingFailure) -> tuple[Category, float | None]:
-    return pending.diagnosis.category, pending.grace
+def _kind(pending: PendingFailure) -> tuple[Category, float | None, float | None]:
+    return pending.diagnosis.category, pending.grace, pending.start_within
 
 
 def _build_deleted_outcome(ref: TrainJobRef) -> Outcome:

@@ -20,7 +20,7 @@ import threading
 import traceback
 from collections.abc import Awaitable
 from pathlib import Path
-from types import AsyncGeneratorType, FrameType, GeneratorType, TracebackType
+from types import AsyncGeneratorType, FrameType, GeneratorType, ModuleType, TracebackType
 from typing import Any
 
 _HERE = Path(__file__).absolute().parent
@@ -66,10 +66,7 @@ def main() -> int:
         _report_failure(error)
         return 1
     termination.report_result(value)
-    if env.setting(env.CHECKPOINT_PATH):
-        from . import checkpoints
-
-        checkpoints.finish()
+    getattr(_get_checkpoints(), "finish", bool)()
     return 0
 
 
@@ -87,8 +84,10 @@ def call(payload: dict[str, Any], folder: Path) -> Any:
     function = load(payload, folder)
     try:
         value = function(**payload.get("args") or {})
-    finally:
+    except BaseException:
         _wait_for_saves()
+        raise
+    getattr(_get_checkpoints(), "flush", _wait_for_saves)()
     if isinstance(value, (Awaitable, GeneratorType, AsyncGeneratorType)):
         raise PayloadError(
             f"{payload.get('entry')} returned a {type(value).__name__} and did not run: a training function must be a "
@@ -102,6 +101,11 @@ def _wait_for_saves() -> None:
     for thread in threading.enumerate():
         if thread.name == env.SAVE_THREAD:
             thread.join()
+
+
+def _get_checkpoints() -> ModuleType | None:
+    """Return the module of checkpoints that the function has imported, if any: it may be another copy than this one."""
+    return sys.modules.get("trainer_core.node.checkpoints")
 
 
 def _call() -> Any:
@@ -176,6 +180,12 @@ def _is_ours(filename: str) -> bool:
     importing = filename.startswith("<frozen importlib") or filename == importlib.__file__
     return importing or Path(filename).parent == _HERE
 
+
+if __name__ == "__mp_main__" and env.setting(env.CHECKPOINT_PATH):
+    # A worker of multiprocessing that was not forked from the rank.
+    from .stop_signal import leave_group
+
+    leave_group()
 
 if __name__ == "__main__":
     sys.exit(main())

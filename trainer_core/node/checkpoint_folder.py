@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 import sys
-import time
+import tempfile
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,11 +29,15 @@ __all__ = [
     "Checkpoint",
     "CheckpointError",
     "CheckpointFolder",
+    "DamagedError",
     "Sums",
     "checksum_all",
+    "get_fields",
     "merge",
+    "parse_manifest",
     "remove_expired",
     "say",
+    "seal",
 ]
 
 #: Size and CRC-32 of files by relative path.
@@ -42,7 +46,8 @@ Sums: TypeAlias = "dict[str, tuple[int, int]]"
 MANIFEST = "manifest.json"
 STEP, PART = "step-", ".part-"
 #: Names of what an earlier start left, besides its parts.
-MARKS = (".due-", ".stop-", ".again-")
+MARKS = (".due-", ".stop-", ".again-", ".failed-", ".returned-")
+_VERSION = 2
 _GONE = ".gone-"
 _BLOCK = 2**20
 
@@ -51,6 +56,10 @@ class CheckpointError(Exception):
     """A checkpoint cannot be saved or loaded; the message is one line for the user."""
 
     __module__ = "trainjob"
+
+
+class DamagedError(Exception):
+    """A checkpoint is incomplete, or its files are not those that were written: it was read whole and differs."""
 
 
 class Checkpoint(NamedTuple):
@@ -101,15 +110,25 @@ class CheckpointFolder:
         del rank
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
 
+    def check(self) -> None:
+        """Raise an error if the folder cannot be written any more: the other ranks wait for what this one writes."""
+        if not os.access(self.root, os.W_OK):
+            raise OSError(f"{self.root} cannot be written any more")
+
     def sweep(self) -> None:
         """Delete what earlier starts left unfinished."""
-        for path in self.root.iterdir():
-            if path.name.startswith((PART, _GONE, *MARKS)):
-                _remove(path)
+        for name in os.listdir(self.root):
+            if name.startswith((PART, _GONE, *MARKS)):
+                _remove(self.root / name)
+
+    def keep_alive(self) -> None:
+        """Begin the time to live again."""
+        os.utime(self.root / "start.json")
 
     def expire(self) -> None:
         """Delete the checkpoints of other trainings at the same place whose time to live is over."""
-        remove_expired(self.root.parents[1])
+        with contextlib.suppress(OSError):
+            remove_expired(self.root.parents[1], self.root)
 
     def read(self, name: str) -> dict[str, Any]:
         """Return what a rank has written under a name; empty if there is nothing."""
@@ -119,9 +138,13 @@ class CheckpointFolder:
         """Write what other ranks read, atomically."""
         files.replace(self.root / name, json.dumps(data).encode())
 
-    def has_any(self, prefix: str) -> bool:
-        """Return whether a rank has written something under a name with a prefix."""
-        return any(self.root.glob(f"{prefix}*"))
+    def mark(self, name: str) -> None:
+        """Write an empty file, for which a full disk has room."""
+        (self.root / name).touch(mode=0o600)
+
+    def list_names(self, prefix: str) -> list[str]:
+        """Return what ranks have written under names with a prefix."""
+        return [name for name in os.listdir(self.root) if name.startswith(prefix)]
 
     def create_part(self, part: str) -> Path:
         """Create the folder that this rank writes a checkpoint into."""
@@ -130,8 +153,9 @@ class CheckpointFolder:
         return path
 
     def discard_part(self, part: str) -> None:
-        """Delete an unfinished checkpoint."""
-        shutil.rmtree(self.root / part, ignore_errors=True)
+        """Delete an unfinished checkpoint. One that rank 0 completes at the same moment stays."""
+        with contextlib.suppress(OSError):
+            _discard(self.root / part)
 
     def hand_in(self, part: str) -> Sums:
         """Make the files of a rank other than 0 durable; rank 0 computes the checksums of all ranks."""
@@ -146,6 +170,8 @@ class CheckpointFolder:
             wait_for_others()
             for mark in folder.glob(".done-*"):
                 mark.unlink()
+            if (folder / MANIFEST).exists():
+                raise OSError(f"{MANIFEST} is a file of the checkpoint itself; write yours into a subfolder")
             return checksum_all(folder)
 
         if _measure(folder) <= _BLOCK:
@@ -166,20 +192,20 @@ class CheckpointFolder:
         """Write the manifest and give the folder its name."""
         folder, target = self.root / part, self._get_step_folder(step)
         with (folder / MANIFEST).open("x", encoding="utf-8") as file:
-            json.dump(manifest, file)
+            json.dump(seal(manifest), file)
             file.flush()
             os.fsync(file.fileno())
         _sync(folder)
-        if target.exists():
+        if _exists(target):
             _discard(target)
         folder.rename(target)
         _sync(self.root)
-        os.utime(self.root / "start.json")  # The time to live counts from the last checkpoint.
-        return Checkpoint(*read_manifest(manifest, target))
+        self.keep_alive()
+        return Checkpoint(*get_fields(manifest, target))
 
     def is_complete(self, step: int) -> bool:
         """Return whether there is a complete checkpoint of a step."""
-        return (self._get_step_folder(step) / MANIFEST).is_file()
+        return _exists(self._get_step_folder(step) / MANIFEST)
 
     def get(self, step: int) -> Checkpoint | None:
         """Return the checkpoint of a step."""
@@ -187,7 +213,7 @@ class CheckpointFolder:
 
     def open(self, location: str) -> Checkpoint | None:
         """Return the checkpoint at a location."""
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(DamagedError):
             return _read(Path(location), verify=False)
         return None
 
@@ -201,7 +227,7 @@ class CheckpointFolder:
 
     def find_elsewhere(self, locations: list[str]) -> Checkpoint | None:
         """Return the newest undamaged checkpoint of other trainings: of the one that saved last."""
-        trainings = [each for path in locations for each in (Path(path), *Path(path).glob("g-*"))]
+        trainings = [each for path in locations for each in (Path(path), *_list(Path(path), "g-"))]
         found = [each for training in trainings if (each := _find_newest(training))]
         return max(found, key=lambda each: (each.path / MANIFEST).stat().st_mtime, default=None)
 
@@ -209,29 +235,32 @@ class CheckpointFolder:
         """Delete the checkpoint of a step, complete or damaged, so that no half of it is ever taken for one."""
         _discard(self._get_step_folder(step))
 
-    def delete_steps(self) -> None:
-        """Delete all checkpoints of this training."""
-        for path in _list_steps(self.root):
-            _discard(path)
-
     def delete(self) -> None:
         """Delete the folder."""
         shutil.rmtree(self.root, ignore_errors=True)
 
+    def forget_fetched(self) -> None:
+        """Do nothing: nothing is fetched."""
+
     def close(self) -> None:
-        """Delete what only this process needs: nothing."""
+        """Do nothing: nothing is fetched."""
 
     def _get_step_folder(self, step: int) -> Path:
         return self.root / f"{STEP}{step:012d}"
 
 
-def remove_expired(base: Path) -> list[str]:
-    """Delete the trainings below a folder whose time to live is over; return their paths."""
+def remove_expired(base: Path, own: Path | None = None) -> list[str]:
+    """Delete the trainings below a folder, except one's own, whose time to live is over; return their paths."""
+    if not base.is_dir():
+        return []
+    with tempfile.TemporaryFile(dir=base) as probe:
+        # Files have the times of the file server, whose clock may differ.
+        now = os.fstat(probe.fileno()).st_mtime
     removed = []
     for start in base.glob("*/*/start.json"):
         ttl = _read_json(start).get("ttl")
         with contextlib.suppress(OSError):
-            if ttl and time.time() - start.stat().st_mtime > ttl:
+            if ttl and start.parent != own and now - start.stat().st_mtime > ttl:
                 _discard(start.parent)
                 removed.append(str(start.parent))
     return removed
@@ -261,19 +290,36 @@ def say(text: str) -> None:
             print(f"trainjob: {text}", flush=True)
 
 
+def _list(folder: Path, prefix: str) -> list[Path]:
+    """Return what a folder has under names with a prefix. Unlike glob, this hides no error."""
+    with contextlib.suppress(FileNotFoundError):
+        return [folder / name for name in sorted(os.listdir(folder)) if name.startswith(prefix)]
+    return []
+
+
+def _exists(path: Path) -> bool:
+    """Return whether a file exists. Unlike that of Path, it hides no other error."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        path.stat()
+        return True
+    return False
+
+
 def _list_steps(folder: Path) -> list[Path]:
     """Return the folders of checkpoints in a folder by step, or the folder itself if it is one."""
-    if (folder / MANIFEST).is_file():
-        return [folder]
-    return sorted(folder.glob(f"{STEP}*"))
+    return [folder] if _exists(folder / MANIFEST) else _list(folder, STEP)
 
 
 def _find_newest(folder: Path, own: bool = False) -> Checkpoint | None:
     for path in reversed(_list_steps(folder)):
         try:
-            return _read(path, verify=True)
-        except ValueError as error:
-            say(str(error))
+            try:
+                return _read(path, verify=True)
+            except DamagedError:
+                # The memory or the network may have been wrong, and not the disk.
+                return _read(path, verify=True)
+        except DamagedError as error:
+            say(f"checkpoint {path} is damaged and passed over: {error}")
         if own:
             _discard(path)
     return None
@@ -283,38 +329,67 @@ def _read(path: Path, verify: bool) -> Checkpoint:
     """Return the checkpoint in a folder.
 
     Raises:
-        ValueError: Its manifest cannot be read, or not all files are there as they were written.
+        DamagedError: It has no manifest, the manifest is not what was written, or not all files are.
+        OSError: It cannot be read.
     """
     try:
-        data = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        sums = data["files"]
-        found = Checkpoint(*read_manifest(data, path))
+        manifest = parse_manifest((path / MANIFEST).read_bytes(), path.name)
+        sums = manifest["files"]
         wrong = [name for name, (size, _) in sums.items() if (path / name).stat().st_size != size]
         if verify and not wrong:
             actual = _checksum_paths({name: path / name for name in sums})
             wrong = [name for name in sums if list(actual[name]) != sums[name]]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"checkpoint {path} is incomplete and passed over: {error}") from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise DamagedError(str(error)) from error
+    except OSError as error:
+        raise OSError(f"checkpoint {path} cannot be read, and stays: {error}") from error
     if wrong:
-        raise ValueError(f"checkpoint {path} is damaged and passed over: {wrong[0]} has changed")
-    return found
+        raise DamagedError(f"{wrong[0]} has changed")
+    return Checkpoint(*get_fields(manifest, path))
 
 
-def read_manifest(data: dict[str, Any], path: Path) -> tuple[int, Path, dict[str, float], int, str, int, float]:
-    """Return the fields of a checkpoint.
+def seal(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return a manifest with its version and its checksum."""
+    manifest = {**manifest, "version": _VERSION}
+    return {**manifest, "crc": _checksum_manifest(manifest)}
+
+
+def parse_manifest(data: bytes, name: str) -> dict[str, Any]:
+    """Return the manifest of the checkpoint in a folder with a name.
 
     Raises:
-        KeyError, TypeError, ValueError: The manifest is damaged.
+        DamagedError: It is not what was written, or of another checkpoint.
+        OSError: Another release has written it.
     """
-    size = sum(size for size, _ in data["files"].values())
-    return data["step"], path, data["metrics"], data["world_size"], data["job"], size, data["time"]
+    try:
+        manifest = json.loads(data)
+        is_whole = manifest.pop("crc") == _checksum_manifest(manifest)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        is_whole = False
+    if not is_whole:
+        raise DamagedError(f"{MANIFEST} has changed")
+    if manifest["version"] != _VERSION:
+        raise OSError(f"{MANIFEST} has version {manifest['version']}, and this release reads version {_VERSION}")
+    if name.startswith(STEP) and name != f"{STEP}{manifest['step']:012d}":
+        raise DamagedError(f"{MANIFEST} is that of step {manifest['step']}")
+    return dict(manifest)
+
+
+def get_fields(manifest: dict[str, Any], path: Path) -> tuple[int, Path, dict[str, float], int, str, int, float]:
+    """Return the fields of a checkpoint by its manifest."""
+    size = sum(size for size, _ in manifest["files"].values())
+    return manifest["step"], path, manifest["metrics"], manifest["world_size"], manifest["job"], size, manifest["time"]
+
+
+def _checksum_manifest(manifest: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(manifest, sort_keys=True).encode())
 
 
 def _discard(path: Path) -> None:
     gone = path.with_name(f"{_GONE}{path.name}-{os.urandom(4).hex()}")
     with contextlib.suppress(FileNotFoundError):
         path.rename(gone)
-    shutil.rmtree(gone, ignore_errors=True)
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def _remove(path: Path) -> None:

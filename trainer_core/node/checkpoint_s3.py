@@ -19,6 +19,7 @@ import re
 import shutil
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,14 @@ from .checkpoint_folder import (
     STEP,
     Checkpoint,
     CheckpointError,
+    DamagedError,
     Sums,
     checksum_all,
+    get_fields,
     merge,
-    read_manifest,
+    parse_manifest,
     say,
+    seal,
 )
 from .s3_client import Bucket, Entry, S3Error
 
@@ -83,12 +87,16 @@ class CheckpointBucket:
         self._bucket = Bucket(bucket)
         self._rank = 0
         self._manifests: dict[tuple[str, float], dict[str, Any]] = {}
+        self._user: int | None = None
 
     def prepare(self, rank: int) -> None:
         """Delete what a killed attempt has left on this machine."""
         self._rank = rank
         for path in self._scratch.glob(f"{PART}*-rank-{rank}"):
             shutil.rmtree(path, ignore_errors=True)
+
+    def check(self) -> None:
+        """Do nothing: requests that fail raise errors."""
 
     def sweep(self) -> None:
         """Delete what earlier starts left unfinished."""
@@ -104,9 +112,18 @@ class CheckpointBucket:
                 steps.setdefault(f"{self._prefix}/{name.partition('/')[0]}", []).append(each.key)
         for folder, keys in steps.items():
             entry = manifests.get(folder)
-            part = (self._read_manifest(self._bucket, entry) or {}).get("part") if entry else None
-            marks += [key for key in keys if part is None or not key.startswith(f"{folder}/{part}/")]
+            if entry is None:
+                marks += keys
+                continue
+            # Those of a damaged manifest stay until it is read again.
+            with contextlib.suppress(DamagedError):
+                part = self._read_manifest(self._bucket, entry)["part"]
+                marks += [key for key in keys if not key.startswith(f"{folder}/{part}/")]
         self._bucket.delete(marks)
+
+    def keep_alive(self) -> None:
+        """Begin the time to live again."""
+        self.mark(".alive")
 
     def expire(self) -> None:
         """Delete nothing: to look for expired trainings, the whole bucket would have to be listed."""
@@ -124,9 +141,13 @@ class CheckpointBucket:
         """Write what other ranks read."""
         self._bucket.put(f"{self._prefix}/{name}", json.dumps(data).encode())
 
-    def has_any(self, prefix: str) -> bool:
-        """Return whether a rank has written something under a name with a prefix."""
-        return bool(self._list(f"{self._prefix}/{prefix}"))
+    def mark(self, name: str) -> None:
+        """Write an empty object."""
+        self._bucket.put(f"{self._prefix}/{name}", b"")
+
+    def list_names(self, prefix: str) -> list[str]:
+        """Return what ranks have written under names with a prefix."""
+        return [self._relative(each.key) for each in self._list(f"{self._prefix}/{prefix}")]
 
     def create_part(self, part: str) -> Path:
         """Create the folder that this rank writes a checkpoint into."""
@@ -152,12 +173,11 @@ class CheckpointBucket:
         return merge(self.hand_in(part), wait_for_others())
 
     def complete(self, part: str, step: int, manifest: dict[str, Any]) -> Checkpoint:
-        """Write the manifest; delete the marks of the ranks and what was fetched of earlier checkpoints."""
-        manifest = {**manifest, "part": part}
+        """Write the manifest, and delete the marks of the ranks."""
+        manifest = seal({**manifest, "part": part})
         self._bucket.create(f"{self._get_step_key(step)}/{MANIFEST}", json.dumps(manifest).encode())
         with contextlib.suppress(S3Error):
             self._bucket.delete([each.key for each in self._list(f"{self._prefix}/{part}/")])
-        self.close()
         return self._build(self._bucket, self._get_step_key(step), manifest)
 
     def is_complete(self, step: int) -> bool:
@@ -205,24 +225,24 @@ class CheckpointBucket:
         self._bucket.delete([f"{folder}/{MANIFEST}"])
         self._bucket.delete([each.key for each in self._list(f"{folder}/")])
 
-    def delete_steps(self) -> None:
-        """Delete all checkpoints of this training."""
-        self._delete_below(f"{self._prefix}/{STEP}")
-
     def delete(self) -> None:
-        """Delete everything of this training."""
-        self._delete_below(f"{self._prefix}/")
+        """Delete everything of this training, manifests first."""
+        keys = [each.key for each in self._list(f"{self._prefix}/")]
+        manifests = {key for key in keys if _MANIFEST_KEY.fullmatch(key)}
+        self._bucket.delete(manifests)
+        self._bucket.delete([key for key in keys if key not in manifests])
 
-    def close(self) -> None:
-        """Delete what was fetched to this machine."""
+    def forget_fetched(self) -> None:
+        """Delete what the ranks of this machine have fetched: all of them are saving a newer one."""
         for path in self._scratch.glob(f"{STEP}*"):
             shutil.rmtree(path, ignore_errors=True)
 
-    def _delete_below(self, prefix: str) -> None:
-        keys = [each.key for each in self._list(prefix)]
-        manifests = [key for key in keys if key.endswith(f"/{MANIFEST}")]
-        self._bucket.delete(manifests)
-        self._bucket.delete([key for key in keys if key not in set(manifests)])
+    def close(self) -> None:
+        """Delete what was fetched to this machine, unless another rank may still read it."""
+        if self._user is not None:
+            with contextlib.suppress(BlockingIOError):
+                _lock_alone(self._user)
+                self.forget_fetched()
 
     def _list(self, prefix: str) -> list[Entry]:
         return self._bucket.list_objects(prefix)
@@ -247,30 +267,45 @@ class CheckpointBucket:
 
     def _find(self, bucket: Bucket, entries: list[Entry], own: bool = False) -> Iterator[_StoredCheckpoint]:
         """Yield the complete checkpoints among the objects of a training, newest first."""
-        sizes = {each.key: each.size for each in entries}
         matches = [(match, each) for each in entries if (match := _MANIFEST_KEY.fullmatch(each.key))]
         for match, entry in sorted(matches, key=lambda each: int(each[0]["step"]), reverse=True):
-            manifest = self._read_manifest(bucket, entry)
-            if manifest is not None and _is_whole(match["folder"], manifest, sizes):
-                yield self._build(bucket, match["folder"], manifest)
-                continue
-            if own:
-                say(f"checkpoint s3://{bucket.name}/{match['folder']} is incomplete and passed over")
-                self.discard(int(match["step"]))
+            folder = match["folder"]
+            try:
+                try:
+                    yield self._open(bucket, entry, entries)
+                except DamagedError:
+                    # The storage is asked again before anything is deleted.
+                    yield self._open(bucket, entry, bucket.list_objects(f"{folder}/"))
+            except DamagedError as error:
+                if own:
+                    say(f"checkpoint s3://{bucket.name}/{folder} is damaged and passed over: {error}")
+                    self.discard(int(match["step"]))
+
+    def _open(self, bucket: Bucket, entry: Entry, entries: list[Entry]) -> _StoredCheckpoint:
+        """Return the checkpoint of a manifest, if all objects that it names are among those of a listing.
+
+        Raises:
+            DamagedError: They are not, or the manifest is not what was written.
+        """
+        manifest, folder = self._read_manifest(bucket, entry), entry.key.rpartition("/")[0]
+        part, sizes = manifest.get("part", ""), {each.key: each.size for each in entries}
+        if not (_PART_NAME.fullmatch(part) and all(map(_is_safe, manifest["files"]))):
+            raise DamagedError(f"{MANIFEST} names files outside the checkpoint")
+        for name, (size, _) in manifest["files"].items():
+            if sizes.get(f"{folder}/{part}/{name}") != size:
+                raise DamagedError(f"{name} has changed")
+        return self._build(bucket, folder, manifest)
 
     def _build(self, bucket: Bucket, key: str, manifest: dict[str, Any]) -> _StoredCheckpoint:
-        found = _StoredCheckpoint(*read_manifest(manifest, Path()))
+        found = _StoredCheckpoint(*get_fields(manifest, Path()))
         found.bucket, found.key, found.manifest, found.fetch = bucket, key, manifest, self._fetch
         return found
 
-    def _read_manifest(self, bucket: Bucket, entry: Entry) -> dict[str, Any] | None:
+    def _read_manifest(self, bucket: Bucket, entry: Entry) -> dict[str, Any]:
         known = (f"{bucket.name}/{entry.key}", entry.modified)
         if known not in self._manifests:
-            try:
-                data = json.loads(bucket.get(entry.key) or b"")
-            except ValueError:
-                return None
-            self._manifests[known] = data if isinstance(data, dict) else {}
+            folder = entry.key.split("/")[-2]
+            self._manifests[known] = parse_manifest(bucket.get(entry.key) or b"", folder)
         return self._manifests[known]
 
     def _fetch(self, found: _StoredCheckpoint) -> Path:
@@ -280,26 +315,35 @@ class CheckpointBucket:
             CheckpointError: They cannot be fetched, or a file is damaged; the next attempt resumes from another one.
         """
         name, part = found.key.rpartition("/")[2], found.manifest["part"]
-        target, sums = self._scratch / f"{name}-{part.lstrip('.')}", found.manifest["files"]
+        target = self._scratch / f"{name}-{part.lstrip('.')}"
         try:
             with _locked(self._scratch / "lock"):
+                if self._user is None:
+                    self._user = _lock_shared(self._scratch / "users")
+                    weakref.finalize(self, os.close, self._user)
                 if not target.is_dir():
-                    unfinished = self._scratch / f"{PART}fetched-rank-{self._rank}"
-                    shutil.rmtree(unfinished, ignore_errors=True)
-                    unfinished.mkdir(mode=0o700)
-                    keys = {f"{found.key}/{part}/{n}": (unfinished / n, size) for n, (size, _) in sums.items()}
-                    actual = found.bucket.download(keys)
-                    wrong = [each for each in sums if actual[f"{found.key}/{part}/{each}"] != sums[each][1]]
+                    # The network or the memory may have been wrong, and not the storage.
+                    wrong = self._download(found, target) and self._download(found, target)
                     if wrong:
-                        shutil.rmtree(unfinished)
                         self._give_up(found)
-                        raise CheckpointError(
-                            f"checkpoint {found.location} is damaged: {wrong[0]} has changed; try again"
-                        )
-                    unfinished.rename(target)
+                        raise CheckpointError(f"checkpoint {found.location} is damaged: {wrong} has changed; try again")
         except OSError as error:
             raise CheckpointError(f"checkpoint {found.location} cannot be fetched: {error}") from error
         return target
+
+    def _download(self, found: _StoredCheckpoint, target: Path) -> str | None:
+        """Download a checkpoint into a folder, unless the content of a file differs; return its name."""
+        prefix, sums = f"{found.key}/{found.manifest['part']}", found.manifest["files"]
+        unfinished = self._scratch / f"{PART}fetched-rank-{self._rank}"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(mode=0o700)
+        actual = found.bucket.download({f"{prefix}/{n}": (unfinished / n, size) for n, (size, _) in sums.items()})
+        wrong = next((each for each in sums if actual[f"{prefix}/{each}"] != sums[each][1]), None)
+        if wrong is None:
+            unfinished.rename(target)
+        else:
+            shutil.rmtree(unfinished)
+        return wrong
 
     def _give_up(self, found: _StoredCheckpoint) -> None:
         """Delete a damaged checkpoint of this training, so that the next attempt resumes from the one before."""
@@ -308,7 +352,7 @@ class CheckpointBucket:
                 self.discard(found.step)
 
 
-def remove_expired(uri: str, now: float) -> list[str]:
+def remove_expired(uri: str, now: float | None = None) -> list[str]:
     """Delete the trainings below a URI whose time to live is over; return their URIs."""
     name, prefix = _split(uri)
     bucket = Bucket(name)
@@ -317,6 +361,8 @@ def remove_expired(uri: str, now: float) -> list[str]:
         if match := _TRAINING.match(each.key, len(prefix) and len(prefix) + 1):
             trainings.setdefault(each.key[: match.end() - 1], []).append(each)
     removed = []
+    # Objects have the times of the storage, whose clock may differ.
+    now = bucket.read_clock() if now is None else now
     for training, entries in trainings.items():
         place = CheckpointBucket(f"s3://{name}/{training}")
         ttl = place.read("start.json").get("ttl")
@@ -335,17 +381,6 @@ def _parse_step(part: str) -> int:
     return int(part[len(PART) :].partition("-")[0])
 
 
-def _is_whole(folder: str, manifest: dict[str, Any], sizes: Mapping[str, int]) -> bool:
-    """Return whether a manifest is valid and all objects that it names are there."""
-    try:
-        read_manifest(manifest, Path())
-        part, sums = manifest["part"], manifest["files"]
-        safe = _PART_NAME.fullmatch(part) and all(map(_is_safe, sums))
-        return bool(safe) and all(sizes.get(f"{folder}/{part}/{name}") == size for name, (size, _) in sums.items())
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return False
-
-
 def _is_safe(name: str) -> bool:
     """Return whether a path of a manifest stays in its folder."""
     return bool(name) and not name.startswith("/") and ".." not in name.split("/") and "\0" not in name
@@ -359,6 +394,12 @@ if sys.platform == "win32":  # pragma: no cover
         del path
         yield
 
+    def _lock_shared(path: Path) -> int:
+        return os.open(path, os.O_RDWR | os.O_CREAT)
+
+    def _lock_alone(handle: int) -> None:
+        del handle
+
 else:
     import fcntl
 
@@ -368,3 +409,13 @@ else:
         with path.open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+    def _lock_shared(path: Path) -> int:
+        """Return a descriptor of a file that this process holds, with others, until it is closed."""
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(handle, fcntl.LOCK_SH)
+        return handle
+
+    def _lock_alone(handle: int) -> None:
+        """Raise BlockingIOError where another process holds the file."""
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

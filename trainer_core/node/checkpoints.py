@@ -1,11 +1,7 @@
 """Checkpoints of a training function: complete or absent, found again by the next attempt. Standard library only.
 
 A place stores and finds them: `checkpoint_folder` in a folder that all ranks share, `checkpoint_s3` in a bucket. All
-ranks use the same place. A rank takes only a start.json that contains the random token it has just written,
-so that what an earlier start left, of which any rank may have been killed at any moment, is never taken for this one.
-
-A cluster restarts one rank without the others, and replaces a pod while its process still saves. A rank that was
-started alone leaves a mark, and the others end to start with it; a rank 0 waits for the one before it.
+ranks use the same place, through which they agree: `checkpoint_ranks`.
 """
 
 from __future__ import annotations
@@ -15,7 +11,6 @@ import json
 import math
 import operator
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,10 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import env, progress
-from .checkpoint_folder import MARKS, PART, Checkpoint, CheckpointError, CheckpointFolder, Sums, merge, say
+from .checkpoint_folder import PART, Checkpoint, CheckpointError, CheckpointFolder, Sums, merge, say
+from .checkpoint_ranks import Agreement, Ranks, Stopped
+from .stop_signal import StopSignal
 
 if TYPE_CHECKING:
-    from .checkpoint_s3 import CheckpointBucket
+    from .checkpoint_ranks import Place
 
 __all__ = [
     "Checkpoint",
@@ -37,27 +34,11 @@ __all__ = [
     "checkpoint_path",
     "checkpoints",
     "finish",
+    "flush",
     "release",
 ]
 
 _MAX_FILES = 20_000
-#: Seconds before SIGKILL at which a process that was told to stop ends without a checkpoint.
-_RESERVE = 2.0
-_DUE, _STOP, _AGAIN = MARKS
-#: Number of decisions of rank 0 that ranks which are behind can still read.
-_KEPT = 32
-#: Polls between two checks whether a rank was started again.
-_POLLS_PER_CHECK = 20
-
-
-class Stopped(SystemExit):
-    """The job was told to stop by SIGTERM and its checkpoint is complete, or another rank was started again."""
-
-    __module__ = "trainjob"
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.code = 128 + signal.SIGTERM
 
 
 def checkpoints() -> CheckpointStore:
@@ -83,10 +64,9 @@ def checkpoints() -> CheckpointStore:
         ```
     """
     global _store
-    key = (env.setting(env.CHECKPOINT_PATH), env.setting(env.TERMINATION_LOG))
-    if _store is None or _store[0] != key:
-        _store = (key, CheckpointStore())
-    return _store[1]
+    store = _find_store() or CheckpointStore()
+    _store = (_get_key(), store)
+    return store
 
 
 def checkpoint_path() -> Path | None:
@@ -109,27 +89,44 @@ def checkpoint_path() -> Path | None:
     return last.path if last else None
 
 
-def finish() -> None:
-    """Delete what the option keeps no longer once the function has returned. Never raises: the training succeeded."""
-    root, settings = env.setting(env.CHECKPOINT_PATH), _read_settings()
-    if not root or env.rank() != 0 or not settings:
+def flush() -> None:
+    """Wait for a save in the background, at the end of the training function.
+
+    Raises:
+        CheckpointError: That save failed.
+    """
+    if store := _find_store():
+        store.flush()
+
+
+def finish(store: CheckpointStore | None = None) -> None:
+    """Delete what the option keeps no longer, once the functions of all ranks have returned. Never raises.
+
+    A job that was told to stop may begin again: its checkpoints stay.
+    """
+    store, settings = store or _find_store(), _read_settings()
+    if store is None or not settings:
         return
-    with contextlib.suppress(OSError, ValueError):
-        place = open_place(root)
-        if settings.get("after") == "none":
-            place.delete()
-        elif settings.get("after") != "all":
-            prune(place, place.list_complete(), 1, settings.get("keep_best"))
-        place.close()
+    with contextlib.suppress(OSError):
+        store._finish(settings.get("after", "last"))
 
 
 def release() -> None:
     """Let this process live after the grace period of a job that was told to stop and has ended."""
-    if _store is not None:
-        _store[1].over.set()
+    if store := _find_store():
+        store._signal.over.set()
 
 
-def open_place(root: str) -> CheckpointFolder | CheckpointBucket:
+def _find_store() -> CheckpointStore | None:
+    """Return the store of this job. A process can run several jobs, one after the other."""
+    return _store[1] if _store and _store[0] == _get_key() else None
+
+
+def _get_key() -> tuple[str, str]:
+    return env.setting(env.CHECKPOINT_PATH), env.setting(env.TERMINATION_LOG)
+
+
+def open_place(root: str) -> Place:
     """Return the checkpoints of one training by their folder or their ``s3://`` URI; nothing is read.
 
     Raises:
@@ -142,11 +139,9 @@ def open_place(root: str) -> CheckpointFolder | CheckpointBucket:
     return CheckpointBucket(root)
 
 
-def prune(
-    place: CheckpointFolder | CheckpointBucket, complete: list[Checkpoint], keep: int, keep_best: str | None
-) -> list[Checkpoint]:
+def prune(place: Place, complete: list[Checkpoint], keep: int, settings: Mapping[str, Any]) -> list[Checkpoint]:
     """Delete complete checkpoints except the newest ones and the best one; return those that stay, oldest first."""
-    best, newest = find_best(complete, keep_best), complete[-max(1, keep) :]
+    best, newest = find_best(complete, settings), complete[-max(1, keep) :]
     kept = [each for each in complete if each is best or each in newest]
     for each in complete:
         if each not in kept:
@@ -154,10 +149,10 @@ def prune(
     return kept
 
 
-def find_best(complete: list[Checkpoint], keep_best: str | None) -> Checkpoint | None:
-    """Return the best checkpoint by a metric, as the option `Checkpoints` names it; None if none has the metric."""
-    name, sign = (keep_best or "").lstrip("-"), -1 if (keep_best or "").startswith("-") else 1
-    return min((c for c in complete if name in c.metrics), key=lambda c: sign * c.metrics[name], default=None)
+def find_best(complete: list[Checkpoint], settings: Mapping[str, Any]) -> Checkpoint | None:
+    """Return the best checkpoint by ``keep_best`` and ``mode`` of the option; None if none has the metric."""
+    name, choose = settings.get("keep_best") or "", max if settings.get("mode") == "max" else min
+    return choose((c for c in complete if name in c.metrics), key=lambda c: c.metrics[name], default=None)
 
 
 class CheckpointStore:
@@ -176,38 +171,33 @@ class CheckpointStore:
         self.root = path or os.path.join(env.setting(env.OUTPUT_PATH), "checkpoints")
         self._settings = settings
         self._count = 0
-        self._signalled = self._stop = False
-        self._next = -math.inf
-        self._saved = self._exchanged = time.monotonic()
-        #: The last ones of rank 0: the step, whether to save, whether to stop, and the step to ask again.
-        self._decisions: list[tuple[float, bool, bool, float]] = []
+        self._step: int | None = None
+        self._saved = time.monotonic()
         self._background: _BackgroundSave | None = None
-        self._grace = float(settings.get("grace", 30))
-        self._nonce = ""
-        self._again_since: float | None = None
-        self._has_stop_mark = threading.Event()
-        #: Set in a process that continues after its job: its grace does not end it.
-        self.over = threading.Event()
-        #: What rank 0 deletes from; nothing is read for that after a save.
-        self._complete: list[Checkpoint] = []
+        grace = float(settings.get("grace", 30))
         try:
             self._place = open_place(self.root)
             self._place.prepare(self.rank)
             if not path:
                 say("checkpoints end with this job, as it has no option Checkpoints")
-            self._nonce, self._latest = self._start() if self.rank == 0 else self._join()
+            self._ranks = Ranks(self._place, self.rank, self.world_size, grace, bool(settings.get("overlaps")))
+            self._latest, self._is_own = self._start()
         except OSError as error:
             raise CheckpointError(f"checkpoints cannot be kept at {self.root}: {error}") from error
+        self._retention = _Retention(self._place, settings)
+        self._signal = StopSignal(grace, self._ranks.mark_stop)
+        self._agreement = Agreement(self._ranks, self._is_time, lambda: self._signal.received)
         if self._latest is not None:
             progress.note(checkpoint=self._latest.step, resumed_from=self._latest.step)
             if self.rank == 0:
                 say(f"resumed from step {self._latest.step}, saved by TrainJob {self._latest.job or '(no name)'}")
-        self._install_handler(self._grace)
+        if self.rank == 0 and settings.get("ttl"):
+            threading.Thread(target=self._keep_alive, args=(settings["ttl"] / 4,), daemon=True).start()
 
     @property
     def stopping(self) -> bool:
         """Whether this process was told to stop. Ranks may differ; `due` makes them agree."""
-        return self._signalled or self._stop
+        return self._signal.received or self._agreement.stop
 
     def latest(self) -> Checkpoint | None:
         """Return the newest complete checkpoint; None at the start of a new training. Equal on all ranks.
@@ -218,33 +208,38 @@ class CheckpointStore:
         return self._latest
 
     def all(self) -> list[Checkpoint]:
-        """Return the complete checkpoints of this training, oldest first."""
-        return self._place.list_complete()
+        """Return the complete checkpoints of this training, oldest first.
+
+        Raises:
+            CheckpointError: They cannot be read.
+        """
+        with self._one_error():
+            return self._place.list_complete()
 
     def due(self, step: int) -> bool:
         """Return whether to save now: it is time, or the job was told to stop. Equal on all ranks.
 
-        Every rank calls it with the same steps.
+        Every rank calls it equally often and with the same steps. The step may be the same for many calls, as in an
+        evaluation; it is due once as a multiple of `every_steps`.
 
         Args:
             step: Completed steps.
 
         Raises:
-            CheckpointError: The save before this one was in the background, and failed.
+            CheckpointError: The save before this one was in the background, and failed; or the ranks cannot agree.
             Stopped: The job was told to stop and the checkpoint of this step is complete, or a rank was started again.
         """
         step, every = operator.index(step), self._settings.get("every_steps") or 0
-        save = every > 0 and step % every == 0
-        # At a save the ranks wait for each other anyway, so a stop is never later than the next one.
-        if save or step >= self._next:
-            save = self._exchange(step) or save
-        if not (save or self._stop):
-            return False
-        self.flush()
-        if self._place.is_complete(step):
-            self._exit_if_stopping(step)
-            return False
-        return True
+        save, self._step = every > 0 and step % every == 0 and step != self._step, step
+        with self._one_error(shared=True):
+            save = self._agreement.ask(save) or save
+            if not (save or self._agreement.stop):
+                return False
+            self.flush()
+            if self._place.is_complete(step):
+                self._exit_if_stopping(step)
+                return False
+            return True
 
     @contextlib.contextmanager
     def save(self, step: int, metrics: Mapping[str, Any] | None = None, *, background: bool = False) -> Iterator[Path]:
@@ -261,8 +256,9 @@ class CheckpointStore:
                 foreground. The same on all ranks.
 
         Raises:
-            CheckpointError: It could not be completed, or another rank failed. Older checkpoints stay. Of a save in
-                the background, the next call of `due`, `save`, `latest` or `flush` raises it.
+            CheckpointError: It could not be completed, or another rank failed, or the step is before that of the
+                newest checkpoint. Older checkpoints stay. Of a save in the background, the next call of `due`, `save`,
+                `latest` or `flush` raises it, or the end of the function.
             Stopped: The job was told to stop, raised after the checkpoint is complete; or a rank was started again.
         """
         step = operator.index(step)  # JSON has no integers of NumPy.
@@ -292,7 +288,7 @@ class CheckpointStore:
 
         Raises:
             CheckpointError: The save before this one failed. What goes wrong with this one is raised by the next call
-                of `due`, `save`, `latest` or `flush`.
+                of `due`, `save`, `latest` or `flush`, or the end of the function.
             Stopped: As in `save`.
 
         Example:
@@ -320,16 +316,25 @@ class CheckpointStore:
     def _begin_part(self, step: int) -> tuple[float, str, bool]:
         """Return the time, the name of the folder to write, and whether the step is complete already."""
         self.flush()
-        self._check_peers()
+        with self._one_error(shared=True):
+            self._ranks.check()
+            complete = self._place.is_complete(step)
+        if not complete and self._is_own and self._latest and step < self._latest.step:
+            raise CheckpointError(
+                f"step {step} is before the newest checkpoint, of step {self._latest.step}; begin at latest().step, or "
+                "set load='never' in Checkpoints"
+            )
         self._count += 1
-        part = f"{PART}{step:012d}-{self._nonce}-{self._count}"
-        return time.monotonic(), part, self._place.is_complete(step)
+        # A save in the background is not due again while it runs.
+        self._saved = time.monotonic()
+        return self._saved, f"{PART}{step:012d}-{self._ranks.nonce}-{self._count}", complete
 
     def _run(self, save: Callable[[], None], background: bool) -> None:
         if background and not self.stopping:
             self._background = _BackgroundSave(save)
         else:
             save()
+            self._saved = time.monotonic()
 
     def flush(self) -> None:
         """Wait for a save in the background. It is called for a training function that returns.
@@ -344,187 +349,135 @@ class CheckpointStore:
                 raise error
 
     @contextlib.contextmanager
+    def _one_error(self, shared: bool = False) -> Iterator[None]:
+        """Raise an OSError as a CheckpointError of one line; let the other ranks know if they wait for this one."""
+        try:
+            yield
+        except OSError as error:
+            if shared:
+                with contextlib.suppress(OSError):
+                    self._ranks.mark_failed()
+            raise CheckpointError(f"checkpoints cannot be kept at {self.root}: {error}") from error
+
+    @contextlib.contextmanager
     def _discard_after_error(self, part: str, step: int) -> Iterator[None]:
         """Delete an unfinished checkpoint and tell the other ranks, if the block raises an exception."""
         try:
             yield
         except BaseException as error:
-            # After a restart of rank 0 nothing sweeps what a rank of the start before writes.
-            is_over = isinstance(error, Stopped) and self.rank > 0
-            if self.world_size == 1 or is_over or not self._place.shares_parts:
-                self._place.discard_part(part)
-            if self.world_size > 1 and not isinstance(error, Stopped):
-                with contextlib.suppress(OSError):
-                    self._place.write(f"{part}/.done-{self.rank}", {"failed": True})
+            reason, task, is_last = error, part.rpartition("-")[2], self.world_size == 1
             if isinstance(error, OSError):
-                self._check_peers()
-                raise CheckpointError(f"checkpoint of step {step} was not saved in {self.root}: {error}") from error
-            raise
+                reason = CheckpointError(f"checkpoint of step {step} was not saved in {self.root}: {error}")
+                try:
+                    self._ranks.check(task)
+                except (CheckpointError, Stopped) as other:
+                    reason = other
+                except OSError:
+                    pass  # The same one.
+            if isinstance(reason, Stopped):
+                # After a restart of rank 0 nothing sweeps what a rank of the start before writes.
+                is_last = is_last or self.rank > 0
+            else:
+                with contextlib.suppress(OSError):
+                    is_last = self._ranks.mark_failed(task)
+            # The last rank deletes what others may still write into.
+            if is_last or not self._place.shares_parts:
+                self._place.discard_part(part)
+            if reason is error:
+                raise
+            raise reason from error
 
-    def _start(self) -> tuple[str, Checkpoint | None]:
-        """Sweep what earlier starts left, wait for all ranks, and publish what they resume from."""
-        nonce, tokens, since = os.urandom(8).hex(), {}, time.monotonic()
-        while self._is_ending(self._place.read("start.json").get("nonce", ""), 0, since):
-            time.sleep(self._place.poll)
-        self._place.sweep()
-        self._place.write("start.json", {"nonce": nonce})
-        for rank in range(1, self.world_size):
-            tokens[str(rank)] = self._wait(partial(self._read_hello, rank, nonce), f"rank {rank} to call checkpoints()")
-        found, ttl = self._choose(), self._settings.get("ttl")
-        self._complete = self._place.list_complete()
-        resume = found.location if found else None
-        self._place.write("start.json", {"nonce": nonce, "tokens": tokens, "resume": resume, "ttl": ttl})
-        if ttl:
-            self._place.expire()
-        return nonce, found
+    def _start(self) -> tuple[Checkpoint | None, bool]:
+        """Start with the other ranks; return the checkpoint to resume from, and whether it is one of this training."""
+        if self.rank == 0:
+            ttl, found = self._settings.get("ttl"), None
 
-    def _read_hello(self, rank: int, nonce: str) -> str | None:
-        hello = self._place.read(f".hello-{rank}")
-        return hello.get("token") if hello.get("nonce") == nonce else None
+            def choose() -> dict[str, Any]:
+                nonlocal found
+                found, is_own = self._choose()
+                return {"resume": found.location if found else None, "own": is_own}
 
-    def _join(self) -> tuple[str, Checkpoint | None]:
-        """Answer rank 0 until it has taken the token of this process."""
-        token, seen = os.urandom(8).hex(), ("", None)
+            is_own = self._ranks.start(ttl, choose)["own"]
+            if ttl:
+                self._place.expire()
+            return found, is_own
+        start = self._ranks.join()
+        location = start["resume"]
+        found = self._place.open(location) if location else None
+        if location and found is None:
+            raise CheckpointError(f"rank {self.rank} does not find {location}, which rank 0 resumes from")
+        return found, start["own"]
 
-        def answer() -> dict[str, Any] | None:
-            nonlocal seen
-            start = self._place.read("start.json")
-            found = start.get("nonce", ""), start.get("tokens", {}).get(str(self.rank))
-            if found[1] == token:
-                return start
-            if found != seen:
-                seen = found
-                self._place.write(f".hello-{self.rank}", {"nonce": found[0], "token": token})
-                if found[1]:
-                    # A start that this process is no part of: the other ranks may be waiting for it.
-                    self._place.write(f"{_AGAIN}{found[0]}", {"rank": self.rank})
-            return None
-
-        start = self._wait(answer, "rank 0 to call checkpoints()")
-        return start["nonce"], self._place.open(start["resume"]) if start.get("resume") else None
-
-    def _choose(self) -> Checkpoint | None:
+    def _choose(self) -> tuple[Checkpoint | None, bool]:
         """Return the checkpoint to resume from: the newest complete one of this training, else what `load` names."""
         load, locations = self._settings.get("load", "fresh"), self._settings.get("load_paths", [])
-        if load == "never":
-            self._place.delete_steps()
-            return None
         own = self._place.find_newest()
-        if own is not None or load == "fresh":
-            return own
+        if own is not None or not locations:
+            return own, True
         found = self._place.find_elsewhere(locations)
         if found is None and load != "owner":
             raise CheckpointError(f"load={load}: no complete checkpoint in {', '.join(locations)}; correct it")
-        return found
+        return found, False
 
-    def _exchange(self, step: int) -> bool:
-        """Agree with the other ranks whether to save at this step, whether to stop, and on the step to ask again."""
-        self._check_peers()
-        name = f"{_DUE}{self._nonce}"
-        if self.rank == 0:
-            now, interval = time.monotonic(), self._settings.get("every_seconds") or math.inf
-            self._stop = self._stop or self._signalled
-            save = now - self._saved >= interval
-            if self.world_size > 1:
-                self._stop = self._stop or self._place.has_any(f"{_STOP}{self._nonce}-")
-                done = step - self._decisions[-1][0] if self._decisions else 0
-                ahead = done * self._place.interval / max(now - self._exchanged, 1e-6)
-                self._exchanged = now
-                # At most twice as far as the last time: the first steps may be faster than the others.
-                self._next = step + max(1, int(min(ahead, 2 * done)))
-                self._decisions = [*self._decisions, (step, save, self._stop, self._next)][-_KEPT:]
-                self._place.write(name, {"steps": self._decisions})
-            return save
-        if self._signalled and not self._stop:
-            self._write_stop_mark()
+    def _keep_alive(self, pause: float) -> None:
+        """Begin the time to live again and again while this process runs, however long a step takes."""
+        while not self._signal.over.wait(pause):
+            with contextlib.suppress(OSError):
+                if self._ranks.is_current():
+                    self._place.keep_alive()
 
-        def read_decision() -> Any:
-            for at, *decision in self._place.read(name).get("steps", ()):
-                if at == step:
-                    return decision
-                if at > step:
-                    # Of decisions that are no longer kept, none was to stop: then rank 0 would wait for this rank.
-                    return False, False, at
-            return None
+    def _is_time(self) -> bool:
+        interval = self._settings.get("every_seconds") or math.inf
+        is_saving = self._background is not None and not self._background.is_over()
+        return not is_saving and time.monotonic() - self._saved >= interval
 
-        save, self._stop, self._next = self._wait(read_decision, "due() of rank 0")
-        return bool(save)
+    def _finish(self, after: str) -> None:
+        """Delete what is kept no longer, where this is the last rank whose function returns."""
+        if not self.stopping and self._ranks.mark_returned() and not self.stopping:
+            if after == "none":
+                self._place.delete()
+            elif after != "all":
+                prune(self._place, self._place.list_complete(), 1, self._settings)
+        self._signal.over.set()
+        self._place.close()
 
     def _exit_if_stopping(self, step: int) -> None:
         # Several ranks stop where `due` has told all of them to; a single one stops wherever it saves.
-        if self._stop or (self._signalled and self.world_size == 1):
+        if self._agreement.stop or (self._signal.received and self.world_size == 1):
             self.flush()
             progress.flush()
             if self.rank == 0:
-                if self._signalled:
-                    self._has_stop_mark.wait()
-                with contextlib.suppress(OSError):
-                    self._place.write(f"{_STOP}{self._nonce}-0", {})
+                if self._signal.received:
+                    self._signal.announced.wait()
+                self._ranks.mark_stop(is_over=True)
             raise Stopped(f"it was told to stop; the checkpoint of step {step} is complete")
-
-    def _write_stop_mark(self) -> None:
-        """Tell the other ranks, and a start that comes after this one, that this process was told to stop."""
-        with contextlib.suppress(OSError):
-            self._place.write(f"{_STOP}{self._nonce}-{self.rank}", {"until": time.time() + self._grace})
-        self._has_stop_mark.set()
-
-    def _is_ending(self, nonce: str, rank: int, since: float) -> bool:
-        """Return whether a process of another start, or of this one, was told to stop and may still save.
-
-        Only a cluster starts a process before the one in its place has ended.
-        """
-        mark = self._place.read(f"{_STOP}{nonce}-{rank}") if self._settings.get("overlaps") else {}
-        return bool(min(mark.get("until", 0) - time.time(), since + self._grace - time.monotonic()) > 0)
-
-    def _check_peers(self) -> None:
-        """End this process if another rank was started again: ranks that wait for each other must be of one start.
-
-        Raises:
-            Stopped: One was.
-        """
-        if self.world_size == 1 or not self._nonce:
-            return
-        if self.rank:
-            again = 0 if self._place.read("start.json").get("nonce", self._nonce) != self._nonce else None
-        else:
-            again = self._place.read(f"{_AGAIN}{self._nonce}").get("rank")
-        if again is None:
-            return
-        self._again_since = self._again_since or time.monotonic()
-        if self.rank or not self._is_ending(self._nonce, again, self._again_since):
-            raise Stopped(f"rank {again} was started again, and all ranks resume with it")
 
     def _commit(self, part: str, step: int, metrics: Mapping[str, Any] | None, begun: float) -> None:
         with self._discard_after_error(part, step):
+            saved: Checkpoint | None
             if self.rank == 0:
-                self._latest = self._write_manifest(part, step, metrics)
+                saved = self._write_manifest(part, step, metrics)
             else:
-                sums = self._place.hand_in(part)
-                self._place.write(f"{part}/.done-{self.rank}", {"files": sums})
-                self._wait(
-                    lambda: self._place.is_complete(step) or self._read_done(part, 0), f"rank 0 to complete step {step}"
-                )
-                self._latest = self._place.get(step)
-            self._saved = time.monotonic()
-            progress.note(checkpoint=step)
-            if self.rank == 0 and self._latest is not None:
-                took, size = self._saved - begun, self._latest.size / 1e6
-                say(f"checkpoint of step {step} is complete ({took:.2f} s, {size:.1f} MB)")
-                complete = sorted([*self._complete, self._latest], key=lambda each: each.step)
-                keep, keep_best = int(self._settings.get("keep", 3)), self._settings.get("keep_best")
-                self._complete = prune(self._place, complete, keep, keep_best)
+                self._place.write(f"{part}/.done-{self.rank}", {"files": self._place.hand_in(part)})
+                self._wait(part, partial(self._place.is_complete, step), f"rank 0 to complete step {step}")
+                saved = self._place.get(step)
+        self._latest, self._is_own = saved, True
+        progress.note(checkpoint=step)
+        self._place.forget_fetched()
+        if self.rank == 0 and saved is not None:
+            took = time.monotonic() - begun
+            say(f"checkpoint of step {step} is complete ({took:.2f} s, {saved.size / 1e6:.1f} MB)")
+            self._retention.add(saved)
 
     def _write_manifest(self, part: str, step: int, metrics: Mapping[str, Any] | None) -> Checkpoint:
         """Collect the files of all ranks, and write the manifest."""
         sums = self._place.collect(part, partial(self._wait_for_others, part))
         if len(sums) > _MAX_FILES:
             raise CheckpointError(f"checkpoint of step {step} has {len(sums)} files; write at most {_MAX_FILES}")
-        # The place is asked again: a later start of the same training has taken over if the nonce is another.
-        if self._place.read("start.json").get("nonce") != self._nonce:
+        if not self._ranks.is_current():
             raise CheckpointError(f"checkpoint of step {step} was not saved: a newer attempt of this job has started")
         numbers = {str(k): n for k, v in (metrics or {}).items() if (n := progress.to_number(v)) is not None}
         manifest = {
-            "version": 1,
             "step": step,
             "world_size": self.world_size,
             "job": env.setting(env.NAME),
@@ -538,70 +491,31 @@ class CheckpointStore:
         """Wait until all other ranks have written; return the checksums that they know."""
         sums: Sums = {}
         for rank in range(1, self.world_size):
-            done = self._wait(partial(self._read_done, part, rank), f"rank {rank} to save")
+            done = self._wait(part, partial(self._place.read, f"{part}/.done-{rank}"), f"rank {rank} to save")
             sums = merge(sums, done["files"])
         return sums
 
-    def _read_done(self, part: str, rank: int) -> dict[str, Any]:
-        done = self._place.read(f"{part}/.done-{rank}")
-        if done.get("failed"):
-            raise CheckpointError(f"the checkpoint was not saved: rank {rank} failed; see its log")
-        return done
+    def _wait(self, part: str, ask: Callable[[], Any], what: str) -> Any:
+        return self._ranks.wait(ask, what, part.rpartition("-")[2])
 
-    def _wait(self, ask: Callable[[], Any], what: str) -> Any:
-        """Ask until there is an answer.
 
-        Raises:
-            CheckpointError: There is none in time.
-            Stopped: A rank was started again.
-        """
-        deadline, polls = time.monotonic() + self._place.timeout, 0
-        while not (answer := ask()):
-            if time.monotonic() > deadline:
-                raise CheckpointError(f"rank {self.rank} waited {self._place.timeout:.0f} s for {what}")
-            polls += 1
-            if polls % _POLLS_PER_CHECK == 0:
-                self._check_peers()
-            time.sleep(self._place.poll)
-        return answer
+class _Retention:
+    """The complete checkpoints of a training, of which the newest and the best are kept."""
 
-    def _install_handler(self, grace: float) -> None:
-        """On SIGTERM set a flag, and end the process shortly before the grace is over. A grace of 0 has no handler."""
-        if not grace or threading.current_thread() is not threading.main_thread():
-            return
-        previous = signal.getsignal(signal.SIGTERM)
-        # A handler may interrupt any lock; writing to a pipe is safe.
-        pipe, told = os.pipe()
+    def __init__(self, place: Place, settings: Mapping[str, Any]) -> None:
+        self._place, self._settings = place, settings
+        self._complete: list[Checkpoint] | None = None
 
-        def on_signal(number: int, frame: Any) -> None:
-            if not self._signalled:
-                self._signalled = True
-                os.write(told, b"1")
-            if callable(previous) and getattr(previous, "__name__", "") != "exit_at_once":
-                previous(number, frame)
-
-        def end_late() -> None:
-            os.read(pipe, 1)
-            threading.Thread(target=self._write_stop_mark, daemon=True).start()
-            if self.over.wait(max(1.0, grace - _RESERVE)):
-                return
-            say("no checkpoint within the grace period after SIGTERM")
-            os._exit(128 + signal.SIGTERM)
-
-        threading.Thread(target=end_late, name="trainjob-grace", daemon=True).start()
-        signal.signal(signal.SIGTERM, on_signal)
-
-        def restore() -> None:
-            """Let SIGTERM end a worker that the training has forked: it does not stop the training."""
-            if signal.getsignal(signal.SIGTERM) is on_signal:
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            unblock()
-
-        block, unblock = (
-            partial(signal.pthread_sigmask, how, [signal.SIGTERM]) for how in (signal.SIG_BLOCK, signal.SIG_UNBLOCK)
-        )
-        # Python forgets a signal for its handlers that reaches a child before the fork has returned in it.
-        os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=restore)
+    def add(self, saved: Checkpoint) -> None:
+        """Delete what is kept no longer after a save. What cannot be deleted stays until the next one."""
+        try:
+            # Listed once; nothing is read for this after later saves.
+            complete = self._place.list_complete() if self._complete is None else self._complete
+            self._complete = None
+            complete = [*(each for each in complete if each.step != saved.step), saved]
+            self._complete = prune(self._place, complete, int(self._settings.get("keep", 3)), self._settings)
+        except OSError as error:
+            say(f"checkpoints that are kept no longer cannot be deleted: {error}")
 
 
 class _BackgroundSave:
@@ -617,6 +531,10 @@ class _BackgroundSave:
         """Return what went wrong once the thread has ended."""
         self._thread.join()
         return self._error
+
+    def is_over(self) -> bool:
+        """Return whether the thread has ended."""
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         try:

@@ -46,11 +46,16 @@ def make_private(folder: Path) -> bool:
     return mine and os.access(folder, os.W_OK)
 
 
-def replace(path: Path, data: bytes) -> None:
+def replace(path: Path, data: bytes, durable: bool = False) -> None:
     """Replace a file atomically, readable by its owner only.
 
     Readers see the old or the new content, never a part. If the write fails, for example on a full disk, the old file
     stays unchanged and no temporary file remains.
+
+    Args:
+        path: The file.
+        data: Its new content.
+        durable: Whether the new content must survive a power failure once this returns.
 
     Raises:
         OSError: The file cannot be written.
@@ -60,11 +65,25 @@ def replace(path: Path, data: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
+            if durable:
+                # Before the rename: some file systems write the new name first, and the file would be empty.
+                file.flush()
+                os.fsync(file.fileno())
         temporary.replace(path)
+        if durable:
+            _sync_folder(path.parent)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _overwrite(path: Path, data: bytes) -> None:

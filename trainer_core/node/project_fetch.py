@@ -18,7 +18,7 @@ _TIMEOUT = 600.0
 
 
 class FetchError(ProjectError):
-    """The files cannot be fetched; another attempt of the job stores them again."""
+    """The files cannot be fetched or are damaged; another attempt of the job stores them again."""
 
     __module__ = "trainjob"
 
@@ -32,8 +32,8 @@ def unpack(uri: str, digest: str, folder: str) -> str:
         folder: The folder.
 
     Raises:
-        FetchError: The object cannot be read.
-        ProjectError: It does not match the digest, or the files cannot be written.
+        FetchError: The object cannot be read, or does not match the digest.
+        ProjectError: The files cannot be written.
     """
     with files.locked(Path(folder).parent, _TIMEOUT):
         # A folder is complete: it has got its name after its files.
@@ -49,7 +49,7 @@ def _fetch(uri: str, digest: str) -> bytes:
     except OSError as error:
         raise FetchError(f"the files of code cannot be fetched from {uri}: {error}") from None
     except ProjectError as error:
-        raise ProjectError(f"{error}; remove {uri} and submit the job again") from None
+        raise FetchError(f"{error}; submit the job again, which replaces {uri}") from None
 
 
 def _fetch_once(bucket: str, key: str, digest: str) -> bytes:

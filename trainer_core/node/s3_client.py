@@ -23,6 +23,7 @@ import zlib
 from calendar import timegm
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlencode, urlsplit
@@ -124,13 +125,16 @@ class Bucket:
 
     def exists(self, key: str) -> bool:
         """Return whether an object exists."""
+        return self.get_etag(key) is not None
+
+    def get_etag(self, key: str) -> str | None:
+        """Return the ETag of an object, mostly the MD5 of its content; None if it does not exist."""
         try:
-            self._request("HEAD", key)
+            return str(self._request("HEAD", key).headers.get("ETag", "")).strip('"')
         except S3Error as error:
             if error.status == 404:
-                return False
+                return None
             raise
-        return True
 
     def put(self, key: str, body: bytes) -> None:
         """Write an object."""
@@ -168,6 +172,11 @@ class Bucket:
             if page.findtext("IsTruncated") != "true" or not token:
                 return found
             query["continuation-token"] = token
+
+    def read_clock(self) -> float:
+        """Return the time of the storage in seconds since 1970."""
+        date = self._request("GET", "", {"list-type": "2", "max-keys": "1"}).headers.get("Date")
+        return parsedate_to_datetime(date).timestamp() if date else time.time()
 
     def abort_uploads(self, prefix: str) -> None:
         """Delete the parts of uploads that were never completed."""
@@ -273,8 +282,9 @@ class Bucket:
                 # The completion of an upload can fail after its status was sent.
                 status, problem = 500, _find_code(answer.body)
             except urllib.error.HTTPError as error:
-                status, problem = error.code, _find_code(error.read())
-                if not self._can_repeat(status, problem, error.headers):
+                code = _read_code(error)
+                status, problem = error.code, code or ""
+                if code is not None and not self._can_repeat(status, problem, error.headers):
                     break
             except (OSError, http.client.HTTPException) as error:
                 status, problem = 0, str(getattr(error, "reason", None) or error) or type(error).__name__
@@ -383,10 +393,10 @@ class Bucket:
                     body: bytes = answer.read()
                     return body
             except (OSError, http.client.HTTPException) as error:
-                status = getattr(error, "code", 500)
-                if status not in _RETRYABLE or attempt == _ATTEMPTS - 1:
-                    code = _find_code(error.read()) if isinstance(error, urllib.error.HTTPError) else error
-                    raise S3Error(f"{what}: the credentials were not given ({code})", status) from None
+                status, code = getattr(error, "code", 500), str(error) or type(error).__name__
+                answered = _read_code(error) if isinstance(error, urllib.error.HTTPError) else None
+                if (answered is not None and status not in _RETRYABLE) or attempt == _ATTEMPTS - 1:
+                    raise S3Error(f"{what}: the credentials were not given ({answered or code})", status) from None
             time.sleep(min(_MAX_DELAY, _FIRST_DELAY * 2**attempt))
         raise AssertionError
 
@@ -439,6 +449,14 @@ def _parse(body: bytes) -> ET.Element:
 def _find_code(body: bytes) -> str:
     found = re.search(rb"<Code>\s*([A-Za-z]+)\s*</Code>", body)
     return found[1].decode() if found else ""
+
+
+def _read_code(error: urllib.error.HTTPError) -> str | None:
+    """Return the code of an error; None if the connection broke before the whole answer was read."""
+    try:
+        return _find_code(error.read())
+    except (OSError, http.client.HTTPException):
+        return None
 
 
 def _parse_time(text: str) -> float:

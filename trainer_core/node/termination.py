@@ -65,13 +65,41 @@ def error_record(error: BaseException, output: str | None = None) -> dict[str, A
 
 
 def encode_result(record: dict[str, Any]) -> bytes:
-    """Return the record of a result as JSON within the limit; a result that is too large is left out and marked."""
+    """Return the record of a result as JSON within the limit.
+
+    Of a result that is too large, the metrics and artifacts are kept: ``{"text": "x" * 5000, "loss": 0.1}`` →
+    ``{"result": null, "truncated": true, "kept": {"metrics": {"loss": 0.1}, "artifacts": {}}, "note": …}``.
+    """
     note = {"note": _head(record["note"], _NOTE_LIMIT)} if "note" in record else {}
     complete = {"result": record["result"], **note}
     for candidate in (complete, {"result": record["result"]}):
         if len(data := _encode(candidate)) <= env.RECORD_LIMIT:
             return data
-    return _encode({"result": None, "truncated": True, **note})
+    size = f"the result has {len(_encode(record['result']))} bytes as JSON, more than {env.RECORD_LIMIT}"
+    cut = {"result": None, "truncated": True, "note": "; ".join([size, *note.values()])}
+    metrics, artifacts = _extract_kept(record["result"])
+    whole = {**cut, "kept": {"metrics": metrics, "artifacts": artifacts}}
+    if len(data := _encode(whole)) <= env.RECORD_LIMIT:
+        return data
+    names = list(metrics)
+
+    def keep(count: int) -> bytes:
+        return _encode({**cut, "kept": {"metrics": {name: metrics[name] for name in names[:count]}}})
+
+    return keep(_fitting(len(names), lambda count: len(keep(count)) <= env.RECORD_LIMIT))
+
+
+def _extract_kept(result: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the numbers and the URIs of a result from which `jobs` makes the metrics and artifacts of an outcome."""
+    if not isinstance(result, dict):
+        return {}, {}
+    metrics, artifacts = result.get("metrics", result), result.get("artifacts")
+    numbers = metrics.items() if isinstance(metrics, dict) else ()
+    uris = artifacts.items() if isinstance(artifacts, dict) else ()
+    return (
+        {name: value for name, value in numbers if isinstance(value, (int, float)) and not isinstance(value, bool)},
+        {name: value for name, value in uris if isinstance(value, str)},
+    )
 
 
 def encode_error(record: dict[str, Any]) -> bytes:

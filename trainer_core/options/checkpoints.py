@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from trainer_core import validation
 from trainer_core.options.base import BaseOption, section
@@ -13,6 +14,14 @@ if TYPE_CHECKING:
     from trainer_core.options.base import AnyTrainer
 
 __all__ = ["Checkpoints"]
+
+#: Words in the names of metrics that grow as a model gets better, and of those that do not whatever else they contain.
+_GROWING = re.compile(
+    "acc|accuracy|ap|auc|auprc|auroc|bleu|correct|dice|f1|hits|iou|kappa|map|mcc|miou|mrr|ndcg|precision|psnr|r2|recall|"
+    "return|reward|rouge|score|sensitivity|specificity|ssim|top1|top5"
+)
+_SHRINKING = re.compile("err|error|loss|mae|mse|nll|perplexity|ppl|rmse")
+_WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+")
 
 
 @dataclass
@@ -30,13 +39,16 @@ class Checkpoints(BaseOption):
             ``checkpoints_uri`` of the backend's configuration, otherwise the backend's own place; a cluster has none.
             Airflow renders it.
         keep: Number of the newest checkpoints to keep while the job runs. Default 3.
-        keep_best: Also keep the best one by a metric of `save`: ``"loss"`` for the smallest, ``"-accuracy"`` for the
-            greatest value.
+        keep_best: Also keep the best one by a metric of `save`, such as ``"loss"``.
+        mode: Whether the greatest (``"max"``) or the smallest (``"min"``) value of ``keep_best`` is the best, as in
+            `promote`. The default is ``"min"``; for a metric that is known to grow, such as ``"accuracy"``, it must be
+            set.
         every_steps: `due` is true at multiples of this number. The default is by time only.
         every_seconds: `due` is true after this many seconds. Default 600; 0 for by steps only.
         load: What to start from if this training has no checkpoint: ``"fresh"`` (the default) for nothing, ``"owner"``
             for the newest of earlier runs of the same task, or a URI of the same volume. ``"never"`` also ignores the
-            training's own checkpoints. Airflow renders it.
+            checkpoints of earlier attempts; the attempt itself continues after a suspension or a restart. Airflow
+            renders it.
         grace: Seconds from SIGTERM to SIGKILL, for the checkpoint of a job that is stopped. Default 30, the
             default of Kubernetes (``terminationGracePeriodSeconds``).
         after: What a complete job leaves: ``"last"`` (the default; and the best one), ``"none"`` or ``"all"``. A failed
@@ -56,6 +68,7 @@ class Checkpoints(BaseOption):
     uri: str | None = None
     keep: int = 3
     keep_best: str | None = None
+    mode: Literal["max", "min"] | None = None
     every_steps: int | None = None
     every_seconds: float = 600
     load: str = "fresh"
@@ -71,10 +84,29 @@ class Checkpoints(BaseOption):
         for name, minimum in (("keep", 1), ("every_steps", 1), ("grace", 3), ("ttl", 0)):
             validation.check_count(f"Checkpoints {name}", getattr(self, name), minimum)
         validation.check_seconds("Checkpoints every_seconds", self.every_seconds)
-        if self.keep_best is not None:
-            validation.check_string("Checkpoints keep_best", self.keep_best, "loss")
+        self._check_best()
         if not validation.is_placeholder(self.after):
             validation.check_one_of("Checkpoints after", self.after, KEPT_CHECKPOINTS)
+
+    def _check_best(self) -> None:
+        if self.mode is not None:
+            validation.check_one_of("Checkpoints mode", self.mode, ("max", "min"))
+            if self.keep_best is None:
+                raise ValueError("Checkpoints mode is that of a metric; set keep_best to its name, or remove mode")
+        if self.keep_best is None:
+            return
+        validation.check_string("Checkpoints keep_best", self.keep_best, "loss")
+        if self.keep_best.startswith("-"):
+            name = self.keep_best.lstrip("-")
+            raise ValueError(
+                f"Checkpoints keep_best must be the name of a metric; write keep_best={name!r}, mode='max'"
+            )
+        words = [word.lower() for word in _WORDS.findall(self.keep_best)]
+        if self.mode is None and any(map(_GROWING.fullmatch, words)) and not any(map(_SHRINKING.fullmatch, words)):
+            raise ValueError(
+                f"Checkpoints keep_best: {self.keep_best!r} usually grows as a model gets better; write "
+                f"keep_best={self.keep_best!r}, mode='max' (or mode='min')"
+            )
 
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
         settings = {name: value for name, value in asdict(self).items() if value is not None}

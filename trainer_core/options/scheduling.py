@@ -14,7 +14,7 @@ from trainer_core.request import CONTROLLERS
 if TYPE_CHECKING:
     from trainer_core.options.base import AnyTrainer
 
-__all__ = ["KUEUE_QUEUE", "VOLCANO_QUEUE", "GangScheduling", "ManagedBy", "PriorityClass", "QueueName"]
+__all__ = ["KUEUE_QUEUE", "VOLCANO_QUEUE", "GangScheduling", "ManagedBy", "PriorityClass", "QueueName", "StartWithin"]
 
 #: Label of Kueue, annotation of Volcano.
 KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
@@ -106,6 +106,40 @@ class ManagedBy(BaseOption):
 
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
         section(job_spec, "spec")["managedBy"] = self.controller
+
+
+@dataclass
+class StartWithin(BaseOption):
+    """Cancel the TrainJob if not all of its pods have a Kubernetes node after this time.
+
+    The time runs from the creation of the TrainJob, from its resumption, or from the creation of a pod that replaces a
+    lost one. Time in which an initializer runs, or in which a user has suspended the TrainJob, does not count; time in
+    a queue of Kueue does. Who waits for the TrainJob cancels it, also with ``fail_fast=False``: the diagnosis has the
+    category ``Scheduling``. No upstream field: it is an annotation of the TrainJob. The default is no limit.
+
+    Args:
+        limit: In seconds, or as text such as ``"90s"``, ``"20m"``, ``"6h"`` or ``"2d"``.
+
+    Raises:
+        ValueError: Not a duration, or the backend does not accept the option.
+
+    Example:
+        ```python
+        client.train(trainer=trainer, options=[StartWithin("6h")])
+        ```
+    """
+
+    limit: float | str
+
+    def __post_init__(self) -> None:
+        if not validation.is_placeholder(self.limit):
+            try:
+                validation.parse_duration(self.limit)
+            except ValueError as error:
+                raise ValueError(f"StartWithin limit {error}") from None
+
+    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
+        section(job_spec, "spec")["startWithin"] = self.limit
 
 
 @dataclass

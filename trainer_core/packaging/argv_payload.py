@@ -1,7 +1,7 @@
 """Render a packaged function as the command of a container, byte for byte and without a shell.
 
 ``python3 -c`` runs `node/unpack.py`, which unpacks the rest from its arguments: the files of `node`, the function, and
-the packages to install. No mount and no change of the image is needed. The files that all jobs share take about 20 KB
+the packages to install. No mount and no change of the image is needed. The files that all jobs share take about 30 KB
 of the arguments.
 """
 
@@ -97,8 +97,8 @@ def render_argv(
 def _kit(left_out: frozenset[str] = frozenset()) -> dict[str, str]:
     """Return the files that every node needs, without some: text by path."""
     kit = {path: _strip_comments(text) for path, text in serializer.shipped_files().items()}
-    # The order by size compresses better than that by name.
-    ordered = sorted(kit.items(), key=lambda item: (len(item[1]), item[0]))
+    # The order by size compresses better than that by name, and files that resemble each other compress best together.
+    ordered = sorted(kit.items(), key=lambda item: ("checkpoint" not in item[0], len(item[1]), item[0]))
     return {path: text for path, text in ordered if Path(path).name not in {_UNPACKER, *left_out}}
 
 

@@ -64,7 +64,7 @@ def declared_types(func: Callable[..., Any]) -> dict[str, str]:
     return {name: kind for name, kind in kinds.items() if kind is not None}
 
 
-def coerce(args: Mapping[str, Any], types: Mapping[str, str]) -> dict[str, Any]:
+def coerce(args: Mapping[str, Any], types: Mapping[str, str], function: str = "the function") -> dict[str, Any]:
     """Convert arguments to the types that the function declares.
 
     Templates and command lines turn values into strings, and KFP turns numbers into floats: ``"10"`` and ``10.0``
@@ -74,11 +74,12 @@ def coerce(args: Mapping[str, Any], types: Mapping[str, str]) -> dict[str, Any]:
     Args:
         args: Keyword arguments.
         types: The result of `declared_types`.
+        function: Name of the function, for the message.
 
     Raises:
         ValueError: A value cannot be converted; the message names parameter, value and type.
     """
-    return {name: _coerced(name, value, types.get(name)) for name, value in args.items()}
+    return {name: _coerced(name, value, types.get(name), function) for name, value in args.items()}
 
 
 def _signature(func: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
@@ -185,14 +186,17 @@ def _last_name(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _coerced(name: str, value: Any, kind: str | None) -> Any:
+def _coerced(name: str, value: Any, kind: str | None, function: str) -> Any:
     convert = _CONVERTERS.get(kind or "")
     if value is None or convert is None:
         return value
     try:
         return convert(value)
     except (ValueError, TypeError, OverflowError, SyntaxError, RecursionError, MemoryError):
-        raise ValueError(f"parameter {name} is declared as {kind}, and {_short(value)} cannot be converted") from None
+        article = "an" if kind == "int" else "a"
+        raise ValueError(
+            f"func_args.{name}: {_short(value)} is not {article} {kind} ({function}({name}: {kind}))"
+        ) from None
 
 
 def _to_int(value: Any) -> int:

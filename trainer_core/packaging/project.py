@@ -14,6 +14,7 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
@@ -31,6 +32,10 @@ CodePaths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 #: Bytes of all files; more are not even read.
 _MAX_BYTES = 64_000_000
+#: Folders in folders; more would exceed the stack.
+_MAX_LEVELS = 100
+#: Links to folders that one path may contain: folders that link to each other would have paths without number.
+_MAX_LINKS = 2
 _IGNORE_FILES = (".gitignore", ".trainjobignore")
 #: Version control and caches, which no ignore file has to name.
 _LEFT_OUT = frozenset(
@@ -56,6 +61,8 @@ _SECRET_FOLDERS = (".ssh", ".aws", ".gnupg", ".kube", ".docker", ".azure", ".gcl
 _NO_SECRETS = ("*.example", "*.sample", "*.template", "*.dist", "*.pub", "*.py", "*.pyi", "*.md", "*.rst")
 _PRIVATE_KEY = re.compile(rb"\s*-----BEGIN [A-Z ]*PRIVATE KEY-----")
 _LISTED = 3
+#: What pathspec makes of a ``*``.
+_STAR = "[^/]*"
 
 
 @dataclass(frozen=True)
@@ -155,8 +162,8 @@ def read_project(code: CodePaths, folder: Path | None = None) -> Project:
             from trainer_core.packaging.git_commit import fetch_commit  # As in `_parse_git_uri`.
 
             given = fetch_commit(_parse_git_uri(code))
-        path = (base / given).resolve()
-        if not path.exists():
+        path = _get_real_path(base / given)
+        if not _call(path, path.exists):
             raise ValueError(f"code: {path} does not exist; give the folder of the project")
         root, entries = (path, [""]) if path.is_dir() else (path.parent, [path.name])
     if _is_state_folder(root):
@@ -172,7 +179,7 @@ def read_project(code: CodePaths, folder: Path | None = None) -> Project:
 
 
 def _is_state_folder(folder: Path) -> bool:
-    return all((folder / name).exists() for name in _STATE_FOLDER_ENTRIES)
+    return all(os.path.exists(folder / name) for name in _STATE_FOLDER_ENTRIES)  # noqa: PTH110 -- never raises
 
 
 def read_files(packed: Mapping[str, Any]) -> dict[str, bytes]:
@@ -202,16 +209,20 @@ class _Walk:
     def add(self, entry: str) -> None:
         """Add a file, the files below a folder, or what matches a pattern."""
         path = self.root / entry
-        if path.exists() and not path.resolve().is_relative_to(self.root):
+        if _call(path, path.exists) and not _get_real_path(path).is_relative_to(self.root):
             raise ValueError(f"code: {entry} is a link out of {self.root}; copy what it points to into the folder")
         if path.is_dir():
-            self._add_folder(path, entry, ())
+            self._add_folder(path, entry, (), 0)
         elif path.is_file():
             self.found[entry] = path
             self.named.add(entry)
         elif any(character in entry for character in "*?["):
             before = len(self.found)
-            for match in sorted(self.root.glob(entry)):
+            try:
+                matches = sorted(self.root.glob(entry))
+            except RecursionError:
+                raise self._build_level_error() from None
+            for match in matches:
                 self._add_match(match)
             if len(self.found) == before:
                 raise ValueError(f"code: {entry} matches no file of {self.root} that travels; check the pattern")
@@ -221,30 +232,43 @@ class _Walk:
     def _add_match(self, match: Path) -> None:
         name = match.relative_to(self.root).as_posix()
         parents = [parent for parent in match.parents if parent.is_relative_to(self.root) and parent != self.root]
+        if len(parents) > _MAX_LEVELS:
+            raise self._build_level_error()
         if any(parent.is_symlink() or self._is_left_out(parent, is_folder=True) for parent in parents):
             return
         if match.is_dir():
-            self._add_folder(match, name, ())
+            self._add_folder(match, name, (), 0)
         elif not self._is_left_out(match, is_folder=False):
             self._add_file(match, name)
 
-    def _add_folder(self, folder: Path, name: str, parents: tuple[Path, ...]) -> None:
-        real = folder.resolve()
-        if real in parents or not real.is_relative_to(self.root):
-            return  # A link to a folder above, or out of the project.
+    def _add_folder(self, folder: Path, name: str, parents: tuple[Path, ...], links: int) -> None:
+        real = _get_real_path(folder)
+        links += folder.is_symlink()
+        if real in parents or links > _MAX_LINKS or not real.is_relative_to(self.root):
+            return  # A link to a folder above, behind other links, or out of the project.
+        if len(parents) > _MAX_LEVELS:
+            raise self._build_level_error()
         for entry in sorted(_scan(folder), key=lambda entry: entry.name):
             path, inside = folder / entry.name, f"{name}/{entry.name}" if name else entry.name
-            is_folder = path.is_dir()
+            is_folder = entry.is_dir(follow_symlinks=False) or os.path.isdir(path)  # noqa: PTH112 -- never raises
             if self._is_left_out(path, is_folder):
                 continue
             if is_folder:
-                self._add_folder(path, inside, (*parents, real))
+                self._add_folder(path, inside, (*parents, real), links)
             else:
                 self._add_file(path, inside)
 
+    def _build_level_error(self) -> ValueError:
+        advice = "name a folder in .trainjobignore, or leave it out of the pattern"
+        return ValueError(f"code: {self.root} has more than {_MAX_LEVELS} levels of folders; {advice}")
+
     def _add_file(self, path: Path, name: str) -> None:
-        real = path.resolve()
-        if real.is_relative_to(self.root) and real.is_file() and not _LEFT_OUT.intersection(self._get_parts(real)):
+        real = _get_real_path(path)
+        if (
+            real.is_relative_to(self.root)
+            and _call(path, path.is_file)
+            and not _LEFT_OUT.intersection(self._get_parts(real))
+        ):
             self.found[name] = path
 
     def _get_parts(self, path: Path) -> tuple[str, ...]:
@@ -253,9 +277,11 @@ class _Walk:
     def _is_left_out(self, path: Path, is_folder: bool) -> bool:
         if path.name in _LEFT_OUT or (not is_folder and path.name.endswith(_LEFT_OUT_SUFFIXES)):
             return True
-        if is_folder and (any((path / name).exists() for name in _ENVIRONMENT_FILES) or _is_state_folder(path)):
-            return True
-        return self._is_ignored(path, is_folder)
+        is_ignored = self._is_ignored(path, is_folder)
+        if is_ignored or not is_folder:
+            return is_ignored
+        is_environment = any(os.path.exists(path / name) for name in _ENVIRONMENT_FILES)  # noqa: PTH110 -- never raises
+        return is_environment or _is_state_folder(path)
 
     def _is_ignored(self, path: Path, is_folder: bool) -> bool:
         """Decide as git does: the ignore file that is the nearest to the path and has a matching rule wins."""
@@ -287,6 +313,7 @@ class _Rule:
     """A line of an ignore file. A line that starts with ``!`` takes files back."""
 
     is_ignored: bool
+    names_itself: bool
     regex: re.Pattern[str]
 
     def applies_to(self, name: str) -> bool:
@@ -296,22 +323,36 @@ class _Rule:
         first. One without a group is ``folder/**``, which is what is below the folder and not the folder.
         """
         match = self.regex.match(name)
-        return match is not None and (match.end() == len(name)) == bool(self.regex.groups)
+        return match is not None and (match.end() == len(name)) == self.names_itself
 
 
 def _read_rules(folder: Path) -> list[_Rule]:
     """Return the rules of a folder, the last one first: it wins."""
-    texts = [_read_file(folder / name) for name in _IGNORE_FILES if (folder / name).is_file()]
+    texts = [_read_file(folder / name) for name in _IGNORE_FILES if _call(folder / name, (folder / name).is_file)]
     if not texts:
         return []
+    lines = [line for text in texts for line in text.decode("utf-8", "replace").splitlines()]
+    return [rule for line in reversed(lines) for rule in _parse_rule(line)]
+
+
+def _parse_rule(line: str) -> Iterator[_Rule]:
     from pathspec import GitIgnoreSpec  # Imported here because most requests have no code.
 
-    lines = [line for text in texts for line in text.decode("utf-8", "replace").splitlines()]
-    try:
-        patterns = list(GitIgnoreSpec.from_lines(lines).patterns)
-    except ValueError as error:
-        raise ValueError(f"code: an ignore file of {folder} cannot be read: {' '.join(str(error).split())}") from error
-    return [_Rule(each.include, each.regex) for each in reversed(patterns) if each.include is not None and each.regex]
+    with suppress(ValueError):  # Not a pattern, such as a lone backslash: git passes over it.
+        for each in GitIgnoreSpec.from_lines([line]).patterns:
+            if each.include is not None and each.regex:
+                regex = re.compile(_limit_backtracking(each.regex.pattern))
+                yield _Rule(each.include, bool(each.regex.groups), regex)
+
+
+def _limit_backtracking(regex: str) -> str:
+    """Let each ``*`` but the last of a name match only the shortest text: ``*a*a*a*b`` else takes minutes."""
+    start, *texts = regex.split(_STAR)
+    limited = start
+    for number, text in enumerate(texts):
+        is_last = number + 1 == len(texts) or any(each in text.replace("[^/]", "") for each in "/(")
+        limited += f"{_STAR}{text}" if is_last else f"(?=(?P<star{number}>{_STAR}?{text}))(?P=star{number})"
+    return limited
 
 
 def _is_git_uri(code: object) -> TypeGuard[str]:
@@ -332,6 +373,11 @@ def _normalize_entry(entry: str, base: Path) -> str:
     return "" if path == Path() else path.as_posix()
 
 
+def _get_real_path(path: Path) -> Path:
+    """Return the path without links; unlike `Path.resolve`, also of a link to itself."""
+    return Path(os.path.realpath(path))
+
+
 def _scan(folder: Path) -> Iterator[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
@@ -350,7 +396,7 @@ def _read_contents(root: Path, walk: _Walk) -> tuple[dict[str, bytes], frozenset
             ".trainjobignore, fetch data with an initializer, or install code in the image"
         )
     for name in sorted(walk.found.keys() - walk.named):
-        target = walk.found[name].resolve().relative_to(root).as_posix()
+        target = _get_real_path(walk.found[name]).relative_to(root).as_posix()
         if _is_secret_name(name) or _is_secret_name(target):
             _refuse_secret(name, "has the name of a secret")
     files = {}

@@ -6,10 +6,12 @@ file has exact versions, as a uv.lock always has.
 
 from __future__ import annotations
 
+import heapq
 import importlib
+import itertools
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit, urlunsplit
@@ -123,48 +125,48 @@ def _read_uv_lock(data: Mapping[str, Any], path: Path) -> list[str]:
     own = [each for each in projects if (each["source"].get("virtual") or each["source"].get("editable")) == "."]
     if len(own) != 1:
         raise ValueError(f"packages_to_install: {path} is not the lock file of its folder; write it by uv lock")
-    needed: list[tuple[int, frozenset[str], tuple[str, ...]]] = []
-    _visit(own[0], frozenset(), (), packages, needed)
-    markers: dict[int, set[frozenset[str]]] = {}
-    for index, parts, _ in needed:
-        markers.setdefault(index, set()).add(parts)
+    markers = _collect_markers(packages, packages.index(own[0]))
     return sorted(_format_locked(packages[index], path) + _format_markers(parts) for index, parts in markers.items())
 
 
-def _visit(
-    package: Mapping[str, Any],
-    parts: frozenset[str],
-    extras: tuple[str, ...],
-    packages: list[Mapping[str, Any]],
-    needed: list[tuple[int, frozenset[str], tuple[str, ...]]],
-) -> None:
-    """Record the dependencies of a package: their index, the markers that must all hold, and their extras."""
-    optional = package.get("optional-dependencies", {})
-    dependencies = [*package.get("dependencies", []), *(each for extra in extras for each in optional.get(extra, []))]
-    for dependency in dependencies:
-        joined = parts | {dependency["marker"]} if dependency.get("marker") else parts
-        wanted = tuple(sorted(dependency.get("extra", ())))
-        for index, found in enumerate(packages):
-            # What is needed under fewer conditions is recorded already; this also ends circles.
-            is_known = any(index == i and known <= joined and set(wanted) <= set(e) for i, known, e in needed)
-            if _is_meant(dependency, found) and not is_known:
-                needed.append((index, joined, wanted))
-                _visit(found, joined, wanted, packages, needed)
+def _collect_markers(packages: list[Mapping[str, Any]], root: int) -> dict[int, list[frozenset[str]]]:
+    """Return the packages that one of them needs, by index: the smallest sets of markers that must all hold.
+
+    A package and each of its extras are visited in the order of the size of these sets, so that none is visited again
+    with a larger one.
+    """
+    by_name: dict[Any, list[int]] = {}
+    for index, package in enumerate(packages):
+        by_name.setdefault(package.get("name"), []).append(index)
+    markers: dict[tuple[int, str], list[frozenset[str]]] = {}
+    queue = [(0, 0, root, "", frozenset[str]())]
+    numbers = itertools.count(1)
+    while queue:
+        *_, index, extra, parts = heapq.heappop(queue)
+        known = markers.setdefault((index, extra), [])
+        if any(other <= parts for other in known):
+            continue
+        known.append(parts)
+        optional = packages[index].get("optional-dependencies", {})
+        for dependency in optional.get(extra, []) if extra else packages[index].get("dependencies", []):
+            joined = parts | {dependency["marker"]} if dependency.get("marker") else parts
+            for found in by_name.get(dependency.get("name"), []):
+                if _is_meant(dependency, packages[found]):
+                    for wanted in ("", *dependency.get("extra", ())):
+                        heapq.heappush(queue, (len(joined), next(numbers), found, wanted, joined))
+    return {index: parts for (index, extra), parts in markers.items() if not extra and index != root}
 
 
 def _is_meant(dependency: Mapping[str, Any], package: Mapping[str, Any]) -> bool:
     """Return whether an entry of the lock file is this dependency, which has a version only where there are several."""
-    return all(
-        dependency[key] == package.get(key) for key in ("name", "version", "source") if dependency.get(key) is not None
-    )
+    return all(dependency[key] == package.get(key) for key in ("version", "source") if dependency.get(key) is not None)
 
 
-def _format_markers(alternatives: set[frozenset[str]]) -> str:
+def _format_markers(alternatives: Sequence[frozenset[str]]) -> str:
     """Return the marker of a requirement: each alternative is a set of markers that must all hold."""
     if frozenset() in alternatives:
         return ""
-    needed = [parts for parts in alternatives if not any(other < parts for other in alternatives)]
-    joined = [" and ".join(f"({part})" for part in sorted(parts)) for parts in needed]
+    joined = [" and ".join(f"({part})" for part in sorted(parts)) for parts in alternatives]
     return " ; " + " or ".join(sorted(joined))
 
 

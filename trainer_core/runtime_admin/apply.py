@@ -290,7 +290,7 @@ class RuntimeAdmin:
 
     def _create_when_free(self, runtime: Raw) -> None:
         """Create the runtime as soon as the deleted one is gone: an older Trainer delays that with a finalizer."""
-        import tenacity  # comes with the kubernetes extra
+        import tenacity  # Comes with the extra `kubernetes`.
 
         retry = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(ConflictError),

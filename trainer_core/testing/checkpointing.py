@@ -48,12 +48,13 @@ def _run_until_complete(client: TrainerClient, request: TrainJobRequest) -> list
     return outcomes
 
 
-def _wait_until_resumed(client: TrainerClient) -> float:
+def _wait_for_progress(client: TrainerClient, field: str) -> float:
+    """Wait until a field of the progress has a value, and return it."""
     end = time.monotonic() + _TIMEOUT
-    while (progress := client.observe("job").progress) is None or not progress.resumed_from:
+    while not (value := getattr(client.observe("job").progress, field, None)):
         assert time.monotonic() < end
         time.sleep(0.05)
-    return progress.resumed_from
+    return float(value)
 
 
 def _list_pods(client: TrainerClient) -> list[str]:
@@ -122,27 +123,27 @@ class Checkpointing(Contract):
     def test_a_suspended_job_saves_and_resumes_where_it_was(
         self, client: TrainerClient, build_request: BuildRequest
     ) -> None:
-        saved = self._start_training(client, build_request, nodes=1)
+        # The only checkpoint is that of the suspension, for which a data worker must still live.
+        options = [Checkpoints(every_steps=1_000_000)]
+        client.submit(build_request(save_checkpoints, {"steps": 1_000_000, "has_worker": True}, options=options))
+        reached = _wait_for_progress(client, "step")
         client.suspend("job")
         wait_until_suspended(client, "job")
         client.resume("job")
-        assert _wait_until_resumed(client) >= saved
+        assert _wait_for_progress(client, "resumed_from") >= reached
 
     def _start_training(self, client: TrainerClient, build_request: BuildRequest, nodes: int) -> float:
         """Start a training that does not end, and return the step of a checkpoint."""
         options = [Checkpoints(every_steps=10)]
         client.submit(build_request(save_checkpoints, {"steps": 1_000_000}, options=options, num_nodes=nodes))
-        end = time.monotonic() + _TIMEOUT
-        while (progress := client.observe("job").progress) is None or not progress.checkpoint:
-            assert time.monotonic() < end
-            time.sleep(0.05)
-        return progress.checkpoint
+        return _wait_for_progress(client, "checkpoint")
 
     @applies_to(runs_multiple_nodes=True, shares_checkpoints=True)
     def test_all_nodes_resume_from_the_same_checkpoint_after_a_process_of_one_was_killed(
         self, case: BackendCase, client: TrainerClient, build_request: BuildRequest
     ) -> None:
-        options = [Checkpoints(every_steps=1)]
+        # The other process waits for the killed one until its grace is over.
+        options = [Checkpoints(every_steps=1, grace=5)]
         args = {"steps": 4, "kill_at": 3}
         *failed, complete = _run_until_complete(
             client, build_request(save_checkpoints, args, owner=_build_owner(), options=options, num_nodes=2)
@@ -185,7 +186,7 @@ class Checkpointing(Contract):
         saved = self._start_training(client, build_request, nodes=1)
         (pod,) = _list_pods(client)
         _get_api(case, client).delete(resources.PODS, pod, foreground=False)
-        assert _wait_until_resumed(client) >= saved
+        assert _wait_for_progress(client, "resumed_from") >= saved
 
     @applies_to(replaces_pods=True)
     def test_a_job_resumes_after_its_kubernetes_node_was_drained(
@@ -203,7 +204,7 @@ class Checkpointing(Contract):
                     api.create(ApiResource("", "v1", f"pods/{pod}/eviction", "Eviction"), eviction)
         finally:
             api.patch(_NODES, node, {"spec": {"unschedulable": None}})
-        assert _wait_until_resumed(client) >= saved
+        assert _wait_for_progress(client, "resumed_from") >= saved
 
     def test_a_place_that_the_backend_does_not_have_is_refused_before_anything_is_created(
         self, client: TrainerClient, build_request: BuildRequest

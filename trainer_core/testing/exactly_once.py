@@ -15,7 +15,7 @@ from trainer_core.errors import ConflictError
 from trainer_core.jobs import Category
 from trainer_core.request import Owner, TrainJobRequest
 from trainer_core.testing.case import Contract, applies_to
-from trainer_core.testing.training_functions import raise_error, return_value, run_forever
+from trainer_core.testing.training_functions import end_slowly, raise_error, return_value, run_forever
 
 __all__ = ["ExactlyOnce"]
 
@@ -72,6 +72,16 @@ class ExactlyOnce(Contract):
         first = client.submit(build_request(run_forever, owner=_TASK))
         assert client.submit(build_request(run_forever, owner=_TASK)) == first
         assert client.observe(first).outcome is None
+
+    def test_a_retry_under_another_name_returns_the_same_job(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        request = build_request(owner=_TASK)
+        first = client.submit(request.with_name("first"))
+        assert client.submit(request.with_name("second")) == first
+        client.wait(first)
+        assert client.submit(request.with_name("third")) == first
+        assert _names(client) == ["first"]
 
     def test_a_retry_returns_the_outcome_of_a_complete_job(
         self, client: TrainerClient, build_request: BuildRequest
@@ -149,6 +159,16 @@ class ExactlyOnce(Contract):
         assert ended.diagnosis is not None
         assert (ended.status, ended.diagnosis.category) == ("Failed", Category.DELETED)
         assert client.observe(second).outcome is None
+
+    @applies_to(runs_in_background=True)
+    def test_the_job_of_a_cleared_task_starts_when_no_process_of_the_cancelled_job_is_left(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        first = client.submit(build_request(end_slowly, owner=_TASK))
+        assert next(client.get_job_logs(first.name, follow=True)) == "it runs"
+        assert len(client.backend.list_processes(first)) == 1
+        client.submit(build_request(owner=_CLEARED))
+        assert client.backend.list_processes(first) == []
 
     def test_a_retry_with_a_different_request_attaches_and_logs_the_differing_fields(
         self, client: TrainerClient, build_request: BuildRequest, caplog: pytest.LogCaptureFixture

@@ -70,6 +70,7 @@ class Lifecycle(Contract):
         client.delete_job("job")
         client.cancel(ref)
         client.cancel("absent")
+        assert client.list_jobs() == []
 
     @applies_to(runs_in_background=True)
     def test_a_suspended_job_restarts_when_it_is_resumed(

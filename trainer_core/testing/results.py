@@ -49,6 +49,15 @@ class Results(Contract):
     ) -> None:
         outcome = client.wait(client.submit(build_request(return_value, {"value": "x" * 5000})))
         assert (outcome.status, outcome.result, outcome.result_truncated) == ("Complete", None, True)
+        assert outcome.result_note == "the result has 5002 bytes as JSON, more than 4096"
+
+    def test_numbers_and_artifacts_of_a_result_over_the_size_limit_are_kept(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        value = {"accuracy": 0.9, "predictions": [0.5] * 3000, "artifacts": {"model": "s3://bucket/model"}}
+        outcome = client.wait(client.submit(build_request(return_value, {"value": value})))
+        assert (outcome.result, outcome.result_truncated) == (None, True)
+        assert (outcome.metrics, outcome.artifacts) == ({"accuracy": 0.9}, {"model": "s3://bucket/model"})
 
     @applies_to(reads_local_files=True)
     def test_a_large_result_is_written_to_the_result_uri(
@@ -69,7 +78,7 @@ class Results(Contract):
         outcome = client.wait(
             client.submit(build_request(return_value, {"value": "x" * 5000}, result_uri=place.as_uri()))
         )
-        assert (outcome.status, outcome.result_truncated, outcome.result_note) == ("Complete", True, None)
+        assert (outcome.status, outcome.result_truncated) == ("Complete", True)
 
     def test_a_result_that_is_not_json_is_dropped_with_a_note(
         self, client: TrainerClient, build_request: BuildRequest

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "end_slowly",
     "exit_with",
     "print_lines",
     "raise_error",
@@ -91,6 +92,20 @@ def run_forever() -> None:
     time.sleep(600)
 
 
+def end_slowly() -> None:
+    """Take a second to end after SIGTERM."""
+    import signal
+    import time
+
+    def end(*_: object) -> None:
+        time.sleep(1)
+        raise SystemExit(143)
+
+    signal.signal(signal.SIGTERM, end)
+    print("it runs")
+    time.sleep(600)
+
+
 def return_after_stop() -> object:
     """Return although it was told to stop."""
     import signal
@@ -102,12 +117,15 @@ def return_after_stop() -> object:
     return store.stopping
 
 
-def save_checkpoints(steps: int, fail_at: int = 0, kill_at: int = 0, stop_at: int = 0) -> object:
+def save_checkpoints(
+    steps: int, fail_at: int = 0, kill_at: int = 0, stop_at: int = 0, has_worker: bool = False
+) -> object:
     """Save a checkpoint when it is due; fail before one of the steps.
 
     The last rank of a start without a checkpoint is killed or gets SIGTERM before one of the steps. A start after that
-    SIGTERM trains no further.
+    SIGTERM trains no further. A rank with a worker fails when the worker dies, as with torch's DataLoader.
     """
+    import multiprocessing
     import os
     import signal
     import time
@@ -118,9 +136,14 @@ def save_checkpoints(steps: int, fail_at: int = 0, kill_at: int = 0, stop_at: in
     last = store.latest()
     begun = last.step if last else 0
     saved = (last.path / f"rank-{store.rank}.txt").read_text() if last else "0"
+    worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(3600,), daemon=True)
+    if has_worker:
+        worker.start()
     for step in range(begun + 1, 0 if stop_at and begun else steps + 1):
         if step == fail_at:
             raise RuntimeError(f"failed at step {step}")
+        if worker.exitcode is not None:
+            raise RuntimeError(f"the worker exited with {worker.exitcode}")
         is_victim = store.rank == store.world_size - 1 and begun == 0
         if step == kill_at and is_victim:
             os.kill(os.getpid(), signal.SIGKILL)

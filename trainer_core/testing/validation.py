@@ -28,6 +28,7 @@ from trainer_core.options import (
     PyTorchJobSpec,
     QueueName,
     RuntimePatch,
+    StartWithin,
     Suspend,
     Tracking,
     TrainerArgs,
@@ -68,6 +69,7 @@ ALL_OPTIONS: list[Any] = [
     QueueName("night"),
     RunaiMasterSpec(),
     RunaiSpec(),
+    StartWithin("6h"),
     Tracking(),
     Workspace(),
 ]

@@ -1,38 +1,44 @@
-"""MLflow's REST API over one kept connection, with the standard library: no mlflow package is needed.
-
-Redirects are followed to the same scheme, host and port only, so that credentials reach no other server.
-"""
+"""MLflow's REST API: no mlflow package is needed. A process has one connection for submits and one for the rest."""
 
 from __future__ import annotations
 
-import http.client
+import atexit
+import hashlib
 import json
-import select
+import os
+import re
 import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote, urlencode, urljoin, urlsplit
+from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, ValidationError
 
 from trainer_core.errors import TrackingError
-from trainer_core.tracking.proxy import Proxy, find_proxy
+from trainer_core.tracking.http_connection import HttpConnection
 from trainer_core.tracking.server import MlflowServer
 
-__all__ = ["MAX_BATCH", "MlflowApi", "MlflowRun", "Tag"]
+__all__ = ["MAX_BATCH", "MAX_VALUE", "MlflowApi", "MlflowRun", "Tag", "fit_names", "get_report_api", "get_submit_api"]
 
-#: Limits of `runs/log-batch`.
-MAX_BATCH = 1000
-_MAX_PARAMS = 100
-_MAX_PARAM_VALUE = 6000
+#: Limits of `runs/log-batch`: 1,000 entries, of which 100 are parameters or tags; and of the value of a parameter.
+MAX_BATCH = 900
+MAX_VALUE = 6000
+_MAX_FIELDS = 100
 _MAX_TAG_VALUE = 5000
 _MAX_KEY = 250
-_MAX_REDIRECTS = 3
 _PAGE_SIZE = 1000
 _MAX_BODY = 500
-_BLOCK = 1 << 20
+_REFUSED_CHARACTER = re.compile(r"[^/\w.\- :]")
+#: A submit waits this long for each answer of the server.
+_SUBMIT_TIMEOUT = 2.0
+_REPORT_TIMEOUT = 5.0
+#: Requests a second of all waiters of the process together.
+_MAX_REPORT_RATE = 200.0
+
+_apis: dict[tuple[MlflowServer, bool], MlflowApi] = {}
+_lock = threading.Lock()
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -113,50 +119,29 @@ class _RunPage(BaseModel):
 class MlflowApi:
     """Calls the REST API of one MLflow server. Threads may share it; their requests are sent one after the other.
 
-    Args:
+    Attributes:
         server: Address and credentials.
-        timeout: Seconds to wait for the server to connect or to send the next bytes. Default 5.
-        max_rate: Maximum number of requests a second. Default 0: no maximum.
+        timeout: Seconds to wait for the server.
+        answers: Number of requests that succeeded.
     """
 
     def __init__(self, server: MlflowServer, timeout: float = 5.0, max_rate: float = 0.0) -> None:
         self.server = server
         self.timeout = timeout
-        self._lock = threading.Lock()
-        self._connection: http.client.HTTPConnection | None = None
-        self._proxy: Proxy | None = None
-        self._pause = 1 / max_rate if max_rate else 0.0
-        self._next = 0.0
+        self.answers = 0
+        self._connection = HttpConnection(server, timeout, max_rate)
         self._experiments: dict[str, str] = {}
 
     def close(self) -> None:
         """Close the connection. The next request opens another one."""
-        with self._lock:
-            self._drop_connection()
+        self._connection.close()
 
     def get(self, path: str, **parameters: str) -> dict[str, Any]:
-        """Send a GET request below ``/api/2.0/mlflow/``.
-
-        Args:
-            path: Path, such as ``runs/get``.
-            **parameters: Query parameters.
-
-        Raises:
-            TrackingError: The server refuses or cannot be reached.
-        """
+        """Send a GET request below ``/api/2.0/mlflow/``."""
         return self._call_json("GET", f"/api/2.0/mlflow/{path}?{urlencode(parameters)}", None)
 
     def post(self, path: str, method: str = "POST", **body: Any) -> dict[str, Any]:
-        """Send a POST request below ``/api/2.0/mlflow/``.
-
-        Args:
-            path: Path, such as ``runs/create``.
-            method: ``POST`` (default), ``PATCH`` or ``DELETE``.
-            **body: Fields of the JSON body; None is left out.
-
-        Raises:
-            TrackingError: The server refuses or cannot be reached.
-        """
+        """Send a POST request below ``/api/2.0/mlflow/``."""
         data = json.dumps({key: value for key, value in body.items() if value is not None}, allow_nan=False)
         return self._call_json(method, f"/api/2.0/mlflow/{path}", data.encode())
 
@@ -241,40 +226,57 @@ class MlflowApi:
         metrics: Sequence[Mapping[str, Any]] = (),
         params: Mapping[str, str] | None = None,
         tags: Mapping[str, str] | None = None,
+    ) -> dict[str, TrackingError]:
+        """Send metrics, parameters and tags, the tags last, in as many requests as the limits of the server need.
+
+        Returns:
+            What the server refused, by key: it was left out.
+        """
+        fields = [("params", each) for each in _to_list(params or {}, MAX_VALUE)]
+        fields += [("tags", each) for each in _to_list(tags or {}, _MAX_TAG_VALUE)]
+        refused: dict[str, TrackingError] = {}
+        for start in range(0, len(metrics), MAX_BATCH):
+            batch = [("metrics", each) for each in metrics[start : start + MAX_BATCH]]
+            if start + MAX_BATCH >= len(metrics) and len(fields) <= _MAX_FIELDS:
+                batch, fields = [*batch, *fields], []
+            self._log_entries(run_id, batch, refused)
+        for start in range(0, len(fields), _MAX_FIELDS):
+            self._log_entries(run_id, fields[start : start + _MAX_FIELDS], refused)
+        return refused
+
+    def _log_entries(
+        self, run_id: str, entries: Sequence[tuple[str, Mapping[str, Any]]], refused: dict[str, TrackingError]
     ) -> None:
-        """Send metrics, parameters and tags, in as many requests as the limits of the server need."""
-        entries = _to_list(params or {}, _MAX_PARAM_VALUE)
-        batches = max(1, -(-len(metrics) // MAX_BATCH), -(-len(entries) // _MAX_PARAMS))
-        for number in range(batches):
-            self.post(
-                "runs/log-batch",
-                run_id=run_id,
-                metrics=list(metrics[number * MAX_BATCH : (number + 1) * MAX_BATCH]),
-                params=entries[number * _MAX_PARAMS : (number + 1) * _MAX_PARAMS],
-                tags=_to_list(tags or {}, _MAX_TAG_VALUE) if number == 0 else [],
-            )
+        """Send entries, and leave out those that are refused: halves of a refused request are sent separately."""
+        entries = [(kind, each) for kind, each in entries if each["key"] not in refused]
+        try:
+            self._post_entries(run_id, entries)
+        except TrackingError as error:
+            if error.code != "INVALID_PARAMETER_VALUE" or not entries:
+                raise
+            if len(entries) > 1:
+                self._log_entries(run_id, entries[: len(entries) // 2], refused)
+                self._log_entries(run_id, entries[len(entries) // 2 :], refused)
+                return
+            self._post_entries(run_id, [])  # Is it the run that is refused?
+            refused[entries[0][1]["key"]] = error
+
+    def _post_entries(self, run_id: str, entries: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+        kinds: dict[str, Any] = {"metrics": [], "params": [], "tags": []}
+        for kind, each in entries:
+            kinds[kind].append(each)
+        self.post("runs/log-batch", run_id=run_id, **kinds)
 
     def parse(self, model: type[_Model], data: Any) -> _Model:
-        """Return a part of an answer as an object of a pydantic model.
-
-        Raises:
-            TrackingError: It has other fields or types: another program answers than an MLflow server.
-        """
+        """Return a part of an answer as an object of a pydantic model."""
         try:
             return model.model_validate(data)
         except ValidationError:
             raise self._build_format_error(json.dumps(data).encode()) from None
 
     def upload(self, path: str, file: Path) -> None:
-        """Upload a file below the server's artifact root, through the server.
-
-        Args:
-            path: Path below the artifact root, such as ``<experiment id>/<run id>/artifacts/model/model.bin``.
-            file: The file.
-        """
-        with file.open("rb") as content:
-            size = file.stat().st_size
-            self._call("PUT", f"/api/2.0/mlflow-artifacts/artifacts/{quote(path)}", _read_blocks(content), size)
+        """Upload a file below the server's artifact root, through the server."""
+        self._call("PUT", f"/api/2.0/mlflow-artifacts/artifacts/{quote(path)}", file)
 
     def _create_experiment(self, name: str) -> str:
         try:
@@ -296,104 +298,12 @@ class MlflowApi:
             raise unexpected
         return data
 
-    def _call(self, method: str, target: str, body: Any, size: int | None = None) -> bytes:
-        url = self.server.uri.rstrip("/") + target
-        for _ in range(_MAX_REDIRECTS):
-            status, location, text = self._send(method, url, body, size)
-            if status not in (301, 302, 303, 307, 308):
-                break
-            url = self._check_redirect(urljoin(url, location))
-        if status >= 300:
+    def _call(self, method: str, target: str, body: bytes | Path | None) -> bytes:
+        status, text = self._connection.send(method, target, body)
+        if status >= HTTPStatus.MULTIPLE_CHOICES:
             raise self._build_error(status, text)
+        self.answers += 1
         return text
-
-    def _check_redirect(self, url: str) -> str:
-        if not self.server.has_origin_of(url):
-            raise TrackingError(
-                f"{self.server.uri} redirects to {_describe_origin(url)}, and credentials are sent to no other server; "
-                "set that address as the tracking URI"
-            )
-        return url
-
-    def _send(self, method: str, url: str, body: Any, size: int | None) -> tuple[int, str, bytes]:
-        parts = urlsplit(url)
-        path = parts.path + (f"?{parts.query}" if parts.query else "")
-        with self._lock:
-            self._keep_rate()
-            self._drop_closed_connection()
-            reused = self._connection is not None
-            try:
-                return self._exchange(method, path, body, size)
-            except (OSError, http.client.HTTPException) as error:
-                self._drop_connection()
-                # A server closes an idle connection without notice. What creates something is not repeated.
-                creates = size is not None or path.endswith(("runs/create", "model-versions/create"))
-                if not reused or creates or isinstance(error, TimeoutError):
-                    raise self._build_connection_error(error) from error
-            try:
-                return self._exchange(method, path, body, size)
-            except (OSError, http.client.HTTPException) as error:
-                self._drop_connection()
-                raise self._build_connection_error(error) from error
-
-    def _keep_rate(self) -> None:
-        if self._pause:
-            time.sleep(max(0.0, self._next - time.monotonic()))
-            self._next = time.monotonic() + self._pause
-
-    def _exchange(self, method: str, path: str, body: Any, size: int | None) -> tuple[int, str, bytes]:
-        headers = {"Accept": "application/json", **self.server.get_headers()}
-        if size is not None:
-            headers.update({"Content-Length": str(size), "Content-Type": "application/octet-stream"})
-        elif body is not None:
-            headers["Content-Type"] = "application/json"
-        if self._connection is None:
-            self._connection = self._connect()
-        parts = urlsplit(self.server.uri)
-        if self._proxy is not None and parts.scheme == "http":
-            # For https the connection is a tunnel, and the proxy sees no request.
-            path, headers = f"http://{parts.netloc}{path}", {**headers, **self._proxy.headers}
-        self._connection.request(method, path, body=body, headers=headers)
-        response = self._connection.getresponse()
-        text = response.read()
-        if response.will_close:
-            self._drop_connection()
-        return response.status, response.headers.get("Location", ""), text
-
-    def _connect(self) -> http.client.HTTPConnection:
-        parts = urlsplit(self.server.uri)
-        self._proxy = proxy = find_proxy(self.server.uri)
-        host, port = (proxy.host, proxy.port) if proxy else (str(parts.hostname), parts.port)
-        if parts.scheme == "http":
-            return http.client.HTTPConnection(host, port, timeout=self.timeout)
-        import ssl  # It takes 10 ms to load.
-
-        context = ssl.create_default_context(cafile=self.server.ca_file)
-        if self.server.insecure:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        connection = http.client.HTTPSConnection(host, port, timeout=self.timeout, context=context)
-        if proxy is not None:
-            connection.set_tunnel(str(parts.hostname), parts.port or 443, proxy.headers)
-        return connection
-
-    def _drop_closed_connection(self) -> None:
-        """Drop the connection if the server has closed it meanwhile: what creates something cannot be sent twice."""
-        if self._connection is not None and self._connection.sock is not None:
-            poller = select.poll()
-            poller.register(self._connection.sock, select.POLLIN)
-            if poller.poll(0):  # Nothing was asked, so this is its end.
-                self._drop_connection()
-
-    def _drop_connection(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
-
-    def _build_connection_error(self, error: Exception) -> TrackingError:
-        reason = str(error) or type(error).__name__
-        through = f" through the proxy {self._proxy}" if self._proxy else ""
-        return TrackingError(f"MLflow server {self.server.uri} cannot be reached{through}: {reason}", transient=True)
 
     def _build_format_error(self, text: bytes) -> TrackingError:
         return TrackingError(f"{self.server.uri} does not answer like an MLflow server: {_quote(text)}")
@@ -405,9 +315,10 @@ class MlflowApi:
         except (ValueError, KeyError, TypeError):
             code, message = "", _quote(text)
         hint = "; check the credentials" if status in (401, 403) else ""
-        if status == http.HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
-            hint = f"; check the credentials of the proxy {self._proxy}"
-        transient = status in (408, 429) or status >= 500
+        if status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
+            hint = f"; check the credentials of the proxy {self._connection.proxy}"
+        # Two clients wrote the same row at once; the server does not try again.
+        transient = status in (408, 429) or status >= HTTPStatus.INTERNAL_SERVER_ERROR or "IntegrityError" in message
         line = " ".join(f"{code} {message}".split())[:_MAX_BODY]
         return TrackingError(f"MLflow server {self.server.uri} answers {status}: {line}{hint}", code, transient)
 
@@ -423,19 +334,74 @@ class _Answer(dict[str, Any]):
         raise self._unexpected
 
 
+def fit_names(names: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
+    """Return the key in MLflow of each name: the name, or where MLflow refuses or has it, one like it.
+
+    ``acc@1`` becomes ``acc_1``, or ``acc_1-5e9a2b71`` where another name has that.
+    """
+    fitted = {name: _fit_name(name) for name in names}
+    used = {*taken}
+    kept = {name for name, key in fitted.items() if name == key and key not in used}
+    used |= kept
+    for name, key in fitted.items():
+        if name in kept:
+            continue
+        if key in used:
+            key = f"{key[: _MAX_KEY - 9]}-{hashlib.sha256(name.encode(errors='replace')).hexdigest()[:8]}"
+        used.add(key)
+        fitted[name] = key
+    return fitted
+
+
+def _fit_name(name: str) -> str:
+    key = _REFUSED_CHARACTER.sub("_", name)
+    for _ in range(2):  # The cut may end behind a slash or dots.
+        key = "/".join(part for part in key.split("/") if part not in ("", ".", ".."))[:_MAX_KEY]
+    return "_" + key[2:] if key.startswith("..") else key or "_"
+
+
 def _to_list(values: Mapping[str, str], limit: int) -> list[dict[str, str]]:
-    return [{"key": key[:_MAX_KEY], "value": str(value)[:limit]} for key, value in values.items()]
-
-
-def _read_blocks(content: Any) -> Iterator[bytes]:
-    while block := content.read(_BLOCK):
-        yield block
+    keys = fit_names(values)
+    return [{"key": keys[name], "value": str(value)[:limit]} for name, value in values.items()]
 
 
 def _quote(text: bytes) -> str:
     return " ".join(text.decode(errors="replace").split())[:_MAX_BODY]
 
 
-def _describe_origin(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}"
+def get_submit_api(server: MlflowServer) -> MlflowApi:
+    """Return the API of a server for requests that a submit waits for. Reports do not occupy its connection."""
+    return _get_api(server, True)
+
+
+def get_report_api(server: MlflowServer) -> MlflowApi:
+    """Return the API of a server for requests that no submit waits for, all of a process by one connection."""
+    return _get_api(server, False)
+
+
+def _get_api(server: MlflowServer, is_submit: bool) -> MlflowApi:
+    with _lock:
+        if (server, is_submit) not in _apis:
+            _apis[server, is_submit] = (
+                MlflowApi(server, _SUBMIT_TIMEOUT)
+                if is_submit
+                else MlflowApi(server, _REPORT_TIMEOUT, _MAX_REPORT_RATE)
+            )
+        return _apis[server, is_submit]
+
+
+def _close() -> None:
+    for api in _apis.values():
+        api.close()
+
+
+def _forget() -> None:
+    """Leave the connections to the parent process; a thread of it may have held the lock."""
+    global _lock
+    _apis.clear()
+    _lock = threading.Lock()
+
+
+atexit.register(_close)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

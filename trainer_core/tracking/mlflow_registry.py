@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from trainer_core.tracking.mlflow_api import MlflowApi, Tag
 from trainer_core.tracking.registry import (
     CHAMPION,
     Candidate,
+    Comparison,
     Mode,
     ModelRegistry,
     ModelVersion,
@@ -38,9 +40,11 @@ _JOB = "trainjob.version"
 _METRIC = "trainjob.metric"
 _MODE = "trainjob.mode"
 _MIN_DELTA = "trainjob.min_delta"
+_METRIC_NAME = "trainjob.metric_name"
 _VERDICT = "trainjob.verdict"
-_BEFORE = "trainjob.before"
 #: Prefixes; the alias follows. What differs between aliases is kept for each alias.
+_REPLACES = "trainjob.replaces."
+_SCORE = "trainjob.score."
 _PROMOTED = "trainjob.promoted."
 _DEMOTED = "trainjob.demoted."
 _MOVING = "trainjob.moving."
@@ -48,7 +52,8 @@ _MOVING = "trainjob.moving."
 _EXPERIMENT = "trainjob-models"
 _MAX_ROUNDS = 50
 _TIMEOUT = 30.0
-_CREATE_TRIES = 3
+_TRIES = 5
+_ALIAS = re.compile(r"(?!(?i:latest|v\d+)\Z)[\w-]+", re.ASCII)
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -87,6 +92,20 @@ class _Version:
         except (KeyError, ValueError):
             return None
 
+    def is_compared_by(self, value: float, comparison: Comparison, alias: str) -> bool:
+        score = self.get_score(alias)
+        return score is not None and score[0] == value and comparison.matches(score[1].metric, score[1].mode)
+
+    def get_score(self, alias: str) -> tuple[float, Comparison] | None:
+        """Return by what the version is compared for an alias; None if a person registered it."""
+        try:
+            tags = {**self.tags, **json.loads(self.tags.get(_SCORE + alias, "{}"))}
+            mode: Mode = "min" if tags.get(_MODE) == "min" else "max"
+            name, min_delta = tags.get(_METRIC_NAME, ""), float(tags.get(_MIN_DELTA, 0))
+            return float(tags[_METRIC]), Comparison(name, mode, min_delta, _REPLACES + alias in tags)
+        except (KeyError, ValueError, TypeError):
+            return None
+
 
 class MlflowRegistry(ModelRegistry):
     """The model registry of an MLflow server, by its REST API.
@@ -104,8 +123,12 @@ class MlflowRegistry(ModelRegistry):
         """See `ModelRegistry.close`."""
         self._api.close()
 
-    def _promote(self, candidate: Candidate, model: str, mode: Mode, min_delta: float, alias: str) -> Promotion:
-        own, versions = self._register(candidate, model, mode, min_delta)
+    def _promote(self, candidate: Candidate, model: str, comparison: Comparison, alias: str) -> Promotion:
+        if not _ALIAS.fullmatch(alias):
+            raise InvalidRequestError(
+                f"MLflow takes no alias {alias!r}: use letters, digits, '_' and '-', and neither latest nor v1, v2, …"
+            )
+        own, versions = self._register(candidate, model, comparison, alias)
         verdict = self._decide(model, own, versions, alias)
         self._move_alias(model, alias, own.number, versions)
         uri = f"models:/{model}@{alias}"
@@ -166,22 +189,29 @@ class MlflowRegistry(ModelRegistry):
                 raise
 
     def _register(
-        self, candidate: Candidate, model: str, mode: Mode, min_delta: float
+        self, candidate: Candidate, model: str, comparison: Comparison, alias: str
     ) -> tuple[_Version, list[_Version]]:
         """Return the version of a candidate, created once, and all versions. Of a race, the lowest number stays."""
         versions = self._list_versions(model)
         found = _select_versions(versions, candidate)
+        score = {
+            _METRIC_NAME: candidate.metric,
+            _METRIC: repr(candidate.value),
+            _MODE: comparison.mode,
+            _MIN_DELTA: repr(comparison.min_delta),
+        }
+        if found and found[0].is_compared_by(candidate.value, comparison, alias):
+            replaces = {}
+        else:
+            replaces = _check_metric(versions, found, model, comparison, alias)
         if not found:
             run_id, source = self._store_files(candidate)
-            tags = {
-                _JOB: candidate.identity,
-                "trainjob.name": candidate.job,
-                "trainjob.metric_name": candidate.metric,
-                _METRIC: repr(candidate.value),
-                _MODE: mode,
-                _MIN_DELTA: repr(min_delta),
-            }
-            self._create_version(model, source, run_id, [{"key": key, "value": value} for key, value in tags.items()])
+            tags = {_JOB: candidate.identity, "trainjob.name": candidate.job, **score, **replaces}
+            versions = self._create_version(model, source, run_id, tags)
+            found = _select_versions(versions, candidate)
+        elif not found[0].is_compared_by(candidate.value, comparison, alias):
+            for key, value in {_SCORE + alias: json.dumps(score), **replaces}.items():
+                self._set_tag(model, found[0].number, key, value)
             versions = self._list_versions(model)
             found = _select_versions(versions, candidate)
         if not found:
@@ -198,14 +228,16 @@ class MlflowRegistry(ModelRegistry):
             if error.code != "RESOURCE_DOES_NOT_EXIST":
                 raise
 
-    def _create_version(self, model: str, source: str, run_id: str | None, tags: list[dict[str, str]]) -> None:
+    def _create_version(self, model: str, source: str, run_id: str | None, tags: Mapping[str, str]) -> list[_Version]:
+        """Create a version, and return all versions."""
+        entries = [{"key": key, "value": value} for key, value in tags.items()]
         # Two promoters can compute the same next number; the database refuses one of them.
-        for attempt in range(_CREATE_TRIES):
+        for attempt in range(_TRIES):
             try:
-                self._api.post("model-versions/create", name=model, source=source, run_id=run_id, tags=tags)
-                return
+                self._api.post("model-versions/create", name=model, source=source, run_id=run_id, tags=entries)
+                break
             except TrackingError as error:
-                if attempt == _CREATE_TRIES - 1:
+                if attempt == _TRIES - 1:
                     raise
                 if error.code == "RESOURCE_DOES_NOT_EXIST":
                     self._create_model(model)
@@ -213,6 +245,10 @@ class MlflowRegistry(ModelRegistry):
                 if not error.transient:
                     raise
                 time.sleep(random.uniform(0.05, 0.3))  # noqa: S311 -- no secret
+                versions = self._list_versions(model)
+                if any(each.tags.get(_JOB) == tags[_JOB] for each in versions):
+                    return versions  # The answer was lost.
+        return self._list_versions(model)
 
     def _store_files(self, candidate: Candidate) -> tuple[str | None, str]:
         """Return run and source of a version; files of this machine are uploaded below the run."""
@@ -250,16 +286,21 @@ class MlflowRegistry(ModelRegistry):
 
     def _decide(self, model: str, own: _Version, versions: list[_Version], alias: str) -> dict[str, Any]:
         """Return whether the version is better than all others, as decided when it was compared first."""
-        stored = own.tags.get(_VERDICT + "." + alias)
-        if stored:
-            return dict(json.loads(stored))
+        stored = json.loads(own.tags.get(_VERDICT + "." + alias, "{}"))
+        score = own.get_score(alias)
+        name = score[1].metric if score else ""
+        if stored and stored.get("metric_name", name) == name:
+            return dict(stored)
         if self._detect_person(model, alias, versions, own.number):
             versions = self._list_versions(model)
         others = _find_best([each for each in versions if each.number != own.number], alias)
         best = _find_best(versions, alias)
+        before = others.get_score(alias) if others else None
+        is_comparable = before and score and score[1].matches(before[1].metric, before[1].mode)
         verdict = {
             "promoted": best is not None and best.number == own.number,
-            "before": others.metric if others is not None else None,
+            "before": before[0] if before and is_comparable else None,
+            "metric_name": name,
         }
         self._set_tag(model, own.number, _VERDICT + "." + alias, json.dumps(verdict))
         return verdict
@@ -274,11 +315,11 @@ class MlflowRegistry(ModelRegistry):
                 versions = self._list_versions(model)  # It was registered later.
             best = _find_best(versions, alias)
             # A version without a metric was registered by a person: then no promotion moves the alias.
-            is_foreign = any(each.number == current and each.metric is None for each in versions)
+            is_foreign = any(each.number == current and each.get_score(alias) is None for each in versions)
             if best is None or current == best.number or is_foreign:
                 break
             if not is_marked:
-                self._api.post("registered-models/set-tag", name=model, key=moving, value=str(best.number))
+                self._write("registered-models/set-tag", name=model, key=moving, value=str(best.number))
             self._set_alias(model, alias, best.number)
             versions = self._list_versions(model)
         else:
@@ -300,25 +341,42 @@ class MlflowRegistry(ModelRegistry):
         seen.append(self._get_model(model))
         targets = {aliases.get(alias) for aliases, _ in seen}
         is_moving = any(key.startswith(_MOVING + alias) for _, tags in seen for key in tags)
+        if is_moving or len(targets) > 1 or targets == {best.number}:
+            return False
         target = next((each for each in versions if targets == {each.number}), None)
-        if target is not None and target.number != best.number and not is_moving:
+        if target is not None or targets == {None}:
             self._respect_person(model, alias, versions, target, own)
             return True
         return False
 
     def _respect_person(
-        self, model: str, alias: str, versions: list[_Version], target: _Version, own: int | None
+        self, model: str, alias: str, versions: list[_Version], target: _Version | None, own: int | None
     ) -> None:
+        """Demote the versions that are better than the one to which a person has moved the alias; all, if to none."""
+        champion = target.get_score(alias) if target else None
         for each in versions:
-            is_kept = each.number in (target.number, own) or each.metric is None or target.metric is None
-            if not is_kept and is_better(each.metric or 0.0, target.metric, _get_mode(each)):
+            score = each.get_score(alias)
+            if score is None or each.number == own or (target and (champion is None or each.number == target.number)):
+                continue
+            if champion is None or is_better(score[0], champion[0], score[1].mode):
                 self._set_tag(model, each.number, _DEMOTED + alias, "true")
 
     def _set_alias(self, model: str, alias: str, number: int) -> None:
-        self._api.post("registered-models/alias", name=model, alias=alias, version=str(number))
+        self._write("registered-models/alias", name=model, alias=alias, version=str(number))
 
     def _set_tag(self, model: str, number: int, key: str, value: str) -> None:
-        self._api.post("model-versions/set-tag", name=model, version=str(number), key=key, value=value)
+        self._write("model-versions/set-tag", name=model, version=str(number), key=key, value=value)
+
+    def _write(self, path: str, **body: str) -> None:
+        """Send what can be repeated. Two clients that write the same row at once make the server fail for one."""
+        for attempt in range(_TRIES):
+            try:
+                self._api.post(path, **body)
+                return
+            except TrackingError as error:
+                if "IntegrityError" not in str(error) or attempt == _TRIES - 1:
+                    raise
+            time.sleep(random.uniform(0.05, 0.3))  # noqa: S311 -- no secret
 
     def _get_model(self, model: str) -> tuple[dict[str, int], dict[str, str]]:
         """Return the aliases and the tags of a registered model."""
@@ -347,17 +405,31 @@ def _select_versions(versions: list[_Version], candidate: Candidate) -> list[_Ve
     return [each for each in versions if each.tags.get(_JOB) == candidate.identity]
 
 
+def _check_metric(
+    versions: list[_Version], own: list[_Version], model: str, comparison: Comparison, alias: str
+) -> dict[str, str]:
+    """Refuse another metric than that of the champion; return the tag of a version that replaces it."""
+    best = _find_best([each for each in versions if each not in own], alias)
+    score = best.get_score(alias) if best else None
+    if score is None or comparison.matches(score[1].metric, score[1].mode):
+        return {}
+    if any(_PROMOTED + alias in each.tags for each in versions):
+        comparison.check(model, alias, score[1].metric, score[1].mode)
+    return {_REPLACES + alias: "true"}
+
+
 def _find_best(versions: list[_Version], alias: str) -> _Version | None:
-    """Return the best version: each must be better than those before it by its own `min_delta`."""
-    known = [each for each in versions if each.metric is not None and _DEMOTED + alias not in each.tags]
+    """Return the best version: each must be better than those before it by its own `min_delta`, or replace them."""
 
-    def choose(best: _Version | None, each: _Version) -> _Version:
-        value, champion = each.metric or 0.0, best.metric if best else None
-        is_next = best is None or is_better(value, champion, _get_mode(each), float(each.tags.get(_MIN_DELTA, 0)))
-        return each if best is None or is_next else best
+    def choose(best: _Version | None, each: _Version) -> _Version | None:
+        score, champion = each.get_score(alias), best.get_score(alias) if best else None
+        if score is None or _DEMOTED + alias in each.tags:
+            return best
+        value, comparison = score
+        if champion is None:
+            return each
+        if not comparison.matches(champion[1].metric, champion[1].mode):
+            return each if comparison.replaces else best
+        return each if is_better(value, champion[0], comparison.mode, comparison.min_delta) else best
 
-    return reduce(choose, known, None)
-
-
-def _get_mode(version: _Version) -> Mode:
-    return "min" if version.tags.get(_MODE) == "min" else "max"
+    return reduce(choose, versions, None)

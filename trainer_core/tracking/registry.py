@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CHAMPION",
     "Candidate",
+    "Comparison",
     "FolderRegistry",
     "ModelRegistry",
     "ModelVersion",
@@ -44,6 +45,8 @@ __all__ = [
 
 CHAMPION = "champion"
 Mode = Literal["max", "min"]
+#: Name of a metric of which only the value is known.
+_UNNAMED = "metric"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
@@ -152,6 +155,29 @@ class Candidate:
         return self.uid or hashlib.sha256(f"{self.job}/{self.value!r}".encode()).hexdigest()[:32]
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """By what a model is compared with the champion; `replaces` allows that the champion was compared otherwise."""
+
+    metric: str
+    mode: Mode
+    min_delta: float = 0.0
+    replaces: bool = False
+
+    def matches(self, metric: str | None, mode: str | None) -> bool:
+        """Return whether the champion was compared by the same metric. One of an earlier release has no name."""
+        names = {self.metric, metric or _UNNAMED} - {_UNNAMED}
+        return len(names) <= 1 and (mode or self.mode) == self.mode
+
+    def check(self, model: str, alias: str, metric: str | None, mode: str | None) -> None:
+        """Refuse the comparison with a champion of another metric, unless it is to be replaced."""
+        if not self.replaces and not self.matches(metric, mode):
+            raise InvalidRequestError(
+                f"alias {alias!r} of model {model!r} compares {metric or self.metric} ({mode or self.mode}), and "
+                f"{self.metric} ({self.mode}) was given; pass the same, or replace_metric=True to compare this one"
+            )
+
+
 class ModelRegistry(ABC):
     """Versions of models, and aliases that name the best ones. A context manager; `close` closes its connection."""
 
@@ -175,6 +201,7 @@ class ModelRegistry(ABC):
         alias: str = CHAMPION,
         artifact: str = "model",
         run_id: str | None = None,
+        replace_metric: bool = False,
     ) -> Promotion:
         """Register the model of a TrainJob, and move the alias to it if it is better than the model that has the alias.
 
@@ -196,16 +223,28 @@ class ModelRegistry(ABC):
             alias: The alias. Default ``champion``.
             artifact: Name of the job's artifact that is the model. Default ``model``.
             run_id: MLflow run of the TrainJob. None (the default) for none.
+            replace_metric: True to promote the model although the alias compares another metric or mode, and to
+                compare this one from now on. Default False: refused.
 
         Raises:
-            InvalidRequestError: The job failed or lacks the metric or artifact, or an argument is invalid.
+            InvalidRequestError: The job failed or lacks the metric or artifact, an argument is invalid, or the alias
+                compares another metric.
             TrackingError: The registry cannot be reached, or refuses.
         """
         candidate = Candidate.from_outcome(outcome, metric, artifact, run_id)
-        return self.promote_candidate(candidate, model=model, mode=mode, min_delta=min_delta, alias=alias)
+        return self.promote_candidate(
+            candidate, model=model, mode=mode, min_delta=min_delta, alias=alias, replace_metric=replace_metric
+        )
 
     def promote_candidate(
-        self, candidate: Candidate, *, model: str, mode: Mode = "max", min_delta: float = 0.0, alias: str = CHAMPION
+        self,
+        candidate: Candidate,
+        *,
+        model: str,
+        mode: Mode = "max",
+        min_delta: float = 0.0,
+        alias: str = CHAMPION,
+        replace_metric: bool = False,
     ) -> Promotion:
         """Promote a model that is not described by an outcome. Otherwise as `promote`.
 
@@ -215,9 +254,10 @@ class ModelRegistry(ABC):
             mode: ``max`` (default) or ``min``.
             min_delta: By how much the metric must be better. Default 0.
             alias: The alias. Default ``champion``.
+            replace_metric: Whether the alias may compare another metric or mode. Default False.
 
         Raises:
-            InvalidRequestError: An argument is invalid.
+            InvalidRequestError: An argument is invalid, or the alias compares another metric.
             TrackingError: The registry cannot be reached, or refuses.
         """
         if mode not in ("max", "min"):
@@ -225,10 +265,10 @@ class ModelRegistry(ABC):
         if not 0 <= min_delta < math.inf:
             raise InvalidRequestError(f"min_delta must be a number of at least 0, got {min_delta}")
         _check_name("alias", alias)
-        return self._promote(candidate, model, mode, min_delta, alias)
+        return self._promote(candidate, model, Comparison(candidate.metric, mode, min_delta, replace_metric), alias)
 
     @abstractmethod
-    def _promote(self, candidate: Candidate, model: str, mode: Mode, min_delta: float, alias: str) -> Promotion:
+    def _promote(self, candidate: Candidate, model: str, comparison: Comparison, alias: str) -> Promotion:
         """Promote; the arguments are valid."""
 
     @abstractmethod
@@ -265,11 +305,7 @@ class ModelRegistry(ABC):
         """
 
     def has_origin_of(self, uri: str) -> bool:
-        """Return whether runs of a tracking URI are on the server of this registry.
-
-        Args:
-            uri: The tracking URI.
-        """
+        """Return whether runs of a tracking URI are on the server of this registry."""
         return False
 
     def get_champion(self, model: str, alias: str = CHAMPION) -> ModelVersion | None:
@@ -299,7 +335,7 @@ class FolderRegistry(ModelRegistry):
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def _promote(self, candidate: Candidate, model: str, mode: Mode, min_delta: float, alias: str) -> Promotion:
+    def _promote(self, candidate: Candidate, model: str, comparison: Comparison, alias: str) -> Promotion:
         folder = self._get_folder(model)
         version = _get_version(candidate)
         source = get_local_path(candidate.uri)
@@ -309,20 +345,23 @@ class FolderRegistry(ModelRegistry):
             current = _read_current(folder, alias)
             decision_path = folder / "decisions" / f"{alias}-{version}.json"
             decision = _read_json(decision_path)
-            is_current = (current.get("version"), current.get("metric")) == (version, candidate.value)
-            if decision and decision["metric"] == candidate.value:
+            is_current = current.get("version") == version and _is_of(current, candidate)
+            # A promoter that was killed before it moved the alias has decided nothing: a better model may have it now.
+            if _is_of(decision, candidate) and (decision.get("done") or is_current):
                 promoted, before = decision["promoted"], decision["before"]
             else:
-                before = current.get("metric")
-                promoted = is_current or is_better(candidate.value, before, mode, min_delta)
+                decision, before = {}, current.get("metric")
+                comparison.check(model, alias, current.get("metric_name"), current.get("mode"))
+                if not comparison.matches(current.get("metric_name"), current.get("mode")):
+                    before = None
+                promoted = is_current or is_better(candidate.value, before, comparison.mode, comparison.min_delta)
             # A repetition of a promotion that was completed must not take the place of a better or rolled-back model.
-            is_done = bool(decision) and decision.get("done") and decision["metric"] == candidate.value
-            answer = {"promoted": promoted, "before": before, "metric": candidate.value}
-            if promoted and not is_done:
-                _write_json(decision_path, answer)
-                entry = self._store_version(folder, version, candidate, source)
-                _write_json(_get_alias_path(folder, alias), entry)
-            if not is_done:
+            if not decision.get("done"):
+                answer = {"promoted": promoted, "before": before, **_describe(candidate)}
+                if promoted:
+                    _write_json(decision_path, answer)
+                    entry = self._store_version(folder, version, candidate, source, comparison.mode)
+                    _write_json(_get_alias_path(folder, alias), entry)
                 _write_json(decision_path, {**answer, "done": True})
             current = _read_current(folder, alias)
         return Promotion(promoted, version, _get_entry_uri(folder, current), candidate.value, before)
@@ -372,8 +411,10 @@ class FolderRegistry(ModelRegistry):
                 raise InvalidRequestError(f"model {model!r} has no version {version!r}; its versions are {known}")
             _write_json(_get_alias_path(folder, alias), entry)
 
-    def _store_version(self, folder: Path, version: str, candidate: Candidate, source: Path | None) -> dict[str, Any]:
-        entry: dict[str, Any] = {"version": version, "metric": candidate.value}
+    def _store_version(
+        self, folder: Path, version: str, candidate: Candidate, source: Path | None, mode: Mode
+    ) -> dict[str, Any]:
+        entry: dict[str, Any] = {"version": version, "mode": mode, **_describe(candidate)}
         if source is None:
             entry["uri"] = candidate.uri
         else:
@@ -427,14 +468,7 @@ def open_registry(uri: str | None = None, server: MlflowServer | None = None) ->
 
 
 def is_better(value: float, champion: float | None, mode: Mode, min_delta: float = 0.0) -> bool:
-    """Return whether a metric is better than that of the champion by more than nothing, and by at least `min_delta`.
-
-    Args:
-        value: The metric.
-        champion: Metric of the champion. None if there is none.
-        mode: ``max`` or ``min``.
-        min_delta: By how much it must be better. Default 0.
-    """
+    """Return whether a metric is better than that of the champion by more than nothing, and by at least `min_delta`."""
     if champion is None:
         return True
     difference = value - champion if mode == "max" else champion - value
@@ -442,11 +476,7 @@ def is_better(value: float, champion: float | None, mode: Mode, min_delta: float
 
 
 def get_local_path(uri: str) -> Path | None:
-    """Return the path of a ``file://`` URI or a path; None for another URI.
-
-    Args:
-        uri: The URI.
-    """
+    """Return the path of a ``file://`` URI or a path; None for another URI."""
     if "://" not in uri:
         return Path(uri)
     parts = urlsplit(uri)
@@ -457,10 +487,6 @@ def copy_path(source: Path, target: Path) -> None:
     """Copy a file or folder; the target is whole or absent, and its former content is gone.
 
     Links are copied as the files and folders that they lead to.
-
-    Raises:
-        FileNotFoundError: The source does not exist.
-        InvalidRequestError: A link in the source is broken.
     """
     for path in source.rglob("*") if source.is_dir() else ():
         if path.is_symlink() and not path.exists():
@@ -489,6 +515,20 @@ def _remove_path(path: Path) -> None:
 def _get_version(candidate: Candidate) -> str:
     """The job's name; a digest for a model of another origin."""
     return candidate.job if _NAME.fullmatch(candidate.job) else hashlib.sha256(candidate.job.encode()).hexdigest()[:16]
+
+
+def _describe(candidate: Candidate) -> dict[str, Any]:
+    return {"metric": candidate.value, "metric_name": candidate.metric, "uid": candidate.uid}
+
+
+def _is_of(entry: Mapping[str, Any], candidate: Candidate) -> bool:
+    """Return whether a decision or version is of this model: neither of a later job of its name, nor by another metric.
+
+    Earlier releases recorded the value only; a model that is promoted by its files has no uid.
+    """
+    names = {entry.get("metric_name") or _UNNAMED, candidate.metric} - {_UNNAMED}
+    uids = {entry.get("uid"), candidate.uid} - {None}
+    return entry.get("metric") == candidate.value and len(names) <= 1 and len(uids) <= 1
 
 
 def _check_name(what: str, name: str) -> str:

@@ -1,17 +1,26 @@
-"""Reports a TrainJob to its run: progress as metrics while it runs, and how it ended.
+"""Reports TrainJobs to their runs: progress as metrics while they run, and how they ended.
 
 A point is sent with the time at which the training reported it, so that any number of processes can send it: the
-server stores it once. What a process could not send, the next one that waits for the job reads from the log again.
+server stores it once. What a process could not send, the next one that waits for the job sends, from the position in
+the log that the run has.
+
+One thread of the process sends for all TrainJobs, so that no submit and no wait is delayed.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from heapq import heappop, heappush
+from itertools import count
 from typing import Any
 
 from trainer_core.backends.base import Backend
@@ -20,30 +29,67 @@ from trainer_core.jobs import Outcome, TrainJobRef
 from trainer_core.logs import LogChunk, parse_timed_progress
 from trainer_core.request import TrainJobRequest
 from trainer_core.resource_use import parse_resource_report
+from trainer_core.secrets import is_secret_name
 from trainer_core.tracking import tags
-from trainer_core.tracking.binding import bind_run
-from trainer_core.tracking.connections import get_report_api
-from trainer_core.tracking.run_sender import get_run_sender
-from trainer_core.tracking.run_writer import Point, RunWriter
-from trainer_core.tracking.server import MlflowServer
-from trainer_core.tracking.submission import choose_server, create_late_run
+from trainer_core.tracking.http_connection import UnreachableError
+from trainer_core.tracking.mlflow_api import MAX_BATCH, get_report_api
+from trainer_core.tracking.run import (
+    Point,
+    RunWriter,
+    bind_run,
+    create_late_run,
+    find_outcome,
+    list_unreported_runs,
+)
+from trainer_core.tracking.server import MlflowServer, choose_server
 
-__all__ = ["RunReporter", "build_system_metrics"]
+__all__ = [
+    "EndedRun",
+    "RunReporter",
+    "RunSender",
+    "build_system_metrics",
+    "end_abandoned_runs",
+    "get_run_sender",
+    "warn_incomplete",
+]
 
 _log = logging.getLogger(__name__)
 
-#: Seconds after which the end of a job is no longer delayed by its run.
+#: Seconds without progress after which the end of a job is no longer delayed by its run.
 _FINISH_SECONDS = 10.0
+#: Seconds before the first report of a wait, so that a short wait costs nothing.
+_FIRST_SECONDS = 1.0
+#: Seconds between two reports of a job: the process waits for one, and for `_MANY_JOBS` or more. A report costs about
+#: a millisecond of processor time, whatever it has to send.
+_INTERVAL_SECONDS = 5.0
+_INTERVAL_OF_MANY_SECONDS = 10.0
+_MANY_JOBS = 100
+#: A server that does not answer is left alone for this long, and for twice as long each further time.
+_PAUSE_SECONDS = 10.0
+_MAX_PAUSE_SECONDS = 300.0
+#: Points that wait to be sent, of all jobs together.
+_MAX_POINTS = 20_000
+#: Seconds after which the exit of the process is no longer delayed.
+_EXIT_SECONDS = 10.0
+#: Range of steps in MLflow.
+_MAX_STEP = 2**63 - 1
+#: Shorter values of secret arguments are not masked in diagnoses: they are part of other words.
+_MIN_SECRET = 4
+#: Names of the jobs of which a warning was logged.
+_warned: set[str] = set()
+
+
+def warn_incomplete(job: str, reason: TrainerError | str, run_id: str | None = None) -> None:
+    """Log once for each job why its run is not complete, and what completes it."""
+    is_refused = isinstance(reason, TrackingError) and not reason.transient
+    hint = "" if is_refused else f"; `trainjob wait {job}` or `trainjob reap` completes it"
+    level = logging.DEBUG if job in _warned else logging.WARNING
+    _warned.add(job)
+    _log.log(level, "TrainJob %s: its run%s is not complete: %s%s", job, f" {run_id}" if run_id else "", reason, hint)
 
 
 class RunReporter:
     """Reports one job to its run. Never delays the wait for the job: the thread of `RunSender` reports.
-
-    Args:
-        backend: Backend of the job.
-        ref: The job.
-        configured: Server of an Airflow connection. None for the environment of this process.
-        redact: Masks secrets in the diagnosis. Default: the text unchanged.
 
     Attributes:
         status: Last observed status of the job. The waiting process sets it.
@@ -66,12 +112,24 @@ class RunReporter:
         self._request: TrainJobRequest | None = None
         self._server: MlflowServer | None = None
         self._run: RunWriter | None = None
-        self._cursor: Mapping[str, Any] = {}
-        self._last_step = 0
+        self._secrets: list[str] = []
+        self._cursor: Mapping[str, Any] | None = None
+        self._step = 0
+        self._has_odd_step = False
         self._is_started = False
         self._stop = threading.Event()
         #: Held while a report is sent.
         self._lock = threading.Lock()
+
+    @property
+    def job(self) -> str:
+        """Name of the job."""
+        return self._ref.name
+
+    @property
+    def has_held_points(self) -> bool:
+        """Whether points of an earlier report wait for the next one."""
+        return self._run is not None and self._run.has_held_points
 
     @property
     def is_watching(self) -> bool:
@@ -89,54 +147,52 @@ class RunReporter:
         self._stop.set()
 
     def finish(self, outcome: Outcome) -> None:
-        """Report everything that is left, and how the job ended. Logs a warning if the server does not answer in time.
+        """Report everything that is left, and how the job ended.
 
-        Args:
-            outcome: Outcome of the job.
+        Takes as long as the server stores something. Logs a warning if it cannot be reached, or stops answering.
         """
         self._stop.set()
-        end = time.monotonic() + _FINISH_SECONDS
-        thread = threading.Thread(target=self._finish, args=(outcome, end), daemon=True)
+        thread = threading.Thread(target=self._finish, args=(outcome,), daemon=True)
         thread.start()
-        thread.join(_FINISH_SECONDS)
+        answers = -1
+        while thread.is_alive() and answers != self._answers:
+            answers = self._answers
+            thread.join(_FINISH_SECONDS)
         if thread.is_alive():
-            self._warn("did not answer in time")
+            self._warn("it takes too long")
 
-    def _finish(self, outcome: Outcome, end: float) -> None:
+    @property
+    def _answers(self) -> int:
+        return get_report_api(self._server).answers if self._server is not None else 0
+
+    def _finish(self, outcome: Outcome) -> None:
         get_run_sender().flush(_FINISH_SECONDS / 2, self._ref.uid)
-        pause, reason = 0.1, "did not answer in time"
-        while time.monotonic() < end:
+        pause, writes, end = 0.1, 0, time.monotonic() + _FINISH_SECONDS
+        while True:
             try:
                 with self._lock:
-                    self._finish_once(outcome)
+                    run = self._find_run()
+                    if run is not None:
+                        self.complete(outcome, run)
                 return
             except TrainerError as error:
-                reason = str(error)
-                if isinstance(error, TrackingError) and not error.transient:
+                reason: TrainerError | str = error
+                if isinstance(error, UnreachableError) or (isinstance(error, TrackingError) and not error.transient):
                     break
             except Exception as error:  # noqa: BLE001 -- boundary of the thread: `finish` warns and does not raise
                 reason = f"{type(error).__name__}: {error}"
+                break
+            if self._run is not None and self._run.writes > writes:
+                pause, writes, end = 0.1, self._run.writes, time.monotonic() + _FINISH_SECONDS
+            if time.monotonic() + pause > end:
                 break
             time.sleep(pause)
             pause *= 2
         self._warn(reason)
 
-    def _finish_once(self, outcome: Outcome) -> None:
-        run = self._find_run()
-        if run is not None:
-            self.complete(outcome, run)
-
     def complete(self, outcome: Outcome, run: RunWriter) -> None:
-        """Report everything that is left, and how the job ended, unless another process has done so.
-
-        Args:
-            outcome: Outcome of the job.
-            run: Its run.
-
-        Raises:
-            TrackingError: The server cannot be reached, or refuses.
-        """
-        run.load()
+        """Report how the job ended and everything that is left, unless another process has done so."""
+        self.end(outcome, run)
         if run.tags.get(tags.REPORTED) == self._ref.uid:
             return
         try:
@@ -147,62 +203,58 @@ class RunReporter:
             pass  # Its log is gone with it.
         except TrainerError as error:
             _log.warning("TrainJob %s: its log cannot be read, so its run may lack points: %s", self._ref.name, error)
+        run.complete(outcome, self._step)
+
+    def end(self, outcome: Outcome, run: RunWriter) -> None:
+        """Report how the job ended, unless another process has done so."""
+        run.load()
+        if run.tags.get(tags.REPORTED) == self._ref.uid:
+            return
         if outcome.diagnosis is not None:
-            masked = replace(outcome.diagnosis, reason=self._redact(outcome.diagnosis.reason))
-            outcome = replace(outcome, diagnosis=masked)
-        run.end(outcome, self._last_step)
+            with suppress(TrainerError):
+                self.find_server()
+            reason = self._redact(outcome.diagnosis.reason)
+            for secret in self._secrets:
+                reason = reason.replace(secret, "***")
+            outcome = replace(outcome, diagnosis=replace(outcome.diagnosis, reason=reason))
+        run.end(outcome)
 
     def find_server(self) -> MlflowServer | None:
-        """Return the server of the job's run; None if the job is not tracked, or was deleted.
-
-        Raises:
-            BackendUnavailableError: The backend cannot be reached.
-        """
+        """Return the server of the job's run; None if the job is not tracked, or was deleted."""
         if self._server is None:
             with suppress(JobNotFoundError):
                 self._request = self._backend.get_request(self._ref)
             tracking = self._request.tracking if self._request else None
             if tracking is not None and tracking.kind == "mlflow":
                 self._server = choose_server(tracking.uri, self._configured)
+            values = self._request.get_parameters() if self._request else {}
+            secrets = [value for name, value in values.items() if is_secret_name(name) and len(value) >= _MIN_SECRET]
+            self._secrets = sorted(secrets, key=len, reverse=True)
         return self._server
 
     def send(self, points: Sequence[Point]) -> None:
-        """Send points of the job's curves; while `is_watching`, also those of its log, and its status.
-
-        Args:
-            points: The points, from `build_points`.
-
-        Raises:
-            TrainerError: The server or the backend cannot be reached, or refuses.
-        """
+        """Send points of the job's curves; while `is_watching`, also those of its log, and its status."""
         with self._lock:
             run = self._find_run()
             if run is None:
                 return
+            run.begin_report()
             run.send(points)
             if self.is_watching:
                 run.set_status(self.status)
                 self._send_log(run, job_ended=False)
 
     def build_points(self, chunk: LogChunk) -> list[Point]:
-        """Return the points that are in lines of the job's log.
-
-        Args:
-            chunk: The lines; those after the previous chunk.
-        """
+        """Return the points that are in lines of the job's log."""
         # The progress of a fetch is no metric of the training.
         lines = [(step, line) for step, line in chunk.lines if not step.endswith("-initializer")]
         return [point for step, line in lines for point in self._parse_line(step, line)]
 
     def give_up(self, reason: TrackingError | None = None) -> None:
-        """Send no further points. The end of the job is reported with all of them.
-
-        Args:
-            reason: Why, for a warning. None (the default): the job is not tracked.
-        """
+        """Send no further points. The end of the job is reported with all of them."""
         self.has_given_up = True
         if reason is not None:
-            self._warn(str(reason))
+            self._warn(reason)
 
     def _find_run(self) -> RunWriter | None:
         """Return the run, created now if the server was away when the job was created; None if it is not tracked."""
@@ -212,22 +264,30 @@ class RunReporter:
         if server is None or request is None or request.tracking is None:
             return None
         api = get_report_api(server)
-        run_id = request.tracking.run_id or create_late_run(api, self._backend, request, self._ref)[1]
-        run = RunWriter(api, run_id)
+        run_id = request.tracking.run_id or create_late_run(api, self._backend, request, self._ref)
+        run = RunWriter(api, run_id, self._ref.name)
         run.load()
         if tags.UID not in run.tags:
-            bind_run(api, self._backend, self._ref, request)
+            bind(self._backend, self._ref, request, server, self._redact)
         # A request can have the files of a project.
         self._run, self._request = run, None
         return self._run
 
     def _send_log(self, run: RunWriter, job_ended: bool) -> None:
         """Send the points of the new lines of the log. The cursor advances when the server has stored them."""
+        if self._cursor is None:  # Where any process has stopped.
+            self._cursor, self._step = run.cursor, run.step
+        points: list[Point] = []
+        cursor = self._cursor
         while True:
-            chunk = self._backend.tail(self._ref, self._cursor, job_ended)
-            run.send(self.build_points(chunk))
-            self._cursor = chunk.cursor
-            if not chunk.lines or chunk.complete or (self._stop.is_set() and not job_ended):
+            chunk = self._backend.tail(self._ref, cursor, job_ended)
+            points += self.build_points(chunk)
+            cursor = chunk.cursor
+            is_last = not chunk.lines or chunk.complete or (self._stop.is_set() and not job_ended)
+            if is_last or len(points) >= MAX_BATCH:
+                run.send(points, cursor, self._step, job_ended)
+                self._cursor, points = cursor, []
+            if is_last:
                 return
 
     def _parse_line(self, step: str, line: str) -> Iterable[Point]:
@@ -235,16 +295,18 @@ class RunReporter:
         if not report:
             yield from build_system_metrics(step, line)
             return
-        self._last_step = int(report.get("step", self._last_step))
+        given = report.get("step", self._step)
+        self._step = max(-_MAX_STEP, min(int(given), _MAX_STEP))
+        if self._step != given and not self._has_odd_step:
+            self._has_odd_step = True
+            _log.warning("TrainJob %s: MLflow has whole steps below 2**63; %s becomes %d", self.job, given, self._step)
         # Only a log of an earlier release has no times; then the step orders the points.
-        timestamp = printed or self._last_step
+        timestamp = printed or self._step
         for name, value in report.get("metrics", {}).items():
-            yield name, value, timestamp, self._last_step
+            yield name, value, timestamp, self._step
 
-    def _warn(self, reason: str) -> None:
-        _log.warning(
-            "TrainJob %s: its run is not complete; the next wait for the job completes it: %s", self._ref.name, reason
-        )
+    def _warn(self, reason: TrainerError | str) -> None:
+        warn_incomplete(self.job, reason, self._run.id if self._run else None)
 
 
 def build_system_metrics(step: str, line: str) -> Iterator[Point]:
@@ -252,10 +314,6 @@ def build_system_metrics(step: str, line: str) -> Iterator[Point]:
 
     The names and units are those of ``mlflow.enable_system_metrics_logging``. Nodes after the first one have their
     name as MLflow's node id: ``system/node-1/cpu_utilization_percentage``.
-
-    Args:
-        step: Step of the job that wrote the line.
-        line: The line.
     """
     report = parse_resource_report(line)
     if report is None:
@@ -275,3 +333,232 @@ def _describe_memory(name: str, report: Mapping[str, float]) -> dict[str, float]
     if used is None or not limit:
         return {}
     return {f"{name}_megabytes": used / 1e6, f"{name}_percentage": 100 * used / limit}
+
+
+class RunSender:
+    """Queue of what is to be sent, and the thread that sends it. The thread ends while there is nothing to send."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._bindings: deque[tuple[str, Callable[[], None]]] = deque()
+        #: Uids of the jobs of bindings that are queued or being sent.
+        self._unbound: list[str] = []
+        #: When the next report of each job is due. The number keeps reporters from being compared.
+        self._schedule: list[tuple[float, int, RunReporter]] = []
+        self._scheduled: set[RunReporter] = set()
+        self._numbers = count()
+        self._points: dict[RunReporter, list[Point]] = {}
+        self._size = 0
+        self._is_full = False
+        #: Until when each server is left alone, and for how long.
+        self._pauses: dict[str, tuple[float, float]] = {}
+
+    def bind(self, uid: str, binding: Callable[[], None]) -> None:
+        """Queue the completion of the run of a submitted job. It comes before all reports."""
+        with self._changed:
+            self._bindings.append((uid, binding))
+            self._unbound.append(uid)
+            self._wake()
+
+    def flush(self, timeout: float, uid: str | None = None) -> bool:
+        """Wait until the runs of submitted jobs are completed; return whether they are."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: not self._unbound if uid is None else uid not in self._unbound, timeout
+            )
+
+    def watch(self, reporter: RunReporter) -> None:
+        """Report a job every few seconds, from its log, until its reporter is stopped."""
+        with self._changed:
+            self._plan(reporter, _FIRST_SECONDS)
+
+    def put(self, reporter: RunReporter, points: Sequence[Point]) -> None:
+        """Queue points of a job. Returns at once; drops them if the queue is full."""
+        if not points or reporter.has_given_up:
+            return
+        with self._changed:
+            self._append(reporter, points)
+            if reporter in self._points:
+                self._plan(reporter, self._get_interval())
+
+    def _append(self, reporter: RunReporter, points: Sequence[Point]) -> None:
+        is_full = self._size + len(points) > _MAX_POINTS
+        if is_full and not self._is_full:
+            _log.warning("curves in MLflow lag behind: more than %d points wait for the server", _MAX_POINTS)
+        self._is_full = is_full
+        if not is_full:
+            self._points.setdefault(reporter, []).extend(points)
+            self._size += len(points)
+
+    def _get_interval(self) -> float:
+        crowd = min(1.0, len(self._scheduled) / _MANY_JOBS)
+        return _INTERVAL_SECONDS + crowd * (_INTERVAL_OF_MANY_SECONDS - _INTERVAL_SECONDS)
+
+    def _plan(self, reporter: RunReporter, seconds: float) -> None:
+        if reporter not in self._scheduled:
+            self._scheduled.add(reporter)
+            heappush(self._schedule, (time.monotonic() + seconds, next(self._numbers), reporter))
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="runs of TrainJobs", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _run(self) -> None:
+        while (step := self._take_next()) is not None:
+            try:
+                step()
+            except Exception:  # noqa: BLE001 -- the thread sends for all TrainJobs of the process
+                _log.exception("The run of a TrainJob is completed later")
+
+    def _take_next(self) -> Callable[[], None] | None:
+        """Wait for what is due next, and return what sends it; None when there is nothing left to wait for."""
+        with self._changed:
+            while not self._bindings:
+                if not self._schedule:
+                    self._thread = None  # Under the lock: whatever comes next starts another thread.
+                    return None
+                pause = self._schedule[0][0] - time.monotonic()
+                if pause <= 0:
+                    reporter = heappop(self._schedule)[2]
+                    self._scheduled.discard(reporter)
+                    return lambda: self._report(reporter)
+                self._changed.wait(pause)
+            uid, binding = self._bindings.popleft()
+            return lambda: self._bind(uid, binding)
+
+    def _bind(self, uid: str, binding: Callable[[], None]) -> None:
+        try:
+            binding()
+        finally:
+            with self._changed:
+                self._unbound.remove(uid)
+                self._changed.notify_all()
+
+    def _report(self, reporter: RunReporter) -> None:
+        with self._changed:
+            points = self._points.pop(reporter, [])
+            self._size -= len(points)
+        is_sent = False
+        try:
+            is_sent = self._send(reporter, points)
+        finally:  # Also after an unexpected error: the next report may succeed.
+            with self._changed:
+                if not is_sent and points:
+                    self._append(reporter, points)
+                if reporter.is_watching or reporter in self._points or (is_sent and reporter.has_held_points):
+                    self._plan(reporter, self._get_interval())
+
+    def _send(self, reporter: RunReporter, points: Sequence[Point]) -> bool:
+        """Return whether the points are dealt with: stored, or of a job or run that takes none."""
+        if not points and not reporter.is_watching and not reporter.has_held_points:
+            return True
+        try:
+            server = reporter.find_server()
+        except TrainerError:
+            return False  # The backend cannot be reached now.
+        if server is None:
+            reporter.give_up()
+            return True
+        until, pause = self._pauses.get(server.uri, (0.0, _PAUSE_SECONDS / 2))
+        if time.monotonic() < until:
+            return False
+        try:
+            reporter.send(points)
+        except TrackingError as error:
+            if not error.transient:
+                reporter.give_up(error)
+                return True
+            pause = min(_MAX_PAUSE_SECONDS, pause * 2)
+            self._pauses[server.uri] = (time.monotonic() + pause, pause)
+            return False
+        except TrainerError:
+            return False
+        self._pauses.pop(server.uri, None)
+        return True
+
+
+@cache
+def get_run_sender() -> RunSender:
+    """Return the sender of this process."""
+    return RunSender()
+
+
+def _flush() -> None:
+    get_run_sender().flush(_EXIT_SECONDS)
+
+
+atexit.register(_flush)
+if hasattr(os, "register_at_fork"):
+    # A child process has no threads of its parent.
+    os.register_at_fork(after_in_child=get_run_sender.cache_clear)
+
+
+@dataclass(frozen=True)
+class EndedRun:
+    """A run that was ended because no process waited for its job.
+
+    Attributes:
+        job: Name of the TrainJob.
+        status: FINISHED, FAILED or KILLED.
+        url: Address of the run in MLflow's UI.
+    """
+
+    job: str
+    status: str
+    url: str
+
+
+def bind(
+    backend: Backend,
+    ref: TrainJobRef,
+    request: TrainJobRequest,
+    server: MlflowServer,
+    redact: Callable[[str], str],
+) -> None:
+    """Complete the run of a TrainJob with its stored request, and end the runs of earlier attempts.
+
+    The thread of `RunSender` sends what the logs of the earlier attempts have.
+    """
+    api = get_report_api(server)
+    for run, outcome in bind_run(api, backend, ref, request):
+        reporter, writer = RunReporter(backend, outcome.job, server, redact), RunWriter(api, run.id, outcome.job.name)
+        reporter.end(outcome, writer)
+        get_run_sender().bind(outcome.job.uid, partial(_complete, reporter, outcome, writer))
+
+
+def _complete(reporter: RunReporter, outcome: Outcome, writer: RunWriter) -> None:
+    try:
+        reporter.complete(outcome, writer)
+    except TrainerError as error:
+        warn_incomplete(reporter.job, error, writer.id)
+
+
+def end_abandoned_runs(
+    backend: Backend, server: MlflowServer, redact: Callable[[str], str] = str
+) -> Iterator[EndedRun]:
+    """End all runs whose jobs have ended, or are gone, while no process waited for them; with what their logs have.
+
+    A run stays as it is if its job is active, or lives where `backend` cannot see it.
+    """
+    api = get_report_api(server)
+    refused = []
+    for run in list_unreported_runs(api, backend.name):
+        try:
+            outcome = find_outcome(api, backend, run)
+            if outcome is None:
+                continue
+            writer = RunWriter(api, run.id, outcome.job.name)
+            RunReporter(backend, outcome.job, server, redact).complete(outcome, writer)
+        except TrackingError as error:
+            if error.transient:
+                raise
+            refused.append(f"TrainJob {run.tags.get(tags.NAME)}: its run {run.id} cannot be ended: {error}")
+        else:
+            url = server.get_run_url(run.info.experiment_id, run.id)
+            yield EndedRun(outcome.job.name, writer.tags.get(tags.PENDING) or tags.get_run_status(outcome), url)
+    if refused:
+        raise TrackingError("; ".join(refused))

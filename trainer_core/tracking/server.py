@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from trainer_core import validation
 from trainer_core.secrets import redact
 
-__all__ = ["MlflowServer"]
+__all__ = ["MlflowServer", "choose_server"]
 
 #: Kubernetes replaces the token of a service account while a pod runs.
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -141,6 +141,16 @@ class MlflowServer:
             run_id: Id of the run.
         """
         return f"{(self.ui_url or self.uri).rstrip('/')}/#/experiments/{experiment_id}/runs/{run_id}"
+
+
+def choose_server(uri: str | None, configured: MlflowServer | None) -> MlflowServer | None:
+    """Return the server for a tracking URI, with the credentials that belong to it; None if none is configured.
+
+    `configured` is the server of an Airflow connection; None for the environment of this process.
+    """
+    if configured is not None and (uri is None or configured.has_origin_of(uri)):
+        return replace(configured, uri=uri or configured.uri)
+    return MlflowServer.from_environment(uri=uri)
 
 
 def _origin(uri: str) -> tuple[str, str, int]:

@@ -1,7 +1,7 @@
 """The run of a TrainJob at its submission: created before the job, bound to it afterwards.
 
 The run's id is part of the job's stored request, so a submitter that attaches reads it there. The submit waits for one
-request, which creates the run; `binding` has what follows.
+request, which creates the run; `reporter` sends the rest.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import SecretStr
@@ -21,17 +20,15 @@ from trainer_core.errors import InvalidRequestError, TrackingError, TrainerError
 from trainer_core.jobs import TrainJobRef
 from trainer_core.request import TrackingRequest, TrainJobRequest
 from trainer_core.tracking import tags
-from trainer_core.tracking.binding import bind_run, delete_orphans
-from trainer_core.tracking.connections import get_report_api, get_submit_api
-from trainer_core.tracking.mlflow_api import MlflowApi, MlflowRun
-from trainer_core.tracking.run_sender import get_run_sender
-from trainer_core.tracking.server import MlflowServer
+from trainer_core.tracking.mlflow_api import MlflowApi, get_report_api, get_submit_api
+from trainer_core.tracking.reporter import bind, get_run_sender, warn_incomplete
+from trainer_core.tracking.run import DEFAULT_EXPERIMENT
+from trainer_core.tracking.server import MlflowServer, choose_server
 
-__all__ = ["Submission", "choose_server", "create_late_run", "prepare_submission"]
+__all__ = ["Submission", "prepare_submission"]
 
 _log = logging.getLogger(__name__)
 
-_DEFAULT_EXPERIMENT = "trainjob"
 #: Backends whose nodes run on the machine of the submitter, so that a loopback address reaches the same server.
 _ON_THIS_MACHINE = frozenset({"local", "debug"})
 #: Its nodes read secrets from a file with Python, which only the image of a function is known to have.
@@ -41,31 +38,13 @@ _PAUSE_SECONDS = 30.0
 _unreachable_until: dict[str, float] = {}
 
 
-def choose_server(uri: str | None, configured: MlflowServer | None) -> MlflowServer | None:
-    """Return the server for a tracking URI, with the credentials that belong to it; None if none is configured.
-
-    Args:
-        uri: Tracking URI of the job. None for the configured one.
-        configured: Server of an Airflow connection. None for the environment of this process.
-    """
-    if configured is not None and (uri is None or configured.has_origin_of(uri)):
-        return replace(configured, uri=uri or configured.uri)
-    return MlflowServer.from_environment(uri=uri)
-
-
 def prepare_submission(
-    request: TrainJobRequest, configured: MlflowServer | None, backend: Backend
+    request: TrainJobRequest,
+    configured: MlflowServer | None,
+    backend: Backend,
+    redact: Callable[[str], str],
 ) -> Submission | None:
-    """Return the tracking of a submit; None if the request is not tracked.
-
-    Args:
-        request: The request.
-        configured: Server of an Airflow connection. None for the environment of this process.
-        backend: Backend of the job.
-
-    Raises:
-        InvalidRequestError: Tracking is required, and no server is configured.
-    """
+    """Return the tracking of a submit; None if the request is not tracked."""
     tracking = request.tracking or TrackingRequest()
     if request.trainer is None and request.initializer is not None:
         return None
@@ -77,18 +56,11 @@ def prepare_submission(
                 "an Airflow connection of type mlflow"
             )
         return None
-    return Submission(request, tracking, server, configured, backend)
+    return Submission(request, tracking, server, configured, backend, redact)
 
 
 class Submission:
     """Tracks one submit.
-
-    Args:
-        request: The request.
-        tracking: Its tracking.
-        server: Server to track on; None for W&B and Comet.
-        configured: Server of an Airflow connection. None for the environment of this process.
-        backend: Backend of the job.
 
     Attributes:
         request: The request to submit, with the server's address and credentials.
@@ -101,12 +73,14 @@ class Submission:
         server: MlflowServer | None,
         configured: MlflowServer | None,
         backend: Backend,
+        redact: Callable[[str], str],
     ) -> None:
+        self._redact = redact
         self._server = server
         self._configured = configured
         self._backend = backend
         self._created: list[str] = []
-        experiment = tracking.experiment or (server.experiment if server else None) or _DEFAULT_EXPERIMENT
+        experiment = tracking.experiment or (server.experiment if server else None) or DEFAULT_EXPERIMENT
         uri = server.uri if server else None
         self._tracking = tracking.model_copy(update={"uri": uri, "experiment": experiment})
         secrets = {
@@ -120,15 +94,7 @@ class Submission:
         )
 
     def create_run(self, request: TrainJobRequest, attempt: int) -> TrainJobRequest:
-        """Create the run of a job that is about to be created, and return the request with the run in it.
-
-        Args:
-            request: The request, with its name.
-            attempt: Attempt of its owner, 0 for the first.
-
-        Raises:
-            TrackingError: Tracking is required, and the run could not be created.
-        """
+        """Create the run of a job that is about to be created, and return the request with the run in it."""
         if self._server is None:
             env = _build_client_env(self._tracking, request, attempt)
             return request.model_copy(update={"tracking": self._tracking.model_copy(update={"env": env})})
@@ -138,16 +104,12 @@ class Submission:
         except TrackingError as error:
             if self._tracking.required:
                 raise
-            _log.warning("TrainJob %s is created without a run, which follows later: %s", request.name, error)
+            warn_incomplete(request.require_name(), error)
         env = self._build_training_env(self._server, request, run) if self._reaches_training(request) else {}
         return request.model_copy(update={"tracking": self._tracking.model_copy(update={**run, "env": env})})
 
     def bind(self, ref: TrainJobRef) -> None:
-        """Complete the run of the submitted job, without waiting for it: `RunSender` calls the server.
-
-        Args:
-            ref: The submitted job, created or attached to.
-        """
+        """Complete the run of the submitted job, without waiting for it: `RunSender` calls the server."""
         if self._server is not None:
             get_run_sender().bind(ref.uid, lambda: self._bind(ref))
 
@@ -159,9 +121,9 @@ class Submission:
             server = choose_server(stored.tracking.uri, self._configured) if stored.tracking else None
             if server is None or run_id is None or _did_not_answer(server):
                 return  # The next wait for the job completes the run.
-            bind_run(get_report_api(server), self._backend, ref, stored)
+            bind(self._backend, ref, stored, server, self._redact)
         except TrainerError as error:  # The job exists: neither the server nor the backend may fail its submit now.
-            _log.warning("The run of TrainJob %s is completed later: %s", ref.name, error)
+            warn_incomplete(ref.name, error)
         else:
             if stored.tracking and stored.tracking.experiment_id:
                 url = server.get_run_url(stored.tracking.experiment_id, run_id)
@@ -186,7 +148,7 @@ class Submission:
             experiment = self._get_experiment_id(api)
             identity = tags.build_identity(request, attempt)
             run_tags = tags.build_run_tags(request, self._backend, identity)
-            run_id = api.create_run(experiment, str(run_tags[tags.RUN_NAME]), run_tags, _now())
+            run_id = api.create_run(experiment, str(run_tags[tags.RUN_NAME]), run_tags, int(time.time() * 1000))
         except TrackingError as error:
             if error.transient:
                 _unreachable_until[server.uri] = time.monotonic() + _PAUSE_SECONDS
@@ -229,41 +191,6 @@ def _did_not_answer(server: MlflowServer) -> bool:
     return time.monotonic() < _unreachable_until.get(server.uri, 0.0)
 
 
-def create_late_run(api: MlflowApi, backend: Backend, request: TrainJobRequest, ref: TrainJobRef) -> tuple[str, str]:
-    """Return experiment id and run id of a job that was created while the server was away; create them if necessary.
-
-    Several processes may do so at the same time: each takes the run with the smallest id, and deletes its own.
-
-    Args:
-        api: API of the server.
-        backend: Backend of the job.
-        request: Stored request of the job.
-        ref: The job.
-    """
-    tracking = request.tracking or TrackingRequest()
-    experiment = api.get_experiment_id(tracking.experiment or _DEFAULT_EXPERIMENT)
-    identity = tags.build_identity(request, None)
-    job_tags = tags.build_job_tags(ref, backend.get_place(ref))
-    condition = f"tags.`{tags.KEY}` = '{identity[tags.KEY]}'"
-
-    def list_runs() -> list[MlflowRun]:
-        runs = api.search_runs([experiment], condition)
-        return sorted((run for run in runs if run.tags.get(tags.UID) == ref.uid), key=lambda run: run.id)
-
-    found = list_runs()
-    if not found:
-        run_tags = tags.build_run_tags(request, backend, identity)
-        own = api.create_run(experiment, str(run_tags[tags.RUN_NAME]), {**run_tags, **job_tags}, _now())
-        found = list_runs()
-        if not found:
-            raise TrackingError(f"run {own} of TrainJob {ref.name!r} is not found yet", transient=True)
-        if found[0].id != own:
-            api.delete_run(own)
-    api.log_batch(found[0].id, params=tags.build_params(request), tags=job_tags)
-    delete_orphans(api, backend, ref, found[0].id, api.search_runs([experiment], condition))
-    return experiment, found[0].id
-
-
 def _build_client_env(tracking: TrackingRequest, request: TrainJobRequest, attempt: int) -> dict[str, str]:
     """Return the variables by which W&B's and Comet's clients find the run of this attempt again."""
     import hashlib
@@ -276,17 +203,13 @@ def _build_client_env(tracking: TrackingRequest, request: TrainJobRequest, attem
             "WANDB_RESUME": "allow",
             "WANDB_NAME": tracking.run_name or name,
             "WANDB_RUN_GROUP": group[:128],
-            "WANDB_PROJECT": tracking.experiment or _DEFAULT_EXPERIMENT,
+            "WANDB_PROJECT": tracking.experiment or DEFAULT_EXPERIMENT,
         }
     else:
         identity = json.dumps([name, tags.build_key(request), request.fingerprint(), attempt])
         values = {
             "COMET_EXPERIMENT_KEY": hashlib.sha256(identity.encode()).hexdigest()[:32],
-            "COMET_PROJECT_NAME": tracking.experiment or _DEFAULT_EXPERIMENT,
+            "COMET_PROJECT_NAME": tracking.experiment or DEFAULT_EXPERIMENT,
         }
     trainer_env = request.trainer.env if request.trainer else {}
     return {key: value for key, value in values.items() if key not in trainer_env} if tracking.join else {}
-
-
-def _now() -> int:
-    return int(time.time() * 1000)

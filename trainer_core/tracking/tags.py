@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainer_core import naming
 from trainer_core.jobs import Category, Outcome, TrainJobRef
 from trainer_core.request import TrainJobRequest
+from trainer_core.secrets import is_secret_name
+from trainer_core.tracking.mlflow_api import fit_names
 
 if TYPE_CHECKING:
     from trainer_core.backends.base import Backend
@@ -15,11 +18,13 @@ if TYPE_CHECKING:
 __all__ = [
     "ATTEMPT",
     "BACKEND",
+    "CURSOR",
     "CURVES",
     "KEY",
     "NAME",
     "NAMESPACE",
     "PARENT",
+    "PENDING",
     "PLACE",
     "REPORTED",
     "RUN_NAME",
@@ -29,6 +34,7 @@ __all__ = [
     "build_key",
     "build_outcome_tags",
     "build_params",
+    "build_renamed",
     "build_run_tags",
     "get_run_status",
 ]
@@ -46,10 +52,18 @@ PLACE = "trainjob.place"
 UID = "trainjob.uid"
 ATTEMPT = "trainjob.attempt"
 GENERATION = "trainjob.generation"
-#: Metrics that were sent from progress lines. Other metrics were logged by the training itself.
+#: Prefix of the tags that have the metric of the run for each name in progress lines, as JSON. A tag is never changed,
+#: so that processes that send at the same time lose none. Other metrics were logged by the training itself.
 CURVES = "trainjob.curves"
-#: Set with the final status: everything that the job left has been sent.
+#: Position in the job's log up to which its points were sent, as JSON.
+CURSOR = "trainjob.cursor"
+#: Set with the final status, until `REPORTED` is set.
+PENDING = "trainjob.pending"
+#: Everything that the job left has been sent.
 REPORTED = "trainjob.reported"
+#: Prefix of the tags that have the key in MLflow of names that it does not take, as JSON.
+RENAMED = "trainjob.renamed"
+_MAX_NAME = 250
 
 
 def build_key(request: TrainJobRequest) -> str:
@@ -104,12 +118,22 @@ def build_params(request: TrainJobRequest) -> dict[str, str]:
         "trainjob.image": trainer.image,
         "trainjob.runtime": request.runtime.name if request.runtime else None,
     }
-    return {**request.get_parameters(), **{key: str(value) for key, value in fixed.items() if value is not None}}
+    arguments = {
+        name: "***" if value and is_secret_name(name) else value for name, value in request.get_parameters().items()
+    }
+    return {**arguments, **{key: str(value) for key, value in fixed.items() if value is not None}}
+
+
+def build_renamed(kind: str, values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tag that has the keys in MLflow of the names that it does not take; empty if it takes all."""
+    renamed = {name[:_MAX_NAME]: key for name, key in fit_names(values).items() if name != key}
+    text = json.dumps(renamed, ensure_ascii=False)
+    return {f"{RENAMED}.{kind}": text} if renamed else {}
 
 
 def build_outcome_tags(outcome: Outcome) -> dict[str, str]:
     """Return the tags of an ended job: its status, its diagnosis in one line, and where its artifacts are."""
-    tags = {"trainjob.status": outcome.status, REPORTED: outcome.job.uid}
+    tags: dict[str, str] = {"trainjob.status": outcome.status}
     if outcome.diagnosis is not None:
         tags["trainjob.diagnosis"] = f"{outcome.diagnosis.category.value}: {outcome.diagnosis.reason}"
     return {**tags, **{f"trainjob.artifact.{name}": uri for name, uri in outcome.artifacts.items()}}

@@ -4,7 +4,7 @@ import { Charts, collectMetrics } from "./charts.js";
 import { LogReader } from "./log.js";
 
 const FIXED = { status: "Status", runtime: "Runtime", nodes: "Nodes", dataset: "Dataset", model: "Model", resumed_from: "Resumed from step" };
-const charts = new Charts($("#curves"), "step");
+const charts = new Charts($("#curves"));
 const readers = new Map();
 const address = new URL(location.href);
 $("#equal").checked = address.searchParams.has("equal");

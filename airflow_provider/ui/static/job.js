@@ -15,7 +15,7 @@ const taskActions = {
 
 function jobPage() {
   const { log: _, ...task } = Object.fromEntries(new URLSearchParams(location.search));
-  const [charts, resources] = [new Charts($("#curves"), "step"), new Charts($("#resources"), "minute")];
+  const [charts, resources] = [new Charts($("#curves")), new Charts($("#resources"), { isTime: true })];
   const reported = [];
   let job;
 

@@ -105,7 +105,7 @@ export function span(milliseconds) {
 /** A time span without its smaller unit, so that ages in a list do not change every second. */
 export const rough = (milliseconds) => span(milliseconds).split(" ").slice(0, 2).join(" ");
 export const since = (from, to) => (from ? (to ? new Date(to) : Date.now()) - new Date(from) : undefined);
-export const number = (value) => (Number.isInteger(value) ? value.toLocaleString() : Number(value.toPrecision(4)).toString());
+export const number = (value, digits = 4) => (Number.isInteger(value) && Math.abs(value) < 1e15 ? value.toLocaleString() : Number(value.toPrecision(digits)).toString());
 export const moment = (text, words) => el("time", { datetime: text, title: new Date(text).toLocaleString() }, words);
 export const age = (text) => moment(text, rough(since(text)));
 export const status = (word) => el("span", { class: "status", "data-status": word }, word);

@@ -12,8 +12,8 @@
   A PyTorchJob becomes pods likewise, as by the Training Operator 1.9: conditions, run policies, replaced pods, webhook.
   ``controllers=False`` is a bare server: only requests and the test itself change objects.
   A pod without an owner is not run: the test that created it sets its status.
-* Bodies are validated by the CRDs of ``trainer=`` ("2.0" … "2.3"), refused in the server's words, if the CRDs lie at
-  TRAINJOB_CRD_DIR or ``../shared/crds``; ``cluster.validates`` says so. ``trainer=None`` for no schemas at all.
+* Bodies are validated by the CRDs of ``trainer=`` ("2.0" … "2.3") and refused in the server's words;
+  ``trainer=None`` for no CRDs at all.
   Trainer's webhooks refuse as theirs do. With ``kueue=True`` a TrainJob with a queue is suspended until `admit`.
 * Runtimes: ``python`` (no ML policy), ``torch-distributed`` (PET_* are set); `load_stock_runtimes` for Trainer's own;
   `fake_cluster.runtimes.runtime` builds further ones, also with initializer steps.
@@ -27,6 +27,8 @@ What a test can do, from any thread, as an administrator whose requests are not 
   While the Node ``node-a`` is cordoned (``spec.unschedulable``), processes of further pods do not start. A policy/v1
   Eviction of a pod is a DELETE that a PodDisruptionBudget can forbid (``status.disruptionsAllowed``).
   ``images["part of an image"] = "python source"``: the entrypoint of an image.
+  ``advance(seconds)`` sets the clock of the cluster forward. ``event(pod, reason, message, component)`` is what an
+  autoscaler reports: ``TriggeredScaleUp``, ``NotTriggerScaleUp``, ``Nominated`` of Karpenter.
 
 Lives instead of processes, chosen before the job is created (or by its annotation ``fake-cluster/life``):
   ``lives.set("job", "preempted", "complete")``: the first pod of each node, the one in its place, …; ``"*"`` for all

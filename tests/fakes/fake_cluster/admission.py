@@ -9,7 +9,7 @@ from typing import Any
 
 from fake_cluster import answers, pytorch_admission
 from fake_cluster.building import ANCESTOR, containers_of, patches, steps_of
-from fake_cluster.recorder import micro_time
+from fake_cluster.clock import micro_time
 from fake_cluster.store import Store
 from fake_cluster.writing import Intent
 from trainer_core.k8s.resources import (

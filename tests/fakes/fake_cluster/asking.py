@@ -14,7 +14,7 @@ __all__ = ["Asker"]
 
 _MERGE = "application/merge-patch+json"
 #: Seconds without an answer; a busy machine takes long.
-_PATIENCE = 300.0
+_PATIENCE = 100.0
 
 
 class Asker:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
-from fake_cluster import crds, metadata_rules, runai_schema
+from fake_cluster import clock, crds, metadata_rules, runai_schema
 from fake_cluster.admission import Admission
 from fake_cluster.controller import Controllers
 from fake_cluster.faults import Faults
@@ -33,7 +33,7 @@ from fake_cluster.runai import Workloads
 from fake_cluster.runtimes import READY_MADE
 from fake_cluster.schema import Schemas
 from fake_cluster.server import Request, Server
-from fake_cluster.store import Store
+from fake_cluster.store import Backup, Store
 from fake_cluster.trainer import Trainer
 from trainer_core.k8s import informer
 from trainer_core.k8s.resources import (
@@ -97,7 +97,8 @@ class Cluster:
         self._store.listeners.append(self._logs.on_change)
         self._folder = tempfile.TemporaryDirectory(prefix="fake-cluster-", ignore_cleanup_errors=True)
         self._plays = controllers
-        recorder = Recorder(self._store)
+        self._ahead = 0.0
+        self._recorder = recorder = Recorder(self._store)
         self._kubelet = Kubelet(self._store, recorder, self._logs, Path(self._folder.name), backoff, grace)
         trainjobs, jobsets = Trainer(self._store, recorder), JobSets(self._store, recorder)
         jobs = BatchJobs(self._store, recorder, backoff_limit, backoff)
@@ -118,7 +119,6 @@ class Cluster:
         reconcile[DISTRIBUTED_WORKLOADS] = workloads.reconcile_distributed
         self._controllers = Controllers(self._store, reconcile)
         definitions = crds.definitions(trainer) if trainer else ()
-        self._validates = bool(definitions)
         self._schemas = Schemas((*definitions, *runai_schema.DEFINITIONS) if trainer else ())
         self._admission = Admission(self._store, kueue)
         checks = (metadata_rules.check, self._schemas.check, self._admission.check)
@@ -152,6 +152,7 @@ class Cluster:
         try:
             asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
         finally:
+            self.advance(-self._ahead)
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
@@ -165,11 +166,6 @@ class Cluster:
             await self._controllers.stop()
         finally:
             await self._kubelet.stop()
-
-    @property
-    def validates(self) -> bool:
-        """Whether the CRDs are there, so that objects are validated by their schemas."""
-        return self._validates
 
     # How to reach it.
 
@@ -216,13 +212,13 @@ class Cluster:
         return Path(self._folder.name) / "claims" / namespace
 
     def load_stock_runtimes(self) -> list[str]:
-        """Create the runtimes that come with Trainer, where they are at hand; return their names."""
-        added = []
-        for raw in crds.stock_runtimes():
-            if self.get(CLUSTER_TRAINING_RUNTIMES, raw["metadata"]["name"]):
-                self.delete(CLUSTER_TRAINING_RUNTIMES, raw["metadata"]["name"])
-            added.append(self.add(raw)["metadata"]["name"])
-        return added
+        """Create the runtimes that come with Trainer; return their names."""
+        runtimes = crds.stock_runtimes()
+        for name, raw in runtimes.items():
+            if self.get(CLUSTER_TRAINING_RUNTIMES, name):
+                self.delete(CLUSTER_TRAINING_RUNTIMES, name)
+            self.add(raw)
+        return list(runtimes)
 
     def add(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """Create an object as an administrator would, past every check; its namespace is made if need be."""
@@ -354,6 +350,17 @@ class Cluster:
         """Make the next move of each scripted life; return how many are not over yet. Needs ``delay=None``."""
         return self.call(self.lives.tick)
 
+    def advance(self, seconds: float) -> None:
+        """Set the clock of the cluster forward: of its objects, events, deadlines and of the Date of its responses."""
+        self._ahead += seconds
+        clock.advance(seconds)
+
+    def event(
+        self, pod: str, reason: str, message: str, component: str = "cluster-autoscaler", namespace: str = "default"
+    ) -> None:
+        """Record an event about a pod, as an autoscaler does; the same event again only counts."""
+        self.call(lambda: self._recorder.record(self._store.get(PODS, namespace, pod).raw, reason, message, component))
+
     def admit(self, name: str, namespace: str = "default") -> None:
         """Let Kueue admit a TrainJob."""
         self.call(lambda: self.lives.admit(namespace, name))
@@ -376,6 +383,19 @@ class Cluster:
     def break_watches(self) -> None:
         """Cut the connection of every watch."""
         self.call(self._server.watches.cut)
+
+    def backup(self) -> Backup:
+        """Return a backup of etcd."""
+        return self.call(self._store.backup)
+
+    def restore(self, backup: Backup) -> None:
+        """Restore etcd from a backup and restart the API server: resourceVersions are lower than before."""
+
+        def restore() -> None:
+            self._store.restore(backup)
+            self._server.watches.cut()
+
+        self.call(restore)
 
     def compact(self) -> None:
         """Forget what has happened so far: an older resourceVersion or continue token is expired."""

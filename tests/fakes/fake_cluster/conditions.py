@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
-from fake_cluster.store import now, seconds_of
+from fake_cluster import clock
+from fake_cluster.store import seconds_of
 
 __all__ = ["condition", "is_true", "set_condition", "time_to_live"]
 
@@ -35,9 +35,9 @@ def set_condition(
     for index, old in enumerate(conditions):
         if old["type"] == type_:
             changed = old["status"] != new["status"]
-            conditions[index] = {**new, "lastTransitionTime": now() if changed else old["lastTransitionTime"]}
+            conditions[index] = {**new, "lastTransitionTime": clock.now() if changed else old["lastTransitionTime"]}
             return
-    conditions.append({**new, "lastTransitionTime": now()})
+    conditions.append({**new, "lastTransitionTime": clock.now()})
 
 
 def time_to_live(raw: Mapping[str, Any]) -> float | None:
@@ -47,4 +47,4 @@ def time_to_live(raw: Mapping[str, Any]) -> float | None:
         return None
     conditions = raw["status"]["conditions"]
     end = max(seconds_of(one["lastTransitionTime"]) for one in conditions if one["status"] == "True")
-    return max(end + float(seconds) - time.time(), 0.0)
+    return max(end + float(seconds) - clock.read(), 0.0)

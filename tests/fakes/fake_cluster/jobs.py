@@ -7,11 +7,12 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fake_cluster import clock
 from fake_cluster.building import COMPLETION_INDEX, owned_by
 from fake_cluster.conditions import is_true, set_condition, time_to_live
 from fake_cluster.history import Record
 from fake_cluster.recorder import Recorder
-from fake_cluster.store import Store, now
+from fake_cluster.store import Store
 from trainer_core.k8s.resources import JOBS, PODS
 
 __all__ = ["BatchJobs"]
@@ -125,12 +126,12 @@ class BatchJobs:
                 reason, text = ("JobSuspended", "Job suspended") if suspended else ("JobResumed", "Job resumed")
                 set_condition(job, "Suspended", suspended, reason, text)
             if not suspended:
-                status.setdefault("startTime", now())
+                status.setdefault("startTime", clock.now())
             if failed:
                 set_condition(job, "Failed", True, *failed)
             if complete:
                 set_condition(job, "Complete", True, "CompletionsReached", "Reached expected number of succeeded pods")
-                status["completionTime"] = now()
+                status["completionTime"] = clock.now()
 
         self._store.change(JOBS, *record.key, write, "status")
         if failed:

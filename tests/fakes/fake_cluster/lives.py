@@ -23,8 +23,9 @@ __all__ = ["ANNOTATION", "JOB_LIVES", "Lives"]
 #: On a TrainJob: names of lives, separated by commas.
 ANNOTATION = "fake-cluster/life"
 PROCESS = "process"
+_JOBSET_UID, _STEP = "jobset.sigs.k8s.io/jobset-uid", "jobset.sigs.k8s.io/replicatedjob-name"
 #: Lives of a job that have no pods, or continue without them.
-JOB_LIVES = ("quota", "rejected-children", "deadline", "kueue")
+JOB_LIVES = ("quota", "small-quota", "rejected-children", "deadline", "kueue")
 _JOB_LABELS = ("jobset.sigs.k8s.io/jobset-name", "batch.kubernetes.io/job-name", JOB_NAME, "trainjob-workflows/job")
 #: Kinds of jobs that an annotation can choose the life of.
 _JOBS = (TRAINJOBS, PYTORCH_JOBS, TRAINING_WORKLOADS, DISTRIBUTED_WORKLOADS)
@@ -32,7 +33,7 @@ _JOBS = (TRAINJOBS, PYTORCH_JOBS, TRAINING_WORKLOADS, DISTRIBUTED_WORKLOADS)
 _THEN = {"preempted": "complete", "evicted": "complete", "node-lost": "complete"}
 _QUOTA = (
     'Error creating: pods "{name}-0-x2x9k" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=8, '
-    "used: requests.nvidia.com/gpu=0, limited: requests.nvidia.com/gpu=4"
+    "used: requests.nvidia.com/gpu={used}, limited: requests.nvidia.com/gpu={limit}"
 )
 _REJECTED = (
     'admission webhook "vjobset.kb.io" denied the request: spec.replicatedJobs[0].template.spec.template.spec.volumes: '
@@ -109,7 +110,10 @@ class Lives:
     def quota(self, job: Record) -> str | None:
         """Return why the pods of a Job cannot be created, if they cannot."""
         owner = _job_of(job) or job.key[1]
-        return _QUOTA.format(name=job.key[1]) if self.has(owner, job.key[0], "quota") else None
+        for life, used, limit in (("quota", 8, 8), ("small-quota", 0, 4)):
+            if self.has(owner, job.key[0], life):
+                return _QUOTA.format(name=job.key[1], used=used, limit=limit)
+        return None
 
     def refusal(self, trainjob: Record) -> str | None:
         """Return why the JobSet of a TrainJob cannot be created, if it cannot."""
@@ -198,7 +202,7 @@ def _while_there(actor: Actor, moves: Moves) -> Moves:
 
 def _of_pods(lives: Sequence[str]) -> list[str]:
     """Return what the pods of a job live: around a life of the job, they just run or complete."""
-    around = {"deadline": "runs", "kueue": "complete", "quota": "complete", "rejected-children": "complete"}
+    around = {**dict.fromkeys(JOB_LIVES, "complete"), "deadline": "runs"}
     return [around.get(life, life) for life in lives]
 
 
@@ -206,8 +210,9 @@ def _place(pod: Record) -> tuple[str, str]:
     """Return what a pod and the one that takes its place have in common."""
     owners: Sequence[Mapping[str, Any]] = pod.metadata.get("ownerReferences") or ({"uid": pod.metadata["uid"]},)
     labels, annotations = pod.metadata.get("labels") or {}, pod.metadata.get("annotations") or {}
-    replica = "-".join(labels.get(label, "") for label in (REPLICA_TYPE, REPLICA_INDEX))
-    return owners[0]["uid"], annotations.get(COMPLETION_INDEX, replica)
+    replica = "-".join(labels.get(label, "") for label in (_STEP, REPLICA_TYPE, REPLICA_INDEX))
+    # A JobSet that restarts creates its Jobs again.
+    return labels.get(_JOBSET_UID, owners[0]["uid"]), annotations.get(COMPLETION_INDEX, "") + replica
 
 
 def _job_of(part: Record) -> str | None:

@@ -68,6 +68,11 @@ def _unschedulable(pod: Actor) -> Moves:
     yield
 
 
+def _scheduled_later(pod: Actor) -> Moves:
+    yield from _unschedulable(pod)
+    yield from _complete(pod)
+
+
 def _image_pull_error(pod: Actor) -> Moves:
     image = pod.container.image
     why = f'failed to pull and unpack image "{image}": failed to resolve reference "{image}": {image}: not found'
@@ -104,6 +109,12 @@ def _missing_secret(pod: Actor) -> Moves:
 
 def _crash_loop(pod: Actor) -> Moves:
     yield from _crashing(pod, 1, None, _ERROR)
+
+
+def _recovers(pod: Actor) -> Moves:
+    yield from itertools.islice(_crash_loop(pod), 9)
+    pod.exit(0, message=_RESULT)
+    pod.finish()
 
 
 def _out_of_memory(pod: Actor) -> Moves:
@@ -166,10 +177,12 @@ POD_LIVES: dict[str, Callable[[Actor], Moves]] = {
     "runs": _runs,
     "fails": _fails,
     "pending-unschedulable": _unschedulable,
+    "scheduled-later": _scheduled_later,
     "image-pull-error": _image_pull_error,
     "invalid-image-name": _invalid_image,
     "create-container-config-error": _missing_secret,
     "crash-loop": _crash_loop,
+    "recovers": _recovers,
     "oom": _out_of_memory,
     "preempted": _preempted,
     "evicted": _evicted,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fake_cluster.store import now
+from fake_cluster.clock import now
 
 __all__ = ["ContainerState", "PodState", "running", "terminated", "waiting"]
 

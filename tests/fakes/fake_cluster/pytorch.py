@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from fake_cluster import pytorch_pods
+from fake_cluster import clock, pytorch_pods
 from fake_cluster.conditions import condition, is_true
 from fake_cluster.history import Record
 from fake_cluster.recorder import Recorder
-from fake_cluster.store import Store, now, seconds_of
+from fake_cluster.store import Store, seconds_of
 from trainer_core.k8s.resources import PODS, PYTORCH_JOBS
 
 __all__ = ["PyTorchJobs"]
@@ -67,7 +66,7 @@ class PyTorchJobs:
         seconds = policy.get("ttlSecondsAfterFinished")
         if seconds is None:
             return None
-        rest = seconds_of(record.raw["status"]["completionTime"]) + float(seconds) - time.time()
+        rest = seconds_of(record.raw["status"]["completionTime"]) + float(seconds) - clock.read()
         if rest <= 0:
             self._store.delete(PYTORCH_JOBS, *record.key)
         return max(rest, 0) or None
@@ -89,7 +88,7 @@ class PyTorchJobs:
 
         def start(raw: dict[str, Any]) -> None:
             if resumed or "startTime" not in raw["status"]:
-                raw["status"]["startTime"] = now()
+                raw["status"]["startTime"] = clock.now()
 
         return self._store.change(PYTORCH_JOBS, *record.key, start, "status") or record
 
@@ -142,7 +141,7 @@ class PyTorchJobs:
 
     def _finish(self, record: Record, kind: str, text: str) -> None:
         def finish(raw: dict[str, Any]) -> None:
-            raw["status"].setdefault("completionTime", now())
+            raw["status"].setdefault("completionTime", clock.now())
 
         self._store.change(PYTORCH_JOBS, *record.key, finish, "status")
         self._say(record, kind, True, kind, text, tell=True)
@@ -172,7 +171,7 @@ def _set_condition(raw: dict[str, Any], kind: str, status: bool, reason: str, me
     kept = [one for one in known if one["type"] not in (kind, _REPLACE_EACH_OTHER.get(kind))]
     if kind in ("Succeeded", "Failed"):
         kept = [{**one, "status": "False"} if one["type"] == "Running" else one for one in kept]
-    times = {"lastUpdateTime": now(), "lastTransitionTime": now()}
+    times = {"lastUpdateTime": clock.now(), "lastTransitionTime": clock.now()}
     new = {"type": kind, "status": str(status), "reason": reason, "message": message, **times}
     raw["status"]["conditions"] = [*kept, new]
 
@@ -194,7 +193,7 @@ def _limit(raw: Mapping[str, Any], policy: Mapping[str, Any], pods: Iterable[Rec
 def _rest(raw: Mapping[str, Any], policy: Mapping[str, Any]) -> float | None:
     """Return how many seconds are left until the deadline; None where there is none."""
     seconds, start = policy.get("activeDeadlineSeconds"), raw["status"].get("startTime")
-    return None if seconds is None or start is None else seconds_of(start) + float(seconds) - time.time()
+    return None if seconds is None or start is None else seconds_of(start) + float(seconds) - clock.read()
 
 
 def _has_to_be_replaced(pod: Record, spec: Mapping[str, Any]) -> bool:

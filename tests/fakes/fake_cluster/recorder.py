@@ -5,19 +5,21 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping
-from datetime import datetime, timezone
 from typing import Any
 
+from fake_cluster.clock import micro_time, now
 from fake_cluster.event_forms import kept
-from fake_cluster.store import Store, now
+from fake_cluster.store import Store
 from trainer_core.k8s.resources import EVENTS, EVENTS_V1
 
-__all__ = ["Recorder", "micro_time"]
+__all__ = ["Recorder"]
 
 _NORMAL = {
     "AllJobsCompleted",
     "Completed",
     "Killing",
+    "Nominated",
+    "NotTriggerScaleUp",
     "Pulled",
     "Pulling",
     "PyTorchJobFailed",
@@ -29,12 +31,8 @@ _NORMAL = {
     "SuccessfulCreate",
     "SuccessfulCreatePod",
     "SuccessfulDeletePod",
+    "TriggeredScaleUp",
 }
-
-
-def micro_time() -> str:
-    """Return the time as a MicroTime."""
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 class Recorder:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
-from fake_cluster import runai_pods
+from fake_cluster import clock, runai_pods
 from fake_cluster.conditions import is_true
 from fake_cluster.history import Record
 from fake_cluster.recorder import Recorder
-from fake_cluster.store import Store, now, seconds_of
+from fake_cluster.store import Store, seconds_of
 from trainer_core.k8s.resources import DISTRIBUTED_WORKLOADS, PODS, PYTORCH_JOBS, TRAINING_WORKLOADS, ApiResource
 
 __all__ = ["Workloads"]
@@ -90,7 +89,7 @@ class Workloads:
         seconds = runai_pods.value(spec, "autoDeletionTimeAfterCompletionSeconds")
         if seconds is None:
             return None
-        rest = seconds_of(record.raw["status"]["completedAt"]) + float(seconds) - time.time()
+        rest = seconds_of(record.raw["status"]["completedAt"]) + float(seconds) - clock.read()
         if rest <= 0:
             self._store.delete(kind, *record.key)
         return max(rest, 0) or None
@@ -105,7 +104,7 @@ class Workloads:
                 "phase": phase,
                 "runningPods": running,
                 **({"phaseMessage": message} if message else {}),
-                **({"completedAt": now()} if phase in _ENDED else {}),
+                **({"completedAt": clock.now()} if phase in _ENDED else {}),
             }
 
         self._store.change(kind, *record.key, write, "status")

@@ -37,21 +37,12 @@ _KNOWN: dict[int, _Schema] = {}
 
 
 class Schemas:
-    """The schemas of all kinds that have a definition.
-
-    Attributes:
-        validates: Whether there is any; without, everything is taken as it comes.
-    """
+    """The schemas of all kinds that have a definition; objects of other kinds are not validated."""
 
     def __init__(self, definitions: Iterable[Mapping[str, Any]]) -> None:
         self._schemas: dict[tuple[str, str, str], _Schema] = {}
         for definition in definitions:
             self.define(definition)
-
-    @property
-    def validates(self) -> bool:
-        """Whether there is any schema."""
-        return bool(self._schemas)
 
     def define(self, definition: Mapping[str, Any]) -> None:
         """Add the schemas of a CustomResourceDefinition."""

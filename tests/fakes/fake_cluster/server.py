@@ -6,12 +6,13 @@ import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from email.utils import formatdate
 from typing import Any
 
 from aiohttp import web
 from stopping import stop_server
 
-from fake_cluster import discovery, models, reading
+from fake_cluster import clock, discovery, reading
 from fake_cluster.answers import RefusedError
 from fake_cluster.faults import Faults
 from fake_cluster.gate import Gate
@@ -21,7 +22,7 @@ from fake_cluster.spoiling import spoil, spoilt
 from fake_cluster.store import Store
 from fake_cluster.watching import Watches
 from fake_cluster.writing import Writer
-from trainer_core.k8s.resources import CRDS, PODS, TRAINJOBS
+from trainer_core.k8s.resources import CRDS, PODS
 
 __all__ = ["Request", "Server"]
 
@@ -77,6 +78,7 @@ class Server:
         """Listen on the loopback interface; return the URL."""
         app = web.Application(client_max_size=_LARGEST_BODY, middlewares=[self._refusals])
         app.router.add_route("*", "/{path:.*}", self._serve)
+        app.on_response_prepare.append(_set_date)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", port).start()
@@ -176,10 +178,13 @@ class Server:
                 return discovery.openapi_index(registry)
             case ["openapi", "v3", "apis", group, version]:
                 definitions = [record.raw for record in self._store.listed(CRDS)]
-                if not definitions and group == TRAINJOBS.group:
-                    return models.openapi()
                 return discovery.openapi(definitions, group, version)
         return None
+
+
+async def _set_date(request: web.Request, response: web.StreamResponse) -> None:
+    del request
+    response.headers["Date"] = formatdate(clock.read(), usegmt=True)
 
 
 def _verb(request: web.Request, address: Address) -> str:

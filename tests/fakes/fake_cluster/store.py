@@ -10,15 +10,17 @@ import random
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from datetime import datetime, timezone
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from fake_cluster import answers
+from fake_cluster.clock import now
 from fake_cluster.history import Change, History, Record, StoredAs
 from fake_cluster.registry import Registry, stored_as
 from trainer_core.k8s.resources import PODS, ApiResource
 
-__all__ = ["FOREGROUND", "Store", "now", "seconds_of"]
+__all__ = ["FOREGROUND", "Backup", "Store", "seconds_of"]
 
 FOREGROUND = "foregroundDeletion"
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
@@ -27,14 +29,18 @@ _RANDOM = random.Random()  # noqa: S311 -- names, no secrets
 _KEPT = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "namespace")
 
 
-def now() -> str:
-    """Return the time as objects say it: whole seconds."""
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def seconds_of(moment: str) -> float:
     """Return a timestamp of an object in seconds."""
     return datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp()
+
+
+@dataclass(frozen=True)
+class Backup:
+    """The content of a store at a revision."""
+
+    records: Mapping[StoredAs, Mapping[tuple[str, str], Record]]
+    children: Mapping[str, set[tuple[ApiResource, str, str]]]
+    revision: int
 
 
 class Store:
@@ -55,6 +61,18 @@ class Store:
         self.listeners: list[Callable[[Change], None]] = []
         self._records: dict[StoredAs, dict[tuple[str, str], Record]] = defaultdict(dict)
         self._children: dict[str, set[tuple[ApiResource, str, str]]] = defaultdict(set)
+
+    def backup(self) -> Backup:
+        """Return all objects, and the revision, as they are."""
+        records = {kind: dict(each) for kind, each in self._records.items()}
+        return Backup(records, {uid: set(each) for uid, each in self._children.items()}, self.history.revision)
+
+    def restore(self, backup: Backup) -> None:
+        """Return to a backup: revisions are counted from there, and no change since then is known."""
+        self._records = defaultdict(dict, {kind: dict(each) for kind, each in backup.records.items()})
+        self._children = defaultdict(set, {uid: set(each) for uid, each in backup.children.items()})
+        self.history.revision = backup.revision
+        self.history.compact()
 
     def find(self, kind: ApiResource, namespace: str | None, name: str) -> Record | None:
         """Return an object, or None."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fake_cluster import building
+from fake_cluster import building, clock
 from fake_cluster.conditions import condition, is_true, set_condition
 from fake_cluster.history import Record
 from fake_cluster.recorder import Recorder
@@ -93,7 +92,7 @@ class Trainer:
         suspended = condition(raw, "Suspended")
         resumed = suspended is not None and suspended["status"] == "False"
         start = suspended["lastTransitionTime"] if suspended and resumed else raw["metadata"]["creationTimestamp"]
-        return seconds_of(start) + float(seconds) - time.time()
+        return seconds_of(start) + float(seconds) - clock.read()
 
     def end_by_deadline(self, record: Record) -> None:
         """Fail a TrainJob that has run for too long, and end what runs of it."""

@@ -68,21 +68,24 @@ class Watches:
         bookmarks = query.get("allowWatchBookmarks") in ("true", "1", "True")
         start = query.get("resourceVersion") or "0"
         revision = await stream.show_all() if start == "0" else int(start)
+        asked = revision
         next_bookmark = time.monotonic() + self.bookmark_interval
         while True:
             # Before anything is written: a slow reader lets changes happen meanwhile, and they are still to be shown.
-            newest = self._store.history.revision
+            newest = max(asked, self._store.history.revision)
             if not await stream.show_since(revision):
                 return
             revision = newest
             rest = end - time.monotonic()
             if bookmarks and (time.monotonic() >= next_bookmark or rest <= 0):
-                await stream.bookmark(revision)
+                # A client that asked for a later revision gets nothing before that: it had it before a restore.
+                if revision <= self._store.history.revision:
+                    await stream.bookmark(revision)
                 next_bookmark = time.monotonic() + self.bookmark_interval
             if rest <= 0:
                 return
             patience = min(rest, next_bookmark - time.monotonic()) if bookmarks else rest
-            if revision == self._store.history.revision:
+            if revision >= self._store.history.revision:
                 await self._store.history.wait(max(patience, 0.001))
 
 

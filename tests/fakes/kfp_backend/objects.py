@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -41,6 +41,10 @@ class Api(Protocol):
     """What is used of an API server, such as `fake_cluster.Cluster`."""
 
     def add(self, raw: Mapping[str, Any]) -> dict[str, Any]: ...
+
+    def update(
+        self, kind: str, name: str, edit: Callable[[dict[str, Any]], None], namespace: str | None = ...
+    ) -> None: ...
 
     def delete(self, kind: str, name: str, namespace: str | None = ...) -> object: ...
 

@@ -23,6 +23,8 @@ class Installation:
         proxies: Such as ``{"HTTP_PROXY": …}``, in both spellings, as the API server adds them to each container.
         plugin_environment: Variables of a task plug-in such as MLflow's, as Kubernetes writes them.
         image_environment: ENV of the components' image.
+        retry_policy: ``templateDefaults.retryStrategy.retryPolicy`` of Argo's settings, with a limit of 2: "OnError" in
+            KFP 2.17's manifests. None for an installation without this setting.
         workflow_ttl: TTL_SECONDS_AFTER_WORKFLOW_FINISH of the persistence agent, in seconds.
     """
 
@@ -33,6 +35,7 @@ class Installation:
     proxies: Mapping[str, str] = field(default_factory=dict)
     plugin_environment: Sequence[Mapping[str, Any]] = ()
     image_environment: Mapping[str, str] = field(default_factory=dict)
+    retry_policy: str | None = "OnError"
     workflow_ttl: float = 86_400.0
 
 

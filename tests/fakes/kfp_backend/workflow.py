@@ -65,11 +65,13 @@ class Step:
     Attributes:
         task: The task's name.
         container: Its process.
+        evicted: Whether its pod was deleted.
     """
 
     task: str
     container: Container
     workflow: Workflow
+    evicted: bool = False
 
     def terminate_run(self, kill_after: float = 0.5) -> None:
         """Terminate the run, as in the UI: this step is ended, and no other one starts but exit tasks.
@@ -77,11 +79,12 @@ class Step:
         Args:
             kill_after: Seconds from SIGTERM to SIGKILL, 0 to 1.
         """
-        self.workflow.terminated = True
+        self.workflow.terminate()
         self.container.terminate(kill_after)
 
     def evict(self, kill_after: float = 0.5) -> None:
-        """End this step only, as a drained node does."""
+        """End this step only and delete its pod, as a drained node does."""
+        self.evicted = True
         self.container.terminate(kill_after)
 
 
@@ -130,6 +133,13 @@ class Workflow:
         self._uid = uid
         root = self.driver.drive_root()
         return self._run_dag("root", self.run.pipeline.root, root), root
+
+    def terminate(self) -> None:
+        """Start no further task, as TerminateRun does: the Workflow has a deadline of zero before any pod is ended."""
+        self.terminated = True
+        if self._objects.api is not None:
+            namespace = self._installation.namespace
+            self._objects.api.update("Workflow", self.run.name, _end_now, namespace)
 
     # DAGs.
 
@@ -239,7 +249,11 @@ class Workflow:
 
         The window of ``backoffMaxDuration`` begins with the first try, for all of them.
         """
-        policy = policy or {}
+        has_strategy = bool(policy)
+        defaults = {"maxRetryCount": 2} if self._installation.retry_policy else {}
+        policy = {**defaults, **(policy or {})}
+        # Argo merges its settings into a strategy that names no policy, as KFP writes it; its own default is OnFailure.
+        repeated = "Error" if self._installation.retry_policy == "OnError" else "Failed"
         window = _seconds(policy.get("backoffMaxDuration"))
         deadline = self._clock.now + window if window else None
         while True:
@@ -250,11 +264,11 @@ class Workflow:
                 node.tries.append(StepEnd(error="killed at the end of the retry window"))
                 node.phase, node.message = "Failed", "Max duration limit exceeded"
                 return
-            self._try(node, name, pod, len(node.tries) if policy else None)
+            self._try(node, name, pod, len(node.tries) if has_strategy else None)
             self._clock.now += pod.seconds
             retries = len(node.tries) - 1
-            # The policy is OnFailure: a pod that is gone is an error and not a failure.
-            if node.phase != "Failed" or self.terminated or retries >= int(policy.get("maxRetryCount", 0)):
+            # A program that exits with an error is Failed; a pod that is deleted or evicted is an Error.
+            if node.phase != repeated or self.terminated or retries >= int(policy.get("maxRetryCount", 0)):
                 return
             if deadline is not None and self._clock.now > deadline:
                 node.message = "Max duration limit exceeded"
@@ -271,16 +285,19 @@ class Workflow:
             node.phase, node.message = "Error", "pod deleted"
             return
         try:
-            end = self._run_step(node, name, retry)
+            end, evicted = self._run_step(node, name, retry)
         except PodNotStartedError as error:
             node.tries.append(StepEnd(error=str(error)))
             node.phase, node.message = "Error", str(error)
             return
         node.tries.append(end)
-        node.phase, node.message = ("Succeeded", "") if end.succeeded else ("Failed", end.error)
+        if evicted:
+            node.phase, node.message = "Error", "pod deleted"
+        else:
+            node.phase, node.message = ("Succeeded", "") if end.succeeded else ("Failed", end.error)
 
-    def _run_step(self, node: Node, name: str, retry: int | None) -> StepEnd:
-        """Run one pod with a fresh file system."""
+    def _run_step(self, node: Node, name: str, retry: int | None) -> tuple[StepEnd, bool]:
+        """Run one pod with a fresh file system; return its end, and whether it was deleted."""
         assert node.decision is not None
         assert node.decision.pod is not None
         self._count += 1
@@ -312,7 +329,7 @@ class Workflow:
             self._random,
         )
         with container:
-            return launcher.execute(spec, container, self.run.argo_variables(namespace), retry)
+            return launcher.execute(spec, container, self.run.argo_variables(namespace), retry), step.evicted
 
     def _add_pod(self, name: str, pod: PodSpec) -> str:
         """Create the step's pod on the API server, owned by the Workflow; return its UID."""
@@ -345,3 +362,7 @@ def _worst(phases: Any) -> str:
 def _seconds(text: str | None) -> float:
     found = _SECONDS.fullmatch(text or "")
     return float(found[1]) if found else 0.0
+
+
+def _end_now(workflow: dict[str, Any]) -> None:
+    workflow["spec"]["activeDeadlineSeconds"] = 0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 
 from aiohttp import web
 
-_ETAG = {"ETag": '"0"'}
 _SIGNATURE = re.compile(r"AWS4-HMAC-SHA256 Credential=(?P<key>[^/]+)/.* Signature=")
 
 
@@ -43,13 +43,17 @@ class MemoryStorage:
             if request.headers.get("If-None-Match") == "*" and path in self.objects:
                 return _build_error(412, "PreconditionFailed")
             self.objects[path] = await request.read()
-            return web.Response(headers=_ETAG)
+            return web.Response(headers=_build_etag(self.objects[path]))
         if method == "DELETE":
             self.objects.pop(path, None)
             return web.Response(status=204)
         if path not in self.objects:
             return _build_error(404, "NoSuchKey")
-        return web.Response(body=self.objects[path], headers=_ETAG)
+        return web.Response(body=self.objects[path], headers=_build_etag(self.objects[path]))
+
+
+def _build_etag(content: bytes) -> dict[str, str]:
+    return {"ETag": f'"{hashlib.md5(content, usedforsecurity=False).hexdigest()}"'}
 
 
 def _build_error(status: int, code: str) -> web.Response:

@@ -103,6 +103,20 @@ def says(status: int, code: str) -> Act:
     return act
 
 
+def cut(status: int) -> Act:
+    """Refuse, and break the connection before the reason has been sent."""
+
+    async def act(proxy: Proxy, request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse(status=status)
+        answer.content_length = 100
+        await answer.prepare(request)
+        await answer.write(b"<Error><Code>Slow")
+        request.transport.abort()
+        return answer
+
+    return act
+
+
 def reset(after: int) -> Act:
     """Break the connection after so many bytes of a body."""
 

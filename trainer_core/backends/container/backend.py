@@ -31,6 +31,7 @@ from trainer_core.backends.container.plan import render_plan, strip_commands
 from trainer_core.backends.container.runner import stop_containers
 from trainer_core.backends.container.runtimes import RuntimeCatalog
 from trainer_core.backends.container.store import JobStore
+from trainer_core.backends.environment_secrets import read_secrets
 from trainer_core.backends.runtime_packages import list_runtime_packages
 from trainer_core.checkpoint_place import MOUNT_PATH
 from trainer_core.config import ContainerBackendConfig
@@ -129,18 +130,18 @@ class ContainerBackend(Backend):
         return existing
 
     def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
-        plan = self.render(request)
+        plan, secrets = self.render(request), read_secrets(request)
         self._check_engine(request, plan)
         runtime = dump_raw_runtime(self._get_raw_runtime(request)) if request.trainer else None
         extra = {"host": socket.gethostname(), "runtime": runtime}
         job = self._store.create_job(request, attempt, strip_commands(plan), extra)
-        self._launch_supervisor(job.ref, request)
+        self._launch_supervisor(job.ref, secrets)
         return job.ref
 
     def create_missing_parts(self, ref: TrainJobRef, request: TrainJobRequest) -> None:
         with suppress(JobNotFoundError):
             if self._store.get(ref).outcome is None and not supervisor_launcher.is_supervised(ref.uid):
-                self._launch_supervisor(ref, request)
+                self._launch_supervisor(ref, read_secrets(request))
 
     def get_request(self, ref: TrainJobRef) -> TrainJobRequest:
         return job_status.parse_request(self._store.get(ref))
@@ -152,6 +153,14 @@ class ContainerBackend(Backend):
         job = self._store.get(ref)
         self._ensure_supervised(job)
         return job_status.observe_job(job, self._read_progress(job))
+
+    def list_processes(self, ref: TrainJobRef) -> list[str]:
+        try:
+            job = self._store.get(ref)
+        except JobNotFoundError:
+            return []
+        self._ensure_supervised(job)  # The supervisor stops the containers of an ended job.
+        return [each.name for each in job.running_containers]
 
     def logs(self, ref: TrainJobRef, step: str, follow: bool = False) -> Iterator[str]:
         select_steps(ref.name, [known["name"] for known in self._store.get(ref).plan["steps"]], step)
@@ -247,8 +256,13 @@ class ContainerBackend(Backend):
 
     def cancel(self, ref: TrainJobRef, diagnosis: Diagnosis | None = None) -> None:
         with suppress(JobNotFoundError):
-            job = self._record_cancellation(ref, diagnosis)
-            stop_containers(self._engine, job.running_containers, job.plan.get("grace_seconds"))
+            self._end(ref, diagnosis)
+
+    def _end(self, ref: TrainJobRef, diagnosis: Diagnosis | None = None) -> ContainerJob:
+        """Record the end of a job unless it has one, stop its containers, and return it as it was before the stop."""
+        job = self._record_cancellation(ref, diagnosis)
+        stop_containers(self._engine, job.running_containers, job.plan.get("grace_seconds"))
+        return job
 
     def _record_cancellation(self, ref: TrainJobRef, diagnosis: Diagnosis | None = None) -> ContainerJob:
         """Record the end of a job unless it has one, and return the job."""
@@ -264,7 +278,7 @@ class ContainerBackend(Backend):
 
     def delete(self, ref: TrainJobRef) -> None:
         with suppress(JobNotFoundError):
-            job = self._record_cancellation(ref)
+            job = self._end(ref)
             cleanup.remove_job(self._engine, job, keep_containers=not self._config.auto_remove)
 
     def reap(self) -> list[str]:
@@ -274,7 +288,7 @@ class ContainerBackend(Backend):
         for job in expired:
             self.delete(job.ref)
         cleanup.remove_orphans(self._engine, self._config.namespace, now)
-        code_place.remove_unused(paths.code_folder(), lambda: cleanup.list_code_uris(jobs))
+        code_place.remove_unused(paths.code_folder(), lambda: cleanup.list_code_uris(self._store.list_all_claims()))
         return [job.name for job in expired]
 
     def get_job(self, name: str) -> TrainJob:
@@ -376,11 +390,9 @@ class ContainerBackend(Backend):
                 # The observation itself has succeeded.
                 _log.warning("TrainJob %r has no supervisor: %s", job.name, error)
 
-    def _launch_supervisor(self, ref: TrainJobRef, request: TrainJobRequest | None = None) -> None:
-        secrets = request.literal_secrets if request is not None else {}
+    def _launch_supervisor(self, ref: TrainJobRef, secrets: Mapping[str, str] | None = None) -> None:
         config = self._config.model_dump(mode="json")
         if self._engine.is_local:
             # The address that this process found; the environment of the supervisor may lead to another one.
             config["container_host"] = self._engine.address
-        values = {key: value.get_secret_value() for key, value in secrets.items()}
-        supervisor_launcher.launch_supervisor(ref, config, values)
+        supervisor_launcher.launch_supervisor(ref, config, secrets or {})

@@ -15,6 +15,8 @@ __all__ = ["SECRETS_PATH", "CreateInputs", "build_create_request"]
 #: File with the credentials of a step. It is in the container's own layer, readable by its user only, and emptied when
 #: the job has ended.
 SECRETS_PATH = "/trainjob-secrets.json"
+#: A petabyte: "-1" for no limit is refused by Docker, and without a size the limit of the engine applies.
+_MAX_LOG_SIZE = "1000000g"
 _NO_COMMAND = "the initializer image has no entry point and no command; build it from Trainer's, or set ENTRYPOINT"
 #: Initializer images and mlflow read credentials from their environment, but `docker inspect` shows arguments and
 #: environment of a container. This program reads the file into the environment and then becomes the step's program.
@@ -73,8 +75,8 @@ def build_create_request(job: ContainerJob, step: Mapping[str, Any], inputs: Cre
         **_without_none(User=step.get("user"), WorkingDir=step.get("working_dir")),
         "HostConfig": {
             "NetworkMode": network,
-            # The default of the daemon may be a log driver that keeps only the last lines, or none.
-            "LogConfig": {"Type": "json-file", "Config": {}},
+            # The default of the engine may be a log driver that keeps only the last lines, or none.
+            "LogConfig": {"Type": "json-file", "Config": {"max-size": _MAX_LOG_SIZE}},
             "Mounts": [mount for each in mounts for mount in _build_mounts(each, inputs)],
             "Tmpfs": {each["target"]: _tmpfs_options(each) for each in mounts if each["type"] == "tmpfs"},
             **_limit_fields(step),

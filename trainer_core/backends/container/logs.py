@@ -2,13 +2,15 @@
 
 Podman reports the time of a line to the second and can only be asked for lines since a second. Therefore a cursor is a
 second and the number of log frames from that second on that were read. Reading continues by requesting everything
-since that second and skipping that number of frames. Engines return the same frames in each request. A frame is a part
-of a line with a timestamp; the line is complete when a frame ends with a line end.
+since that second and skipping that number of frames. Engines return the same frames in each request, unless they rotate
+the log: then the first of these frames is another one, and everything that is left is read. A frame is a part of a line
+with a timestamp; the line is complete when a frame ends with a line end.
 """
 
 from __future__ import annotations
 
 import sys
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,19 +38,21 @@ class ContainerLogCursor:
     Attributes:
         since: The second from which to request the log, as a Unix timestamp.
         pieces: Number of frames from that second on that were read.
+        first: Checksum of the first of them.
     """
 
     since: int = 0
     pieces: int = 0
+    first: int = 0
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ContainerLogCursor:
         """Parse the data that `to_dict` returned."""
-        return cls(int(data.get("since", 0)), int(data.get("pieces", 0)))
+        return cls(*(int(data.get(name, 0)) for name in ("since", "pieces", "first")))
 
     def to_dict(self) -> dict[str, int]:
         """Return the cursor as JSON data."""
-        return {"since": self.since, "pieces": self.pieces}
+        return {"since": self.since, "pieces": self.pieces, "first": self.first}
 
 
 @dataclass(frozen=True)
@@ -147,6 +151,10 @@ def _parse_frames(frames: Iterable[Frame], since: int) -> Iterator[tuple[int, in
             yield stream, second, piece
 
 
+def _get_checksum(second: int, piece: bytes) -> int:
+    return zlib.crc32(piece, second & 0xFFFFFFFF)
+
+
 class _LineAssembler:
     """Joins frames to lines, and counts the frames for the cursor."""
 
@@ -154,17 +162,19 @@ class _LineAssembler:
         self.lines: list[str] = []
         self._start = start
         self._num_to_skip = start.pieces
-        #: Seconds of the frames whose lines are complete.
-        self._seconds: list[int] = []
+        #: Seconds and checksums of the frames whose lines are complete.
+        self._read: list[tuple[int, int]] = []
         #: Frames of the unfinished line.
         self._open: list[tuple[int, bytes]] = []
         self._size = 0
         self._stream: int | None = None
 
     def add(self, stream: int, second: int, piece: bytes) -> None:
+        if self._num_to_skip and not self._read and _get_checksum(second, piece) != self._start.first:
+            self._num_to_skip = 0  # The engine has rotated the log.
         if self._num_to_skip:
             self._num_to_skip -= 1
-            self._seconds.append(second)
+            self._read.append((second, _get_checksum(second, piece)))
             return
         if stream != self._stream:
             # An unfinished line of the other stream may never be finished, so it ends here.
@@ -179,13 +189,14 @@ class _LineAssembler:
         if not self._open:
             return
         data = b"".join(piece for _, piece in self._open)
-        self._seconds += [second for second, _ in self._open]
+        self._read += [(second, _get_checksum(second, piece)) for second, piece in self._open]
         written, self._open, self._size = self._open[0][0], [], 0
         text = data.decode("utf-8", "replace").removesuffix("\n")
         self.lines += [LogLine(line.rstrip("\r"), written) for line in text.split("\n")]
 
     def get_cursor(self) -> ContainerLogCursor:
         """Return a cursor whose second is as late as possible, so that little is read again."""
-        reached = self._open[0][0] if self._open else (self._seconds[-1] if self._seconds else self._start.since)
+        reached = self._open[0][0] if self._open else (self._read[-1][0] if self._read else self._start.since)
         since = max(self._start.since, reached - _MARGIN_SECONDS)
-        return ContainerLogCursor(since, sum(second >= since for second in self._seconds))
+        checksums = [checksum for second, checksum in self._read if second >= since]
+        return ContainerLogCursor(since, len(checksums), checksums[0] if checksums else 0)

@@ -209,7 +209,7 @@ def _render_nodes(
         "image": trainer.image or container.get("image"),
         **_render_command(trainer, container, policy, checkpoint_env),
         **({"result_uri": trainer.result_uri} if trainer.result_uri else {}),
-        **_list_tracking_secrets(request, trainer),
+        **_list_secrets(request, trainer),
         **settings,
         "mounts": mounts,
     }
@@ -285,12 +285,25 @@ def _render_command(
     return {key: value for key, value in fields.items() if value is not None}
 
 
-def _list_tracking_secrets(request: TrainJobRequest, trainer: TrainerRequest) -> dict[str, list[str]]:
-    """Return the names of the tracking server's credentials, and of the variables that a node gets only with them."""
-    secrets = sorted(TRACKING_SECRETS & request.literal_secrets.keys())
-    if not secrets or trainer.code is None:
+def _list_secrets(request: TrainJobRequest, trainer: TrainerRequest) -> dict[str, list[str]]:
+    """Return the names of a node's secrets, and of the variables that it gets only with those of the tracking server.
+
+    Raises:
+        UnsupportedError: The trainer is an image, which may have no program that reads the file of the secrets.
+    """
+    given = {key for key in request.literal_secrets if key.startswith("trainer.")}
+    own = given - TRACKING_SECRETS | {f"trainer.{name}" for name in trainer.secret_env}
+    if trainer.code is None:
+        if own:
+            raise UnsupportedError(
+                f"{', '.join(sorted(own))}: the container backend passes secrets to functions only; use a "
+                "CustomTrainer with this image, or mount a file with the secret (RuntimePatch)"
+            )
         return {}
-    return {"secrets": secrets, "tracking": sorted(request.tracking_env)}
+    tracking = given & TRACKING_SECRETS
+    if not (own or tracking):
+        return {}
+    return {"secrets": sorted(own | tracking), "tracking": sorted(request.tracking_env) if tracking else []}
 
 
 def _build_argv(trainer: TrainerRequest, launch: str, node_env: Mapping[str, str]) -> list[str]:

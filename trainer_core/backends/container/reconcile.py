@@ -96,7 +96,9 @@ def next_action(job: ContainerJob, now: datetime) -> Action:
     if job.outcome is not None:
         return Stop(job.running_containers) if job.running_containers else Done()
     if job.is_suspended:
-        return Stop(job.running_containers) if job.running_containers else Wait()
+        if job.running_containers:
+            return Stop(job.running_containers)
+        return Complete() if _have_functions_returned(job) else Wait()
     remaining = _seconds_to_deadline(job, now)
     if remaining is not None and remaining <= 0:
         return Fail(deadline_seconds=job.plan["active_deadline_seconds"])
@@ -144,6 +146,14 @@ def _train(job: ContainerJob, now: datetime) -> Action:
         # All nodes are created before the first one is started, so a missing one was removed. No node runs twice.
         return Fail(removed_steps=sorted({step["name"] for step in nodes} - {each.step for each in containers}))
     return _start_missing(job, nodes, now) or Wait()
+
+
+def _have_functions_returned(job: ContainerJob) -> bool:
+    """Return whether the functions of all nodes returned; an image may exit with 0 because it is stopped."""
+    nodes = _list_steps(job, NODE)
+    containers = _list_current_containers(job, nodes)
+    has_functions = bool(nodes) and all(step.get("launch") for step in nodes)
+    return has_functions and len(containers) == len(nodes) and all(each.succeeded for each in containers)
 
 
 def _start_missing(job: ContainerJob, steps: Sequence[dict[str, Any]], now: datetime) -> Action | None:

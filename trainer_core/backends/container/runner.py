@@ -38,6 +38,7 @@ from trainer_core.errors import InvalidRequestError, JobNotFoundError
 from trainer_core.fetch.local import parse_local_path
 from trainer_core.jobs import Category, Outcome, TrainJobRef
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts
+from trainer_core.request import TRACKING_SECRETS
 
 __all__ = ["ContainerJobRunner", "stop_containers"]
 
@@ -254,18 +255,18 @@ class ContainerJobRunner:
     def _write_credentials(self, step: Mapping[str, Any], container: str) -> None:
         required = step["secrets"]
         missing = [key for key in required if key not in self._secrets]
-        if missing and step["kind"] == NODE:
+        values = {} if missing else {name: step["env"][name] for name in step.get("tracking", ())}
+        if missing and TRACKING_SECRETS.issuperset(missing):
             _log.warning("%s: mlflow inside the training gets no server: %s was lost", step["name"], ", ".join(missing))
-            return
-        if missing:
+        elif missing:
             self._engine.remove_container(container)
             reason = (
-                f"{step['name']}: {', '.join(missing)} was passed as text and was only in the memory of a supervisor "
-                "that was killed; submit the job again"
+                f"{step['name']}: {', '.join(missing)} is a secret that was only in the memory of a supervisor, which "
+                "was killed; submit the job again"
             )
             raise _CannotStartError(Facts(infrastructure_error=reason))
-        values = {name: step["env"][name] for name in step.get("tracking", ())}
-        values.update({key.partition(".")[2]: self._secrets[key] for key in required})
+        wanted = set(required) - (TRACKING_SECRETS if missing else set())
+        values.update({key.partition(".")[2]: self._secrets[key] for key in sorted(wanted)})
         owner = self._get_user_id(step, container)
         self._engine.write_file(container, create_request.SECRETS_PATH, json.dumps(values).encode(), owner=owner)
 

@@ -186,6 +186,10 @@ class JobStore:
         jobs = (job_journal.parse_job(group, containers.get(uid, [])) for uid, group in volumes.items())
         return [job for job in jobs if job is not None]
 
+    def list_all_claims(self) -> list[ContainerJob]:
+        """Return the jobs of all namespaces of the engine, without their containers."""
+        return job_journal.parse_jobs(self.engine.list_volumes(f"{names.KIND_LABEL}={names.JOB_KIND}"))
+
     def list_owner_jobs(self, key: str) -> list[ContainerJob]:
         """Return the jobs of an owner."""
         claims = self.engine.list_volumes(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,7 +34,6 @@ def launch_supervisor(ref: TrainJobRef, config: Mapping[str, Any], secrets: Mapp
             "trainer_core.backends.container.supervisor",
             [],
             stdin=json.dumps({"ref": ref.to_dict(), "config": config, "secrets": dict(secrets)}),
-            environ=os.environ,
         )
     except OSError as error:
         raise BackendUnavailableError(f"supervisor of TrainJob {ref.name!r} cannot be started: {error}") from error

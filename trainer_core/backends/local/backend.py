@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import signal
 import sys
 import time
@@ -19,8 +18,9 @@ from typing import Any, ClassVar
 from trainer_core import checkpoint_place, code_place, naming
 from trainer_core.backends import local_fetch
 from trainer_core.backends.base import Backend, NameTakenError
+from trainer_core.backends.environment_secrets import read_secrets
 from trainer_core.backends.follower import Follower, PollingFollower
-from trainer_core.backends.local import host, job_status, logs, runtimes
+from trainer_core.backends.local import host, job_status, logs, processes, runtimes
 from trainer_core.backends.local.events import read_events
 from trainer_core.backends.local.job_record import JobRecord, StepRecord, make_ref, predict_ref, utc_timestamp
 from trainer_core.backends.local.job_store import JobFolder, StateFolder, write_json
@@ -36,11 +36,9 @@ from trainer_core.errors import (
     TrainerError,
     missing_extra,
 )
-from trainer_core.fetch.settings import ENV_PREFIX
 from trainer_core.jobs import Diagnosis, Event, Observation, TrainJob, TrainJobRef
 from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob
 from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
-from trainer_core.node import env
 from trainer_core.packaging import serializer
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime
@@ -55,17 +53,6 @@ _EXIT_SECONDS = 1.0
 #: Time for a killed supervisor to be gone, also on a busy machine.
 _KILLED_SECONDS = 15.0
 _POLL_SECONDS = 0.05
-#: Environment variables that a backend or launcher sets for one job. A job that submits another job must not pass
-#: them on.
-_JOB_VARIABLES = frozenset(
-    {
-        *(env.PAYLOAD, env.TERMINATION_LOG, env.RESULT_URI, env.NAME, env.UID),
-        *(env.DATASET_PATH, env.MODEL_PATH, env.OUTPUT_PATH, env.CHECKPOINT_PATH, env.CHECKPOINTS),
-        *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"),
-        *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
-    }
-)
-_JOB_VARIABLE_PREFIXES = (ENV_PREFIX, "PET_", "TORCHELASTIC_")
 
 
 class LocalProcessBackend(Backend):
@@ -120,8 +107,12 @@ class LocalProcessBackend(Backend):
         return checkpoint_place.resolve_uri(request, self._config.checkpoints_uri or self._state.checkpoints.as_uri())
 
     def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
-        names = [name for name in self._state.list_job_names() if _can_belong_to(name, request)]
-        return [job for name in names if (job := self._read_existing_job(name)) is not None]
+        owned = self._state.list_owned_names(request.owner.key) if request.owner else []
+        jobs = [job for name in owned if (job := self._read_existing_job(name)) is not None]
+        last_attempt = max((job.attempt for job in jobs), default=-1)
+        # A job of another owner may have the name of the first attempt, or of the next one.
+        names = {request.get_attempt_name(0), request.get_attempt_name(last_attempt + 1)} - {job.name for job in jobs}
+        return [*jobs, *(job for name in names if (job := self._read_existing_job(name)) is not None)]
 
     def _read_existing_job(self, name: str) -> ExistingJob | None:
         folder = self._state.job_folder(name)
@@ -151,8 +142,6 @@ class LocalProcessBackend(Backend):
     ) -> TrainJobRef:
         if decision.action is Action.CREATE and decision.ended_attempts:
             # Usually they have no processes. They have some if the supervisor and its guard were killed.
-            from trainer_core.backends.local import processes
-
             processes.kill_job_processes([self.get_ref(name).uid for name in decision.ended_attempts])
         return super()._apply_decision(request, decision, before_create, prepare)
 
@@ -160,6 +149,7 @@ class LocalProcessBackend(Backend):
         plan = self.render(request)
         for role, source in request.initializer_sources():
             local_fetch.check_source_available(role, source)
+        secrets = read_secrets(request)
         _check_torchrun(plan)
         record = JobRecord(
             uid=uuid.uuid4().hex,
@@ -173,7 +163,7 @@ class LocalProcessBackend(Backend):
         try:
             with self._state.stage_job() as staged:
                 _write_job(staged, request, plan, record)
-                self._start_supervisor(staged, record, request)
+                self._start_supervisor(staged, record, secrets)
         except OSError as error:
             # Read after the staged folder was removed: a supervisor that is still starting can no longer claim it.
             if not self._was_created(record):
@@ -183,7 +173,7 @@ class LocalProcessBackend(Backend):
                 ) from error
         return self._make_ref(record)
 
-    def _start_supervisor(self, staged: JobFolder, record: JobRecord, request: TrainJobRequest) -> None:
+    def _start_supervisor(self, staged: JobFolder, record: JobRecord, secrets: Mapping[str, str]) -> None:
         """Start the supervisor, and wait until it has renamed the staged folder to the folder of the job.
 
         Raises:
@@ -191,12 +181,10 @@ class LocalProcessBackend(Backend):
             BackendUnavailableError: The supervisor did not start.
             OSError: It could not be started, or did not answer in time. It may have created the job.
         """
-        secrets = {key: value.get_secret_value() for key, value in request.literal_secrets.items()}
         finished = start_supervisor(
             "trainer_core.backends.local.supervisor",
             [str(staged.path)],
             stdin=json.dumps(secrets),
-            environ=_supervisor_variables(),
         )
         answer = finished.stdout.strip()
         if answer == "taken":
@@ -227,6 +215,9 @@ class LocalProcessBackend(Backend):
         except JobNotFoundError:
             job_status.check_same_folder(state, ref)
             raise
+
+    def list_processes(self, ref: TrainJobRef) -> list[str]:
+        return [f"process {pid}" for pid in processes.find_processes([ref.uid])]
 
     def follow(self, ref: TrainJobRef, progress: bool = False) -> Follower:
         # The ref names the state folder, whichever one this backend is configured with.
@@ -278,13 +269,11 @@ class LocalProcessBackend(Backend):
 
     def _kill(self, ref: TrainJobRef) -> None:
         """Kill the supervisor and every process of a job."""
-        from trainer_core.backends.local import processes
-
         folder = self._get_folder(ref)
         record = job_status.read_record(folder)
         if record.supervisor and folder.is_supervised():
             job_status.check_signals_possible(record, folder)
-            processes.kill_process(record.supervisor)
+            processes.signal_supervisor(record.supervisor, signal.SIGKILL, folder.is_supervised)
             deadline = time.monotonic() + _KILLED_SECONDS
             while folder.is_supervised() and time.monotonic() < deadline:
                 time.sleep(_POLL_SECONDS)
@@ -358,22 +347,28 @@ class LocalProcessBackend(Backend):
                 yield folder
         except FileNotFoundError as error:
             raise job_status.job_not_found(ref.name, folder.path.parent) from error
+        except OSError as error:
+            raise BackendUnavailableError(
+                f"TrainJob {ref.name!r} cannot be changed in {folder.path}: {error.strerror or error}; free some "
+                "space, for which you can delete a TrainJob"
+            ) from error
 
     def _set_desired(self, ref: TrainJobRef, **desired: Any) -> None:
-        """Write the desired state and notify the supervisor. Does nothing for a job that has ended or is cancelled."""
+        """Write the desired state and notify the supervisor. Does nothing for a job that has ended."""
         with self._lock_job(ref) as folder:
             record = job_status.read_record(folder)
             current = folder.read_desired()
             if record.is_finished or (not folder.is_supervised() and record.has_reliable_lock()):
                 return
             job_status.check_signals_possible(record, folder)
-            # A cancellation is final: suspend and resume do not replace it.
-            if current.get("cancel") or not folder.is_supervised():
+            if not folder.is_supervised():
                 return
-            write_json(folder.desired, {**current, **desired})
-        if record.supervisor:
-            with suppress(ProcessLookupError):
-                os.kill(record.supervisor, signal.SIGUSR1)
+            # A cancellation is final: suspend and resume do not replace it. Its author may have died before notifying.
+            if not current.get("cancel"):
+                reserve = folder.reserve if desired.get("cancel") else None
+                write_json(folder.desired, {**current, **desired}, durable=True, reserve=reserve)
+            if record.supervisor:
+                processes.signal_supervisor(record.supervisor, signal.SIGUSR1, folder.is_supervised)
 
 
 def _get_state_folder(ref: TrainJobRef) -> StateFolder:
@@ -393,16 +388,11 @@ def _list_steps(folder: JobFolder) -> list[str]:
     return [step.name for step in job_status.read_record(folder).steps]
 
 
-def _can_belong_to(name: str, request: TrainJobRequest) -> bool:
-    """Decide by its name whether a job can be an attempt of the request, so that other jobs are not read."""
-    number = name.rpartition("-")[2]
-    attempt = int(number) if number.isdecimal() and request.owner else 0
-    return name in (request.get_attempt_name(), request.get_attempt_name(attempt))
-
-
 def _write_job(staged: JobFolder, request: TrainJobRequest, plan: dict[str, Any], record: JobRecord) -> None:
     staged.create_folders()
-    write_json(staged.request, request.to_dict())
+    if request.owner is not None:
+        staged.owner_path(request.owner.key).touch(mode=0o600)
+    write_json(staged.request, request.to_dict(), durable=True)
     write_json(staged.plan, plan)
     write_json(staged.status, record.to_dict())
     staged.allocate_reserve()
@@ -421,12 +411,3 @@ def _check_torchrun(plan: dict[str, Any]) -> None:
     if uses_torchrun and plan["environment"] is None and find_spec("torch") is None:
         what = f"runtime {plan['runtime']!r} (in {sys.executable})"
         raise BackendUnavailableError(f"{missing_extra(what, 'torch', 'torch')}, or use the runtime 'python'")
-
-
-def _supervisor_variables() -> dict[str, str]:
-    """Return the variables of this process without those that belong to the job it may itself run in."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name not in _JOB_VARIABLES and not name.startswith(_JOB_VARIABLE_PREFIXES)
-    }

@@ -5,10 +5,11 @@
       jobs/<name>/            one TrainJob; appears by a single rename of a staged folder
         lock                  flock held by the supervisor until it exits
         request.json plan.json
+        owner-<hash>          empty; the hash of the owner's key, by which the jobs of an owner are found
         status.json           written only by the supervisor, replaced atomically
         desired.json          desired state: suspend, cancel
         events.jsonl  supervisor.log
-        reserve               disk space that is released to record the outcome on a full disk
+        reserve               becomes desired.json or status.json on a disk that is full at a cancel or at the end
         logs/<step>.log logs/<step>.times  steps/<step>.json (termination message of the step)
         code/  workspace/{dataset,model,output}
       staging/  trash/        jobs that are being created or removed
@@ -34,12 +35,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from trainer_core import naming
 from trainer_core.errors import BackendUnavailableError
-from trainer_core.node import files
+from trainer_core.node import env, files
 
 __all__ = ["JobFolder", "StateFolder", "acquire_lock", "is_locked", "read_json", "write_json"]
 
-_RESERVE_BYTES = 16_384
+#: More than an outcome with the last lines of a log.
+_RESERVE_BYTES = 32_768
 #: Time to wait for another process that changes the desired state of the same job. It needs about a millisecond.
 _DESIRED_LOCK_SECONDS = 10.0
 _LOCK_POLL_SECONDS = 0.005
@@ -94,6 +97,10 @@ class StateFolder:
     def job_folder(self, name: str) -> JobFolder:
         """Return the folder of a job. The folder need not exist."""
         return JobFolder(self.jobs / name)
+
+    def list_owned_names(self, owner_key: str) -> list[str]:
+        """Return the names of the jobs of an owner. Reads none of the thousands that a folder may have."""
+        return [name for name in self.list_job_names() if self.job_folder(name).owner_path(owner_key).exists()]
 
     def list_job_names(self) -> list[str]:
         """Return the names of all jobs.
@@ -160,6 +167,10 @@ class JobFolder:
         """Name of the job."""
         return self.path.name
 
+    def owner_path(self, owner_key: str) -> Path:
+        """Return the file that exists if the job belongs to an owner."""
+        return self.path / f"owner-{naming.hash_owner_key(owner_key)}"
+
     def log_path(self, step: str) -> Path:
         """Return the file that receives the output of a step."""
         return self.path / "logs" / f"{step}.log"
@@ -178,9 +189,14 @@ class JobFolder:
             folder.mkdir(mode=0o700)
 
     def allocate_reserve(self) -> None:
-        """Allocate disk space that is released when the outcome is written."""
+        """Allocate what a cancellation and the end of the job need on a full disk."""
+        self.desired_lock.touch(mode=0o600)
         # Random bytes, because some file systems store zeros without allocating blocks.
         files.replace(self.reserve, os.urandom(_RESERVE_BYTES))
+
+    def allocate_termination(self, step: str) -> None:
+        """Clear the termination message of a step, with disk space for another one."""
+        files.replace(self.termination_path(step), b" " * env.RECORD_LIMIT)
 
     def is_supervised(self) -> bool:
         """Return whether the supervisor is alive. Decided by the lock it holds, never by a process id."""
@@ -230,13 +246,38 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def write_json(path: Path, data: Any) -> None:
-    """Replace a JSON file atomically. If the disk is full, the old content stays.
+def write_json(path: Path, data: Any, durable: bool = False, reserve: Path | None = None) -> None:
+    """Replace a JSON file atomically. On a full disk the old content stays, unless there is a reserve.
+
+    Args:
+        path: The file.
+        data: The new content.
+        durable: Whether it must survive a power failure: what identifies a job, its cancellation and its end.
+        reserve: A file with allocated disk space, which becomes the JSON file if the disk is full.
 
     Raises:
         OSError: The file cannot be written.
     """
-    files.replace(path, json.dumps(data, ensure_ascii=False).encode())
+    content = json.dumps(data, ensure_ascii=False).encode()
+    try:
+        files.replace(path, content, durable)
+    except OSError:
+        if reserve is None:
+            raise
+        try:
+            _replace_by_reserve(path, content, reserve)
+        except OSError:
+            # The content is larger than the reserve, or this file system allocates new space for each write.
+            reserve.unlink(missing_ok=True)
+            files.replace(path, content, durable)
+
+
+def _replace_by_reserve(path: Path, content: bytes, reserve: Path) -> None:
+    with reserve.open("r+b", buffering=0) as file:
+        file.write(content)
+        file.truncate()
+        os.fsync(file.fileno())
+    reserve.replace(path)
 
 
 def acquire_lock(path: Path) -> int | None:

@@ -13,6 +13,7 @@ from trainer_core.backends import local_fetch
 from trainer_core.backends.local.job_store import JobFolder, StateFolder
 from trainer_core.backends.local.runtimes import LocalRuntime
 from trainer_core.backends.machine_limits import check_process_count
+from trainer_core.backends.supervisor_process import build_module_command
 from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.fetch.settings import ENV_PREFIX
 from trainer_core.k8s.runtimes import RESERVED_ENV
@@ -89,7 +90,8 @@ def _render_initializer(role: str, source: InitializerSource, folder: JobFolder,
     variables.update(CACHE=str(state.cache / role), TARGET=str(folder.workspace / role), PRIVATE="1")
     step_env = {ENV_PREFIX + key: value for key, value in variables.items()}
     step_env[env.TERMINATION_LOG] = str(folder.termination_path(name))
-    return {"name": name, "kind": "initializer", "command": [_PYTHON, "-m", "trainer_core.fetch"], "env": step_env}
+    command = build_module_command(_PYTHON, "trainer_core.fetch")
+    return {"name": name, "kind": "initializer", "command": command, "env": step_env}
 
 
 def _render_checkpoint_env(request: TrainJobRequest, state: StateFolder, checkpoints_uri: str | None) -> dict[str, str]:
@@ -135,7 +137,7 @@ def _render_node(
     name = f"node-{rank}"
     step_env = {
         **runtime_env,
-        **trainer.env,
+        **trainer.literal_env,
         env.PAYLOAD: str(folder.payload),
         env.TERMINATION_LOG: str(folder.termination_path(name)),
         env.DATASET_PATH: str(folder.workspace / "dataset"),

@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from trainer_core.node import env
 
-__all__ = ["kill_job_processes", "kill_process", "signal_group"]
+__all__ = ["find_processes", "kill_job_processes", "signal_group", "signal_supervisor"]
 
 _KILL_SECONDS = 3.0
 #: Seconds to wait for a process that begins another program.
@@ -32,10 +32,22 @@ def signal_group(pid: int, number: signal.Signals) -> None:
         os.killpg(pid, number)
 
 
-def kill_process(pid: int) -> None:
-    """Kill one process. If it does not exist, this succeeds."""
+def signal_supervisor(pid: int, number: signal.Signals, is_alive: Callable[[], bool]) -> None:
+    """Send a signal to a supervisor that is alive, and never to a later process with its id."""
     with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+        try:
+            handle = os.pidfd_open(pid)
+        except (AttributeError, OSError) as error:
+            if isinstance(error, ProcessLookupError) or not is_alive():
+                return
+            os.kill(pid, number)  # macOS, or Linux before 5.3.
+            return
+        try:
+            # The handle means the supervisor if that is alive after the handle was opened.
+            if is_alive():
+                signal.pidfd_send_signal(handle, number)
+        finally:
+            os.close(handle)
 
 
 def kill_job_processes(uids: Collection[str], proc: Path = _PROC) -> None:
@@ -50,15 +62,16 @@ def kill_job_processes(uids: Collection[str], proc: Path = _PROC) -> None:
     for _ in range(_MAX_ROUNDS):
         killed = []
         # Each is killed when it is found: later its process id may belong to another process.
-        for pid in _find_processes(uids, proc):
-            kill_process(pid)
+        for pid in find_processes(uids, proc):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
             killed.append(pid)
         if not killed:
             return
         _wait_for_end(killed, proc)
 
 
-def _find_processes(uids: Collection[str], proc: Path) -> Iterator[int]:
+def find_processes(uids: Collection[str], proc: Path = _PROC) -> Iterator[int]:
     """Yield the ids of the processes of some jobs, without this process."""
     if not proc.exists():
         yield from _find_processes_without_proc(uids)
@@ -96,7 +109,7 @@ def _read_environment(process: Path) -> list[bytes]:
 
 
 def _find_processes_without_proc(uids: Collection[str]) -> Iterator[int]:
-    import psutil  # See `_find_processes`.
+    import psutil  # See `find_processes`.
 
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
@@ -122,7 +135,7 @@ def _is_dead(pid: int, proc: Path) -> bool:
 
 
 def _is_dead_without_proc(pid: int) -> bool:
-    import psutil  # See `_find_processes`.
+    import psutil  # See `find_processes`.
 
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)

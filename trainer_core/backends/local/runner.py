@@ -12,7 +12,6 @@ import socket
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -196,6 +195,12 @@ class LocalJobRunner:
         steps = asyncio.create_task(self._run_all_steps())
         try:
             await self._wait_for_steps(steps)
+        except _SuspendedError:
+            steps.cancel()
+            await asyncio.gather(steps, return_exceptions=True)
+            # A function that returned within its grace is complete, and its result counts.
+            if not all(step.status == job_record.SUCCEEDED for step in self._record.steps):
+                raise
         finally:
             steps.cancel()
             # Whatever the reason, no process of this run may stay.
@@ -290,7 +295,7 @@ class LocalJobRunner:
         command = [str(self._get_interpreter(step)), *step["command"][1:]]
         job_variables = {env.UID: self._record.uid, env.NAME: self._record.name, "PYTHONUNBUFFERED": "1"}
         # An earlier run of the step, before the job was suspended, may have left a termination message.
-        self._folder.termination_path(name).unlink(missing_ok=True)
+        self._folder.allocate_termination(name)
         with _open_log(self._folder.log_path(name)) as log:
             process = await asyncio.create_subprocess_exec(
                 *command,
@@ -341,7 +346,7 @@ class LocalJobRunner:
         # Those of an unfinished line, such as a progress bar, wait for its end.
         waiting: deque[str] = deque(maxlen=_MAX_WAITING_REPORTS)
         monitor = resource_monitor.Monitor(
-            partial(process_usage.read_usage, pid),
+            process_usage.UsageReader(pid).read,
             resource_monitor.GpuQuery(environ, interval / 2),
             waiting.append,
             self._folder.termination_path(step["name"]),
@@ -416,7 +421,6 @@ class LocalJobRunner:
         self._finish(FAILED, job_record.failed_outcome(self._record, self._ref, facts, last, use))
 
     def _finish(self, status: str, outcome: Outcome) -> None:
-        self._folder.reserve.unlink(missing_ok=True)
         for step in self._record.steps:
             if step.status == job_record.RUNNING:
                 step.status = job_record.STEP_FAILED
@@ -425,7 +429,9 @@ class LocalJobRunner:
         self._record.outcome = outcome.to_dict()
         # Before anybody sees the end: afterwards nothing of the job changes.
         self._leave_queue()
-        self._set_status(status)
+        self._record.status = status
+        write_json(self._folder.status, self._record.to_dict(), durable=True, reserve=self._folder.reserve)
+        self._folder.reserve.unlink(missing_ok=True)
 
     def _interrupt(self) -> None:
         self._interrupted = True
@@ -450,10 +456,12 @@ class LocalJobRunner:
         self._save()
 
     def _save(self) -> None:
-        write_json(self._folder.status, self._record.to_dict())
+        with suppress(OSError):  # A full disk ends no training. The next change, or the end, is recorded with this one.
+            write_json(self._folder.status, self._record.to_dict())
 
     def _append_event(self, reason: str, message: str, step: str | None = None) -> None:
-        append_event(self._folder.events, reason, message, step)
+        with suppress(OSError):
+            append_event(self._folder.events, reason, message, step)
 
 
 @contextmanager
@@ -528,8 +536,12 @@ def _append_lines(path: Path, lines: deque[str]) -> None:
 
 
 async def _terminate(process: asyncio.subprocess.Process, grace: float) -> None:
-    """Send SIGTERM to the process group of a step, and SIGKILL if it does not end within the grace period."""
-    processes.signal_group(process.pid, signal.SIGTERM)
+    """Send SIGTERM to the process of a step, and SIGKILL to its group if it does not end within the grace period.
+
+    A rank that saves a checkpoint still needs its data workers, which are in its group.
+    """
+    with suppress(ProcessLookupError):
+        process.terminate()
     try:
         await asyncio.wait_for(process.wait(), grace)
     except asyncio.TimeoutError:

@@ -84,6 +84,7 @@ def _claim_job(state: StateFolder, staged: JobFolder) -> tuple[JobFolder, str, T
     status = {**read_json(staged.status), "supervisor": os.getpid()}
     # A copy for the case that status.json is damaged later: nothing else writes to the lock file.
     os.write(lock, json.dumps(status).encode())
+    os.fsync(lock)
     write_json(staged.status, status)
     # Everything that can fail on a full disk happens before the job exists.
     os.close(os.open(staged.supervisor_log, os.O_WRONLY | os.O_CREAT, 0o600))
@@ -132,7 +133,11 @@ def _run_guard(uid: str, pipe: int) -> NoReturn:
     os.setsid()
     # The guard closes its copy of the lock, so that the lock is released the moment the supervisor dies.
     os.dup2(pipe, 3)
-    os.closerange(4, os.sysconf("SC_OPEN_MAX"))
+    # Not all numbers up to the limit: it can be 2^30, and not each Python closes a range with one call.
+    for number in [int(path.name) for path in Path("/dev/fd").iterdir()]:
+        with suppress(OSError):  # The descriptor of the list is closed.
+            if number > 3:
+                os.close(number)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     if not os.read(3, 1):

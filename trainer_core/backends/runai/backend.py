@@ -43,7 +43,7 @@ class RunaiBackend(BaseKubernetesBackend):
     accepts: ClassVar[frozenset[str]] = frozenset(
         {
             *("Name", "Labels", "Annotations", "Tracking", "TrainerCommand", "TrainerArgs"),
-            *("Suspend", "DeleteAfter", "RunaiSpec", "RunaiMasterSpec", "Checkpoints"),
+            *("StartWithin", "Suspend", "DeleteAfter", "RunaiSpec", "RunaiMasterSpec", "Checkpoints"),
         }
     )
 

@@ -58,6 +58,7 @@ def parse_job(raw: RawObject, phases: Phases) -> JobState:
         _BACKEND,
         resources.DISTRIBUTED_WORKLOADS if distributed else resources.TRAINING_WORKLOADS,
         suspend=_get_value(spec, "active", True) is False,
+        restart_limit=_get_value(spec, "backoffLimit", None),
         conditions=_parse_conditions(phase, spec, status, phases),
         replicated_jobs=(ReplicatedJobStatus(NODE, int(phase == _RUNNING), 0),),
         num_nodes=_count_nodes(spec) if distributed else 1,

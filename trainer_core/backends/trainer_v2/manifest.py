@@ -64,11 +64,17 @@ def render_trainjob(
     return {
         "apiVersion": resources.TRAINJOBS.api_version,
         "kind": resources.TRAINJOBS.kind,
-        "metadata": manifest_common.build_metadata(
-            request, namespace, attempt, {labels.RUNTIME: runtimes.dump_raw_runtime(runtime)}
-        ),
+        "metadata": manifest_common.build_metadata(request, namespace, attempt, _build_annotations(request, runtime)),
         "spec": spec,
     }
+
+
+def _build_annotations(request: TrainJobRequest, runtime: Mapping[str, Any]) -> dict[str, str]:
+    annotations = {labels.RUNTIME: runtimes.dump_raw_runtime(runtime)}
+    restarts = runtimes.describe_restart_limit(runtime)
+    if restarts is None and request.checkpoints is not None:
+        restarts = "resumed from checkpoints"
+    return {**annotations, labels.RESTARTS: restarts} if restarts else annotations
 
 
 def build_patches(request: TrainJobRequest, runtime: Mapping[str, Any], schema: TrainJobSchema) -> list[dict[str, Any]]:

@@ -36,7 +36,7 @@ class TrainingOperatorBackend(BaseKubernetesBackend):
     accepts: ClassVar[frozenset[str]] = frozenset(
         {
             *("Name", "Labels", "Annotations", "Tracking", "TrainerCommand", "TrainerArgs", "RuntimePatch"),
-            *("ActiveDeadlineSeconds", "Suspend", "ManagedBy", "DeleteAfter", "Workspace"),
+            *("ActiveDeadlineSeconds", "StartWithin", "Suspend", "ManagedBy", "DeleteAfter", "Workspace"),
             *("QueueName", "PriorityClass", "GangScheduling", "DistributedConfig", "PyTorchJobSpec", "Checkpoints"),
         }
     )

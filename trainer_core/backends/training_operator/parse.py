@@ -41,6 +41,7 @@ def parse_job(raw: RawObject) -> JobState:
         _BACKEND,
         resources.PYTORCH_JOBS,
         suspend=bool(policy.get("suspend")),
+        restart_limit=policy.get("backoffLimit"),
         conditions=tuple(_parse_conditions(status.get("conditions") or ())),
         replicated_jobs=(_build_status(status.get("replicaStatuses") or {}, num_nodes),),
         num_nodes=num_nodes,

@@ -1,0 +1,120 @@
+"""Where a task's TrainJob runs. What the first try resolved holds for later tries, sensors, triggers and clears."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from trainer_core.client import TrainerClient
+from trainer_core.config import ClusterConfig
+from trainer_core.errors import JobElsewhereError, JobNotFoundError
+from trainer_core.jobs import TrainJobRef
+
+__all__ = ["SavedPlace", "build_ref_data", "check_place", "describe_place"]
+
+_KEY = "trainjob_place"
+
+
+class SavedPlace:
+    """Place of a task's TrainJob in the storage that all tries of the task share (Airflow 3.3 and later).
+
+    Clearing the task keeps it.
+
+    Args:
+        store: Airflow's storage; None without one: nothing is saved.
+    """
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._is_announced = False
+
+    @cached_property
+    def place(self) -> Mapping[str, Any] | None:
+        """What the first try resolved; None if no try has submitted a TrainJob."""
+        return self._store.get(_KEY) if self._store is not None else None
+
+    def announce(self, place: Mapping[str, Any]) -> None:
+        """Save the place of a TrainJob that is about to be created. If the worker is killed now, it may exist."""
+        if self.place is None:
+            self._is_announced = True
+            self._write(place)
+
+    def withdraw(self) -> None:
+        """Forget the announced place: nothing was created."""
+        if self._is_announced:
+            self.place = None
+            if self._store is not None:
+                self._store.delete(_KEY)
+
+    def save(self, ref_data: Mapping[str, Any]) -> None:
+        """Save the place of the first TrainJob, with its ref."""
+        self._is_announced = False
+        if self.place is None or "uid" not in self.place:
+            self._write(ref_data)
+
+    def _write(self, place: Mapping[str, Any]) -> None:
+        self.place = place
+        if self._store is not None:
+            self._store.set(_KEY, dict(place))
+
+
+def describe_place(client: TrainerClient) -> dict[str, str]:
+    """Return backend, and of a cluster also context, namespace and identity of its API server, as JSON data."""
+    config = client.config
+    place = client.backend.get_place(None) if isinstance(config, ClusterConfig) else None
+    if place is None or not isinstance(config, ClusterConfig):
+        return {"backend": config.backend}
+    server, _, namespace = place.partition("/")
+    context = config.context or ("of the pod" if config.in_cluster else "default")
+    return {"backend": config.backend, "context": context, "namespace": namespace, "server": server}
+
+
+def build_ref_data(client: TrainerClient, ref: TrainJobRef) -> dict[str, Any]:
+    """Return a ref as JSON data with the cluster that it was resolved in, for `check_place` in another process."""
+    return {**describe_place(client), **ref.to_dict()}
+
+
+def check_place(saved: Mapping[str, Any], client: TrainerClient, *, submits: bool = False) -> None:
+    """Refuse a client that does not lead to the place that an earlier process resolved.
+
+    One cluster can have several addresses: a client that finds the TrainJob is accepted.
+
+    Args:
+        saved: Result of `describe_place` or `build_ref_data` in the other process.
+        client: The client.
+        submits: Whether the client is to submit; then it must also have the same namespace.
+
+    Raises:
+        JobElsewhereError: The place differs.
+        BackendUnavailableError: The cluster cannot be reached.
+    """
+    here = describe_place(client)
+    if saved["backend"] != here["backend"]:
+        raise _build_error(saved, here)
+    if "server" not in saved or "server" not in here:
+        return
+    if submits and saved["namespace"] != here["namespace"]:
+        raise _build_error(saved, here)
+    if saved["server"] == here["server"]:
+        return
+    try:
+        client.observe(TrainJobRef.from_dict(saved))
+    except (JobNotFoundError, ValueError):
+        raise _build_error(saved, here) from None
+
+
+def _build_error(saved: Mapping[str, Any], here: Mapping[str, Any]) -> JobElsewhereError:
+    name = saved.get("name")
+    subject = f"TrainJob {name!r}" if name else "the TrainJob of this task"
+    return JobElsewhereError(
+        f"{subject} was submitted to {_format(saved)}, and this process resolves {_format(here)}; restore the "
+        "connection or setting, or start a new DAG run to train elsewhere"
+    )
+
+
+def _format(place: Mapping[str, Any]) -> str:
+    text = f"backend {place['backend']!r}"
+    if "server" in place:
+        text += f" (context {place['context']!r}, namespace {place['namespace']!r}, server {place['server'][:8]})"
+    return text

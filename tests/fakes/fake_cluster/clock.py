@@ -1,0 +1,35 @@
+"""The time of the cluster: that of this machine, until a test advances it."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+
+__all__ = ["advance", "micro_time", "now", "read"]
+
+_ahead = 0.0
+
+
+def advance(seconds: float) -> None:
+    """Set the clock of every cluster in this process forward, or back."""
+    global _ahead
+    _ahead += seconds
+
+
+def read() -> float:
+    """Return the time in seconds since the epoch."""
+    return time.time() + _ahead
+
+
+def now() -> str:
+    """Return the time as objects say it: whole seconds."""
+    return _read_utc().strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def micro_time() -> str:
+    """Return the time as a MicroTime."""
+    return _read_utc().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _read_utc() -> datetime:
+    return datetime.fromtimestamp(read(), timezone.utc)

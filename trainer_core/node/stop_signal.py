@@ -1,0 +1,87 @@
+"""SIGTERM of a training that saves before it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from .checkpoint_folder import say
+
+__all__ = ["StopSignal", "leave_group"]
+
+#: Seconds before SIGKILL at which a process that was told to stop ends without a checkpoint.
+_RESERVE = 2.0
+
+
+class StopSignal:
+    """Sets a flag on SIGTERM, and ends the process shortly before the grace is over.
+
+    Args:
+        grace: Seconds from SIGTERM to SIGKILL; 0 for no handler.
+        announce: Is called in a thread after SIGTERM.
+    """
+
+    def __init__(self, grace: float, announce: Callable[[], None]) -> None:
+        self.received = False
+        #: Set once `announce` has returned.
+        self.announced = threading.Event()
+        #: Set when the training is over: the grace does not end a process that continues.
+        self.over = threading.Event()
+        self._announce, self._wait = announce, max(1.0, grace - _RESERVE)
+        self._previous = signal.getsignal(signal.SIGTERM)
+        # A handler may interrupt any lock; writing to a pipe is safe.
+        self._pipe, self._told = -1, -1
+        if grace and threading.current_thread() is threading.main_thread():
+            self._install()
+
+    def _install(self) -> None:
+        self._pipe, self._told = os.pipe()
+        threading.Thread(target=self._end_late, name="trainjob-grace", daemon=True).start()
+        signal.signal(signal.SIGTERM, self._handle)
+        block, unblock = (
+            partial(signal.pthread_sigmask, how, [signal.SIGTERM]) for how in (signal.SIG_BLOCK, signal.SIG_UNBLOCK)
+        )
+
+        def restore() -> None:
+            """Let SIGTERM end a worker that the training has forked: it does not stop the training."""
+            if signal.getsignal(signal.SIGTERM) == self._handle:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                leave_group()
+            unblock()
+
+        # Python forgets a signal for its handlers that reaches a child before the fork has returned in it.
+        os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=restore)
+
+    def _handle(self, number: int, frame: Any) -> None:
+        if not self.received:
+            self.received = True
+            os.write(self._told, b"1")
+        if callable(self._previous) and getattr(self._previous, "__name__", "") != "exit_at_once":
+            self._previous(number, frame)
+
+    def _end_late(self) -> None:
+        os.read(self._pipe, 1)
+        threading.Thread(target=self._run_announcement, daemon=True).start()
+        if self.over.wait(self._wait):
+            return
+        say("no checkpoint within the grace period after SIGTERM")
+        os._exit(128 + signal.SIGTERM)
+
+    def _run_announcement(self) -> None:
+        self._announce()
+        self.announced.set()
+
+
+def leave_group() -> None:
+    """Leave the process group of the process that leads the session, as the process of a rank does.
+
+    torchrun sends SIGTERM to the whole group of a rank. The rank saves then, and cannot without its data workers.
+    """
+    with contextlib.suppress(OSError):
+        if os.getpgrp() == os.getsid(0):
+            os.setpgid(0, 0)

@@ -1,0 +1,426 @@
+"""The run of one TrainJob: its creation after the submit, what binds it to its job, its points, and its end.
+
+Only the run's id must be known before the job exists. Everything else is sent after the submit has returned: by the
+thread of the process that submitted, else by the next process that waits for the job or submits it again. The tag
+``trainjob.uid`` is sent last; a run that has it is complete.
+
+A run without this tag whose TrainJob exists with another run was created by a submitter that was killed, or that lost a
+race. It is deleted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from trainer_core.backends.base import Backend
+from trainer_core.errors import JobNotFoundError, TrackingError, TrainerError
+from trainer_core.jobs import CREATED, SUSPENDED, Category, Diagnosis, Outcome, TrainJobRef
+from trainer_core.request import TrackingRequest, TrainJobRequest
+from trainer_core.tracking import tags
+from trainer_core.tracking.mlflow_api import MAX_BATCH, MAX_VALUE, MlflowApi, MlflowRun, fit_names
+
+__all__ = [
+    "DEFAULT_EXPERIMENT",
+    "Point",
+    "RunWriter",
+    "bind_run",
+    "create_late_run",
+    "find_abandoned_outcome",
+    "find_outcome",
+    "list_unreported_runs",
+]
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_EXPERIMENT = "trainjob"
+#: Prefix of metrics that the training logs itself under the same name.
+_PREFIX = "progress/"
+#: Characters of a tag's value. Longer names of metrics are recorded by their hash.
+_MAX_TAG, _MAX_NAME = 4000, 250
+#: Experiments in one search.
+_MAX_EXPERIMENTS = 100
+#: Points that wait until it is known whether the training logs their metrics itself.
+_MAX_HELD = 5 * MAX_BATCH
+#: Name, value, milliseconds since 1970, and step of a point of a curve.
+Point = tuple[str, float, int, int]
+
+
+class RunWriter:
+    """Writes one run, and keeps what the server is known to have of it.
+
+    Attributes:
+        api: API of the server.
+        id: Id of the run.
+        tags: Tags that the run had when it was read.
+        cursor: Position in the job's log up to which the points were sent, by any process.
+        step: Step of the training at that position.
+        writes: Number of requests that stored something.
+    """
+
+    def __init__(self, api: MlflowApi, run_id: str, job: str) -> None:
+        self.api = api
+        self.id = run_id
+        self.tags: dict[str, str] = {}
+        self.cursor: dict[str, Any] = {}
+        self.step = 0
+        self.writes = 0
+        self._job = job
+        self._latest: dict[str, float] = {}
+        self._keys: dict[str, str] = {}
+        self._status = "RUNNING"
+        #: Points of metrics that are new in this report: the training may be about to log them itself.
+        self._held: list[Point] = []
+        self._first_reports: dict[str, int] = {}
+        self._report = 0
+        self._refused: set[str] = set()
+
+    @property
+    def has_held_points(self) -> bool:
+        """Whether points wait for the next report."""
+        return bool(self._held)
+
+    def load(self) -> None:
+        """Read the run."""
+        run = self.api.get_run(self.id)
+        if run.info.lifecycle_stage == "deleted":
+            raise TrackingError(f"run {self.id} was deleted; it is left alone")
+        self.tags, self._latest, self._status = run.tags, run.metrics, run.info.status
+        for key, value in self.tags.items():
+            if key.startswith(tags.CURVES):
+                self._keys |= _parse_keys(value)
+        if not self.cursor:
+            self.cursor, self.step = _parse_cursor(self.tags.get(tags.CURSOR, ""))
+
+    def set_status(self, status: str | None) -> None:
+        """Set RUNNING or SCHEDULED while the job has not ended."""
+        wanted = "SCHEDULED" if status in (CREATED, SUSPENDED) else "RUNNING"
+        if status is not None and wanted != self._status:
+            self.api.post("runs/update", run_id=self.id, status=wanted)
+            self._status = wanted
+
+    def begin_report(self) -> None:
+        """Let the points that the previous report held be sent."""
+        self._report += 1
+
+    def send(
+        self, points: Sequence[Point], cursor: Mapping[str, Any] | None = None, step: int = 0, is_last: bool = False
+    ) -> None:
+        """Send points of curves; those of new metrics with the next report, unless it is the last."""
+        waiting = [*self._held, *points]
+        for name, *_ in waiting:
+            self._first_reports.setdefault(name, self._report)
+        is_new = {name: not is_last and first == self._report for name, first in self._first_reports.items()}
+        if len(waiting) > _MAX_HELD:
+            is_new = {}
+        held = [each for each in waiting if is_new.get(each[0]) and _shorten(each[0]) not in self._keys]
+        sent = [each for each in waiting if not is_new.get(each[0]) or _shorten(each[0]) in self._keys]
+        self._choose_keys({name for name, *_ in sent})
+        metrics: list[dict[str, Any]] = [
+            {"key": self._keys[_shorten(name)], "value": value, "timestamp": timestamp, "step": at}
+            for name, value, timestamp, at in sent
+        ]
+        position = {} if cursor is None or held else _build_cursor_tag(cursor, step)
+        if metrics or (position and position[tags.CURSOR] != self.tags.get(tags.CURSOR)):
+            self._log(metrics, position)
+            self.tags |= position
+        self._held = held
+        self._latest.update({each["key"]: each["value"] for each in metrics})
+
+    def end(self, outcome: Outcome) -> None:
+        """Send how the job ended. The rest of its log, and `complete`, may follow from another process."""
+        # The job may have been deleted since its end was sent.
+        status = self.tags.get(tags.PENDING) or tags.get_run_status(outcome)
+        if not self.tags.get(tags.PENDING):
+            described = tags.build_outcome_tags(outcome)
+            renamed = tags.build_renamed("artifacts", described)
+            self._log((), {**described, **renamed, tags.PENDING: status})
+            _warn_renamed(self._job, renamed)
+        if self._status != status or not self.tags.get(tags.PENDING):
+            finished = _to_milliseconds(outcome.finished_at)
+            self.api.post("runs/update", run_id=self.id, status=status, end_time=finished)
+            self.writes += 1
+
+    def complete(self, outcome: Outcome, step: int) -> None:
+        """Send the final metrics at a step, unless the training itself has logged them, and that nothing is missing."""
+        new = {name for name in outcome.metrics if _shorten(name) not in self._keys}
+        self._choose_keys(outcome.metrics, announce=False)
+        finished = _to_milliseconds(outcome.finished_at)
+        keys = {name: self._keys[_shorten(name)] for name in outcome.metrics}
+        metrics = [
+            {"key": keys[name], "value": value, "timestamp": finished, "step": step}
+            for name, value in outcome.metrics.items()
+            if not keys[name].startswith(_PREFIX) and self._latest.get(keys[name]) != value
+        ]
+        renamed = {name: keys[name] for name in new if keys[name] != name and not keys[name].startswith(_PREFIX)}
+        self._log(metrics, {**_build_key_tags(renamed), tags.REPORTED: outcome.job.uid, tags.PENDING: ""})
+
+    def _choose_keys(self, names: Iterable[str], announce: bool = True) -> None:
+        """Choose the metric of each new name, by what the run has now.
+
+        The names are announced before their points: the next process that reports must not take them for those of the
+        training.
+        """
+        new = sorted(name for name in names if _shorten(name) not in self._keys)
+        if not new:
+            return
+        self.load()
+        own = set(self._keys.values())
+        chosen = {
+            name: f"{_PREFIX}{key}"[:_MAX_NAME] if key in self._latest and key not in own else key
+            for name, key in fit_names([name for name in new if _shorten(name) not in self._keys], own).items()
+        }
+        if announce and chosen:
+            self._log((), _build_key_tags(chosen))
+        self._keys |= {_shorten(name): key for name, key in chosen.items()}
+        if changed := {name[:_MAX_NAME]: key for name, key in chosen.items() if key not in (name, _PREFIX + name)}:
+            _log.warning("TrainJob %s: MLflow takes no metrics of such names; stored as %s", self._job, changed)
+
+    def _log(self, metrics: Sequence[Mapping[str, Any]], fields: Mapping[str, str]) -> None:
+        kept = [each for each in metrics if each["key"] not in self._refused]
+        refused = self.api.log_batch(self.id, kept, tags=fields)
+        self.writes += 1
+        for key, error in refused.items():
+            _log.warning("TrainJob %s: the run lacks %s: %s", self._job, key, error)
+        self._refused |= refused.keys()
+
+
+def _shorten(name: str) -> str:
+    return name if len(name) <= _MAX_NAME else hashlib.sha256(name.encode(errors="replace")).hexdigest()
+
+
+def _parse_keys(value: str) -> dict[str, str]:
+    try:
+        data = json.loads(value)
+    except ValueError:  # A person changed the tag, or it was cut by an earlier release.
+        return {}
+    if isinstance(data, list):  # Earlier releases wrote the names of curves, which were the metrics.
+        return {name: name for name in data if isinstance(name, str)}
+    found = data if isinstance(data, dict) else {}
+    return {name: key for name, key in found.items() if isinstance(key, str)}
+
+
+def _build_key_tags(keys: Mapping[str, str]) -> dict[str, str]:
+    """Return the tags that announce the metrics of names, each short enough to be stored."""
+    found: dict[str, str] = {}
+    part: dict[str, str] = {}
+    for name, key in [*sorted(keys.items()), ("", "")]:
+        text = json.dumps({**part, _shorten(name): key}, ensure_ascii=False)
+        if part and (not key or len(text) > _MAX_TAG):
+            whole = json.dumps(part, ensure_ascii=False)
+            found[f"{tags.CURVES}.{hashlib.sha256(whole.encode(errors='replace')).hexdigest()[:8]}"] = whole
+            part = {}
+        part[_shorten(name)] = key
+    return found
+
+
+def _parse_cursor(value: str) -> tuple[dict[str, Any], int]:
+    try:
+        data = json.loads(value)
+        return dict(data["cursor"]), int(data["step"])
+    except (ValueError, TypeError, KeyError):
+        return {}, 0
+
+
+def _build_cursor_tag(cursor: Mapping[str, Any], step: int) -> dict[str, str]:
+    value = json.dumps({"cursor": cursor, "step": step})
+    return {tags.CURSOR: value} if len(value) <= _MAX_TAG else {}
+
+
+def _to_milliseconds(timestamp: str | None) -> int:
+    if timestamp is None:
+        return int(time.time() * 1000)
+    return int(datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp() * 1000)
+
+
+def create_late_run(api: MlflowApi, backend: Backend, request: TrainJobRequest, ref: TrainJobRef) -> str:
+    """Return the run of a job that was created while the server was away; create it if necessary.
+
+    Several processes may do so at the same time: each takes the run with the smallest id, and deletes its own.
+    """
+    tracking = request.tracking or TrackingRequest()
+    experiment = api.get_experiment_id(tracking.experiment or DEFAULT_EXPERIMENT)
+    identity = tags.build_identity(request, None)
+    job_tags = tags.build_job_tags(ref, backend.get_place(ref))
+    condition = f"tags.`{tags.KEY}` = '{identity[tags.KEY]}'"
+
+    def list_runs() -> list[MlflowRun]:
+        runs = api.search_runs([experiment], condition)
+        return sorted((run for run in runs if run.tags.get(tags.UID) == ref.uid), key=lambda run: run.id)
+
+    found = list_runs()
+    if not found:
+        run_tags = tags.build_run_tags(request, backend, identity)
+        own = api.create_run(
+            experiment, str(run_tags[tags.RUN_NAME]), {**run_tags, **job_tags}, int(time.time() * 1000)
+        )
+        found = list_runs()
+        if not found:
+            raise TrackingError(f"run {own} of TrainJob {ref.name!r} is not found yet", transient=True)
+        if found[0].id != own:
+            api.delete_run(own)
+    _log_request(api, found[0].id, request, job_tags)
+    _delete_orphans(api, backend, ref, found[0].id, api.search_runs([experiment], condition))
+    return found[0].id
+
+
+def bind_run(
+    api: MlflowApi, backend: Backend, ref: TrainJobRef, request: TrainJobRequest
+) -> list[tuple[MlflowRun, Outcome]]:
+    """Complete the run of a TrainJob with its stored request, and settle the other runs of the same work.
+
+    Repeating it changes nothing.
+
+    Returns:
+        The runs of earlier attempts whose jobs have ended, and how, if their reports are not complete.
+    """
+    tracking = request.tracking
+    if tracking is None or tracking.run_id is None or tracking.experiment_id is None:
+        return []
+    runs = api.search_runs([tracking.experiment_id], f"tags.`{tags.KEY}` = '{tags.build_key(request)}'")
+    own = next((run for run in runs if run.id == tracking.run_id), None) or api.get_run(tracking.run_id)
+    if own.info.lifecycle_stage == "deleted":
+        raise TrackingError(f"run {own.id} was deleted; it is left alone")
+    ended = []
+    for run in runs:
+        is_open = run.is_active or run.tags.get(tags.PENDING)
+        if run.id != own.id and is_open and run.tags.get(tags.BACKEND) == backend.name:
+            outcome = find_outcome(api, backend, run, runs)
+            ended += [(run, outcome)] if outcome is not None else []
+    _bind(api, backend, ref, request, own, runs)
+    return ended
+
+
+def _bind(
+    api: MlflowApi,
+    backend: Backend,
+    ref: TrainJobRef,
+    request: TrainJobRequest,
+    own: MlflowRun,
+    runs: Sequence[MlflowRun],
+) -> None:
+    _delete_orphans(api, backend, ref, own.id, runs)
+    if tags.UID in own.tags:
+        return
+    bound = tags.build_job_tags(ref, backend.get_place(ref))
+    first = next((run.id for run in runs if run.tags.get(tags.ATTEMPT) == "0"), own.id)
+    if tags.PARENT not in own.tags and own.tags.get(tags.ATTEMPT) != "0" and first != own.id:
+        bound[tags.PARENT] = first
+    _log_request(api, own.id, request, bound)
+
+
+def _log_request(api: MlflowApi, run_id: str, request: TrainJobRequest, bound: Mapping[str, str]) -> None:
+    params = tags.build_params(request)
+    renamed = tags.build_renamed("params", params)
+    renamed |= tags.build_renamed("tags", request.tracking.tags if request.tracking else {})
+    refused = api.log_batch(run_id, params=params, tags={**renamed, **bound})
+    _warn_renamed(request.name, renamed)
+    if cut := [name for name, value in params.items() if len(value) > MAX_VALUE]:
+        _log.warning("TrainJob %s: MLflow cuts parameters after %d characters: %s", request.name, MAX_VALUE, cut)
+    for key, error in refused.items():
+        _log.warning("TrainJob %s: the run lacks %s: %s", request.name, key, error)
+
+
+def _warn_renamed(job: str | None, renamed: Mapping[str, str]) -> None:
+    for key, names in renamed.items():
+        _log.warning("TrainJob %s: MLflow takes no %s of such names; stored as %s", job, key.rpartition(".")[2], names)
+
+
+def _delete_orphans(api: MlflowApi, backend: Backend, ref: TrainJobRef, run_id: str, runs: Sequence[MlflowRun]) -> None:
+    """Delete the runs that other submits created for a TrainJob, except the one that it has."""
+    place = backend.get_place(None)
+    orphans = [
+        run.id
+        for run in runs
+        if run.id != run_id
+        and run.is_active
+        and tags.UID not in run.tags
+        and (run.tags.get(tags.NAME), run.tags.get(tags.BACKEND)) == (ref.name, backend.name)
+        # Another state folder, engine, namespace or cluster may have a TrainJob of the same name.
+        and place is not None
+        and run.tags.get(tags.PLACE) == place
+    ]
+    # Read after the runs: a submit after the job was deleted may be about to use one.
+    if orphans and _find_ref(backend, ref.name) == ref:
+        for each in orphans:
+            _log.debug("Deleting run %s, for TrainJob %s has another", each, ref.name)
+            api.delete_run(each)
+
+
+def list_unreported_runs(api: MlflowApi, backend: str) -> list[MlflowRun]:
+    """Return the runs of all experiments that were created for a backend and have not ended, or lack points."""
+    experiments = api.list_experiment_ids()
+    conditions = ("attributes.status = 'RUNNING'", "attributes.status = 'SCHEDULED'", f"tags.`{tags.PENDING}` != ''")
+    found = [
+        run
+        for start in range(0, len(experiments), _MAX_EXPERIMENTS)
+        for condition in conditions
+        for run in api.search_runs(
+            experiments[start : start + _MAX_EXPERIMENTS], f"{condition} and tags.`{tags.BACKEND}` = '{backend}'"
+        )
+    ]
+    return list({run.id: run for run in found}.values())
+
+
+def find_outcome(
+    api: MlflowApi, backend: Backend, run: MlflowRun, runs: Sequence[MlflowRun] | None = None
+) -> Outcome | None:
+    """Return the outcome of a run's job that has ended or is gone; bind the run first if its submitter was killed.
+
+    None if the job is active or cannot be seen from here, or if no job has the run: then it belongs to a submit that
+    runs now, or to a killed one, which the next submit repeats. `runs` are all runs of the same work; None to search
+    for them, and to settle them too.
+    """
+    run_tags = run.tags
+    if tags.UID not in run_tags:
+        job = _find_unbound_job(backend, run)
+        if job is None:
+            return None
+        if runs is None:
+            bind_run(api, backend, *job)
+        else:
+            _bind(api, backend, *job, run, runs)
+        run_tags = {**run_tags, **tags.build_job_tags(job[0], backend.get_place(job[0]))}
+    return find_abandoned_outcome(backend, run_tags)
+
+
+def _find_unbound_job(backend: Backend, run: MlflowRun) -> tuple[TrainJobRef, TrainJobRequest] | None:
+    """Return the TrainJob of a run, and its request; None if no job has the run, or it cannot be seen from here."""
+    name = run.tags.get(tags.NAME)
+    if not name:
+        return None
+    try:
+        ref = _find_ref(backend, name)
+        request = backend.get_request(ref) if ref else None
+    except TrainerError:
+        return None
+    is_own = request is not None and request.tracking is not None and request.tracking.run_id == run.id
+    return (ref, request) if ref and request and is_own else None
+
+
+def find_abandoned_outcome(backend: Backend, run_tags: Mapping[str, str]) -> Outcome | None:
+    """Return the outcome of a run's job that ended or is gone; None if it is active, or cannot be seen from here."""
+    name, place = run_tags[tags.NAME], run_tags.get(tags.PLACE)
+    ref = TrainJobRef(backend.name, run_tags.get(tags.NAMESPACE, ""), name, run_tags[tags.UID], place)
+    try:
+        return backend.observe(ref).outcome
+    except JobNotFoundError:
+        # Another cluster or machine, or a release that recorded no place, may have the job.
+        if place is None or place != backend.get_place(ref):
+            return None
+        diagnosis = Diagnosis(category=Category.DELETED, reason=f"TrainJob {name!r} was deleted")
+        return Outcome(ref=ref.to_dict(), status="Failed", diagnosis=diagnosis)
+    except TrainerError:
+        return None
+
+
+def _find_ref(backend: Backend, name: str) -> TrainJobRef | None:
+    try:
+        return backend.get_ref(name)
+    except JobNotFoundError:
+        return None
