@@ -207,10 +207,13 @@ def test_the_second_crash_is_a_fatal_crash_loop_with_its_exception():
     assert found.diagnosis.traceback == "Traceback …\nValueError"
 
 
+@pytest.mark.parametrize("is_in_record", [True, False])
 @pytest.mark.parametrize(("checkpoint", "grace"), [(7, None), (3, FATAL)])
-def test_a_crash_after_a_new_checkpoint_is_not_part_of_a_crash_loop(checkpoint, grace):
-    pod = seen(main=waits("CrashLoopBackOff", restarts=2, last=end(1, error())))
-    tail = ["trainjob: step", f'[trainjob:progress] {{"step": 8, "checkpoint": {checkpoint}, "resumed_from": 3}}']
+def test_a_crash_after_a_new_checkpoint_is_not_part_of_a_crash_loop(checkpoint, grace, is_in_record):
+    steps = {"checkpoint": checkpoint, "resumed_from": 3}
+    record = json.loads(error()) | (steps if is_in_record else {})
+    pod = seen(main=waits("CrashLoopBackOff", restarts=2, last=end(1, json.dumps(record))))
+    tail = [] if is_in_record else ["trainjob: step", "[trainjob:progress] " + json.dumps({"step": 8, **steps})]
     (step,) = group_pods_by_step([pod])
     assert failure_detection.detect_pending_failure([pod], (), {step: tail}).grace == grace
 

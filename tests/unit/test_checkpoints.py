@@ -746,6 +746,17 @@ def fail_in_the_background():
     checkpoints().save_in_background(1, lambda folder: (folder / "absent" / "state.txt").touch())
 
 
+def save_and_fail():
+    from trainer_core import checkpoints
+
+    store = checkpoints()
+    last = store.latest()
+    step = last.step + 1 if last else 1
+    with store.save(step) as folder:
+        (folder / "state.txt").touch()
+    raise RuntimeError(f"after {step}")
+
+
 def save_and_return_after_stop():
     import signal
 
@@ -792,6 +803,14 @@ def test_a_training_that_was_told_to_stop_and_returns_leaves_its_checkpoints(nod
         **{env.CHECKPOINT_PATH: str(root), env.CHECKPOINTS: json.dumps({"after": "none"})},
     )
     assert (ended.result, steps_of(root)) == ("returned", [1])
+
+
+def test_the_record_of_a_node_has_its_newest_checkpoint_and_that_which_it_resumed_from(node, root):
+    variables = {env.NAME: "job", env.CHECKPOINT_PATH: str(root), env.CHECKPOINTS: "{}"}
+    assert node.run(serializer.package(save_and_fail), BARE, **variables).record["checkpoint"] == 1
+    node.log.unlink()  # As a container that is started again.
+    record = node.run(serializer.package(save_and_fail), BARE, **variables).record
+    assert (record["checkpoint"], record["resumed_from"], record["error"]["message"]) == (2, 1, "after 2")
 
 
 def test_a_last_save_in_the_background_that_fails_fails_the_training(node, root):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from trainer_core.jobs import Category, PendingFailure
+from trainer_core.jobs import Category, PendingFailure, extract_checkpoint
 from trainer_core.k8s import blocking_reasons
 from trainer_core.k8s.blocking_reasons import FATAL, LONG_GRACE, BlockingReason
 from trainer_core.k8s.capacity import SCHEDULING_EVENT, SchedulingLimits, WaitingPod, explain_waiting
@@ -259,15 +259,15 @@ def _build_crash(
         blocking = blocking_reasons.explain_container_error(termination.reason, message, container.image)
         if blocking is not None:
             return _Finding(replace(_build_facts(blocking), steps=facts.steps), blocking.grace, ended=True)
-    is_short = _was_short(termination) and not _saved_checkpoint(tails.get(step, ()))
+    is_short = _was_short(termination) and not _saved_checkpoint(termination, tails.get(step, ()))
     in_crash_loop = crashes >= _CRASH_LOOP and not is_running and is_short and not expects_restarts
     return _Finding(facts, FATAL if in_crash_loop else None, ended=True)
 
 
-def _saved_checkpoint(tail: Sequence[str]) -> bool:
+def _saved_checkpoint(termination: ContainerTermination, tail: Sequence[str]) -> bool:
     """Return whether a run saved a checkpoint after that from which it was resumed: the next one gets further."""
-    progress = find_last_progress(reversed(tail))
-    return progress is not None and (progress.checkpoint or 0) > (progress.resumed_from or 0)
+    steps = extract_checkpoint([parse_record(termination.message)], find_last_progress(reversed(tail)))
+    return (steps.get("checkpoint") or 0) > (steps.get("resumed_from") or 0)
 
 
 def _find_disruption(pod: PodState) -> dict[str, str]:

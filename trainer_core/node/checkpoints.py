@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import env, progress
+from . import env, progress, termination
 from .checkpoint_folder import PART, Checkpoint, CheckpointError, CheckpointFolder, Sums, merge, say
 from .checkpoint_ranks import Agreement, Ranks, Stopped
 from .stop_signal import StopSignal
@@ -188,7 +188,7 @@ class CheckpointStore:
         self._signal = StopSignal(grace, self._ranks.mark_stop)
         self._agreement = Agreement(self._ranks, self._is_time, lambda: self._signal.received)
         if self._latest is not None:
-            progress.note(checkpoint=self._latest.step, resumed_from=self._latest.step)
+            self._note(checkpoint=self._latest.step, resumed_from=self._latest.step)
             if self.rank == 0:
                 say(f"resumed from step {self._latest.step}, saved by TrainJob {self._latest.job or '(no name)'}")
         if self.rank == 0 and settings.get("ttl"):
@@ -462,12 +462,18 @@ class CheckpointStore:
                 self._wait(part, partial(self._place.is_complete, step), f"rank 0 to complete step {step}")
                 saved = self._place.get(step)
         self._latest, self._is_own = saved, True
-        progress.note(checkpoint=step)
+        self._note(checkpoint=step)
         self._place.forget_fetched()
         if self.rank == 0 and saved is not None:
             took = time.monotonic() - begun
             say(f"checkpoint of step {step} is complete ({took:.2f} s, {saved.size / 1e6:.1f} MB)")
             self._retention.add(saved)
+
+    def _note(self, **steps: int) -> None:
+        """Say it in further lines of progress, and in the record of this node, which survives its log."""
+        progress.note(**steps)
+        if self.rank == 0 and env.setting(env.NAME):
+            termination.report_values(Path(env.setting(env.TERMINATION_LOG)), **steps)
 
     def _write_manifest(self, part: str, step: int, metrics: Mapping[str, Any] | None) -> Checkpoint:
         """Collect the files of all ranks, and write the manifest."""
