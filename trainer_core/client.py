@@ -256,7 +256,7 @@ class TrainerClient:
             trainer: As in `train`, or a dict of the trainer's fields.
             options: As in `train`.
             owner: What the TrainJob belongs to, such as a task of a DAG run. The name is derived from it. None: the
-                name is the one from the option `Name`, otherwise a random one.
+                name is the one from the option `Name`, otherwise a random one that begins with the function's.
             folder: Folder of relative paths in the trainer's `code`. None: the working directory.
 
         Raises:
@@ -273,7 +273,10 @@ class TrainerClient:
             owner=owner,
             folder=folder,
         )
-        return request if request.name or request.owner else request.with_name(naming.generate_name())
+        if request.name or request.owner:
+            return request
+        code = request.trainer.code if request.trainer else None
+        return request.with_name(naming.generate_name(code.entry if code else None))
 
     def render(self, request: TrainJobRequest) -> dict[str, Any]:
         """Return exactly what submitting the request would create, as plain data. Creates nothing.
