@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import logging
 import os
 import signal
 import sys
@@ -75,3 +76,11 @@ def pytest_unconfigure(config):
     # A worker of xdist waits for the others.
     if not hasattr(config, "workerinput"):
         faulthandler.dump_traceback_later(60, file=sys.__stderr__)
+
+
+@pytest.fixture(autouse=True)
+def _restore_log_level():
+    """Airflow sets the level of the root logger, and later tests of this process would see no warning."""
+    level = logging.root.level
+    yield
+    logging.root.setLevel(level)
