@@ -106,9 +106,11 @@ class TrainerClient:
     now, `JobNotFoundError` is raised (or, where "not found" is a success, nothing happens).
 
     Example:
+        ```python
         client = TrainerClient()
         name = client.train(trainer=CustomTrainer(func=train), runtime="torch-distributed")
         outcome = client.wait(name)
+        ```
 
     Args:
         backend_config: Which backend to use and how to reach it: one of the configurations in `trainer_core.config`,
@@ -195,11 +197,13 @@ class TrainerClient:
         """Create a TrainJob and return its name, without waiting for it.
 
         Example:
+            ```python
             name = client.train(
                 runtime="torch-distributed",
                 trainer=CustomTrainer(func=train, func_args={"epochs": 3}, num_nodes=2),
                 options=[Name("mnist"), Labels({"team": "vision"})],
             )
+            ```
 
         Args:
             runtime: Runtime or name of a runtime (``spec.runtimeRef``). None (the default) uses the backend's default
