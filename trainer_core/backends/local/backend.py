@@ -68,7 +68,10 @@ class LocalProcessBackend(Backend):
 
     name: ClassVar[str] = "local"
     accepts: ClassVar[frozenset[str]] = frozenset(
-        {"Name", "Labels", "Annotations", "ActiveDeadlineSeconds", "Suspend", "Checkpoints", "Tracking"}
+        {
+            *("Name", "Labels", "Annotations", "ActiveDeadlineSeconds", "StartWithin", "Suspend", "Checkpoints"),
+            "Tracking",
+        }
     )
 
     def __init__(self, config: LocalProcessBackendConfig | None = None) -> None:
