@@ -46,9 +46,7 @@ def check_source_available(role: str, source: InitializerSource) -> None:
     """
     missing_extra = registry.find_missing_extra(_get_scheme(source))
     if missing_extra:
-        unavailable = BackendUnavailableError(f"initializer.{role}: {missing_extra}; no job was created")
-        unavailable.transient = False
-        raise unavailable
+        raise BackendUnavailableError(f"initializer.{role}: {missing_extra}; no job was created", transient=False)
     problem = local.find_local_problem(source.storage_uri) if _get_scheme(source) == "file" else None
     if problem:
         raise InvalidRequestError(f"initializer.{role}.storage_uri: {problem}")
