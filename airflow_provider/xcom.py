@@ -9,13 +9,18 @@ from typing import Any
 from trainer_core.jobs import Outcome
 from trainer_core.request import TrainJobRequest
 
-__all__ = ["DURATION_KEY", "PARAMETERS_KEY", "log_outcome", "push_outcome", "push_parameters", "push_ref"]
+__all__ = ["DURATION_KEY", "PARAMETERS_KEY", "log_outcome", "pull", "push_outcome", "push_parameters", "push_ref"]
 
 #: XComs that the TrainJobs page shows as columns: the arguments of the training function as text, nested ones with
 #: dots, and the seconds between the start of the first step and the end of the job.
 PARAMETERS_KEY, DURATION_KEY = "parameters", "duration"
 #: Arguments, and characters of each, that are pushed: XComs are rows of Airflow's database.
 _MAX_PARAMETERS, _MAX_PARAMETER = 100, 200
+
+
+def pull(ti: Any, key: str) -> Any:
+    """Return an XCom of the task instance itself; None if there is none."""
+    return ti.xcom_pull(task_ids=ti.task_id, key=key, map_indexes=ti.map_index)
 
 
 def push_ref(ti: Any, ref_data: Mapping[str, Any]) -> None:

@@ -139,6 +139,11 @@ class BackendUnavailableError(TrainerError, RuntimeError):
 
     transient = True
 
+    def __init__(self, message: str = "", transient: bool | None = None) -> None:
+        super().__init__(message)
+        if transient is not None:
+            self.transient = transient
+
 
 class TrackingError(TrainerError, RuntimeError):
     """The tracking server or the model registry cannot be reached, or refuses a request.
