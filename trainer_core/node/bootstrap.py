@@ -134,6 +134,8 @@ def _prepare() -> None:
     if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         # The kernel delivers SIGTERM to PID 1 only if there is a handler.
         signal.signal(signal.SIGTERM, exit_at_once)
+    # Blocked by `launch`, until there is a handler.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     if (_HERE.parent / _SHIPPED).is_file():
         # Last: an installed trainer_core takes precedence.
         sys.path.append(str(_HERE.parent.parent))
