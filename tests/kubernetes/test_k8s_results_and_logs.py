@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 from k8s_scene import (
@@ -20,6 +21,7 @@ from k8s_scene import (
 from trainer_core import CustomTrainer, Name
 from trainer_core.errors import InvalidRequestError, JobFailedError
 from trainer_core.jobs import Progress
+from trainer_core.k8s.pod_state import ContainerTermination
 from trainer_core.node.progress import PREFIX
 from trainer_core.testing.training_functions import return_value
 
@@ -172,3 +174,33 @@ def test_a_step_that_has_not_started_has_an_empty_log():
         client.submit(a_request())
         cluster.until(lambda: cluster.objects("pods"))
         assert list(client.get_job_logs("job")) == []
+
+
+def test_the_end_of_a_log_that_this_process_has_read_explains_a_failure_whose_pod_is_deleted():
+    with a_stage("runs") as (cluster, client):
+        ref = client.submit(a_request())
+        seen(client, ref, lambda each: each.status == "Running")
+        (name,) = pods(cluster)
+        lines = client.get_job_logs(ref, follow=True)
+        assert next(lines) == "it runs"
+        lines.close()
+        reader = client.backend._reader
+        job, (running,) = reader.read_state(ref)
+        cluster.delete("pods", name)
+        container = replace(running.main_container, running_since=None, terminated=ContainerTermination(1))
+
+        observation = reader.observe_state(job, [replace(running, phase="Failed", main_container=container)], ref)
+
+        assert observation.pending_failure.diagnosis.log_tail == ("it runs",)
+
+
+def test_a_log_can_be_followed_where_watching_is_forbidden():
+    with a_stage("complete") as (cluster, client):
+        cluster.forbid("watch", "trainjobs")
+        cluster.forbid("list", "trainjobs")
+        ref = client.submit(a_request())
+        until_ended(cluster)
+        (name,) = pods(cluster)
+
+        assert list(client.get_job_logs(ref, follow=True)) == list(client.get_job_logs(ref))
+        assert any(f"pods/{name}/log" in request.path for request in cluster.requests)
