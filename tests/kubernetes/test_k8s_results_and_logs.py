@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
+from datetime import datetime, timezone
 
 import pytest
 from k8s_scene import (
@@ -204,3 +206,25 @@ def test_a_log_can_be_followed_where_watching_is_forbidden():
 
         assert list(client.get_job_logs(ref, follow=True)) == list(client.get_job_logs(ref))
         assert any(f"pods/{name}/log" in request.path for request in cluster.requests)
+
+
+def test_the_log_of_the_run_after_a_failed_one_does_not_explain_it():
+    """The container was restarted after its pod was read."""
+    with a_stage("runs") as (cluster, client):
+        ref = client.submit(a_request())
+        seen(client, ref, lambda each: each.status == "Running")
+        (name,) = pods(cluster)
+        reader = client.backend._reader
+        job, (running,) = reader.read_state(ref)
+        now = int(time.time())
+        ended = ContainerTermination(1, "Error", finished_at=datetime.fromtimestamp(now, timezone.utc))
+        container = replace(running.main_container, running_since=None, terminated=ended)
+        failed = replace(running, phase="Failed", main_container=container)
+        cluster.start_log(name, [((now - 1) * 10**9, b"Signal 9 (SIGKILL) received by PID 7")], ended=True)
+        before = reader.observe_state(job, [failed], ref)
+        cluster.start_log(name, [((now + 2) * 10**9, b"training has begun")])
+
+        after = reader.observe_state(job, [failed], ref)
+
+    reasons = [each.pending_failure.diagnosis.reason for each in (before, after)]
+    assert reasons == ["a training process was killed by SIGKILL (often for lack of memory)"] * 2

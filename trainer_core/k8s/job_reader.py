@@ -9,9 +9,10 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from itertools import chain
 from typing import Any
 from weakref import WeakSet
 
@@ -26,10 +27,11 @@ from trainer_core.k8s.job_adapter import WorkloadAdapter
 from trainer_core.k8s.job_feed import JobFeed
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.labels import MANAGED_BY, MANAGER, OWNER
+from trainer_core.k8s.log_cursor import LogCursor
 from trainer_core.k8s.parsing import RawObject
 from trainer_core.k8s.pod_state import ContainerState, PodState
 from trainer_core.k8s.resources import ApiResource
-from trainer_core.logs import LogChunk, build_progress, find_last_progress, parse_progress, select_steps
+from trainer_core.logs import LogChunk, LogLine, build_progress, find_last_progress, parse_progress, select_steps
 from trainer_core.naming import hash_owner_key
 from trainer_core.request import TrainJobRequest
 
@@ -516,12 +518,21 @@ class JobReader:
             return []
         pod, container = found
         restarted = container.terminated is None and container.last_terminated is not None
-        options = PodLogOptions(container=container.name, tail_lines=count, previous=restarted)
+        options = PodLogOptions(container=container.name, tail_lines=count, previous=restarted, timestamps=True)
+        lines = self._read_timed_lines(job, pod, options)
+        ended = container.terminated.finished_at if container.terminated else None
+        if ended and lines and lines[0].time > ended.timestamp() + 1:
+            # It was restarted after the pod was read: these lines are those of its next run.
+            return [*self._read_timed_lines(job, pod, replace(options, previous=True))]
+        return [*lines]
+
+    def _read_timed_lines(self, job: JobState, pod: PodState, options: PodLogOptions) -> list[LogLine]:
+        cursor = LogCursor()
         try:
-            lines = list(self._api.stream_pod_log(pod.name, options, namespace=job.namespace))
+            stream = self._api.stream_pod_log(pod.name, options, namespace=job.namespace)
+            return [*chain.from_iterable(map(cursor.feed, stream)), *cursor.flush()]
         except (NotFoundError, BackendUnavailableError, ValueError):
             return []
-        return [*map(_decode, lines)]
 
     def _warn_once(self, text: str) -> None:
         if text not in self._logged:
