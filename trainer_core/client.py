@@ -142,6 +142,8 @@ class TrainerClient:
         self.redact: Callable[[str], str] = str
         #: Uid of the last job whose end `wait` has reported.
         self._reported_uid: str | None = None
+        #: Whether the job of this uid has the option Tracking, for the last one that was asked about.
+        self._tracked: dict[str, bool] = {}
         # Every backend class is constructed from its own configuration.
         self.backend: Backend = backend_class(backend_config.backend)(backend_config)  # type: ignore[call-arg]
 
@@ -363,10 +365,15 @@ class TrainerClient:
         Args:
             job: Its name or ref.
         """
+        if self.is_tracking:
+            return True
         try:
-            return self.is_tracking or self.get_job_request(job).tracking is not None
+            ref = self.get_job_ref(job)
+            if ref.uid not in self._tracked:
+                self._tracked = {ref.uid: self.get_job_request(ref).tracking is not None}
         except TrainerError:
             return False
+        return self._tracked[ref.uid]
 
     def get_run(self, job: str | TrainJobRef) -> TrackedRun | None:
         """Return the MLflow run of a TrainJob; None if it is not tracked, or has no run yet.
@@ -1008,7 +1015,8 @@ class TrainerClient:
         kind: str,
         owner: OwnerReference | None,
         labels: Mapping[str, str | None] | None = None,
-    ) -> None:
+        only_with: Mapping[str, str] | None = None,
+    ) -> Mapping[str, str]:
         """Set or remove the Kubernetes ownerReference of one kind on a TrainJob (``metadata.ownerReferences``).
 
         Kubernetes deletes the TrainJob when its owner is deleted. The owner must be in the TrainJob's namespace.
@@ -1018,12 +1026,17 @@ class TrainerClient:
             kind: Kind of the owner, such as ``"Workflow"``. Existing references to owners of this kind are removed.
             owner: The new owner of this kind. None removes only.
             labels: Labels to set with the same request; the value None removes a label. None (the default) for none.
+                Without an owner, a TrainJob that has these labels keeps its owners.
+            only_with: Labels without which the TrainJob is not changed. None (the default) for none.
+
+        Returns:
+            The labels that the TrainJob had before.
 
         Raises:
             JobNotFoundError: The TrainJob does not exist.
             UnsupportedError: The backend does not run on Kubernetes.
         """
-        self.backend.set_owner(self.get_job_ref(job), kind, owner, labels or {})
+        return self.backend.set_owner(self.get_job_ref(job), kind, owner, labels or {}, only_with or {})
 
     def _find_ref(self, job: str | TrainJobRef) -> TrainJobRef | None:
         try:

@@ -121,8 +121,8 @@ def compare(
 def get(context: typer.Context, name: NameArgument, output: OutputOption = OutputFormat.TABLE) -> None:
     """Show a TrainJob, its steps and its result."""
     client = _get_client(context)
-    job = client.get_job(name)
-    outcome = client.observe(name).outcome
+    job, observation = client.backend.observe_job(name)
+    outcome = observation.outcome
     if output is OutputFormat.JSON:
         print_json({**job.to_dict(), "outcome": outcome.to_dict() if outcome else None})
         return

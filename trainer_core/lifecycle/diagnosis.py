@@ -257,7 +257,7 @@ def _explain_memory(step: StepFacts) -> str:
         or (step.error_message.startswith(_JAX_MEMORY_ERROR) and describe_memory(step.record, gpu=True) is not None)
     )
     used = describe_memory(step.record, is_gpu)
-    quoted = f" (highest report: {used}{' of a GPU' * is_gpu})" if used else ""
+    quoted = f" ({'GPU ' * is_gpu}{used})" if used else ""
     is_certain = _ran_out_of_memory(step)
     what = (
         "it ran out of memory" if is_certain else "a process that it started was killed, most often for lack of memory"
