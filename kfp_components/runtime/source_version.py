@@ -33,7 +33,8 @@ def look(
     # In its container the variables are the task's; on a user's machine REGION may belong to another program.
     around = dict(os.environ) if IN_CONTAINER in os.environ else {}
     if storage_uri.startswith("minio://"):
-        around.update({name: around[held] for name, held in KFP_STORE_KEYS.items() if around.get(held)})
+        kfp_keys = {name: around[held] for name, held in KFP_STORE_KEYS.items() if around.get(held)}
+        around = {**kfp_keys, **around}
     converted = convert_to_s3(role, {"storage_uri": storage_uri, "env": given})
     asked = {"STORAGE_URI": converted["storage_uri"], "IGNORE_PATTERNS": ",".join(ignore_patterns or ())}
     try:

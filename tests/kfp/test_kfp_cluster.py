@@ -471,6 +471,20 @@ def test_the_uri_of_fetched_data_is_an_output_and_metadata_of_the_artifact(fetch
     assert (dataset["metadata"]["uri"], dataset["metadata"]["storage_uri"]) == ("pvc://data/dataset", "hf://a/b")
 
 
+def test_the_keys_of_a_store_reach_the_initializer_by_reference(task, cluster, namespace):
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "object-store", "namespace": namespace}}
+    cluster.add({**secret, "data": {"accesskey": "a2V5", "secretkey": "c2VjcmV0"}})
+
+    finished = task("initialize_dataset", storage_uri="s3://a/b", secret="object-store").run()
+
+    assert finished.returncode == 0, finished.stderr
+    (job,) = cluster.objects("jobs", namespace)
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    referred = {entry["name"]: entry["valueFrom"]["secretKeyRef"] for entry in container["env"] if "valueFrom" in entry}
+    assert referred["ACCESS_KEY_ID"] == {"name": "object-store", "key": "accesskey"}
+    assert referred["SECRET_ACCESS_KEY"] == {"name": "object-store", "key": "secretkey"}
+
+
 def test_the_artifact_of_fetched_data_keeps_the_uri_that_kfp_gave_it(fetched):
     (dataset,) = fetched.executor_output()["artifacts"]["dataset"]["artifacts"]
 

@@ -1,6 +1,7 @@
 """What is fetched is cached by what it is: the component look, and initialize_task."""
 
 import re
+from typing import Optional
 
 import kfp_definitions as definitions
 import pytest
@@ -130,17 +131,31 @@ def store(tmp_path):
         yield url, keys
 
 
-@pytest.mark.parametrize(("scheme", "key"), [("minio", "of-kfp"), ("s3", "of-the-team")])
-def test_only_kfps_own_store_gets_the_keys_of_kfp(version, store, monkeypatch, scheme, key):
+OF_KFP = {"KFP_STORE_ACCESS_KEY_ID": "of-kfp", "KFP_STORE_SECRET_ACCESS_KEY": "secret"}
+OF_THE_TEAM = {"ACCESS_KEY_ID": "of-the-team", "SECRET_ACCESS_KEY": "secret"}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "around", "used"),
+    [
+        ("minio", OF_KFP, {"of-kfp"}),
+        ("minio", {**OF_KFP, **OF_THE_TEAM}, {"of-the-team"}),
+        ("s3", {**OF_KFP, **OF_THE_TEAM}, {"of-the-team"}),
+        ("s3", OF_KFP, set()),
+    ],
+)
+def test_only_kfps_own_store_gets_the_keys_of_kfp_where_no_others_are_given(
+    version, store, monkeypatch, scheme, around, used
+):
     url, keys = store
     monkeypatch.setenv("TRAINJOB_KFP_CONTAINER", "1")
-    for prefix, value in (("KFP_STORE_", "of-kfp"), ("", "of-the-team")):
-        monkeypatch.setenv(f"{prefix}ACCESS_KEY_ID", value)
-        monkeypatch.setenv(f"{prefix}SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name, value in around.items():
+        monkeypatch.setenv(name, value)
 
     version(f"{scheme}://data/digits", env={"ENDPOINT": url, "REGION": ""})
 
-    assert keys == {key}
+    assert keys == used
 
 
 def test_endpoint_and_region_may_be_pipeline_parameters_that_are_left_empty(task, store, source):
@@ -167,6 +182,27 @@ def test_secrets_reach_look_by_reference(tmp_path):
     assert (
         document["root"]["dag"]["tasks"]["look"]["inputs"]["parameters"]["role"]["runtimeValue"]["constant"] == "model"
     )
+
+
+def test_the_secret_of_a_store_may_be_a_pipeline_parameter_that_is_left_out(tmp_path, make_backend, store):
+    @dsl.pipeline(name="fetch")
+    def fetch(endpoint: str, secret: Optional[str] = None):  # noqa: UP045 - KFP reads it
+        initialize_task("dataset", storage_uri="s3://data/digits", endpoint=endpoint, secret=secret)
+
+    url, keys = store
+    environment = {"AWS_EC2_METADATA_DISABLED": "true", "TRAINJOB_KFP_CONTAINER": "1"}
+    backend, documents = make_backend(image_environment=environment), compiled(fetch, tmp_path)
+    backend.objects.secrets["object-store"] = {"accesskey": "of-the-team", "secretkey": "secret"}
+
+    with_keys = backend.run(documents, {"endpoint": url, "secret": "object-store"})
+    signed = set(keys)
+    keys.clear()
+    without = backend.run(documents, {"endpoint": url})
+
+    assert (with_keys.task("look").phase, without.task("look").phase) == ("Succeeded", "Succeeded"), without.explain()
+    assert (signed, keys) == ({"of-the-team"}, set())
+    given = with_keys.task("initialize-dataset").execution.inputs
+    assert given["secret"] == "object-store"
 
 
 def test_only_datasets_and_models_are_fetched():
