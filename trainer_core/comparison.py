@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from trainer_core.client import TrainerClient
-from trainer_core.errors import InvalidRequestError, JobNotFoundError
-from trainer_core.jobs import Progress, TrainJob
+from trainer_core.errors import InvalidRequestError
+from trainer_core.jobs import Outcome, Progress, TrainJob
 from trainer_core.logs import find_last_progress
 from trainer_core.request import TrainJobRequest
 
@@ -49,6 +49,7 @@ class JobDetails:
         artifacts: URIs that it returned, by name.
         request: What it was submitted with. None if that cannot be read.
         progress: What it reported last. None if it reported nothing.
+        outcome: What it left. None while it runs.
     """
 
     job: TrainJob
@@ -58,6 +59,7 @@ class JobDetails:
     artifacts: Mapping[str, str] = field(default_factory=dict)
     request: TrainJobRequest | None = None
     progress: Progress | None = None
+    outcome: Outcome | None = None
 
 
 _Row = TypeVar("_Row", bound=Mapping[str, Any])
@@ -120,29 +122,29 @@ def check_column(column: str) -> str:
 
 
 def needs_details(columns: Iterable[str]) -> bool:
-    """Return whether a column needs more than the TrainJob, which costs two requests for each job."""
+    """Return whether a column needs more than the TrainJob, which costs three requests for each job."""
     return any(column not in _OF_JOB for column in columns)
 
 
-def read_details(client: TrainerClient, job: TrainJob) -> JobDetails:
-    """Read the request and the outcome of a TrainJob. One that was deleted since has no parameters.
+def read_details(client: TrainerClient, name: str) -> JobDetails:
+    """Read a TrainJob with its request and outcome.
 
     Args:
         client: The client.
-        job: The TrainJob.
+        name: Name of the TrainJob.
+
+    Raises:
+        JobNotFoundError: The TrainJob does not exist.
     """
-    try:
-        request = client.get_job_request(job.name)
-        observation = client.observe(job.name)
-    except JobNotFoundError:
-        return JobDetails(job, {}, {})
+    job, observation, request = client.backend.observe_job(name)
     outcome = observation.outcome
     tail = outcome.diagnosis.log_tail if outcome and outcome.diagnosis else ()
     progress = observation.progress or job.progress or find_last_progress(reversed(tail))
     metrics = outcome.metrics if outcome and outcome.succeeded else progress.metrics if progress else {}
     resumed_from = outcome.resumed_from if outcome else progress.resumed_from if progress else None
     artifacts = dict(outcome.artifacts) if outcome else {}
-    return JobDetails(job, request.get_parameters(), dict(metrics), resumed_from, artifacts, request, progress)
+    params = request.get_parameters() if request else {}
+    return JobDetails(job, params, dict(metrics), resumed_from, artifacts, request, progress, outcome)
 
 
 def build_row(details: JobDetails) -> dict[str, Any]:

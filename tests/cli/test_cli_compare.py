@@ -6,6 +6,9 @@ import time
 
 import pytest
 
+from trainer_core import CustomTrainer, TrainerClient
+from trainer_core.request import Owner
+
 
 @pytest.fixture
 def trained(trainjob):
@@ -113,3 +116,27 @@ def test_a_comparison_names_the_files_that_differ(trainjob):
     assert {name for name in rows if name.startswith("file.")} == {"file.rates.py"}
     assert all(len(set(rows[name])) == 2 for name in ("code", "file.rates.py"))
     assert (rows["variables"], rows["packages"]) == ([None, "ONLY_SECOND"], [None, "pip"])
+
+
+def test_get_shows_what_ran_and_the_attempts_of_its_owner(trainjob):
+    client = TrainerClient()
+    trainer = CustomTrainer("train:train", code=".", func_args={"x": 1, "fail": True})
+    owner = Owner(key="churn/scheduled__2026-01-01/fit/-1", slug="fit")
+    request = client.build_request(runtime="python", trainer=trainer, owner=owner)
+    first = client.submit(request)
+    client.wait(first)
+    second = client.retry(first)
+    client.wait(second)
+
+    shown = trainjob("get", second.name).stdout
+    for line in (
+        "function: train",
+        "dag: churn",
+        "task: fit",
+        "run: scheduled__2026-01-01",
+        "param.x: 1",
+        "step: 4 of 4",
+    ):
+        assert f"\n{line}\n" in shown
+    assert f"\nattempts: {first.name} Failed, {second.name} Failed\n" in shown
+    assert "process-" in shown

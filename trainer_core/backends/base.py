@@ -483,8 +483,10 @@ class Backend(ABC):
             raise JobNotFoundError(f"TrainJob {ref.name!r} was deleted, and another TrainJob has its name now")
         return job
 
-    def observe_job(self, name: str) -> tuple[TrainJob, Observation]:
-        """Return the TrainJob that has a name now, and its observation, from one reading where that is possible.
+    def observe_job(self, name: str) -> tuple[TrainJob, Observation, TrainJobRequest | None]:
+        """Return the TrainJob that has a name now, its observation and its request, from one reading where possible.
+
+        The request is None for a TrainJob that was created in another way.
 
         Args:
             name: Its name.
@@ -492,7 +494,8 @@ class Backend(ABC):
         Raises:
             JobNotFoundError: No TrainJob has this name.
         """
-        return self.get_job(name), self.observe(self.get_ref(name))
+        ref = self.get_ref(name)
+        return self.get_job(name), self.observe(ref), self.get_request(ref)
 
     @abstractmethod
     def list_jobs(self) -> list[TrainJob]:

@@ -343,7 +343,7 @@ class BaseKubernetesBackend(Backend):
     def get_job_by_ref(self, ref: TrainJobRef) -> TrainJob:
         return self._reader.get_train_job(ref)
 
-    def observe_job(self, name: str) -> tuple[TrainJob, Observation]:
+    def observe_job(self, name: str) -> tuple[TrainJob, Observation, TrainJobRequest | None]:
         return self._reader.observe_train_job(name, self.namespace)
 
     def list_jobs(self) -> list[TrainJob]:

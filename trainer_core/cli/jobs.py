@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import Annotated, Any
 from urllib.parse import unquote
@@ -16,8 +17,8 @@ from trainer_core.cli.output import OutputFormat, OutputOption, format_log_line,
 from trainer_core.cli.submit import wait_and_print
 from trainer_core.client import TrainerClient
 from trainer_core.config import ClusterConfig
-from trainer_core.errors import InvalidRequestError, JobEndedError, format_size
-from trainer_core.jobs import COMPLETE, FAILED, STATUSES, TrainJobRef
+from trainer_core.errors import InvalidRequestError, JobEndedError, JobNotFoundError, format_size
+from trainer_core.jobs import COMPLETE, FAILED, STATUSES, TrainJob, TrainJobRef
 from trainer_core.k8s import kfp_runs
 from trainer_core.logs import merge_streams
 from trainer_core.resource_use import strip_resource_report
@@ -49,7 +50,7 @@ def list_jobs(
             "--columns",
             "-c",
             metavar="COLUMN,…",
-            help="Columns: name, status, runtime, nodes, created, started, finished, duration, reason; and, for two "
+            help="Columns: name, status, runtime, nodes, created, started, finished, duration, reason; and, for three "
             "requests for each TrainJob, resumed_from, step (how far it came), function, dag, run, task, dataset, "
             "model, code (digest), image, processes, packages, variables (names), param.NAME (an argument), "
             f"metric.NAME and artifact.NAME. Default: {_COLUMNS}.",
@@ -83,7 +84,7 @@ def list_jobs(
     if sort is None:
         jobs = jobs[:limit]
     if comparison.needs_details([*names, key]):
-        details = [comparison.read_details(client, job) for job in jobs]
+        details = [_read_details(client, job) for job in jobs]
     else:
         details = [comparison.JobDetails(job, {}, {}) for job in jobs]
     rows = [comparison.build_row(each) for each in details]
@@ -109,7 +110,7 @@ def compare(
     if len(names) < 2:
         raise InvalidRequestError(f"one TrainJob cannot be compared; name another one beside {names[0]!r}")
     client = _get_client(context)
-    details = [comparison.read_details(client, client.get_job(name)) for name in names]
+    details = [comparison.read_details(client, name) for name in names]
     rows = comparison.compare_rows([comparison.build_row(each) for each in details], everything)
     rows.update(comparison.compare_files(details))
     if output is OutputFormat.JSON:
@@ -121,25 +122,28 @@ def compare(
 def get(context: typer.Context, name: NameArgument, output: OutputOption = OutputFormat.TABLE) -> None:
     """Show a TrainJob, its steps and its result."""
     client = _get_client(context)
-    job, observation = client.backend.observe_job(name)
-    outcome = observation.outcome
+    details = comparison.read_details(client, name)
+    job, outcome = details.job, details.outcome
     if output is OutputFormat.JSON:
         print_json({**job.to_dict(), "outcome": outcome.to_dict() if outcome else None})
         return
-    details = comparison.build_row(comparison.read_details(client, job))
     row = (job.name, job.status, job.runtime.name, format_time(job.creation_timestamp), job.reason)
     print_table(("NAME", "STATUS", "RUNTIME", "CREATED", "REASON"), [row])
     print()
-    shown = {name: details[name] for name in _DETAILS if name in details}
-    shown |= {name: value for name, value in details.items() if name.startswith(comparison.PARAM)}
+    columns = comparison.build_row(details)
+    params = [column for column in columns if column.startswith(comparison.PARAM)]
+    shown = {column: columns[column] for column in (*_DETAILS, *params) if column in columns}
     for name, value in shown.items():
         print(f"{name}: {_format_cell(value)}")
+    if details.request and details.request.owner:
+        attempts = sorted(client.find_jobs(details.request), key=lambda each: (each.generation or "", each.attempt))
+        print(f"attempts: {', '.join(f'{each.name} {each.status}' for each in attempts)}")
     print()
     steps = [
-        (step.name, step.status, step.exit_code, format_time(step.started), format_time(step.finished))
+        (step.name, step.status, step.exit_code, format_time(step.started), format_time(step.finished), step.pod_name)
         for step in job.steps
     ]
-    print_table(("STEP", "STATUS", "EXIT CODE", "STARTED", "FINISHED"), steps)
+    print_table(("STEP", "STATUS", "EXIT CODE", "STARTED", "FINISHED", "POD OR PROCESS"), steps)
     if outcome is not None and outcome.succeeded:
         is_missing = outcome.result is None and outcome.missing_result
         print(f"\nresult: {outcome.missing_result if is_missing else outcome.result}")
@@ -366,6 +370,12 @@ def _refuse_ended(ref: TrainJobRef, status: str, change: str) -> None:
             f"TrainJob {ref.name!r} is {status} and cannot be {change}; continue a failed one with "
             f"`trainjob retry {ref.name}`"
         )
+
+
+def _read_details(client: TrainerClient, job: TrainJob) -> comparison.JobDetails:
+    with suppress(JobNotFoundError):
+        return comparison.read_details(client, job.name)
+    return comparison.JobDetails(job, {}, {})
 
 
 def _check_status(text: str) -> str:

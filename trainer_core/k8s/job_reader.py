@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Any
 from weakref import WeakSet
 
-from trainer_core.errors import BackendUnavailableError, JobNotFoundError, TrainerError
+from trainer_core.errors import BackendUnavailableError, InvalidRequestError, JobNotFoundError, TrainerError
 from trainer_core.jobs import COMPLETE, FAILED, RUNNING, Event, Observation, Progress, TrainJob, TrainJobRef
 from trainer_core.k8s import events, job_status, logs, pod_state, resources, runtimes
 from trainer_core.k8s.capacity import SchedulingLimits
@@ -205,11 +205,16 @@ class JobReader:
         """Read a job and its pods; read events and logs only where they explain a failure or hold the progress."""
         return self.observe_object(self.get_object_by_ref(ref), ref)
 
-    def observe_train_job(self, name: str, namespace: str) -> tuple[TrainJob, Observation]:
-        """Return the job that has this name now, and its observation."""
-        job = self._adapter.parse_job(self.get_object(name, namespace))
+    def observe_train_job(self, name: str, namespace: str) -> tuple[TrainJob, Observation, TrainJobRequest | None]:
+        """Return the job that has this name now, its observation and its request; see `Backend.observe_job`."""
+        raw = self.get_object(name, namespace)
+        job = self._adapter.parse_job(raw)
         pods = self.list_pods(job)
-        return self._explain_train_job(job, pods), self.observe_state(job, pods, job_status.build_ref(job))
+        observation = self.observe_state(job, pods, job_status.build_ref(job))
+        request = None
+        with suppress(InvalidRequestError):
+            request = job_status.parse_request(raw)
+        return self._explain_train_job(job, pods), observation, request
 
     def read_state(self, ref: TrainJobRef) -> tuple[JobState, list[PodState]]:
         """Read a job and its pods.
