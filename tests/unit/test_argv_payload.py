@@ -404,6 +404,26 @@ def wait_for_listener(process, port):
     raise AssertionError(process.communicate()[1])
 
 
+def test_a_node_that_starts_when_the_training_is_complete_ends_with_its_result(container, container_with_torch, port):
+    def train(loss):
+        from trainer_core import checkpoints
+
+        print("trains", checkpoints().rank)
+        return {"loss": loss}
+
+    place = {"PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(port), "PET_NPROC_PER_NODE": "1"}
+    place |= {"TRAINJOB_CHECKPOINT_PATH": str(container.folder / "of" / "g-0"), "TRAINJOB_CHECKPOINTS": "{}"}
+    assert container.run(argv_payload.render_argv(code_of(train, {"loss": 0.5})), **place).stdout == "trains 0\n"
+
+    # The other node is not there: it has ended.
+    argv = argv_payload.render_argv(code_of(train, {"loss": 0.5}), launch="torchrun")
+    again = container_with_torch.run(argv, PET_NNODES="2", PET_NODE_RANK="0", **place)
+    assert (again.code, again.result) == (0, {"loss": 0.5})
+    assert again.stdout == "trainjob: the training is complete, and this node ends with its result\n"
+    other = container.run(argv_payload.render_argv(code_of(train, {"loss": 0.4})), **place)
+    assert (other.stdout, other.result) == ("trains 0\n", {"loss": 0.4})
+
+
 def test_torchrun_gets_the_signal_for_its_processes(container_with_torch, port):
     def train():
         import signal

@@ -42,6 +42,15 @@ def main(launch: str, folder: str) -> None:
         folder: Folder with the unpacked files.
     """
     os.environ[env.PAYLOAD] = os.path.join(folder, PAYLOAD)
+    has_checkpoints = bool(env.setting(env.CHECKPOINT_PATH))
+    if has_checkpoints:
+        from . import checkpoints  # Takes time.
+
+        if (record := checkpoints.find_result()) is not None:
+            # The other nodes may have ended with it: this one would wait for them.
+            print("trainjob: the training is complete, and this node ends with its result", flush=True)
+            termination.report_record(record)
+            return
     try:
         settings = json.loads(Path(folder, PACKAGES).read_text(encoding="utf-8"))
         command = _command(launch, settings, os.path.join(folder, _BOOTSTRAP))
@@ -55,6 +64,8 @@ def main(launch: str, folder: str) -> None:
     sys.stderr.flush()
     resource_monitor.start_process()
     if command[1] == "-m":
+        if has_checkpoints:
+            checkpoints.announce_launch()
         sys.exit(_watch(subprocess.Popen(command)))
     # Until bootstrap has a handler: the kernel drops a signal to PID 1 without one.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
