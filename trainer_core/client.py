@@ -41,6 +41,7 @@ from trainer_core.jobs import (
 from trainer_core.lifecycle import wait_state
 from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.logs import MAX_LOG_LINES, LogChunk
+from trainer_core.patience import read_limit, repeat_while_failing
 from trainer_core.request import Owner, TrainJobRequest
 from trainer_core.secrets import redact
 
@@ -58,11 +59,6 @@ if TYPE_CHECKING:
 __all__ = ["TrackedRun", "TrainerClient", "backend_for"]
 
 _log = logging.getLogger(__name__)
-
-#: Seconds for which a submit is repeated while a cluster cannot be reached, and between two warnings.
-_SUBMIT_RETRY_SECONDS, _SUBMIT_RETRY_VARIABLE = 120.0, "TRAINJOB_SUBMIT_RETRY_SECONDS"
-_SUBMIT_WARNING_SECONDS = 10.0
-_MIN_SUBMIT_PAUSE, _MAX_SUBMIT_PAUSE = 0.5, 4.0
 
 
 def backend_for(name: str) -> type[Backend]:
@@ -128,6 +124,9 @@ class TrainerClient:
         ValueError: The argument is not a backend configuration.
         BackendUnavailableError: The backend needs an extra that is not installed, or cannot be reached.
     """
+
+    #: Seconds for which a submit is repeated while a cluster cannot be reached.
+    _retry_seconds = 120.0
 
     def __init__(self, backend_config: BackendConfig | None = None, tracking: MlflowServer | None = None) -> None:
         if backend_config is None:
@@ -318,21 +317,12 @@ class TrainerClient:
             TrainerError: The request was refused. Nothing was created.
             BackendUnavailableError: The backend cannot be reached.
         """
-        begin = time.monotonic()
-        limit = _read_retry_seconds() if isinstance(self.config, ClusterConfig) else 0.0
-        next_warning, pause = begin, _MIN_SUBMIT_PAUSE
-        while True:
-            try:
-                return self._submit_once(request, before_create)
-            except BackendUnavailableError as error:
-                now = time.monotonic()
-                if not error.transient or now - begin >= limit:
-                    raise
-                if now >= next_warning:
-                    next_warning = now + _SUBMIT_WARNING_SECONDS
-                    _log.warning("The submit is repeated for %.0f s: %s", limit - (now - begin), error)
-            time.sleep(min(pause, max(0.0, begin + limit - now)))
-            pause = min(2 * pause, _MAX_SUBMIT_PAUSE)
+        return repeat_while_failing(
+            lambda: self._submit_once(request, before_create),
+            lambda error: isinstance(error, BackendUnavailableError) and error.transient,
+            read_limit(self._retry_seconds) if isinstance(self.config, ClusterConfig) else 0.0,
+            lambda error, remaining: _log.warning("The submit is repeated for %.0f s: %s", remaining, error),
+        )
 
     def _submit_once(self, request: TrainJobRequest, before_create: Callable[[], None] | None) -> TrainJobRef:
         if not self.is_tracking and request.tracking is None:
@@ -1043,19 +1033,6 @@ class TrainerClient:
             return self.get_job_ref(job)
         except JobNotFoundError:
             return None
-
-
-def _read_retry_seconds() -> float:
-    text = os.environ.get(_SUBMIT_RETRY_VARIABLE)
-    if not text:
-        return _SUBMIT_RETRY_SECONDS
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= TIMEOUT_MAX:
-        raise ValueError(f"{_SUBMIT_RETRY_VARIABLE} must be a number of seconds, at least 0, got {redact(text)}")
-    return seconds
 
 
 def _check_wait_arguments(status: set[str], timeout: float, polling_interval: float) -> None:

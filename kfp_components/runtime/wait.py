@@ -26,6 +26,7 @@ from trainer_core.errors import InvalidRequestError, TrainerError
 from trainer_core.jobs import Observation, Outcome, TrainJobRef
 from trainer_core.lifecycle import wait_state
 from trainer_core.lifecycle.pending_failure_log import PendingFailureLog
+from trainer_core.readable_log import ReadableLog
 from trainer_core.request import TrainJobRequest
 from trainer_core.resource_use import strip_resource_report
 
@@ -185,15 +186,17 @@ class _Printer(threading.Thread):
             self.start()
 
     def run(self) -> None:
+        log = ReadableLog()
         try:
             for raw in self._client.get_job_logs(self._ref, self._step, follow=True):
+                self._lines += 1
                 line = strip_resource_report(raw)
                 if line is None:
                     continue
-                sys.stdout.write(f"[{self._step}] {line}\n")
-                sys.stdout.flush()
                 self._history.add(line)
-                self._lines += 1
+                for text in log.format(self._step, line, time.monotonic()):
+                    sys.stdout.write(f"[{self._step}] {text}\n")
+                    sys.stdout.flush()
         except InvalidRequestError:
             return  # The job has no such step.
         except TrainerError as error:

@@ -13,7 +13,7 @@ import typer
 
 from trainer_core import comparison, validation
 from trainer_core.cli import exit_codes
-from trainer_core.cli.output import OutputFormat, OutputOption, format_log_line, format_time, print_json, print_table
+from trainer_core.cli.output import OutputFormat, OutputOption, format_time, print_json, print_table
 from trainer_core.cli.submit import wait_and_print
 from trainer_core.client import TrainerClient
 from trainer_core.config import ClusterConfig
@@ -21,6 +21,7 @@ from trainer_core.errors import InvalidRequestError, JobEndedError, JobNotFoundE
 from trainer_core.jobs import COMPLETE, FAILED, STATUSES, TrainJob, TrainJobRef
 from trainer_core.k8s import kfp_runs
 from trainer_core.logs import merge_streams
+from trainer_core.readable_log import format_log_line
 from trainer_core.resource_use import strip_resource_report
 
 __all__ = ["register"]

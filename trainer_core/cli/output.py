@@ -16,9 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trainer_core.logs import build_progress, parse_progress
-
-__all__ = ["OutputFormat", "OutputOption", "format_log_line", "format_time", "print_json", "print_table", "print_yaml"]
+__all__ = ["OutputFormat", "OutputOption", "format_time", "print_json", "print_table", "print_yaml"]
 
 
 #: Between two columns, and the least width to which the last one is folded.
@@ -69,12 +67,3 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 def format_time(time: datetime | None) -> str:
     """Return a time in the local time zone; empty for None."""
     return time.astimezone().strftime("%Y-%m-%d %H:%M:%S") if time else ""
-
-
-def format_log_line(line: str) -> str | None:
-    """Return a line of a log; a progress report as text; None for one about checkpoints only, which have own lines."""
-    report = parse_progress(line)
-    if report is None:
-        return line
-    text = str(build_progress(report))
-    return f"progress {text}" if text else None
