@@ -477,21 +477,20 @@ class TrainerClient:
         if outcome.job.uid != self._reported_uid:
             RunReporter(self.backend, outcome.job, self.tracking, self.redact).finish(outcome)
 
-    def get_progress_sender(self, ref: TrainJobRef) -> Callable[[LogChunk], None]:
+    def get_progress_sender(self, ref: TrainJobRef) -> Callable[[Mapping[str, Any], LogChunk], None]:
         """Return a function that sends the progress in a TrainJob's log to its MLflow run, if it has one.
 
         For an orchestrator that reads the log anyway, and must not wait for the server: call it with each chunk of
-        `tail_job_logs`. It queues the points; one thread of the process sends them for all TrainJobs. What the server
-        does not take is sent by `track_outcome`.
+        `tail_job_logs`, after the cursor with which it was read. It queues the points; one thread of the process sends
+        them for all TrainJobs. What the server does not take is sent by `track_outcome`.
 
         Args:
             ref: The TrainJob.
         """
-        from trainer_core.tracking.reporter import RunReporter, get_run_sender  # Only where TrainJobs are tracked.
+        from trainer_core.tracking.reporter import RunReporter  # Only where TrainJobs are tracked.
 
         # The job can be tracked by its option alone, which only its stored request has.
-        reporter, sender = RunReporter(self.backend, ref, self.tracking, self.redact), get_run_sender()
-        return lambda chunk: sender.put(reporter, reporter.build_points(chunk))
+        return RunReporter(self.backend, ref, self.tracking, self.redact).queue
 
     def promote(
         self,

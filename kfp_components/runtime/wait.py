@@ -123,7 +123,7 @@ def follow_attempts(
     if not inputs.allow_failure:
         wait_state.raise_if_failed(outcome)
     name = inputs.metric_name
-    task.write("metric", 0.0 if name is None else _get_metric(outcome, "metric_name", name))
+    task.write("metric", None if name is None else _get_metric(outcome, "metric_name", name))
     for name in task.list_missing_outputs():
         # Outputs that train_task and wait_task have added: metrics by their names.
         task.write(name, _get_metric(outcome, "metrics", name))
