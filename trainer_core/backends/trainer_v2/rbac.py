@@ -27,6 +27,11 @@ PERMISSIONS = (
         ("list",), resources.EVENTS, "no reason why a pod is not scheduled or why an image cannot be pulled"
     ),
     RequiredPermission(
+        ("create",),
+        resources.EVENTS,
+        "`kubectl describe` has no event with the reason why a job was ended by its waiter",
+    ),
+    RequiredPermission(
         ("get",), resources.JOBSETS, "the name of a deleted TrainJob can be reused before its JobSet is gone"
     ),
     RequiredPermission(

@@ -23,6 +23,11 @@ PERMISSIONS = (
         ("list",), resources.EVENTS, "no reason why a pod is not scheduled or why an image cannot be pulled"
     ),
     RequiredPermission(
+        ("create",),
+        resources.EVENTS,
+        "`kubectl describe` has no event with the reason why a job was ended by its waiter",
+    ),
+    RequiredPermission(
         ("create",), resources.SECRETS, "literal tokens are refused; use a SecretRef instead", users=ONLY_AIRFLOW
     ),
     RequiredPermission(MANAGE_VERBS, resources.JOBS, "`initialize` does not work"),
