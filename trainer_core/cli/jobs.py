@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trainer_core import comparison, validation
+from trainer_core import comparison, pending_cancellations, validation
 from trainer_core.cli import exit_codes
 from trainer_core.cli.output import OutputFormat, OutputOption, format_log_line, format_time, print_json, print_table
 from trainer_core.cli.submit import wait_and_print
@@ -283,6 +283,7 @@ def reap(
 ) -> None:
     """Delete TrainJobs whose retention time (option DeleteAfter) is over; print their names.
 
+    Cancel TrainJobs whose Airflow task was ended while the backend was away, as recorded in TRAINJOB_HOME.
     Before, end the MLflow runs of TrainJobs that have ended or were deleted while no process waited for them.
     """
     try:
@@ -302,6 +303,9 @@ def _delete_expired(
         for folder in saved_checkpoints.remove_expired(checkpoints_at):
             print(folder)
     client = _get_client(context)
+    for name, error in pending_cancellations.cancel_pending(client):
+        what = "is cancelled, as its task has asked" if error is None else f"is still to be cancelled: {error}"
+        print(f"trainjob: TrainJob {name} {what}", file=sys.stderr)
     for name in client.reap():
         print(name)
     if runs_in is None and not alive:
