@@ -42,11 +42,18 @@ class Run:
         id: Its id; None if the step neither got it as an input nor can read the label of the pod it runs in.
         workflow: Its Workflow; None if the step cannot read its own pod.
         namespace: Namespace of the Workflow.
+        problem: Why the step cannot read its own pod.
     """
 
     id: str | None
     workflow: OwnerReference | None = None
     namespace: str | None = None
+    problem: str | None = None
+
+    def print_problem(self) -> None:
+        """Print why the run is not known. Called when the job exists: a refused job has another reason."""
+        if self.problem:
+            print(f"the run of this step is not known: {self.problem}", file=sys.stderr, flush=True)
 
 
 def find_run(client: TrainerClient, run_id: str | None) -> Run:
@@ -61,11 +68,9 @@ def find_run(client: TrainerClient, run_id: str | None) -> Run:
     try:
         pod = find_step_pod(client)
     except TrainerError as error:
-        print(f"the run of this step is not known: {error}", file=sys.stderr, flush=True)
-        return Run(run_id)
+        return Run(run_id, problem=str(error))
     if pod is None:
-        print("the run of this step is not known: its pod is in another cluster or namespace", flush=True)
-        return Run(run_id)
+        return Run(run_id, problem="its pod is in another cluster or namespace")
     metadata: dict[str, Any] = pod["metadata"]
     owners = (OwnerReference.from_manifest(entry) for entry in metadata.get("ownerReferences", ()))
     workflow = next((owner for owner in owners if owner.kind == _WORKFLOW), None)

@@ -452,6 +452,25 @@ def test_a_step_without_permission_to_list_pods_still_submits(task, cluster, job
 
 
 @pytest.mark.usefixtures("launcher")
+def test_a_step_without_any_permission_asks_for_trainjobs_alone(task, cluster, namespace):
+    for resource in ("trainjobs", "pods", "events", "trainingruntimes"):
+        cluster.forbid("*", resource, namespace)
+
+    finished = task("train", request=ENDLESS).run()
+
+    assert finished.returncode == 1
+    (line,) = finished.stderr.splitlines()
+    assert "ask for a role that may list trainjobs.trainer.kubeflow.org" in line
+
+
+def test_numbers_that_are_not_finite_are_named_in_the_log(task):
+    finished = task("train", request=request_for(definitions.diverge)).run()
+
+    assert finished.returncode == 0, finished.stderr
+    assert "null instead of a number that is not finite: result.loss, result.norm" in finished.stdout
+
+
+@pytest.mark.usefixtures("launcher")
 def test_a_job_with_a_job_name_outlives_the_run(task, jobs, waits):
     waits(task("train", request=ENDLESS, job_name="shared"))
 

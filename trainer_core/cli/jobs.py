@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import Annotated, Any
@@ -11,14 +12,14 @@ from urllib.parse import unquote
 
 import typer
 
-from trainer_core import comparison, validation
+from trainer_core import comparison, pending_cancellations, validation
 from trainer_core.cli import exit_codes
 from trainer_core.cli.output import OutputFormat, OutputOption, format_time, print_json, print_table
 from trainer_core.cli.submit import wait_and_print
 from trainer_core.client import TrainerClient
 from trainer_core.config import ClusterConfig
 from trainer_core.errors import InvalidRequestError, JobEndedError, JobNotFoundError, format_size
-from trainer_core.jobs import COMPLETE, FAILED, STATUSES, TrainJob, TrainJobRef
+from trainer_core.jobs import COMPLETE, FAILED, KFP_RUN_LABEL, STATUSES, TrainJob, TrainJobRef
 from trainer_core.k8s import kfp_runs
 from trainer_core.logs import merge_streams
 from trainer_core.readable_log import format_log_line
@@ -311,6 +312,7 @@ def reap(
 ) -> None:
     """Delete TrainJobs whose retention time (option DeleteAfter) is over; print their names.
 
+    Cancel TrainJobs whose Airflow task was ended while the backend was away, as recorded in TRAINJOB_HOME.
     Before, end the MLflow runs of TrainJobs that have ended or were deleted while no process waited for them.
     """
     try:
@@ -330,19 +332,26 @@ def _delete_expired(
         for folder in saved_checkpoints.remove_expired(checkpoints_at):
             print(folder)
     client = _get_client(context)
+    for name, error in pending_cancellations.cancel_pending(client):
+        what = "is cancelled, as its task has asked" if error is None else f"is still to be cancelled: {error}"
+        print(f"trainjob: TrainJob {name} {what}", file=sys.stderr)
     for name in client.reap():
         print(name)
     if runs_in is None and not alive:
         return
     # List the jobs first: a run that starts after the list of runs has no job in the list of jobs.
-    jobs = client.list_jobs()
-    for job in kfp_runs.find_orphaned_jobs(jobs, _list_runs(context, runs_in, alive)):
+    jobs = [job for job in client.list_jobs() if KFP_RUN_LABEL in job.labels]
+    runs = {job.labels[KFP_RUN_LABEL] for job in jobs}
+    print(f"trainjob: looking at {len(jobs)} TrainJobs of {len(runs)} KFP runs", file=sys.stderr)
+    for job in kfp_runs.find_orphaned_jobs(jobs, _list_runs(context, runs_in, alive, runs)):
         # Delete by uid: the name may belong to another job by now.
         client.delete_job(TrainJobRef(client.config.backend, str(job.namespace), job.name, str(job.uid)))
         print(job.name)
 
 
-def _list_runs(context: typer.Context, namespace: str | None, alive: list[str] | None) -> kfp_runs.PipelineRuns:
+def _list_runs(
+    context: typer.Context, namespace: str | None, alive: list[str] | None, of_jobs: Collection[str]
+) -> kfp_runs.PipelineRuns:
     if namespace is None:
         return kfp_runs.PipelineRuns(alive or ())
     if alive:
@@ -350,7 +359,7 @@ def _list_runs(context: typer.Context, namespace: str | None, alive: list[str] |
     config = context.obj.config
     if not isinstance(config, ClusterConfig):
         raise InvalidRequestError(f"--runs-in: the {config.backend} backend has no Workflows; use --alive")
-    return kfp_runs.list_pipeline_runs(config, namespace)
+    return kfp_runs.list_pipeline_runs(config, namespace, of_jobs)
 
 
 def delete(context: typer.Context, name: NameArgument) -> None:

@@ -137,6 +137,13 @@ class ApiClient:
             # Reading took longer than the server keeps the pages. A second list is fast: its watch cache is warm.
             return list(self._list_items(request))
 
+    def has_any(self, resource: ApiResource, *, label_selector: str, namespace: str) -> bool:
+        """Return whether a namespace has an object with these labels; reads one."""
+        query = {"labelSelector": label_selector, "limit": "1"}
+        task = f"list {resource.plural} in namespace {namespace!r}"
+        page = self._send(_Request("GET", resource.build_path(namespace), task, resource, query))
+        return bool(page.get("items"))
+
     def create(
         self, resource: ApiResource, body: Mapping[str, Any], *, namespace: str | None = None, dry_run: bool = False
     ) -> dict[str, Any]:

@@ -123,10 +123,22 @@ class KubernetesBackend(BaseKubernetesBackend):
                 ignored = (ForbiddenError,) if (kind, resource) == (None, resources.TRAINING_RUNTIMES) else ()
                 with suppress(NotFoundError, *ignored):
                     return self._api.get(resource, name, namespace=self.namespace)
-        known = ", ".join(runtime.name for runtime in self.list_runtimes()) or "none"
         raise RuntimeNotFoundError(
-            f"{kind or 'runtime'} {name!r} not found for namespace {self.namespace!r}; available: {known}"
+            f"{kind or 'runtime'} {name!r} not found for namespace {self.namespace!r}; available: "
+            f"{self._describe_available_runtimes()}"
         )
+
+    def _describe_available_runtimes(self) -> str:
+        """Return the names of the runtimes, and what RBAC does not let this role list."""
+        names: set[str] = set()
+        denied = []
+        for resource in (resources.CLUSTER_TRAINING_RUNTIMES, resources.TRAINING_RUNTIMES):
+            try:
+                names |= {runtimes.get_name(raw) for raw in self._api.list(resource, namespace=self.namespace)}
+            except ForbiddenError:
+                denied.append(resource.kind)
+        unknown = f" ({' and '.join(f'{kind}s' for kind in denied)} cannot be listed by this role)" if denied else ""
+        return (", ".join(sorted(names)) or ("unknown" if denied else "none")) + unknown
 
     def _list_raw_runtimes(self, resource: resources.ApiResource) -> list[dict[str, Any]]:
         try:
