@@ -219,6 +219,8 @@ def list_jobs(
             break
     if shown.sort:
         rows = comparison.sort_rows(rows, shown.sort.removeprefix("-"), shown.sort.startswith("-"))
+    shown_jobs = [lives[row["task"]][0] for row in rows]
+    labels = serializers.label_tasks(shown_jobs, rows)
     # There can be older jobs if not all were read, or if the limit of jobs to read was reached.
     last = read[-1] if len(read) < len(matching) else found[-1] if len(found) == _MAX_ROWS else None
     is_exact = not shown.text and not shown.status
@@ -226,7 +228,10 @@ def list_jobs(
         {
             "dags": xcom_queries.list_dag_ids(session, readable),
             "columns": serializers.list_column_names(rows),
-            "jobs": [serializers.serialize_row(*lives[row["task"]], _pick(row, shown.column)) for row in rows],
+            "jobs": [
+                serializers.serialize_row(*lives[row["task"]], labels[row["task"]], _pick(row, shown.column))
+                for row in rows
+            ],
             "total": xcom_queries.count_submitted_jobs(session, replace(wanted, before=None)) if is_exact else None,
             "older": last.at.isoformat() if last else None,
         }

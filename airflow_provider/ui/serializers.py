@@ -17,11 +17,13 @@ from trainer_core.jobs import COMPLETE, CREATED, FAILED, RUNNING, SUSPENDED, Pro
 
 if TYPE_CHECKING:
     from airflow_provider.ui.backend_view import JobDetails, LogPart
-    from airflow_provider.ui.xcom_queries import SubmittedJob
+    from airflow_provider.ui.xcom_queries import SubmittedJob, TaskKey
     from trainer_core.jobs import Diagnosis, Event, Outcome, Step, TrainJob
 
 __all__ = [
     "build_columns",
+    "build_labels",
+    "label_tasks",
     "list_column_names",
     "list_job_actions",
     "list_task_actions",
@@ -38,6 +40,8 @@ _ENDED_STATUSES = (COMPLETE, FAILED)
 _ENDED_TASK_STATES = ("success", "failed", "skipped", "upstream_failed", "removed")
 #: A longer string in a manifest is code or encoded data, which the page does not show.
 _MAX_MANIFEST_STRING = 200
+#: Arguments in a label, and characters of each.
+_MAX_IN_LABEL, _MAX_VALUE_IN_LABEL = 3, 20
 
 
 def build_columns(
@@ -72,6 +76,47 @@ def build_columns(
     return {column: value for column, value in {**fixed, **named}.items() if value is not None}
 
 
+def build_labels(jobs: Sequence[SubmittedJob], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what tells jobs apart: their task, and the arguments in which they differ, as ``train [5] lr=0.6``.
+
+    Args:
+        jobs: The jobs.
+        rows: What `build_columns` returned for each job.
+    """
+    arguments = dict.fromkeys(column for row in rows for column in row if column.startswith(comparison.PARAM))
+    differing = [column for column in arguments if len({str(row.get(column)) for row in rows}) > 1][:_MAX_IN_LABEL]
+    return [
+        " ".join([_get_task_name(job), *(_format_argument(row, column) for column in differing if column in row)])
+        for job, row in zip(jobs, rows, strict=True)
+    ]
+
+
+def label_tasks(jobs: Sequence[SubmittedJob], rows: Sequence[Mapping[str, Any]]) -> dict[TaskKey, str]:
+    """Return the labels of jobs in a list: the arguments are those in which the jobs of a mapped task differ.
+
+    Args:
+        jobs: The jobs.
+        rows: What `build_columns` returned for each job.
+    """
+    labels: dict[TaskKey, str] = {}
+    mapped: dict[tuple[str, str, str], list[int]] = {}
+    for number, job in enumerate(jobs):
+        mapped.setdefault((job.task.dag_id, job.task.run_id, job.task.task_id), []).append(number)
+    for numbers in mapped.values():
+        group = [jobs[number] for number in numbers]
+        texts = build_labels(group, [rows[number] for number in numbers])
+        labels.update(zip((job.task for job in group), texts, strict=True))
+    return labels
+
+
+def _get_task_name(job: SubmittedJob) -> str:
+    return job.task.task_id if job.task.map_index < 0 else f"{job.task.task_id} [{job.task.map_index}]"
+
+
+def _format_argument(row: Mapping[str, Any], column: str) -> str:
+    return f"{column.removeprefix(comparison.PARAM)}={str(row[column])[:_MAX_VALUE_IN_LABEL]}"
+
+
 def serialize_comparison(
     jobs: Sequence[SubmittedJob], rows: Sequence[Mapping[str, Any]], mask: Callable[[str, str | None], str]
 ) -> dict[str, Any]:
@@ -90,9 +135,10 @@ def serialize_comparison(
         }
         for column, values in comparison.compare_rows(rows, everything=True).items()
     ]
+    masked = [{name: _mask_argument(name, value, mask) for name, value in row.items()} for row in rows]
     shown = [
-        {**asdict(job.task), "name": job.ref.name, "status": row.get("status")}
-        for job, row in zip(jobs, rows, strict=True)
+        {**asdict(job.task), "name": job.ref.name, "label": label, "status": row.get("status")}
+        for job, row, label in zip(jobs, rows, build_labels(jobs, masked), strict=True)
     ]
     return {"jobs": shown, "rows": columns}
 
@@ -112,12 +158,15 @@ def list_column_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     return ["duration", "reason", *sorted(named, key=lambda column: (not column.startswith(comparison.PARAM), column))]
 
 
-def serialize_row(job: SubmittedJob, live: TrainJob | None, columns: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def serialize_row(
+    job: SubmittedJob, live: TrainJob | None, label: str, columns: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return a job as a row of the list.
 
     Args:
         job: The job, from the XComs of its task.
         live: The backend's state of the job; None if it was not read.
+        label: What tells it apart, from `label_tasks`.
         columns: The values of the columns that the user chose. Default: none.
     """
     status = live.status if live else _get_last_status(job)
@@ -127,6 +176,7 @@ def serialize_row(job: SubmittedJob, live: TrainJob | None, columns: Mapping[str
         {
             **asdict(job.task),
             "name": job.ref.name,
+            "label": label,
             "backend": job.ref.backend,
             "status": status,
             "is_unknown": (live is None and not has_ended) or None,
@@ -158,6 +208,8 @@ def serialize_job(job: SubmittedJob, details: JobDetails | None, unreachable: st
         {
             "task": {**asdict(job.task), "state": job.task_state},
             "name": job.ref.name,
+            "label": _get_task_name(job),
+            "parameters": _get_dict(job, PARAMETERS_KEY),
             "backend": job.ref.backend,
             "namespace": job.ref.namespace,
             "status": details.observation.status if details else _get_last_status(job),

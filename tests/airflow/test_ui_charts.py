@@ -66,9 +66,9 @@ def test_the_pointer_shows_the_nearest_point_of_each_curve(open_page):
         page.mouse.move(box["x"] + part * box["width"], box["y"] + 50)
         return values.locator("> div")
 
-    expect(point(0.05)).to_have_text(["step 1", "forecast-train-0123456789-10.5"])
-    expect(point(0.56)).to_have_text(["step 7", "forecast-train-0123456789-10.5", "forecast-train-0123456789-20.7"])
-    expect(point(0.47)).to_contain_text(["step 6", "-10.5", "-20.7at 7"])
+    expect(point(0.05)).to_have_text(["step 1", "train lr=0.10.5"])
+    expect(point(0.56)).to_have_text(["step 7", "train lr=0.10.5", "train lr=0.010.7"])
+    expect(point(0.47)).to_contain_text(["step 6", "lr=0.10.5", "lr=0.010.7at 7"])
     expect(chart.locator("circle")).to_have_count(2)
     page.mouse.move(0, 0)
     expect(values).to_be_empty()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from ui_jobs import COMPARE_PATH, HOSTILE, JOB_PATH, NAMES, Api
+from ui_jobs import COMPARE_PATH, HOSTILE, JOB_PATH, LABELS, NAMES, Api
 
 expect = pytest.importorskip("playwright.sync_api", reason="needs `pip install playwright`").expect
 
@@ -42,7 +42,7 @@ def test_values_of_a_comparison_are_shown_as_text(page):
 
 
 def test_the_curves_of_all_jobs_are_on_one_chart(page):
-    words = rf"^loss of {NAMES[0]} from 1 at step 1 to 0\.0001 at step 20.*; loss of {NAMES[1]} from 0\.5 at step 1"
+    words = rf"^loss of {LABELS[0]} from 1 at step 1 to 0\.0001 at step 20.*; loss of {LABELS[1]} from 0\.5 at step 1"
     expect(page.get_by_role("img", name=re.compile(words))).to_be_visible()
     expect(page.locator("figure")).to_have_count(2)
 
@@ -54,7 +54,7 @@ def test_the_arrow_keys_show_the_values_of_a_step(page):
     expect(values).to_be_empty()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
-    expect(values.locator("> div")).to_have_text(["step 2", f"{NAMES[0]}1", f"{NAMES[1]}0.5"])
+    expect(values.locator("> div")).to_have_text(["step 2", f"{LABELS[0]}1", f"{LABELS[1]}0.5"])
     page.keyboard.press("ArrowLeft")
     expect(values).to_contain_text("step 1")
     page.keyboard.press("End")
@@ -102,3 +102,10 @@ def test_the_page_of_a_job_draws_its_use_of_resources(open_page, api):
     expect(
         section.get_by_role("img", name=re.compile(r"^Processor, % from 50 at minute 0 to 69 at minute 3\.167"))
     ).to_be_visible()
+
+
+def test_the_page_of_a_job_has_its_parameters_as_text_and_links_to_its_run(open_page, api):
+    page = open_page(api.answers, path=JOB_PATH)
+    expect(page.get_by_role("heading", level=1)).to_have_text("train")
+    expect(page.get_by_role("region", name="Parameters").locator("dd")).to_have_text(["0.1", HOSTILE])
+    expect(page.get_by_role("link", name="run_0")).to_have_attribute("href", re.compile("/runs/run_0$"))

@@ -13,14 +13,15 @@ expect = pytest.importorskip("playwright.sync_api", reason="needs `pip install p
 WIDTHS = (390, 820, 1440)
 SCREENSHOTS = pathlib.Path(__file__).parents[2] / "build" / "screenshots"
 TASK = {"dag_id": "nightly_forecast_of_the_north", "task_id": "train_the_large_model", "map_index": -1}
-RUN = {**TASK, "run_id": "scheduled__2026-11-22T20:15:00+00:00", "backend": "kubernetes"}
 CREATED = "2026-11-22T20:15:00+00:00"
+RUN = {**TASK, "run_id": f"scheduled__{CREATED}", "backend": "kubernetes"}
+RUN |= {"created": CREATED, "label": "train_the_large_model rate=0.0001 layers=[64, 64, 10]"}
 QUEUED = "queued: 3 queued TrainJobs ahead; at most 4 run at the same time (max_parallel=4)"
 JOBS = [
-    {**RUN, "name": "nightly-forecast-train-the-large-model-0123456789-12", "status": "Running", "created": CREATED},
-    {**RUN, "name": "waits", "status": "Created", "waits_for": QUEUED, "created": CREATED},
-    {**RUN, "name": "elsewhere", "status": "Created", "is_unknown": True, "created": CREATED},
-    {**RUN, "name": "done", "status": "Complete", "created": CREATED, "map_index": 17},
+    {**RUN, "name": "nightly-forecast-train-the-large-model-0123456789-12", "status": "Running"},
+    {**RUN, "name": "waits", "status": "Created", "waits_for": QUEUED},
+    {**RUN, "name": "elsewhere", "status": "Created", "is_unknown": True},
+    {**RUN, "name": "done", "status": "Complete", "map_index": 17},
 ]
 JOBS[0]["progress"] = {"step": 5, "total": 10, "percentage": 50}
 #: Strings of the table that are broken within a word: each part between two separators must be on one line.
@@ -72,11 +73,18 @@ def test_an_empty_list_has_a_next_step(open_page):
 
 def job(**fields):
     task = {**TASK, "run_id": RUN["run_id"], "state": "success"}
-    base = {"task": task, "name": "job", "backend": "kubernetes", "namespace": "team", "created": CREATED}
+    base = {
+        "task": task,
+        "name": "job",
+        "backend": "kubernetes",
+        "namespace": "team",
+        "created": CREATED,
+        "label": "train",
+    }
     return {f"api/dags/{TASK['dag_id']}/job": {**base, "actions": [], **fields}}
 
 
-JOB_PATH = "job?" + urllib.parse.urlencode({key: value for key, value in RUN.items() if key != "backend"})
+JOB_PATH = "job?" + urllib.parse.urlencode({key: value for key, value in RUN.items() if key in (*TASK, "run_id")})
 
 
 def test_the_page_of_a_job_that_cannot_be_read_does_not_claim_its_status(open_page):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 
 import pytest
 from airflow.sdk._shared.secrets_masker import redact
@@ -81,3 +82,23 @@ def test_only_safe_urls_of_xcoms_become_links(address):
     job = serializers.serialize_job(pushed("running", left), None, "there is no connection")
     assert ("dashboard" in job, job["logs"]) == (False, "https://logs.example/train-1")
     assert job["mlflow_run"] == "https://mlflow.example/#/experiments/1/runs/2"
+
+
+def mapped(index, run="run", **params):
+    """A job of a mapped task with its arguments, and the columns of the list."""
+    job = replace(pushed("running", {}), task=TaskKey("a_dag", run, "train", index))
+    return job, {f"param.{name}": value for name, value in params.items()}
+
+
+def test_jobs_of_a_mapped_task_are_told_apart_by_the_arguments_in_which_they_differ():
+    rows = [mapped(0, lr="0.1", epochs="3"), mapped(1, lr="0.6", epochs="3"), mapped(-1, "another", lr="0.6")]
+    labels = serializers.label_tasks(*zip(*rows, strict=True))
+    assert list(labels.values()) == ["train [0] lr=0.1", "train [1] lr=0.6", "train"]
+
+
+def test_a_label_has_at_most_three_arguments_and_the_beginning_of_long_values():
+    names = [f"p{number}" for number in range(5)]
+    rows = [mapped(index, **dict.fromkeys(names, f"{index}" * 50)) for index in (1, 2)]
+    assert serializers.build_labels(*zip(*rows, strict=True))[0] == "train [1] " + " ".join(
+        f"p{number}={'1' * 20}" for number in range(3)
+    )

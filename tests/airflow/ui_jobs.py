@@ -9,6 +9,10 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 CREATED = "2026-11-22T20:15:00+00:00"
 DAG = "nightly_forecast"
 NAMES = ["forecast-train-0123456789-1", "forecast-train-0123456789-2"]
+LABELS = ["train lr=0.1", "train lr=0.01"]
+
+
+SHOWN = [{"name": name, "label": label} for name, label in zip(NAMES, LABELS, strict=True)]
 
 
 def key(number):
@@ -74,13 +78,13 @@ class Api:
     def list(self):
         values = {"duration": 90.0, "param.lr": "0.1"}
         return [
-            {**key(at), "name": name, "backend": "local", "status": self.status, "created": CREATED, "columns": values}
-            for at, name in enumerate(NAMES)
+            {**key(at), **names, "backend": "local", "status": self.status, "created": CREATED, "columns": values}
+            for at, names in enumerate(SHOWN)
         ]
 
     def compare(self, query):
         numbers = [int(each.partition("run_id=run_")[2][0]) for each in query["job"]]
-        jobs = [{**key(number), "name": NAMES[number], "status": self.status} for number in numbers]
+        jobs = [{**key(number), **SHOWN[number], "status": self.status} for number in numbers]
         rows = [{**row, "values": [row["values"][number] for number in numbers]} for row in ROWS]
         return {"jobs": jobs, "rows": rows}
 
@@ -88,6 +92,8 @@ class Api:
         return {
             "task": {**key(0), "state": "success"},
             "name": NAMES[0],
+            "label": "train",
+            "parameters": {"lr": "0.1", "note": HOSTILE},
             "backend": "local",
             "namespace": "/state",
             "status": self.status,

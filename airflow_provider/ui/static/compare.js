@@ -10,8 +10,8 @@ const address = new URL(location.href);
 $("#equal").checked = address.searchParams.has("equal");
 
 const isResult = (column) => /^(metric|artifact)\.|^(status|duration|reason)$/.test(column);
-/** TrainJobs of different DAG runs can have the same name only in different namespaces; then their run tells them apart. */
-const labelOf = (job, jobs) => (jobs.filter(({ name }) => name === job.name).length > 1 ? `${job.name} (${job.run_id})` : job.name);
+/** The same task of two runs, with the same arguments, is told apart by its run. */
+const labelOf = (job, jobs) => (jobs.filter(({ label }) => label === job.label).length > 1 ? `${job.label} (${job.run_id})` : job.label);
 
 const load = async () => {
   const response = await request("compare", { job: address.searchParams.getAll("job") });
@@ -55,7 +55,7 @@ function drawHeading(job, jobs) {
     save();
     reload();
   } }, "Remove");
-  return el("th", { scope: "col" }, el("a", { class: "name", href: `job?${taskQuery(job)}` }, breakable(labelOf(job, jobs))), el("div", { class: "bar" }, job.status && status(job.status), remove));
+  return el("th", { scope: "col" }, el("a", { class: "name", href: `job?${taskQuery(job)}` }, breakable(labelOf(job, jobs))), el("small", { class: "quiet" }, breakable(job.name)), el("div", { class: "bar" }, job.status && status(job.status), remove));
 }
 
 function drawRow({ column, values, differs }, jobs) {

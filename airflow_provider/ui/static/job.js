@@ -54,14 +54,15 @@ function jobPage() {
 }
 
 function draw(job, act) {
-  document.title = `${job.name} · TrainJobs`;
-  $("#name").textContent = job.name;
+  document.title = `${job.label} · ${job.task.dag_id} · TrainJobs`;
+  $("#name").textContent = job.label;
   const isUnknown = job.unreachable && !job.deleted && !ended(job);
   show($("#status"), [job.deleted ? "Deleted" : job.status, isUnknown], ([word]) => (isUnknown ? status("Unknown") : word && status(word)));
   show($("#actions"), [job.actions, job.status], ([actions]) => actions.map((action) => button(action, job, act)));
   drawFacts(job);
   show($("#notices"), [job.diagnosis, job.unreachable, job.deleted, job.read_only, job.note, job.queued, job.status], () => notices(job));
   show($("#progress"), [job.progress, job.status, remaining(job)], () => job.progress && !ended(job) && progress(job));
+  show($("#parameters"), job.parameters, () => parameters(job));
   show($("#result"), [job.metrics, job.artifacts], () => result(job));
   show($("#steps"), [job.steps, !ended(job) && Math.floor(Date.now() / 1000)], () => job.steps && steps(job));
   show($("#events"), job.events, () => job.events && events(job.events));
@@ -117,8 +118,9 @@ function drawFacts(job) {
     .filter(([href]) => href)
     .flatMap(([href, words], index) => [index > 0 && " · ", link(href, words)]);
   const facts = [
+    ["TrainJob", job.name],
     ["Task", taskLink(job.task, `${job.task.dag_id} › ${taskName(job.task)}`)],
-    ["Run", job.task.run_id],
+    ["Run", airflowLink(`dags/${encodeURIComponent(job.task.dag_id)}/runs/${encodeURIComponent(job.task.run_id)}`, job.task.run_id)],
     ["Task state", job.task.state],
     ["Backend", job.backend],
     [job.backend === "local" ? "Folder" : "Namespace", job.namespace],
@@ -174,6 +176,11 @@ function progress(job) {
   const words = total ? `Step ${number(step)} of ${number(total)}` : `Step ${number(step)}`;
   return [el("div", { class: "numbers" }, el("span", {}, words), el("span", { class: "quiet number" }, [percentage !== undefined && `${percentage} %`, rest && `about ${rest} left`, resumed_from !== undefined && resumed_from !== null && `resumed from step ${number(resumed_from)}`, checkpoint && `last checkpoint at step ${number(checkpoint)}`].filter(Boolean).join(" · "))),
     percentage !== undefined && el("progress", { max: 100, value: percentage, "aria-label": "Progress of the training" })];
+}
+
+function parameters(job) {
+  const rows = Object.entries(job.parameters ?? {});
+  return rows.length > 0 && titled("Parameters", el("dl", { class: "facts" }, ...rows.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))));
 }
 
 function result(job) {

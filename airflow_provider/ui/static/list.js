@@ -1,5 +1,5 @@
 /* The list of TrainJobs. What it shows is in the URL, so that it can be shared and survives a reload. */
-import { $, age, airflowLink, breakable, el, formatColumn, formatValue, number, repeat, request, rough, show, since, status, table, taskName, taskQuery } from "./page.js";
+import { $, age, airflowLink, breakable, el, formatColumn, formatValue, number, repeat, request, rough, show, since, status, table, taskQuery } from "./page.js";
 
 const form = $("#filters");
 const fields = form.elements;
@@ -89,13 +89,12 @@ function drawList({ jobs, older, asked, page }) {
   }, column === "reason" || column.startsWith("param.") ? undefined : "number", column]);
   return [table(jobs, [
     ["Compare", compareBox, "pick"],
-    ["TrainJob", (job) => el("a", { class: "name", href: `job?${taskQuery(job)}` }, breakable(job.name)), "job", "name"],
+    ["TrainJob", (job) => el("a", { class: "name", href: `job?${taskQuery(job)}` }, breakable(job.label), " ", el("small", { class: "quiet" }, breakable(job.name))), "job", "name"],
     ["Status", listStatus, undefined, "status"],
     ["Progress", (job) => job.progress?.percentage !== undefined ? bar(job.progress) : undefined, "number"],
     ...optional,
-    ["DAG", (job) => breakable(job.dag_id)],
-    ["Task", (job) => breakable(taskName(job))],
-    ["Run", (job) => el("span", { class: "quiet" }, breakable(job.run_id))],
+    ["DAG", (job) => airflowLink(`dags/${encodeURIComponent(job.dag_id)}`, breakable(job.dag_id))],
+    ["Run", (job) => airflowLink(`dags/${encodeURIComponent(job.dag_id)}/runs/${encodeURIComponent(job.run_id)}`, breakable(job.run_id))],
     ["Age", (job) => age(job.created)],
   ], "TrainJobs", "jobs", { by: fields.sort.value, chosen: [...chosen], set: (sort) => { drawSorts(sort); changed(); } }), turns];
 }
