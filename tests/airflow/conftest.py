@@ -86,18 +86,16 @@ def run_dag(run_trainjob_dag):
 
 
 @pytest.fixture(scope="module")
-def routed_browser():
+def routed_pages():
     with run_browser() as browser:
-        yield browser
+        yield RoutedPages(browser)
 
 
 @pytest.fixture
-def open_page(routed_browser):
+def open_page(routed_pages):
     """Opens a TrainJobs page with these answers of the API, by path. Script errors fail the test."""
-    pages = RoutedPages(routed_browser)
-    yield pages
-    pages.close()
-    assert pages.problems == []
+    yield routed_pages
+    assert routed_pages.leave_all() == []
 
 
 @pytest.fixture

@@ -189,7 +189,6 @@ def _settings(dags):
         # Seconds until a running task notices that it was ended.
         "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
         "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "False",
-        "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
     }
 
 

@@ -88,7 +88,7 @@ def test_one_deferrable_task_gives_the_same_result(run_dag, xcom, bag, dags):
     from digits import write_dataset
 
     write_dataset(dags("registry").dataset_folder())
-    run = run_dag(bag.dags["retrain_digits_one_task"], run_conf={"epochs": 1})
+    run = run_dag(bag.dags["retrain_digits_one_task"], run_conf={"epochs": 1, "processes_per_node": 1})
 
     assert run.state == "success"
     assert xcom(run, "retrain", "status") == "Complete"

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta, timezone
 
 import chromium
 import pytest
+from routed_pages import leave
 from standalone import a_running_airflow, until
 
 from airflow_provider.ui import app
@@ -66,19 +67,30 @@ def of_a_user(browser, airflow, scheme):
     return context
 
 
+class Window:
+    """A page of a logged-in user, and its script errors, dialogs and requests to other hosts."""
+
+    def __init__(self, browser, airflow):
+        self.page = of_a_user(browser, airflow, "light").new_page()
+        self.problems = []
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.problems.append(f"a dialog: {dialog.message}"))
+        self.page.on("request", lambda each: is_elsewhere(each.url, airflow) and self.problems.append(each.url))
+
+
+@pytest.fixture(scope="module")
+def window(browser, airflow):
+    return Window(browser, airflow)
+
+
 @pytest.fixture
-def page(browser, airflow):
+def page(window):
     """A page of the browser. Script errors and requests to other hosts fail the test."""
-    context = of_a_user(browser, airflow, "light")
-    opened = context.new_page()
-    problems = []
-    opened.on("pageerror", lambda error: problems.append(str(error)))
-    opened.on("dialog", lambda dialog: problems.append(f"a dialog: {dialog.message}"))
-    opened.on("request", lambda request: problems.append(request.url) if is_elsewhere(request.url, airflow) else None)
-    yield opened
-    # The page polls. If a route still fetches its answer when the page closes, the next call raises an error.
-    opened.unroute_all(behavior="ignoreErrors")
-    context.close()
+    yield window.page
+    # The page polls. If a route still fetches its answer when the page is left, the next call raises an error.
+    window.page.unroute_all(behavior="ignoreErrors")
+    leave(window.page)
+    problems, window.problems = window.problems, []
     assert problems == []
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from trainer_core.testing import BackendContract
+
+# `make test` runs the contract on Kubernetes, whose client, informer, job status and logs this backend shares.
+pytestmark = pytest.mark.slow
 
 
 class TestContract(BackendContract):

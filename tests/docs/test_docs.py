@@ -133,6 +133,7 @@ def test_the_reference_has_an_entry_for_every_module_that_a_dag_imports(kind):
     assert modules - documented_objects() == set()
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path):
     program = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -17,7 +17,8 @@ from kfp_programs import compiled
 from kfp_components.tasks import train_task, wait_task
 from trainer_core import CustomTrainer
 
-#: Each step is a new interpreter: on a busy machine that takes a while.
+# Whole pipelines: each step is a new interpreter.
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -154,7 +154,7 @@ def test_the_digits_that_were_killed_at_epoch_9_are_trained_from_epoch_9(client,
     import digits
 
     digits.write_dataset(tmp_path / "digits")
-    trainer = digits.digits_trainer(epochs=12, data=str(tmp_path / "digits"))
+    trainer = digits.digits_trainer(epochs=12, data=str(tmp_path / "digits"), num_proc_per_node=1)
 
     def train(attack=None):
         options = [Checkpoints(every_steps=1, after="all")]

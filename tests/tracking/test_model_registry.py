@@ -297,6 +297,7 @@ def read_model(version):
     return Path(unquote(urlsplit(version.uri).path), "model.bin").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_promoters_of_a_folder_killed_at_any_instant_leave_the_alias_at_the_best(tmp_path):
     numbers = random.Random(28)  # noqa: S311 -- no secret

@@ -311,6 +311,7 @@ def ranks():
     return [os.environ.get("RANK"), os.environ.get("WORLD_SIZE"), os.getpid()]
 
 
+@pytest.mark.slow
 def test_torchrun_starts_the_processes_that_the_controller_asks_for_and_the_first_reports(container_with_torch, port):
     def train(rows):
         import torch
