@@ -21,6 +21,7 @@ from trainer_core.k8s.capacity import SchedulingLimits
 from trainer_core.k8s.client import ApiClient, PodLogOptions
 from trainer_core.k8s.errors import ApiNotServedError, ForbiddenError, NotFoundError
 from trainer_core.k8s.events import EventRecord
+from trainer_core.k8s.failure_detection import find_left_node
 from trainer_core.k8s.job_adapter import WorkloadAdapter
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.labels import MANAGED_BY, MANAGER, OWNER
@@ -170,6 +171,11 @@ class JobReader:
         if diagnosis is not None and diagnosis.step and not recorded:
             tails = {diagnosis.step: self._read_tail(job, pods, diagnosis.step)}
             return job_status.build_observation(job, pods, job_events, ref=ref, tails=tails, limits=limits)
+        if failure is None and (left := find_left_node(pods, limits.now)):
+            tails = {left: self._read_tail(job, pods, left, of_previous_run=False)}
+            explained = job_status.build_observation(job, pods, job_events, ref=ref, tails=tails, limits=limits)
+            if explained.pending_failure:
+                return explained
         if observation.status in (RUNNING, COMPLETE) and observation.progress is None:
             progress = self.read_progress(job, pods, ended=observation.status == COMPLETE)
             return job_status.build_observation(job, pods, job_events, ref=ref, progress=progress)
@@ -366,7 +372,14 @@ class JobReader:
             self._event_lists[namespace] = _EventList(records, began, time.monotonic())
             return records
 
-    def _read_tail(self, job: JobState, pods: Sequence[PodState], step: str, count: int = _TAIL_LINES) -> list[str]:
+    def _read_tail(
+        self,
+        job: JobState,
+        pods: Sequence[PodState],
+        step: str,
+        count: int = _TAIL_LINES,
+        of_previous_run: bool = True,
+    ) -> list[str]:
         """Return the last lines of a step's log; those before the restart if its container has been restarted."""
         step_pods = pod_state.group_pods_by_step(pods).get(step)
         if not step_pods:
@@ -375,7 +388,7 @@ class JobReader:
         container = dict(pod.step_containers)[step]
         if not (container.running_since or container.latest_termination):
             return []  # The kubelet answers 400 for a container that has never started.
-        restarted = container.terminated is None and container.last_terminated is not None
+        restarted = of_previous_run and container.terminated is None and container.last_terminated is not None
         options = PodLogOptions(container=container.name, tail_lines=count, previous=restarted)
         try:
             lines = list(self._api.stream_pod_log(pod.name, options, namespace=job.namespace))
