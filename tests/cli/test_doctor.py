@@ -68,11 +68,13 @@ def cluster(start_cluster):
     return start_cluster()
 
 
-def test_a_complete_cluster_passes_all_checks(doctor, cluster):
+def test_a_complete_cluster_passes_all_checks_and_the_runtime_whose_nodes_restart_alone_is_named(doctor, cluster):
     code, report = doctor()
 
     assert (code, report["fit"], report["repair"]) == (0, True, [])
-    assert report.states == {"ok"}
+    (limited,) = [check for check in report["checks"] if check["state"] != "ok"]
+    assert (limited["what"], limited["state"]) == ("runtime torch-distributed", "limited")
+    assert limited["cost"].startswith("with several nodes, a node that fails or is evicted restarts alone")
     assert "namespace team" in report.check("configuration")["found"]
     assert "Kubernetes v1." in report.check("server")["found"]
     assert report.check("trainer")["found"] == "Trainer 2.3 or later, overrides runtimes with runtimePatches"

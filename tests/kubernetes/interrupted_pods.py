@@ -134,21 +134,22 @@ class Training:
             with (self.folder / f"trace-{each}").open("a") as trace:
                 print(f"interrupted: {kind}{where}", file=trace)
         interrupt, _ = INTERRUPTIONS[kind]
-        interrupt(self.cluster, [self._find_pod(each) for each in range(_RANKS)], rank)
+        pods = [name for each in range(_RANKS) for name in self._find_pods(each)]
+        # None where the restarts so far have just failed the attempt: its pods are being deleted.
+        if len(pods) == _RANKS:
+            interrupt(self.cluster, pods, rank)
         if in_save:
             (self.folder / "release").touch()
 
-    def _find_pod(self, rank: int) -> str:
-        """Return the name of the pod of a rank that runs."""
-        running = [
+    def _find_pods(self, rank: int) -> list[str]:
+        """Return the names of the pods of a rank that run: one, or none."""
+        return [
             raw["metadata"]["name"]
             for raw in self.cluster.objects("pods")
             if raw["metadata"]["annotations"][COMPLETION_INDEX] == str(rank)
             and raw["status"]["phase"] == "Running"
             and "deletionTimestamp" not in raw["metadata"]
         ]
-        (name,) = running
-        return name
 
     def _wait_for_start(self, ended: Future[Outcome], least: int) -> None:
         """Wait until all ranks have done some steps since they were interrupted."""

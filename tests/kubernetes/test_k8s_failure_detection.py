@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta
 
 import pytest
-from k8s_objects import IMAGE, LATER, disrupted, end, ended, error, event, runs, seen, unscheduled, waits
+from k8s_objects import ENDED, IMAGE, LATER, disrupted, end, ended, error, event, runs, seen, unscheduled, waits
 
 from trainer_core.jobs import Category
 from trainer_core.k8s import events, failure_detection
 from trainer_core.k8s.blocking_reasons import FATAL, LONG_GRACE, SHORT_GRACE
+from trainer_core.k8s.capacity import SchedulingLimits
 from trainer_core.k8s.pod_state import group_pods_by_step
+from trainer_core.node.launch import WAITING
 
 NOT_FOUND = (
     'rpc error: code = NotFound desc = failed to pull and unpack image "ghcr.io/acme/digits:3": failed to resolve '
@@ -517,3 +520,43 @@ def test_a_failed_job_whose_pod_was_removed_while_it_was_known_as_running_is_exp
 )
 def test_events_are_needed_only_if_pods_do_not_explain_themselves(pods, needed):
     assert failure_detection.needs_events(pods) is needed
+
+
+# --- nodes that wait for one that has succeeded
+
+
+NOW = datetime.fromisoformat(LATER.replace("Z", "+00:00"))
+REPORT = '[trainjob:resources] {"cpu": 1}'
+
+
+def detect_left(*pods, tail=(WAITING, REPORT), now=NOW):
+    limits = SchedulingLimits(now, 60.0)
+    return failure_detection.detect_pending_failure(pods, tails={"node-0": tail}, limits=limits)
+
+
+def test_a_node_that_waits_for_one_that_has_succeeded_ends_the_attempt_and_a_retry_helps():
+    pods = [seen(main=runs(restarts=1, last=end(1))), seen("node-1", main=ended(0))]
+    found = detect_left(*pods, tail=("trained", WAITING, REPORT))
+    assert (found.diagnosis.category, found.diagnosis.retryable, found.grace) == (Category.INFRASTRUCTURE, True, FATAL)
+    assert found.diagnosis.reason.startswith("node-0 was started again and waits for the other nodes")
+    assert failure_detection.find_left_node(pods, NOW) == "node-0"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"tail": ()},
+        {"tail": (WAITING, "epoch 1")},
+        {"now": datetime.fromisoformat(ENDED.replace("Z", "+00:00")) + timedelta(seconds=59)},
+    ],
+    ids=["unread", "training", "brief"],
+)
+def test_a_node_that_trains_or_has_waited_briefly_is_left_alone(changed):
+    assert detect_left(seen(main=runs()), seen("node-1", main=ended(0)), **changed) is None
+
+
+@pytest.mark.parametrize("other", [runs(), ended(1), None])
+def test_a_node_waits_as_long_as_no_other_has_succeeded(other):
+    pods = [seen(main=runs()), *([seen("node-1", main=other)] if other else [])]
+    found = detect_left(*pods)
+    assert found is None or found.diagnosis.step == "node-1"

@@ -12,6 +12,7 @@ from fake_cluster.runtimes import runtime
 from fake_cluster.schema import Schemas
 
 from trainer_core.k8s.resources import JOBSETS
+from trainer_core.runtime_admin.runtime_builder import RuntimeParameters, build_torch_runtime
 
 FOREVER = "import time; print('it runs', flush=True); time.sleep(3600)"
 
@@ -413,3 +414,15 @@ def test_the_first_process_of_a_container_does_not_get_a_sigterm_for_which_it_ha
             lambda: both[1]["metadata"]["uid"] not in [each["metadata"]["uid"] for each in pods(cluster, "hears")]
         )
         assert both[0]["metadata"]["uid"] in [each["metadata"]["uid"] for each in pods(cluster, "deaf")]
+
+
+def test_the_nodes_of_a_runtime_that_is_built_here_restart_together(cluster):
+    cluster.add(build_torch_runtime(RuntimeParameters("together")))
+    cluster.add(job("long", FOREVER, runtime="together", nodes=2))
+    first = cluster.until(lambda: len(running(cluster, "long")) == 2 and running(cluster, "long"))
+    cluster.delete("pods", first[1]["metadata"]["name"], grace=30)
+    old = {pod["metadata"]["uid"] for pod in first}
+    cluster.until(
+        lambda: len(running(cluster, "long")) == 2 and not old & {p["metadata"]["uid"] for p in pods(cluster, "long")}
+    )
+    assert cluster.get(JOBSETS, "long")["status"]["restarts"] == 1

@@ -9,10 +9,12 @@ from fake_cluster import answers
 from fake_cluster.runtimes import runtime as a_runtime
 from k8s_scene import CONTAINER, HF, a_client, a_request, a_stage, condition, finished, seen, until_ended
 
+from trainer_core import CustomTrainer, Name
 from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.jobs import Category, PendingFailure
 from trainer_core.k8s import job_reader
 from trainer_core.lifecycle import wait_state
+from trainer_core.node.launch import WAITING
 
 #: More retries than any test uses: the controller does not fail the job.
 MANY_RETRIES = {"backoff_limit": 100_000}
@@ -424,3 +426,27 @@ def test_a_deadline_is_refused_on_an_old_trainer_version():
     refused = pytest.raises(UnsupportedError, match=r"active_deadline_seconds needs Trainer 2\.2 or later")
     with a_stage(trainer="2.1") as (_, client), refused:
         client.submit(a_request(active_deadline_seconds=60))
+
+
+def wait_as_node_0(line: str) -> None:
+    """Wait as torchrun does in a node that was started again when the other one had ended."""
+    import os
+    import time
+
+    if os.environ["JOB_COMPLETION_INDEX"] == "0":
+        print(line, flush=True)
+        time.sleep(3600)
+
+
+def test_a_node_that_waits_for_one_that_has_succeeded_is_the_pending_failure_of_the_job():
+    with a_stage() as (cluster, client):
+        trainer = CustomTrainer(func=wait_as_node_0, func_args={"line": WAITING}, num_nodes=2)
+        ref = client.submit(client.build_request(runtime="python", trainer=trainer, options=[Name("job")]))
+        assert next(iter(client.get_job_logs("job", "node-0", follow=True))) == WAITING
+        cluster.until(
+            lambda: sorted(pod["status"]["phase"] for pod in cluster.objects("pods")) == ["Running", "Succeeded"]
+        )
+        assert client.observe(ref).pending_failure is None
+        cluster.advance(61)
+        found = client.observe(ref).pending_failure
+    assert (found.diagnosis.category, found.diagnosis.step, found.grace) == (Category.INFRASTRUCTURE, "node-0", 0)

@@ -65,7 +65,10 @@ def admin(config):
 
 
 def torch(name="mine", **settings):
-    return runtime_builder.build_torch_runtime(RuntimeParameters(name, **settings))
+    """A runtime without a failurePolicy, whose defaults only the server adds."""
+    built = runtime_builder.build_torch_runtime(RuntimeParameters(name, **settings))
+    del built["spec"]["template"]["spec"]["failurePolicy"]
+    return built
 
 
 def with_steps(size="20Gi"):

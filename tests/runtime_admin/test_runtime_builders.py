@@ -7,6 +7,7 @@ import copy
 import pytest
 from fake_cluster import crds
 
+from trainer_core.k8s import runtimes
 from trainer_core.runtime_admin import diff, runtime_builder
 from trainer_core.runtime_admin.accessors import list_replicated_jobs
 from trainer_core.runtime_admin.runtime_builder import (
@@ -54,17 +55,42 @@ def container(runtime):
     return node(runtime).container("node")
 
 
+RESTARTS = {"backoffLimit": 0, "podReplacementPolicy": "Failed"}
+
+
 @pytest.mark.parametrize("kind", ["torch", "jax", "xgboost", "deepspeed", "mlx"])
-def test_a_runtime_with_default_parameters_equals_that_of_trainer(kind):
+def test_a_runtime_with_default_parameters_equals_that_of_trainer_but_restarts_its_nodes_together(kind):
     name = f"{kind}-distributed"
-    assert runtime_builder.BUILDERS[kind](RuntimeParameters(name)) == crds.stock_runtimes()[name]
+    stock = crds.stock_runtimes()[name]
+    if kind in ("torch", "jax", "xgboost"):
+        assert not runtimes.restarts_nodes_together(stock)
+        template = stock["spec"]["template"]["spec"]
+        template["failurePolicy"] = {"maxRestarts": 3}
+        template["replicatedJobs"][0]["template"]["spec"].update(RESTARTS)
+    built = runtime_builder.BUILDERS[kind](RuntimeParameters(name))
+
+    assert built == stock
+    assert runtimes.restarts_nodes_together(built)
+
+
+@pytest.mark.parametrize("field", [*RESTARTS, "failurePolicy"])
+def test_a_runtime_without_one_of_the_fields_does_not_restart_its_nodes_together(field):
+    built = runtime_builder.build_torch_runtime(RuntimeParameters("mine"))
+    template = built["spec"]["template"]["spec"]
+    for place in (template, template["replicatedJobs"][0]["template"]["spec"]):
+        place.pop(field, None)
+    assert not runtimes.restarts_nodes_together(built)
 
 
 @pytest.mark.parametrize("name", TORCHTUNE)
 def test_a_torchtune_runtime_equals_that_of_trainer(name):
     built = runtime_builder.build_torchtune_runtime(RuntimeParameters(name, resources={"gpu": 2}))
 
-    assert diff.list_changes(crds.stock_runtimes()[name], built) == []
+    changed = {
+        change.path.removeprefix("spec.template.spec.")
+        for change in diff.list_changes(crds.stock_runtimes()[name], built)
+    }
+    assert changed == {"failurePolicy", *(f"replicatedJobs[node].template.spec.{field}" for field in RESTARTS)}
 
 
 @pytest.mark.parametrize("kind", SIMPLE)

@@ -24,7 +24,7 @@ import pytest
 from node_process import Ended, module_of
 
 from trainer_core.errors import InvalidRequestError, UnsupportedError
-from trainer_core.node import termination
+from trainer_core.node import launch as launching, termination
 from trainer_core.packaging import argv_payload, serializer
 from trainer_core.request import Code
 
@@ -403,6 +403,17 @@ def wait_for_listener(process, port):
                 if any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in each.net_connections()):
                     return
     raise AssertionError(process.communicate()[1])
+
+
+def test_a_node_in_which_torchrun_has_no_processes_says_that_it_waits(monkeypatch, capfd):
+    monkeypatch.setattr(launching, "_PATIENCE", 0.01)
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        code = launching._watch(subprocess.Popen(["sleep", "0.2"]))
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert code == 0
+    assert set(capfd.readouterr().out.splitlines()) == {launching.WAITING}
 
 
 def test_a_node_that_starts_when_the_training_is_complete_ends_with_its_result(container, container_with_torch, port):

@@ -25,6 +25,7 @@ from trainer_core.jobs import (
 from trainer_core.k8s import informer, job_status
 from trainer_core.k8s.connection import Connection
 from trainer_core.k8s.errors import ForbiddenError
+from trainer_core.k8s.failure_detection import find_left_node
 from trainer_core.k8s.informer import JobSnapshot, Subscription, WatchTarget
 from trainer_core.k8s.job_adapter import WorkloadAdapter
 from trainer_core.k8s.job_reader import CAPACITY_EVENTS_AGE, JobReader
@@ -41,6 +42,8 @@ _FIRST_LIST_SECONDS = 15.0
 _SUBSCRIPTION_SECONDS = 2.0
 #: Seconds without a change after which a job is read directly, by its status. Guards against a lost event.
 _STATUS_CHECK_SECONDS = {CREATED: 60.0, RUNNING: 900.0}
+#: The same where a node runs after another has succeeded, and may wait for it: its log tells.
+_LEFT_NODE_SECONDS = 60.0
 #: Seconds without pods after which the events of a job are read, for the reason.
 _NO_PODS_SECONDS = 10.0
 #: With progress: seconds between two observations of a caller that shows them.
@@ -190,14 +193,14 @@ class WatchFollower(Follower):
         has_failure = bool(cached.outcome or cached.pending_failure)
         if self._explained is not None and self._explained[0] == cached and has_failure:
             return self._explained[1] if time.monotonic() < self._explained_until else None
-        silence = time.monotonic() - self._last_status_check
-        if silence >= _STATUS_CHECK_SECONDS.get(cached.status, math.inf) and self._reader.claim_status_check(
-            time.monotonic()
-        ):
+        now, pods = self._reader.get_limits().now, self._select_pods(self._job) if self._job else ()
+        silence, limit = time.monotonic() - self._last_status_check, _STATUS_CHECK_SECONDS.get(cached.status, math.inf)
+        if find_left_node(pods, now):
+            limit = _LEFT_NODE_SECONDS
+        if silence >= limit and self._reader.claim_status_check(time.monotonic()):
             self._status_check_due = True
             return None
-        now = self._reader.get_limits().now
-        if has_failure or (self._job and job_status.needs_explanation(self._job, self._select_pods(self._job), now)):
+        if has_failure or (self._job and job_status.needs_explanation(self._job, pods, now)):
             return None
         return cached
 

@@ -23,9 +23,18 @@ from trainer_core.k8s.pod_state import NODE, ContainerState, ContainerTerminatio
 from trainer_core.k8s.resources import JOBS, PODS
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
 from trainer_core.logs import find_last_progress
+from trainer_core.node.launch import WAITING
 from trainer_core.node.termination import parse_record
+from trainer_core.resource_use import strip_resource_report
 
-__all__ = ["SHORT_WAIT", "collect_failure_facts", "detect_pending_failure", "is_unscheduled", "needs_events"]
+__all__ = [
+    "SHORT_WAIT",
+    "collect_failure_facts",
+    "detect_pending_failure",
+    "find_left_node",
+    "is_unscheduled",
+    "needs_events",
+]
 
 #: Last log lines by step.
 Tails = Mapping[str, Sequence[str]]
@@ -36,6 +45,8 @@ _LONG_RUN = timedelta(minutes=10)
 _CRASH_LOOP = 2
 #: Time for which a job may wait before the events of autoscalers and queues are read.
 SHORT_WAIT = timedelta(seconds=30)
+#: Time after which a node that runs while another has succeeded may be waiting for it.
+_LEFT_TIME = timedelta(minutes=1)
 _MAX_MESSAGE_LENGTH = 300
 #: Exit codes of a container that is terminated with its pod: by SIGTERM, or by SIGKILL after the grace period.
 _TERMINATION_EXIT_CODES = (-15, -9)
@@ -196,6 +207,7 @@ def _find_problems(
     for step, pod in newest.items():
         yield from _find_blocking(step, pod, events, limits)
     yield from _find_event_problems(pods, events, limits, (job and job.num_nodes) or 1)
+    yield from _find_left_nodes(newest, tails, limits)
 
 
 # --- Steps that have ended ------------------------------------------------------------------------------------------
@@ -349,6 +361,33 @@ def _build_step_facts(
         record=record,
     )
     return replace(facts, **known)
+
+
+def find_left_node(pods: Sequence[PodState], now: datetime) -> str | None:
+    """Return a node that may wait for one that has succeeded: only its log tells. None if there is none."""
+    return next(_list_left_nodes({step: group[-1] for step, group in group_pods_by_step(pods).items()}, now), None)
+
+
+def _list_left_nodes(newest: Mapping[str, PodState], now: datetime) -> Iterator[str]:
+    nodes = {step: pod.main_container for step, pod in newest.items() if step.startswith(f"{NODE}-")}
+    ends = [each.terminated.finished_at for each in nodes.values() if each.terminated and not each.terminated.failed]
+    end = min((each for each in ends if each), default=None)
+    for step, container in nodes.items():
+        since = container.running_since
+        if end and since and now - max(end, since) >= _LEFT_TIME and newest[step].deletion_timestamp is None:
+            yield step
+
+
+def _find_left_nodes(
+    newest: Mapping[str, PodState], tails: Tails, limits: SchedulingLimits | None
+) -> Iterator[_Finding]:
+    """Yield the nodes that wait for one that has succeeded, by the end of their logs: no training has begun in them."""
+    for step in _list_left_nodes(newest, limits.now) if limits else ():
+        lines = [line for line in map(strip_resource_report, tails.get(step, ())) if line]
+        if lines and lines[-1].endswith(WAITING):
+            text = f"{step} was started again and waits for the other nodes, one of which has succeeded and ended"
+            steps = [StepFacts(step, node=newest[step].node_name or newest[step].name)]
+            yield _Finding(Facts(steps, infrastructure_error=text), FATAL)
 
 
 # --- Steps that wait ------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from trainer_core.k8s.capacity import SchedulingLimits
 from trainer_core.k8s.client import ApiClient, PodLogOptions
 from trainer_core.k8s.errors import ApiNotServedError, ForbiddenError, NotFoundError
 from trainer_core.k8s.events import EventRecord
+from trainer_core.k8s.failure_detection import find_left_node
 from trainer_core.k8s.job_adapter import WorkloadAdapter
 from trainer_core.k8s.job_feed import JobFeed
 from trainer_core.k8s.job_state import JobState
@@ -250,6 +251,11 @@ class JobReader:
                 live.ended.wait(_LIVE_LOG_SECONDS)
                 tails = {diagnosis.step: list(live.tail)}
             return job_status.build_observation(job, pods, job_events, ref=ref, tails=tails, limits=limits)
+        if failure is None and (left := find_left_node(pods, limits.now)):
+            tails = {left: self._read_tail(job, pods, left, of_previous_run=False)}
+            explained = job_status.build_observation(job, pods, job_events, ref=ref, tails=tails, limits=limits)
+            if explained.pending_failure:
+                return explained
         if observation.status in (RUNNING, COMPLETE) and observation.progress is None:
             progress = self.read_progress(job, pods, ended=observation.status == COMPLETE)
             return job_status.build_observation(job, pods, job_events, ref=ref, progress=progress)
@@ -516,13 +522,20 @@ class JobReader:
             self._event_lists[namespace] = _EventList(records, began, time.monotonic())
             return records
 
-    def _read_tail(self, job: JobState, pods: Sequence[PodState], step: str, count: int = _TAIL_LINES) -> list[str]:
+    def _read_tail(
+        self,
+        job: JobState,
+        pods: Sequence[PodState],
+        step: str,
+        count: int = _TAIL_LINES,
+        of_previous_run: bool = True,
+    ) -> list[str]:
         """Return the last lines of a step's log; those before the restart if its container has been restarted."""
         found = _find_log(pods, step)
         if found is None:
             return []
         pod, container = found
-        restarted = container.terminated is None and container.last_terminated is not None
+        restarted = of_previous_run and container.terminated is None and container.last_terminated is not None
         options = PodLogOptions(container=container.name, tail_lines=count, previous=restarted, timestamps=True)
         lines = self._read_timed_lines(job, pod, options)
         ended = container.terminated.finished_at if container.terminated else None

@@ -43,6 +43,7 @@ __all__ = [
     "list_volumes",
     "load_runtime",
     "parse_runtime",
+    "restarts_nodes_together",
 ]
 
 #: Label with the framework of a runtime.
@@ -60,6 +61,8 @@ NODE = "node"
 CONTAINER_BY_ANCESTOR = {TRAINER: NODE, DATASET_INITIALIZER: DATASET_INITIALIZER, MODEL_INITIALIZER: MODEL_INITIALIZER}
 #: Fields of `spec.mlPolicy` that configure how nodes find each other; a runtime has at most one of them.
 ML_POLICIES = ("torch", "mpi", "jax", "xgboost", "flux")
+#: Those with which the nodes wait for each other.
+_RENDEZVOUS = ("torch", "jax", "xgboost")
 #: Environment variables that the controller sets in the training container, by policy; other values are overwritten.
 RESERVED_ENV: Mapping[str, tuple[str, ...]] = {
     "torch": ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"),
@@ -176,6 +179,15 @@ def describe_restart_limit(raw: Mapping[str, Any]) -> str | None:
     for job in list_replicated_jobs(raw):
         limits[f"{job.get('name')}.backoffLimit"] = _get_path(job, "template", "spec").get("backoffLimit")
     return ", ".join(f"{name}: {limit}" for name, limit in limits.items() if limit is not None) or None
+
+
+def restarts_nodes_together(raw: Mapping[str, Any]) -> bool:
+    """Return whether a runtime restarts all nodes if one has ended; True where they do not wait for each other."""
+    if get_ml_policy(raw) not in _RENDEZVOUS:
+        return True
+    job = _get_path(find_trainer_job(raw) or {}, "template", "spec")
+    restarts = _get_path(_get_spec(raw), "template", "spec", "failurePolicy").get("maxRestarts")
+    return bool(restarts) and job.get("backoffLimit") == 0 and job.get("podReplacementPolicy") == "Failed"
 
 
 def find_replicated_job(raw: Mapping[str, Any], name: str) -> dict[str, Any] | None:

@@ -17,11 +17,15 @@ from typing import Any
 
 from . import env, packages, resource_monitor, termination
 
-__all__ = ["PACKAGES", "PAYLOAD", "LaunchError", "main", "rendezvous_variables"]
+__all__ = ["PACKAGES", "PAYLOAD", "WAITING", "LaunchError", "main", "rendezvous_variables"]
 
 #: Files beside the package in the folder that was unpacked.
 PAYLOAD = "payload.json"
 PACKAGES = "packages.json"
+#: Line of a node in which torchrun waits for the others; `failure_detection` reads it.
+WAITING = "trainjob: this node waits for the other nodes"
+#: Seconds between two such lines.
+_PATIENCE = 50.0
 _BOOTSTRAP = "trainer_core/node/bootstrap.py"
 #: Variables that torchrun would set, by the variable of the controller that has the value.
 _PET_VARIABLES = {"RANK": "PET_NODE_RANK", "WORLD_SIZE": "PET_NNODES"}
@@ -84,8 +88,14 @@ def _watch(torchrun: subprocess.Popen[bytes]) -> int:
             os._exit(128 + number)
 
     signal.signal(signal.SIGTERM, stop)
-    code = torchrun.wait()
-    return 128 - code if code < 0 else code
+    while True:
+        try:
+            code = torchrun.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            if not _has_processes(torchrun.pid):
+                print(WAITING, flush=True)
+        else:
+            return 128 - code if code < 0 else code
 
 
 def _has_processes(pid: int) -> bool:

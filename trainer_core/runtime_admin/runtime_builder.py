@@ -54,6 +54,8 @@ _SSHD = {
     "args": ["-De", "-f", "/home/mpiuser/.sshd_config"],
     "readinessProbe": {"tcpSocket": {"port": 2222}, "initialDelaySeconds": 5},
 }
+#: Restarts of all nodes together after one of them has failed or was removed.
+_MAX_RESTARTS = 3
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
 _ACCESS_MODES = ("ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod", "ReadOnlyMany")
 
@@ -473,7 +475,13 @@ BUILDERS: Mapping[str, Callable[[RuntimeParameters], Manifest]] = {
 
 def _build_single_job_runtime(parameters: RuntimeParameters, framework: str, policy: Manifest) -> Manifest:
     pod = {**_build_pod(parameters), "containers": [_build_container(parameters, framework)]}
-    return _build_runtime(parameters, framework, policy, [_build_job("node", pod, "trainer")])
+    job = _build_job("node", pod, "trainer")
+    runtime = _build_runtime(parameters, framework, policy, [job])
+    if policy:
+        # A node that restarts alone, or while its pod is still terminating, may wait for one that waits for it.
+        job["template"]["spec"].update(backoffLimit=0, podReplacementPolicy="Failed")
+        runtime["spec"]["template"]["spec"]["failurePolicy"] = {"maxRestarts": _MAX_RESTARTS}
+    return runtime
 
 
 def _build_runtime(parameters: RuntimeParameters, framework: str, policy: Manifest, jobs: list[Manifest]) -> Manifest:

@@ -79,6 +79,13 @@ def _check_kueue(api: ApiClient) -> PreflightCheck:
     return PreflightCheck("kueue", OK, "not installed; QueueName has no effect") if check.state == MISSING else check
 
 
+#: What it means that the nodes of a runtime do not restart together.
+_RESTARTS_ALONE = (
+    "with several nodes, a node that fails or is evicted restarts alone, and nodes may wait for each other; set "
+    "backoffLimit: 0 and podReplacementPolicy: Failed of the Job, and failurePolicy.maxRestarts of the JobSet"
+)
+
+
 def _check_runtimes(api: ApiClient, lint_runtime: LintRuntime) -> Iterator[PreflightCheck]:
     try:
         raws = _list_raw_runtimes(api)
@@ -89,6 +96,8 @@ def _check_runtimes(api: ApiClient, lint_runtime: LintRuntime) -> Iterator[Prefl
         yield PreflightCheck("runtimes", MISSING, "none", "a TrainJob needs a runtime; ask an administrator")
     for name, raw in sorted(raws.items()):
         findings = [str(finding) for finding in lint_runtime(raw)]
+        if not runtimes.restarts_nodes_together(raw):
+            findings.append(_RESTARTS_ALONE)
         yield PreflightCheck(
             f"runtime {name}", LIMITED if findings else OK, _describe_runtime(raw), "; ".join(findings)
         )
