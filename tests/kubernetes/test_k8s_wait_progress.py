@@ -8,7 +8,7 @@ import pytest
 from k8s_scene import a_request, a_stage, asked, seen
 
 from trainer_core.errors import BackendUnavailableError
-from trainer_core.k8s import resources
+from trainer_core.k8s import job_reader, resources
 
 
 def next_until(follower, condition):
@@ -88,3 +88,18 @@ def observes_again(follower):
     with suppress(BackendUnavailableError):
         return follower.next_observation(0.1)
     return None
+
+
+def test_the_events_of_a_job_whose_container_is_created_are_not_listed_for_each_observation(monkeypatch):
+    monkeypatch.setattr(job_reader, "_EVENTS_TIME_SHARE", float("inf"))
+    with a_stage("complete", delay=None) as (cluster, client):
+        ref = client.submit(a_request())
+        cluster.until(lambda: cluster.objects(resources.PODS, "default"))
+        with client.follow(ref, progress=True) as follower:
+            next_until(follower, lambda each: each.status == "Created")
+            cluster.until(lambda: cluster.watches == 2)
+            follower.next_observation(0)
+            cluster.forget_requests()
+            for _ in range(20):
+                follower.next_observation(0)
+            assert asked(cluster) == []

@@ -18,7 +18,6 @@ from trainer_core.jobs import (
     RUNNING,
     Category,
     Observation,
-    PendingFailure,
     TrainJob,
     TrainJobRef,
 )
@@ -46,6 +45,8 @@ _STATUS_CHECK_SECONDS = {CREATED: 60.0, RUNNING: 900.0}
 _LEFT_NODE_SECONDS = 60.0
 #: Seconds without pods after which the events of a job are read, for the reason.
 _NO_PODS_SECONDS = 10.0
+#: Most seconds between two lists of events of a job that neither starts nor says why.
+_MAX_EVENTS_SECONDS = 60.0
 #: With progress: seconds between two observations of a caller that shows them.
 _PROGRESS_OBSERVATION_SECONDS = 2.0
 
@@ -83,7 +84,7 @@ class WatchFollower(Follower):
         self._pods: dict[str, PodState] = {}
         # The last cached observation that needed an explanation, and the explained one.
         self._explained: tuple[Observation, Observation] | None = None
-        self._explained_until = math.inf
+        self._explained_since, self._explained_until = 0.0, math.inf
         # The last observation of a job that the cache does not have.
         self._uncached: Observation | None = None
         self._last_uncached_read = -math.inf
@@ -200,8 +201,12 @@ class WatchFollower(Follower):
         if silence >= limit and self._reader.claim_status_check(time.monotonic()):
             self._status_check_due = True
             return None
-        if has_failure or (self._job and job_status.needs_explanation(self._job, pods, now)):
+        if has_failure:
             return None
+        if self._job and job_status.needs_explanation(self._job, pods, now):
+            before = self._explained
+            is_valid = before is not None and before[0] == cached and time.monotonic() < self._explained_until
+            return before[1] if before and is_valid else None
         return cached
 
     def _add_progress(self, observation: Observation) -> Observation:
@@ -228,8 +233,11 @@ class WatchFollower(Follower):
             pods = self._reader.list_ended_pods(self._job, self._select_pods(self._job))
             self._pods.update({pod.name: pod for pod in pods})
         observation = self._reader.observe_state(self._job, self._select_pods(self._job), self._ref)
+        now = time.monotonic()
+        if self._explained is None or self._explained[0] != cached:
+            self._explained_since = now
         self._explained = (cached, observation)
-        self._explained_until = time.monotonic() + _get_validity(observation.pending_failure)
+        self._explained_until = now + _get_validity(observation, now - self._explained_since)
         return observation
 
     def _read_uncached(self) -> Observation:
@@ -280,8 +288,12 @@ def subscribe_to_job(
     return informer.subscribe(connection, target, ref.name, ref.uid, shares_list=shares_list)
 
 
-def _get_validity(pending: PendingFailure | None) -> float:
-    """Return the seconds after which the events of a job that waits for nodes are read again."""
+def _get_validity(observation: Observation, unchanged: float) -> float:
+    """Return the seconds after which the events of a job that has not changed for so long are read again."""
+    pending = observation.pending_failure
+    if pending is None and observation.outcome is None:
+        first = random.uniform(_NO_PODS_SECONDS / 2, _NO_PODS_SECONDS)  # noqa: S311 -- no secret
+        return min(max(first, unchanged), _MAX_EVENTS_SECONDS)
     if pending is None or pending.diagnosis.category is not Category.SCHEDULING:
         return math.inf
     limits = (CAPACITY_EVENTS_AGE, pending.grace, pending.start_within)
