@@ -9,6 +9,8 @@ from typing import Any, Literal
 from airflow_provider import job_place
 from airflow_provider.compat import AirflowException
 from airflow_provider.hooks.trainjob import TrainJobHook
+from trainer_core import pending_cancellations
+from trainer_core.client import TrainerClient
 from trainer_core.errors import BackendUnavailableError, TrainerError
 from trainer_core.jobs import TrainJobRef
 from trainer_core.secrets import redact
@@ -17,9 +19,11 @@ __all__ = [
     "POLICIES",
     "cancel_job",
     "cancel_job_from_signal_handler",
+    "cancel_pending",
     "check_on_kill",
     "get_task_state",
     "is_wanted_after_signal",
+    "log_failure",
 ]
 
 POLICIES = ("cancel", "keep")
@@ -60,15 +64,35 @@ def cancel_job(hook: TrainJobHook, ref_data: Mapping[str, Any], log: Any, second
         wait=tenacity.wait_fixed(_RETRY_SECONDS),
         reraise=True,
     )
+    # Before the first request: Airflow may kill this process while the backend does not answer.
+    pending_cancellations.add(ref_data)
     try:
         job_place.check_place(ref_data, hook.client)
         retries(hook.client.cancel, TrainJobRef.from_dict(ref_data))
     except (TrainerError, ValueError, AirflowException) as error:
-        name = ref_data.get("name")
-        advice = f"end it with `trainjob cancel {name}`"
-        log.warning("TrainJob %s: cancellation failed, it may still run; %s: %s", name, advice, error)
+        log_failure(ref_data, error, log)
         return False
+    pending_cancellations.remove(ref_data)
     return True
+
+
+def log_failure(ref_data: Mapping[str, Any], error: Exception, log: Any) -> None:
+    """Log that a TrainJob could not be cancelled, and what ends it."""
+    name = ref_data.get("name")
+    advice = (
+        "the next TrainJob task, triggerer or `trainjob reap` with the state folder of this process cancels it, or you "
+        f"by `trainjob cancel {name}`"
+    )
+    log.warning("TrainJob %s: cancellation failed, it may still run; %s: %s", name, advice, error)
+
+
+def cancel_pending(client: TrainerClient, log: Any) -> None:
+    """Cancel the TrainJobs that earlier processes with this state folder could not cancel."""
+    for name, error in pending_cancellations.cancel_pending(client):
+        if error is None:
+            log.info("TrainJob %s is cancelled: the backend did not answer when its task was ended", name)
+        else:
+            log.warning("TrainJob %s is still to be cancelled: %s", name, error)
 
 
 def cancel_job_from_signal_handler(

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from asgiref.sync import sync_to_async
 
-from airflow_provider import tracking
+from airflow_provider import cancellation, tracking
 from airflow_provider.compat import AirflowException
 from airflow_provider.hooks.trainjob import TrainJobHook
 
@@ -78,7 +78,9 @@ def _create_client(hook: TrainJobHook, tracked_by: Mapping[str, Any] | None) -> 
         except (ValueError, AirflowException) as error:
             # The worker reports the end of the job.
             _log.warning("MLflow gets the curves of deferred tasks at their end only: %s", error)
-    return hook.client
+    client = hook.client
+    cancellation.cancel_pending(client, _log)
+    return client
 
 
 def _has_failed(task: asyncio.Task[TrainerClient]) -> bool:

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 from trainer_core.jobs import Outcome
+from trainer_core.readable_log import format_log_line
 from trainer_core.request import TrainJobRequest
 
 __all__ = ["DURATION_KEY", "PARAMETERS_KEY", "log_outcome", "pull", "push_outcome", "push_parameters", "push_ref"]
@@ -79,7 +80,8 @@ def log_outcome(log: Any, outcome: Outcome, log_is_written: bool) -> None:
     if diagnosis.traceback:
         log.error("The training function failed:\n%s", diagnosis.traceback)
     elif diagnosis.log_tail:
-        log.error("The last lines of %s:\n%s", diagnosis.step or "its log", "\n".join(diagnosis.log_tail))
+        lines = filter(None, map(format_log_line, diagnosis.log_tail))
+        log.error("The last lines of %s:\n%s", diagnosis.step or "its log", "\n".join(lines))
 
 
 def _mask(text: str, name: str | None = None) -> str:

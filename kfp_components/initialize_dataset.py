@@ -24,6 +24,7 @@ def _initialize(
     ignore_patterns: Optional[List[str]] = None,
     version: Optional[str] = None,
     env: Optional[Dict] = None,
+    secret: Optional[str] = None,
     secrets: Optional[Dict] = None,
     workspace: Optional[Dict] = None,
     backend: str = "local",
@@ -43,6 +44,7 @@ def _initialize(
         version: Version of the source, such as a commit. KFP reuses a fetched ROLE while it and the other inputs stay
             the same.
         env: Further settings, by the environment variables of Trainer's initializers.
+        secret: Name of a Secret with the keys of an S3-compatible store in its entries `accesskey` and `secretkey`.
         secrets: Secret settings by environment variable, as {"name": secret, "key": key}.
         workspace: On a cluster, the volume claim to fetch into, as {"claim": name}; with "size", "storage_class" and
             "access_mode" for a claim that does not exist yet. None for a new claim with the name of the job.

@@ -17,7 +17,7 @@ from kfp_components.func_args import FuncArgs, get_input_type, split_func_args
 from kfp_components.initialize_dataset import initialize_dataset
 from kfp_components.initialize_model import initialize_model
 from kfp_components.look import look
-from kfp_components.runtime.initializer_source import KFP_STORE_KEYS, KFP_STORE_SECRET
+from kfp_components.runtime.initializer_source import KFP_STORE_KEYS, KFP_STORE_SECRET, STORE_ENTRIES
 from kfp_components.runtime.request_encoding import can_pass_as_parameter, can_store, encode_request
 from kfp_components.submit import submit
 from kfp_components.train import train
@@ -120,6 +120,7 @@ def initialize_task(
     storage_uri: Any,
     endpoint: Any = None,
     region: Any = None,
+    secret: Any = None,
     secrets: Mapping[str, Mapping[str, str]] | None = None,
     **inputs: Any,
 ) -> dsl.PipelineTask:
@@ -134,8 +135,10 @@ def initialize_task(
             `mlpipeline-minio-artifact` is used.
         endpoint: Address of an S3-compatible store, or a pipeline parameter with it; empty or None for AWS.
         region: Its region, in the same way.
-        secrets: Secret settings by environment variable, as ``{"name": secret, "key": key}``; none of them can be a
-            pipeline parameter.
+        secret: Name of a Secret with the keys of that store in its entries `accesskey` and `secretkey`, or an optional
+            pipeline parameter with it; None for none.
+        secrets: Other secret settings by environment variable, as ``{"name": secret, "key": key}``; none of them can be
+            a pipeline parameter.
         **inputs: Further inputs of the component.
 
     Raises:
@@ -151,8 +154,11 @@ def initialize_task(
     seen = {name: inputs[name] for name in ("ignore_patterns", "env") if name in inputs}
     looked = look(storage_uri=storage_uri, role=role, **seen)
     looked.set_retry(2, backoff_max_duration=_RETRY_WINDOW)
-    for variable, held in KFP_STORE_SECRET.items():
-        kubernetes.use_secret_as_env(looked, held["name"], {held["key"]: KFP_STORE_KEYS[variable]}, optional=True)
+    kfp_store = {entry: KFP_STORE_KEYS[variable] for variable, entry in STORE_ENTRIES.items()}
+    kubernetes.use_secret_as_env(looked, KFP_STORE_SECRET, kfp_store, optional=True)
+    if secret is not None:
+        kubernetes.use_secret_as_env(looked, secret, {entry: variable for variable, entry in STORE_ENTRIES.items()})
+        inputs["secret"] = secret
     for variable, source in (secrets or {}).items():
         kubernetes.use_secret_as_env(looked, source["name"], {source["key"]: variable})
     if secrets:

@@ -9,7 +9,7 @@ The training definition is the one that the DAGs use too (`dags/digits.py`).
 import argparse
 import sys
 from pathlib import Path
-from typing import Any, Dict, NamedTuple
+from typing import Any, Dict, NamedTuple, Optional
 
 from kfp import components, dsl, kubernetes
 
@@ -61,6 +61,7 @@ def retrain_digits(
     min_accuracy: float = 0.95,
     endpoint: str = "",
     region: str = "",
+    secret: Optional[str] = None,
     backend: str = "local",
     backend_config: Dict = {},  # noqa: B006 - KFP takes it for an optional input, and never changes it
 ) -> Retrained:
@@ -77,11 +78,15 @@ def retrain_digits(
         min_accuracy: Test accuracy from which on a model may be promoted.
         endpoint: Address of an S3-compatible store that has the dataset; empty for AWS, minio:// and other sources.
         region: Region of that store.
+        secret: Secret with the keys of that store in its entries `accesskey` and `secretkey`; leave it out for minio://
+            and public data.
         backend: Where to run. "local" trains where the step runs, which suits this machine and not a cluster.
         backend_config: Settings of the backend.
     """
     where = {"backend": backend, "backend_config": backend_config}
-    fetched = initialize_task("dataset", storage_uri=dataset_uri, endpoint=endpoint, region=region, **where)
+    fetched = initialize_task(
+        "dataset", storage_uri=dataset_uri, endpoint=endpoint, region=region, secret=secret, **where
+    )
     trained = train_task(
         trainer=digits_trainer(),
         runtime="torch-distributed",

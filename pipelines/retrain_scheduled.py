@@ -8,7 +8,7 @@ TrainJob see what the steps see. `pipelines/schedule.py` makes the recurring run
 
 import sys
 from pathlib import Path
-from typing import Dict
+from typing import Dict, Optional
 
 from kfp import dsl, kubernetes
 
@@ -34,16 +34,19 @@ def retrain_scheduled(
     min_accuracy: float = 0.95,
     endpoint: str = "",
     region: str = "",
+    secret: Optional[str] = None,
     backend_config: Dict = {},  # noqa: B006 - KFP takes it for an optional input, and never changes it
 ) -> None:
     """Retrain the digits model.
 
     Args:
-        dataset_uri: s3://bucket/prefix of what `write_dataset` wrote.
+        dataset_uri: Folder that `write_dataset` wrote, as a URI, such as minio://mlpipeline/digits or s3://data/digits.
         epochs: Passes over the data.
         min_accuracy: Test accuracy from which on a model may be promoted.
         endpoint: Address of an S3-compatible store that has the dataset; empty for AWS, minio:// and other sources.
         region: Region of that store.
+        secret: Secret with the keys of that store in its entries `accesskey` and `secretkey`; leave it out for minio://
+            and public data.
         backend_config: Such as {"namespace": "team-a"}.
     """
     where = {"backend": "kubernetes", "backend_config": backend_config}
@@ -53,11 +56,8 @@ def retrain_scheduled(
         storage_uri=dataset_uri,
         endpoint=endpoint,
         region=region,
+        secret=secret,
         workspace={"claim": _CLAIM},
-        secrets={
-            "ACCESS_KEY_ID": {"name": "object-store", "key": "access-key"},
-            "SECRET_ACCESS_KEY": {"name": "object-store", "key": "secret-key"},
-        },
         **where,
     )
     trained = train_task(

@@ -5,7 +5,7 @@ python pipelines/compile.py        compile it again
 
 import sys
 from pathlib import Path
-from typing import Dict, List
+from typing import Dict, List, Optional
 
 from kfp import dsl, kubernetes
 
@@ -41,6 +41,7 @@ def sweep(
     epochs: int = 20,
     endpoint: str = "",
     region: str = "",
+    secret: Optional[str] = None,
     backend: str = "local",
     backend_config: Dict = {},  # noqa: B006
 ) -> Dict:
@@ -54,11 +55,15 @@ def sweep(
         epochs: Passes over the data.
         endpoint: Address of an S3-compatible store that has the dataset; empty for AWS, minio:// and other sources.
         region: Region of that store.
+        secret: Secret with the keys of that store in its entries `accesskey` and `secretkey`; leave it out for minio://
+            and public data.
         backend: Where to run.
         backend_config: Settings of the backend.
     """
     where = {"backend": backend, "backend_config": backend_config}
-    fetched = initialize_task("dataset", storage_uri=dataset_uri, endpoint=endpoint, region=region, **where)
+    fetched = initialize_task(
+        "dataset", storage_uri=dataset_uri, endpoint=endpoint, region=region, secret=secret, **where
+    )
     with dsl.ParallelFor(learning_rates, parallelism=2) as rate:
         trained = train_task(
             trainer=digits_trainer(),

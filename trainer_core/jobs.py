@@ -571,16 +571,22 @@ def build_complete_outcome(
         result_truncated=bool(termination.get("truncated")),
         result_note=termination.get("note"),
         resource_use=resource_use,
-        **extract_checkpoint(last_progress),
+        **extract_checkpoint([termination], last_progress),
     )
 
 
-def extract_checkpoint(last_progress: Progress | None) -> dict[str, Any]:
+def extract_checkpoint(
+    records: Iterable[Mapping[str, Any] | None], last_progress: Progress | None = None
+) -> dict[str, Any]:
     """Return the fields of an outcome about checkpoints.
 
     Args:
-        last_progress: What `progress` reported last.
+        records: Termination records of the nodes, newest first: that of rank 0 has them.
+        last_progress: What `progress` reported last, for a node whose record is missing.
     """
+    found = next((record for record in records if record and "checkpoint" in record), None)
+    if found is not None:
+        return {name: found.get(name) for name in ("checkpoint", "resumed_from")}
     if last_progress is None:
         return {}
     return {"checkpoint": last_progress.checkpoint, "resumed_from": last_progress.resumed_from}

@@ -171,13 +171,14 @@ def find_last_progress(lines: Iterable[str]) -> Progress | None:
     return build_progress(report)
 
 
-def find_checkpoint(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return the fields of a failed TrainJob's outcome about checkpoints, from the log of the step that failed.
+def find_checkpoint(diagnosis: Diagnosis, records: Iterable[Mapping[str, Any] | None] = ()) -> dict[str, Any]:
+    """Return the fields of a failed TrainJob's outcome about checkpoints.
 
     Args:
-        diagnosis: Why it failed.
+        diagnosis: Why it failed, with the end of the log.
+        records: Termination records of its nodes, newest first.
     """
-    return extract_checkpoint(find_last_progress(reversed(diagnosis.log_tail)))
+    return extract_checkpoint(records, find_last_progress(reversed(diagnosis.log_tail)))
 
 
 def build_progress(report: Mapping[str, Any]) -> Progress:

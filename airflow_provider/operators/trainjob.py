@@ -7,6 +7,7 @@ and the next try finds it. After submission only the job's ref is used, never th
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -42,8 +43,8 @@ from airflow_provider.hooks.trainjob import TrainJobHook
 from airflow_provider.lineage import OpenLineageMixin
 from airflow_provider.person_actions import ACTION_KEY, SuspensionWatch, describe_deletion
 from airflow_provider.saved_ref import SavedRef
-from trainer_core import request_builder
-from trainer_core.config import BackendConfig
+from trainer_core import pending_cancellations, request_builder
+from trainer_core.config import BackendConfig, ClusterConfig
 from trainer_core.errors import (
     BackendUnavailableError,
     ConflictError,
@@ -320,6 +321,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             if self.deferrable:
                 self.hook.to_trigger_kwargs()  # Refuses a secret that must not be stored with a trigger.
             is_tracked = tracking.configure(self.hook, self.mlflow_conn_id, self._has_tracking_option)
+            cancellation.cancel_pending(self.hook.client, self.log)
             request = self._build_request(ti, is_tracked)
             ref = self._submit_request(request)
             self._ref_data = job_place.build_ref_data(self.hook.client, ref)
@@ -392,6 +394,9 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             return False
         what = "is unchanged: this try attaches to it" if is_same else "has another definition: it is cancelled"
         self.log.info("The worker of an earlier try was lost; its TrainJob %s still runs and %s", ref.name, what)
+        if is_same and isinstance(client.config, ClusterConfig):
+            # Another host may have recorded that this job is to be cancelled.
+            client.set_job_owner(ref, "", None, {pending_cancellations.ATTACHED_LABEL: str(int(time.time()))})
         return is_same
 
     def _get_func_args(self) -> Mapping[str, Any]:

@@ -20,6 +20,7 @@ from airflow_provider.compat import AirflowException
 from airflow_provider.exceptions import TrainJobConnectionUnreadableError
 from airflow_provider.person_actions import ACTION_KEY, SuspensionWatch
 from airflow_provider.triggers.deferred_log import LogReporter
+from trainer_core import pending_cancellations
 from trainer_core.errors import BackendUnavailableError, JobElsewhereError, TrainerError, WaitTimeoutError
 from trainer_core.jobs import RUNNING, TrainJobRef
 from trainer_core.lifecycle import wait_state
@@ -225,15 +226,15 @@ class TrainJobTrigger(BaseTrigger):
             error = state.outcome.exception() if state.outcome else None
             self.log.warning("TrainJob %s: its cancellation is repeated: %s", self.ref.get("name"), error)
 
+        await asyncio.to_thread(pending_cancellations.add, self.ref)
         try:
             client = await self._connect()
             retries = _retry_on(BackendUnavailableError, seconds, warn)
             await retries(asyncio.to_thread, client.cancel, TrainJobRef.from_dict(self.ref))
         except (TrainerError, ValueError, AirflowException) as error:
-            name = self.ref.get("name")
-            advice = f"end it with `trainjob cancel {name}`"
-            self.log.warning("TrainJob %s: cancellation failed, it may still run; %s: %s", name, advice, error)
+            cancellation.log_failure(self.ref, error, self.log)
             return False
+        await asyncio.to_thread(pending_cancellations.remove, self.ref)
         return True
 
     async def _is_deferred(self) -> bool:

@@ -26,7 +26,10 @@ def evaluate_gate(
     missed = []
     for word, sign, bounds in (("at least", 1, at_least), ("at most", -1, at_most)):
         for name, bound in (bounds or {}).items():
-            value = _parse_number(f"metric {redact(name)}", metrics.metadata.get(name))
+            if name not in metrics.metadata:
+                known = ", ".join(sorted(metrics.metadata)) or "none"
+                raise InvalidRequestError(f"the job reported no metric {redact(name)}; it reported {known}")
+            value = _parse_number(f"metric {redact(name)}", metrics.metadata[name])
             limit = _parse_number(f"bound {redact(name)}", bound)
             good = sign * value >= sign * limit
             print(f"{name} is {value:g}, must be {word} {limit:g}: {'passed' if good else 'missed'}", flush=True)

@@ -10,7 +10,7 @@ from kfp_components.runtime import outputs
 from kfp_components.runtime.client import create_client
 from kfp_components.runtime.executor_input import Task
 from kfp_components.runtime.failure import print_diagnosis
-from kfp_components.runtime.initializer_source import convert_to_s3
+from kfp_components.runtime.initializer_source import build_store_secrets, convert_to_s3
 from kfp_components.runtime.metric_history import MetricHistory
 from kfp_components.runtime.owner_reference import bind_to_run, find_run
 from kfp_components.runtime.request import add_run_labels, build_request
@@ -29,6 +29,7 @@ def initialize(
     ignore_patterns: list[str] | None = None,
     version: str | None = None,
     env: dict[str, str] | None = None,
+    secret: str | None = None,
     secrets: dict[str, Any] | None = None,
     workspace: dict[str, Any] | None = None,
     backend: str = "local",
@@ -43,6 +44,8 @@ def initialize(
     artifact = task.get_artifact(role)
     # A pipeline parameter that is left empty is not a setting.
     env = {name: value for name, value in (env or {}).items() if value}
+    if secret:
+        secrets = {**build_store_secrets(secret), **(secrets or {})}
     source = {"storage_uri": storage_uri, "ignore_patterns": ignore_patterns, "env": env, "secrets": secrets}
     given = {key: value for key, value in source.items() if value}
     client = create_client(backend, backend_config)

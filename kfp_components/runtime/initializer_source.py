@@ -18,7 +18,9 @@ __all__ = [
     "KFP_STORE_KEYS",
     "KFP_STORE_SECRET",
     "LOCAL_BACKENDS",
+    "STORE_ENTRIES",
     "ClaimMounts",
+    "build_store_secrets",
     "convert_to_s3",
     "set_initializer_source",
 ]
@@ -29,19 +31,25 @@ LOCAL_BACKENDS = ("local", "debug")
 #: Folders of this step that are in a volume claim: path → ``claim/path in the claim``.
 ClaimMounts = Mapping[str, str]
 
-#: What KFP's launcher uses for minio:// where the ConfigMap kfp-launcher configures no provider.
-_KFP_STORE: dict[str, Any] = {
-    "env": {"ENDPOINT": "http://seaweedfs.kubeflow:9000", "REGION": "minio"},
-    "secrets": {
-        "ACCESS_KEY_ID": {"name": "mlpipeline-minio-artifact", "key": "accesskey"},
-        "SECRET_ACCESS_KEY": {"name": "mlpipeline-minio-artifact", "key": "secretkey"},
-    },
-}
-KFP_STORE_SECRET: dict[str, dict[str, str]] = _KFP_STORE["secrets"]
-#: Variables of the step of `look` with these keys. Only minio:// reads them: they are wrong for any other store.
-KFP_STORE_KEYS = {name: f"KFP_STORE_{name}" for name in KFP_STORE_SECRET}
+KFP_STORE_SECRET = "mlpipeline-minio-artifact"  # noqa: S105 - the name of a Secret
+#: Entries of a Secret with the keys of an S3-compatible store, by variable; named as in KFP's own.
+STORE_ENTRIES = {"ACCESS_KEY_ID": "accesskey", "SECRET_ACCESS_KEY": "secretkey"}
+#: Variables of the step of `look` with KFP's keys. Only minio:// reads them: they are wrong for any other store.
+KFP_STORE_KEYS = {name: f"KFP_STORE_{name}" for name in STORE_ENTRIES}
 #: Schemes of object stores that an initializer reads with the S3 protocol.
 _OBJECT_STORES = ("gs", "minio", "s3")
+
+
+def build_store_secrets(secret: str) -> dict[str, dict[str, str]]:
+    """Return the secret settings of an initializer whose keys are in one Secret, with entries named as in KFP's own."""
+    return {variable: {"name": secret, "key": entry} for variable, entry in STORE_ENTRIES.items()}
+
+
+#: What KFP's launcher uses for minio:// where the ConfigMap kfp-launcher configures no provider.
+_KFP_STORE: dict[str, dict[str, Any]] = {
+    "env": {"ENDPOINT": "http://seaweedfs.kubeflow:9000", "REGION": "minio"},
+    "secrets": build_store_secrets(KFP_STORE_SECRET),
+}
 
 
 def set_initializer_source(

@@ -62,6 +62,8 @@ def write_outcome(task: Task, client: TrainerClient, outcome: Outcome, history: 
 def write_result(task: Task, outcome: Outcome) -> None:
     """Write the outputs that every task with an outcome has: result, metrics, model."""
     task.write("result", _wrap_result(outcome.result))
+    if outcome.missing_result:
+        print(f"TrainJob {outcome.job.name}: {outcome.missing_result}", flush=True)
     # The metadata of a Metrics artifact are the metrics: nothing else belongs there.
     task.get_artifact("metrics").metadata.update(outcome.metrics)
     if outcome.succeeded and _MODEL in outcome.artifacts:

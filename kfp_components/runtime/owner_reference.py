@@ -8,7 +8,7 @@ two labels name the run and `on_kill`, so that `trainjob reap` can do the same w
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -42,11 +42,18 @@ class Run:
         id: Its id; None if the step neither got it as an input nor can read the label of the pod it runs in.
         workflow: Its Workflow; None if the step cannot read its own pod.
         namespace: Namespace of the Workflow.
+        problem: Why the step cannot read its own pod.
     """
 
     id: str | None
     workflow: OwnerReference | None = None
     namespace: str | None = None
+    problem: str | None = None
+
+    def print_problem(self) -> None:
+        """Print why the run is not known. Called when the job exists: a refused job has another reason."""
+        if self.problem:
+            print(f"the run of this step is not known: {self.problem}", file=sys.stderr, flush=True)
 
 
 def find_run(client: TrainerClient, run_id: str | None) -> Run:
@@ -61,11 +68,9 @@ def find_run(client: TrainerClient, run_id: str | None) -> Run:
     try:
         pod = find_step_pod(client)
     except TrainerError as error:
-        print(f"the run of this step is not known: {error}", file=sys.stderr, flush=True)
-        return Run(run_id)
+        return Run(run_id, problem=str(error))
     if pod is None:
-        print("the run of this step is not known: its pod is in another cluster or namespace", flush=True)
-        return Run(run_id)
+        return Run(run_id, problem="its pod is in another cluster or namespace")
     metadata: dict[str, Any] = pod["metadata"]
     owners = (OwnerReference.from_manifest(entry) for entry in metadata.get("ownerReferences", ()))
     workflow = next((owner for owner in owners if owner.kind == _WORKFLOW), None)
@@ -85,26 +90,22 @@ def bind_to_run(client: TrainerClient, ref: TrainJobRef, run: Run, on_kill: str)
     if run.id is None or not isinstance(client.config, ClusterConfig):
         yield
         return
+    owner = run.workflow if on_kill == "cancel" else None
+    if owner is not None and run.namespace != ref.namespace:
+        owner = None
+        print(f"TrainJob {ref.name} gets no owner reference: its run is in namespace {run.namespace}", flush=True)
+    labels: list[Mapping[str, str]] = []
     with _print_errors(ref, "is not bound to the run"):
-        _bind_job(client, ref, run, on_kill)
+        only_with = {KFP_RUN_LABEL: run.id}
+        labels.append(client.set_job_owner(ref, _WORKFLOW, owner, {KFP_ON_KILL_LABEL: on_kill}, only_with))
     try:
         yield
     except TrainerError:
         _release_job(client, ref)
         raise
-    _release_job(client, ref)
-
-
-def _bind_job(client: TrainerClient, ref: TrainJobRef, run: Run, on_kill: str) -> None:
-    labels = client.get_job(ref).labels
-    owner = run.workflow if on_kill == "cancel" else None
-    if owner is not None and run.namespace != ref.namespace:
-        owner = None
-        print(f"TrainJob {ref.name} gets no owner reference: its run is in namespace {run.namespace}", flush=True)
-    # With the label in place, an earlier try of the step may have set an owner that this one cannot read.
-    if labels.get(KFP_RUN_LABEL) != run.id or (owner is None and labels.get(KFP_ON_KILL_LABEL) == on_kill):
-        return
-    client.set_job_owner(ref, _WORKFLOW, owner, {KFP_ON_KILL_LABEL: on_kill})
+    # The job has ended: it stays bound unless it is to outlive the run.
+    if not labels or DELETE_AFTER_LABEL in labels[0]:
+        _release_job(client, ref)
 
 
 def _release_job(client: TrainerClient, ref: TrainJobRef) -> None:

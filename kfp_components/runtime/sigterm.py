@@ -86,6 +86,7 @@ def cancel_on_sigterm(client: TrainerClient, ref: TrainJobRef, on_kill: str, run
 @contextmanager
 def attach_job(client: TrainerClient, ref: TrainJobRef, on_kill: str, run: Run) -> Iterator[TrainJobRef]:
     """Return a job that exists; on SIGTERM in the block do with it what `cancel_on_sigterm` does."""
+    run.print_problem()
     with cancel_on_sigterm(client, ref, on_kill, run):
         yield ref
 
@@ -135,6 +136,7 @@ def submit_job(client: TrainerClient, request: TrainJobRequest, on_kill: str, ru
         signal.signal(signal.SIGTERM, before)
         if received:
             raise Terminated
+        run.print_problem()
         yield ref
 
 

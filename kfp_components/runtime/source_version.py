@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from kfp_components.runtime.client import IN_CONTAINER
+from kfp_components.runtime.client import IN_CONTAINER, ride_out
 from kfp_components.runtime.executor_input import Task
 from kfp_components.runtime.initializer_source import KFP_STORE_KEYS, convert_to_s3
 from trainer_core.errors import InvalidRequestError
@@ -33,13 +33,20 @@ def look(
     # In its container the variables are the task's; on a user's machine REGION may belong to another program.
     around = dict(os.environ) if IN_CONTAINER in os.environ else {}
     if storage_uri.startswith("minio://"):
-        around.update({name: around[held] for name, held in KFP_STORE_KEYS.items() if around.get(held)})
+        kfp_keys = {name: around[held] for name, held in KFP_STORE_KEYS.items() if around.get(held)}
+        around = {**kfp_keys, **around}
     converted = convert_to_s3(role, {"storage_uri": storage_uri, "env": given})
     asked = {"STORAGE_URI": converted["storage_uri"], "IGNORE_PATTERNS": ",".join(ignore_patterns or ())}
     try:
         fetch_settings = settings.FetchSettings.from_env(role, {**around, **converted["env"], **asked})
-        seen = registry.create_source(fetch_settings).list_files()
+        files = registry.create_source(fetch_settings)
+        seen = ride_out(files.list_files, _is_busy)
     except source.FetchError as error:
         raise InvalidRequestError(str(error)) from error
     print(f"{storage_uri}: {len(seen.files)} files, {seen.size} bytes, version {seen.digest}", flush=True)
     task.write("version", seen.digest)
+
+
+def _is_busy(error: Exception) -> bool:
+    """Return whether a store may answer later. The class of the error is loaded by those who fetch alone."""
+    return bool(getattr(error, "retryable", False))

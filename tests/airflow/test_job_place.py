@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 from airflow_fakes import double
 from fake_cluster import Cluster
 
-from airflow_provider import cancellation
+from airflow_provider import cancellation, client_cache, owner
 from airflow_provider.compat import TaskDeferred
 from airflow_provider.exceptions import TrainJobConnectionMissingError, TrainJobUnreachableError
 from airflow_provider.hooks.trainjob import TrainJobHook
@@ -18,7 +23,8 @@ from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.testing.tasks import StandInTaskInstance
 from airflow_provider.triggers.trainjob import TrainJobTrigger
-from trainer_core import CustomTrainer, LocalProcessBackendConfig, TrainerClient
+from trainer_core import CustomTrainer, LocalProcessBackendConfig, TrainerClient, pending_cancellations
+from trainer_core.jobs import TrainJobRef
 
 CONNECTION = "AIRFLOW_CONN_TRAINJOB_DEFAULT"
 
@@ -133,6 +139,93 @@ def test_a_deletion_on_another_cluster_is_not_taken_for_done(submitted, second, 
     delete = DeleteTrainJobOperator(task_id="delete", job=submitted[0].xcoms["ref"])
     with pytest.raises(TrainJobUnreachableError, match="was submitted to"):
         delete.execute({"ti": StandInTaskInstance("delete")})
+
+
+@pytest.fixture
+def uncancelled(submitted, first, home):
+    """Ref of a job whose task was ended while its cluster refused every change."""
+    ref = submitted[0].xcoms["ref"]
+    first.forbid("patch", "trainjobs")
+    assert not cancellation.cancel_job(TrainJobHook(), ref, create_task().log)
+    first.allow("patch", "trainjobs")
+    return ref
+
+
+def is_cancelled(cluster, ref):
+    return "trainjob-workflows/cancelled" in cluster.get("TrainJob", ref["name"])["metadata"]["annotations"]
+
+
+def run_another_task(home):
+    other = CustomTrainer(double, {"number": 2})
+    task = TrainJobOperator(task_id="other", runtime="python", trainer=other, wait_for_completion=False)
+    task.execute({"ti": StandInTaskInstance("other"), "task_state_store": TaskStore()})
+
+
+def connect_a_trigger(home):
+    asyncio.run(client_cache.get_client("trainjob_default", None, None))
+
+
+def reap(home):
+    return subprocess.run(
+        [Path(sys.executable).with_name("trainjob"), "--backend", "kubernetes", "reap"],
+        env={**os.environ, "KUBECONFIG": json.loads(os.environ[CONNECTION])["extra"]["config_file"]},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+@pytest.mark.parametrize("look", [run_another_task, connect_a_trigger, reap], ids=["task", "triggerer", "reap"])
+def test_a_job_that_could_not_be_cancelled_is_cancelled_by_what_looks_next(uncancelled, first, home, look):
+    assert not is_cancelled(first, uncancelled)
+
+    look(home)
+
+    assert is_cancelled(first, uncancelled)
+    assert list((home / "cancellations").iterdir()) == []
+
+
+def test_reap_names_the_jobs_that_still_cannot_be_cancelled(uncancelled, first, home):
+    first.forbid("patch", "trainjobs")
+
+    said = reap(home).stderr
+
+    first.allow("patch", "trainjobs")
+    assert f"TrainJob {uncancelled['name']} is still to be cancelled: the cluster refused" in said
+    assert not is_cancelled(first, uncancelled)
+    assert "is cancelled, as its task has asked" in reap(home).stderr
+
+
+def test_a_cancellation_for_another_cluster_waits_for_a_client_of_that_cluster(
+    uncancelled, first, second, connect, home
+):
+    connect(second)
+    run_another_task(home)
+    assert not is_cancelled(first, uncancelled)
+
+    connect(first)
+    run_another_task(home)
+    assert is_cancelled(first, uncancelled)
+
+
+def test_a_job_that_a_task_has_attached_to_since_is_not_cancelled(uncancelled, first, home):
+    """A person has cleared the task, and its new try runs on another host with another state folder."""
+    attached = {pending_cancellations.ATTACHED_LABEL: str(int(time.time()) + 1)}
+    TrainJobHook().client.set_job_owner(TrainJobRef.from_dict(uncancelled), "", None, attached)
+
+    run_another_task(home)
+
+    assert not is_cancelled(first, uncancelled)
+    assert list((home / "cancellations").iterdir()) == []
+
+
+def test_a_cleared_task_that_attaches_to_the_job_of_a_lost_worker_labels_it(submitted, first):
+    ti, store = submitted
+    owner.TaskGeneration(store, ti).save(TrainJobRef.from_dict(ti.xcoms["ref"]), waits=True)
+
+    assert run_again(submitted, cleared=True)["uid"] == ti.xcoms["ref"]["uid"]
+
+    assert pending_cancellations.ATTACHED_LABEL in first.get("TrainJob", ti.xcoms["ref"]["name"])["metadata"]["labels"]
 
 
 def test_a_cancellation_on_another_cluster_is_not_taken_for_done(submitted, second, connect, task_log):

@@ -112,6 +112,21 @@ def test_without_options_no_job_of_a_run_is_deleted(reap, jobs):
     assert len(jobs()) == 5
 
 
+def test_only_the_workflows_of_the_jobs_runs_are_read_and_the_command_says_what_it_looks_at(
+    reap, jobs, cluster, submit
+):
+    for number in range(25):
+        submit(f"f-{number}", f"another-{number}", "keep")
+    before = len(cluster.requests)
+
+    done = reap("--runs-in", "kubeflow")
+
+    reads = [request.query for request in cluster.requests[before:] if request.path.endswith("/workflows")]
+    assert [len(query["labelSelector"].partition("(")[2].split(",")) for query in reads] == [20, 8]
+    assert "looking at 29 TrainJobs of 28 KFP runs" in done.stderr
+    assert sorted(done.stdout.split()) == ["a-deleted", "b-terminated"]
+
+
 def test_a_namespace_without_workflows_is_rejected(reap, jobs):
     done = reap("--runs-in", NAMESPACE)
 

@@ -36,7 +36,7 @@ class Block:
     @property
     def commands(self) -> list[str]:
         """The commands of a console block."""
-        return [line[2:] for line in self.text.splitlines() if line.startswith("$ ")]
+        return [line[2:] for line in self.text.replace("\\\n", "").splitlines() if line.startswith("$ ")]
 
     @property
     def is_dag(self) -> bool:

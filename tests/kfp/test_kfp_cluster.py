@@ -353,6 +353,75 @@ def test_a_job_has_the_labels_of_its_run_from_its_creation(task, cluster, jobs, 
     assert (labels["trainjob-workflows/kfp-run"], labels[ON_KILL]) == ("id-of-the-run", "cancel")
 
 
+#: More answers than one request repeats by itself.
+OFTEN = {"retry_after": 0.01, "times": 7}
+
+
+@pytest.mark.usefixtures("launcher")
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        pytest.param("GET", "/pods", id="the pod of the step is read"),
+        pytest.param("POST", "/trainjobs", id="the job is created"),
+        pytest.param("PATCH", "/trainjobs/", id="the job is bound to the run"),
+        pytest.param("GET", "/trainjobs/", id="the job is read"),
+    ],
+)
+def test_a_step_rides_out_an_api_server_that_is_away(task, cluster, jobs, monkeypatch, caplog, method, path, status):
+    monkeypatch.setenv("TRAINJOB_SUBMIT_RETRY_SECONDS", "60")
+    cluster.faults.next(method=method, path=path, status=status, **OFTEN)
+
+    finished = task("train", request=request_for(definitions.train_a_little, ARGUMENTS)).run()
+
+    cluster.faults.clear()
+    assert finished.returncode == 0, finished.stderr
+    assert [job["metadata"]["ownerReferences"] for job in jobs()] == [[WORKFLOW]]
+    assert "repeated for" in finished.stderr + caplog.text
+
+
+@pytest.mark.parametrize("component", ["suspend", "resume", "delete"])
+def test_a_step_that_changes_a_job_rides_out_an_api_server_that_is_away(task, cluster, jobs, monkeypatch, component):
+    submitted = task("submit", "submitted", request=ENDLESS)
+    submitted.run()
+    monkeypatch.setenv("TRAINJOB_SUBMIT_RETRY_SECONDS", "60")
+    cluster.faults.next(method="GET", path="/trainjobs/", status=503, **OFTEN)
+
+    finished = task(component, "changed", job=submitted.output("job")).run()
+
+    cluster.faults.clear()
+    assert finished.returncode == 0, finished.stderr
+    assert "repeated for" in finished.stderr
+
+
+def test_a_step_that_cannot_reach_the_api_server_any_more_says_so_once_its_limit_is_over(task, cluster, monkeypatch):
+    monkeypatch.setenv("TRAINJOB_SUBMIT_RETRY_SECONDS", "0.1")
+    cluster.faults.next(status=503, retry_after=0.01, times=1000)
+
+    finished = task("submit", request=ENDLESS).run()
+
+    cluster.faults.clear()
+    assert finished.returncode == 1
+    assert finished.stderr.splitlines()[-1].startswith("error: ")
+
+
+def test_a_step_goes_on_when_its_token_was_renewed(task, cluster, namespace, tmp_path):
+    marker = tmp_path / "finish"
+    training = task("train", request=request_for(definitions.train_until, {"marker": str(marker)}))
+    process = begun(training)
+    before = cluster.tokens
+    try:
+        cluster.tokens = {"renewed"}
+        cluster.kubeconfig(tmp_path / "kubeconfig")
+        cluster.break_watches()
+        marker.touch()
+        _, errors = process.communicate(timeout=300)
+    finally:
+        cluster.tokens = before
+    assert process.returncode == 0, errors
+    assert training.output("result") == {"accuracy": 0.7}
+
+
 @pytest.mark.usefixtures("launcher")
 def test_a_job_that_fetches_belongs_to_the_run_too(fetched, cluster, namespace):
     (job,) = cluster.objects("jobs", namespace)
@@ -380,6 +449,25 @@ def test_a_step_without_permission_to_list_pods_still_submits(task, cluster, job
     assert finished.returncode == 0, finished.stderr
     assert "the run of this step is not known" in finished.stderr
     assert "ownerReferences" not in jobs()[0]["metadata"]
+
+
+@pytest.mark.usefixtures("launcher")
+def test_a_step_without_any_permission_asks_for_trainjobs_alone(task, cluster, namespace):
+    for resource in ("trainjobs", "pods", "events", "trainingruntimes"):
+        cluster.forbid("*", resource, namespace)
+
+    finished = task("train", request=ENDLESS).run()
+
+    assert finished.returncode == 1
+    (line,) = finished.stderr.splitlines()
+    assert "ask for a role that may list trainjobs.trainer.kubeflow.org" in line
+
+
+def test_numbers_that_are_not_finite_are_named_in_the_log(task):
+    finished = task("train", request=request_for(definitions.diverge)).run()
+
+    assert finished.returncode == 0, finished.stderr
+    assert "null instead of a number that is not finite: result.loss, result.norm" in finished.stdout
 
 
 @pytest.mark.usefixtures("launcher")
@@ -469,6 +557,20 @@ def test_the_uri_of_fetched_data_is_an_output_and_metadata_of_the_artifact(fetch
 
     assert (fetched.output("uri"), fetched.output("status")) == ("pvc://data/dataset", "Complete")
     assert (dataset["metadata"]["uri"], dataset["metadata"]["storage_uri"]) == ("pvc://data/dataset", "hf://a/b")
+
+
+def test_the_keys_of_a_store_reach_the_initializer_by_reference(task, cluster, namespace):
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "object-store", "namespace": namespace}}
+    cluster.add({**secret, "data": {"accesskey": "a2V5", "secretkey": "c2VjcmV0"}})
+
+    finished = task("initialize_dataset", storage_uri="s3://a/b", secret="object-store").run()
+
+    assert finished.returncode == 0, finished.stderr
+    (job,) = cluster.objects("jobs", namespace)
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    referred = {entry["name"]: entry["valueFrom"]["secretKeyRef"] for entry in container["env"] if "valueFrom" in entry}
+    assert referred["ACCESS_KEY_ID"] == {"name": "object-store", "key": "accesskey"}
+    assert referred["SECRET_ACCESS_KEY"] == {"name": "object-store", "key": "secretkey"}
 
 
 def test_the_artifact_of_fetched_data_keeps_the_uri_that_kfp_gave_it(fetched):

@@ -121,7 +121,6 @@ def test_steps_that_take_hours_are_tried_again(make_backend, name):
     parameters = {"dataset_uri": "nowhere://data", "registry": "/registry"}
     wanted = {key: parameters[key] for key in (["dataset_uri"] if name == "retrain_scheduled" else parameters)}
     backend = make_backend(retry_policy=None)
-    backend.objects.secrets["object-store"] = {"access-key": "a", "secret-key": "b"}
     pods = {"look": [Pod(seconds=7200)] * 3}
 
     finished = backend.run(REPOSITORY / "pipelines" / f"{name}.yaml", wanted, pods=pods)

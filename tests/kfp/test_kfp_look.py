@@ -1,6 +1,7 @@
 """What is fetched is cached by what it is: the component look, and initialize_task."""
 
 import re
+from typing import Optional
 
 import kfp_definitions as definitions
 import pytest
@@ -14,6 +15,8 @@ from s3_storage import serving, static
 from kfp_components.tasks import initialize_task, train_task
 from kfp_components.testing import host_runner
 from trainer_core import CustomTrainer
+from trainer_core.fetch import registry
+from trainer_core.fetch.source import FetchError
 
 
 @pytest.fixture
@@ -130,17 +133,31 @@ def store(tmp_path):
         yield url, keys
 
 
-@pytest.mark.parametrize(("scheme", "key"), [("minio", "of-kfp"), ("s3", "of-the-team")])
-def test_only_kfps_own_store_gets_the_keys_of_kfp(version, store, monkeypatch, scheme, key):
+OF_KFP = {"KFP_STORE_ACCESS_KEY_ID": "of-kfp", "KFP_STORE_SECRET_ACCESS_KEY": "secret"}
+OF_THE_TEAM = {"ACCESS_KEY_ID": "of-the-team", "SECRET_ACCESS_KEY": "secret"}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "around", "used"),
+    [
+        ("minio", OF_KFP, {"of-kfp"}),
+        ("minio", {**OF_KFP, **OF_THE_TEAM}, {"of-the-team"}),
+        ("s3", {**OF_KFP, **OF_THE_TEAM}, {"of-the-team"}),
+        ("s3", OF_KFP, set()),
+    ],
+)
+def test_only_kfps_own_store_gets_the_keys_of_kfp_where_no_others_are_given(
+    version, store, monkeypatch, scheme, around, used
+):
     url, keys = store
     monkeypatch.setenv("TRAINJOB_KFP_CONTAINER", "1")
-    for prefix, value in (("KFP_STORE_", "of-kfp"), ("", "of-the-team")):
-        monkeypatch.setenv(f"{prefix}ACCESS_KEY_ID", value)
-        monkeypatch.setenv(f"{prefix}SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name, value in around.items():
+        monkeypatch.setenv(name, value)
 
     version(f"{scheme}://data/digits", env={"ENDPOINT": url, "REGION": ""})
 
-    assert keys == {key}
+    assert keys == used
 
 
 def test_endpoint_and_region_may_be_pipeline_parameters_that_are_left_empty(task, store, source):
@@ -169,6 +186,57 @@ def test_secrets_reach_look_by_reference(tmp_path):
     )
 
 
+def test_the_secret_of_a_store_may_be_a_pipeline_parameter_that_is_left_out(tmp_path, make_backend, store):
+    @dsl.pipeline(name="fetch")
+    def fetch(endpoint: str, secret: Optional[str] = None):  # noqa: UP045 - KFP reads it
+        initialize_task("dataset", storage_uri="s3://data/digits", endpoint=endpoint, secret=secret)
+
+    url, keys = store
+    environment = {"AWS_EC2_METADATA_DISABLED": "true", "TRAINJOB_KFP_CONTAINER": "1"}
+    backend, documents = make_backend(image_environment=environment), compiled(fetch, tmp_path)
+    backend.objects.secrets["object-store"] = {"accesskey": "of-the-team", "secretkey": "secret"}
+
+    with_keys = backend.run(documents, {"endpoint": url, "secret": "object-store"})
+    signed = set(keys)
+    keys.clear()
+    without = backend.run(documents, {"endpoint": url})
+
+    assert (with_keys.task("look").phase, without.task("look").phase) == ("Succeeded", "Succeeded"), without.explain()
+    assert (signed, keys) == ({"of-the-team"}, set())
+    given = with_keys.task("initialize-dataset").execution.inputs
+    assert given["secret"] == "object-store"
+
+
 def test_only_datasets_and_models_are_fetched():
     with pytest.raises(ValueError, match="role must be one of dataset, model"):
         initialize_task("code", storage_uri="hf://a/b")
+
+
+def test_a_store_that_is_busy_is_asked_again(version, source, monkeypatch, capsys):
+    monkeypatch.setenv("TRAINJOB_SUBMIT_RETRY_SECONDS", "60")
+    errors = [FetchError("the storage has a server error", retryable=True)]
+    create = registry.create_source
+
+    class Busy:
+        def __init__(self, settings):
+            self.source = create(settings)
+
+        def list_files(self):
+            for error in errors:
+                errors.remove(error)
+                raise error
+            return self.source.list_files()
+
+    monkeypatch.setattr(registry, "create_source", Busy)
+
+    assert version(source.as_uri())
+    assert errors == []
+
+
+def test_a_source_that_does_not_exist_is_not_asked_for_again(task, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAINJOB_SUBMIT_RETRY_SECONDS", "3600")
+
+    finished = task("look", storage_uri=(tmp_path / "none").as_uri()).run()
+
+    assert finished.returncode != 0
+    assert "repeated" not in finished.stderr

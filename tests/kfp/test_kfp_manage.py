@@ -109,7 +109,13 @@ def test_a_gate_says_which_bounds_are_missed(gate):
     assert asked.output("verdict") == "accuracy is 0.9, not at least 0.95; loss is 0.3, not at most 0.1"
 
 
-@pytest.mark.parametrize("metrics", [{}, {"accuracy": None}, {"accuracy": "good"}])
+def test_a_gate_for_a_metric_that_is_missing_names_those_that_exist(gate):
+    _, finished = gate({"loss": 0.3, "f1": 0.8}, at_least={"accuracy": 0.95})
+
+    assert finished.stderr == "error: the job reported no metric 'accuracy'; it reported f1, loss\n"
+
+
+@pytest.mark.parametrize("metrics", [{"accuracy": None}, {"accuracy": "good"}])
 def test_a_metric_that_is_no_number_fails_the_gate(gate, metrics):
     _, finished = gate(metrics, at_least={"accuracy": 0.95})
 

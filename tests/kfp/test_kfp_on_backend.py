@@ -5,6 +5,7 @@ import re
 
 import kfp_definitions as definitions
 import pytest
+from aiohttp import web
 from fake_cluster import Cluster
 from kfp import components, dsl
 from kfp_backend import WORKFLOW_DEFINITION
@@ -56,9 +57,24 @@ def dataset(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def storage(dataset):
+def signers():
+    """Access keys of the requests to the storage; None for a request that is not signed."""
+    return set()
+
+
+@pytest.fixture(scope="module")
+def storage(dataset, signers):
     """S3 storage with the dataset in the bucket `data`; its URL."""
-    with serving.served(static.app(dataset.parent)) as url:
+
+    @web.middleware
+    async def record_signer(request, handler):
+        signed = re.search(r"Credential=([^/]+)/", request.headers.get("Authorization", ""))
+        signers.add(signed and signed[1])
+        return await handler(request)
+
+    app = static.app(dataset.parent)
+    app.middlewares.append(record_signer)
+    with serving.served(app) as url:
         yield url
 
 
@@ -104,7 +120,7 @@ def make_installation(make_backend, cluster, namespace, storage, tmp_path):
         backend.objects.api = cluster
         backend.objects.claims_folder = cluster.claims_folder(namespace)
         backend.objects.claims |= {"model-registry", "digits"}
-        backend.objects.secrets["object-store"] = {"access-key": "key", "secret-key": "secret"}
+        backend.objects.secrets["object-store"] = {"accesskey": "key", "secretkey": "secret"}
         return backend
 
     return make
@@ -162,19 +178,26 @@ def test_sweep_trains_once_for_each_rate_and_promotes_the_best_model(
 def object_store_secret(cluster, namespace):
     """The keys of the bucket, which the initializer's pod reads."""
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "object-store", "namespace": namespace}}
-    cluster.add({**secret, "data": {"access-key": "a2V5", "secret-key": "c2VjcmV0"}})
+    cluster.add({**secret, "data": {"accesskey": "a2V5", "secretkey": "c2VjcmV0"}})
 
 
 @in_installation("logs-off")
 @requires("torch", "numpy")
 @pytest.mark.usefixtures("object_store_secret")
-def test_retrain_scheduled_trains_in_a_claim_and_promotes_from_it(make_installation, settings, config):
+def test_retrain_scheduled_trains_in_a_claim_and_promotes_from_it(make_installation, settings, config, signers):
     backend = make_installation(**settings)
-    parameters = {"dataset_uri": "s3://data/digits", "epochs": 1, "min_accuracy": 0.0, "backend_config": config}
+    parameters = {
+        "dataset_uri": "s3://data/digits",
+        "secret": "object-store",
+        "epochs": 1,
+        "min_accuracy": 0.0,
+        "backend_config": config,
+    }
 
     run = backend.run(PIPELINES / "retrain_scheduled.yaml", parameters)
 
     assert run.phase == "Succeeded", run.explain()
+    assert {key for key in signers if key} == {"key"}
     assert run.output("evaluate-gate", "passed") is True
     assert list((backend.objects.claim("digits") / "registry").glob("versions/*/*")) != []
 

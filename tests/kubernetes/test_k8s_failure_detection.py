@@ -207,10 +207,13 @@ def test_the_second_crash_is_a_fatal_crash_loop_with_its_exception():
     assert found.diagnosis.traceback == "Traceback …\nValueError"
 
 
+@pytest.mark.parametrize("is_in_record", [True, False])
 @pytest.mark.parametrize(("checkpoint", "grace"), [(7, None), (3, FATAL)])
-def test_a_crash_after_a_new_checkpoint_is_not_part_of_a_crash_loop(checkpoint, grace):
-    pod = seen(main=waits("CrashLoopBackOff", restarts=2, last=end(1, error())))
-    tail = ["trainjob: step", f'[trainjob:progress] {{"step": 8, "checkpoint": {checkpoint}, "resumed_from": 3}}']
+def test_a_crash_after_a_new_checkpoint_is_not_part_of_a_crash_loop(checkpoint, grace, is_in_record):
+    steps = {"checkpoint": checkpoint, "resumed_from": 3}
+    record = json.loads(error()) | (steps if is_in_record else {})
+    pod = seen(main=waits("CrashLoopBackOff", restarts=2, last=end(1, json.dumps(record))))
+    tail = [] if is_in_record else ["trainjob: step", "[trainjob:progress] " + json.dumps({"step": 8, **steps})]
     (step,) = group_pods_by_step([pod])
     assert failure_detection.detect_pending_failure([pod], (), {step: tail}).grace == grace
 
@@ -256,7 +259,9 @@ def test_out_of_memory_quotes_the_last_report_of_the_memory():
     record = json.dumps({"resources": totals})
     diagnosis = _detect(seen(main=ended(137, message=record, reason="OOMKilled"))).diagnosis
 
-    assert diagnosis.reason.startswith("it ran out of memory (highest report: 3.9 GB of 4 GB);")
+    assert diagnosis.reason.startswith(
+        "it ran out of memory (limit 3.73 GiB; the highest sample before its end was 3.63 GiB);"
+    )
     assert diagnosis.log_tail == ()
 
 
@@ -431,6 +436,27 @@ def test_a_pod_terminated_by_its_deletion_has_not_failed():
 
 
 # --- precedence, and jobs without visible pods
+
+
+def test_no_cause_is_said_of_a_pod_that_is_being_deleted_unless_an_exception_is_known():
+    """A launcher such as torchrun ends with 1 after SIGTERM."""
+    assert _detect(seen(main=ended(1), metadata={"deletionTimestamp": LATER})) is None
+    raised = _detect(seen(main=ended(1, message=error()), metadata={"deletionTimestamp": LATER}))
+    assert raised.diagnosis.category is Category.USER_CODE
+    (facts,) = failure_detection.collect_failure_facts(
+        [seen(main=ended(1), metadata={"deletionTimestamp": LATER})]
+    ).steps
+    assert facts.exit_code == 1
+
+
+def test_a_bare_exit_code_is_no_cause_until_the_log_explains_it():
+    pod, again = seen(main=ended(1)), seen(main=ended(1, restarts=1, last=end(1)))
+    killed = ["Signal 9 (SIGKILL) received by PID 7"]
+
+    assert failure_detection.detect_pending_failure([pod], tails={"node-0": []}) is None
+    assert failure_detection.detect_pending_failure([again], tails={"node-0": []}).grace == FATAL
+    found = failure_detection.detect_pending_failure([pod], tails={"node-0": killed})
+    assert found.diagnosis.category is Category.INFRASTRUCTURE
 
 
 def test_a_fatal_problem_takes_precedence_over_a_transient_one():

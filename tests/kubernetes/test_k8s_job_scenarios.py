@@ -64,6 +64,25 @@ def test_fail_fast_cancels_the_job_with_the_diagnosis(scenario):
         assert cluster.get("TrainJob", "job")["spec"]["suspend"] is True
         assert a_client(cluster).get_job_outcome("job").diagnosis == outcome.diagnosis
         assert a_client(cluster).get_job("job").status == "Failed"
+        (event,) = own_events(cluster, ref)
+    assert (event["type"], event["reason"]) == ("Warning", outcome.diagnosis.category)
+    assert event["message"] == f"ended, not suspended: {outcome.diagnosis.reason}"
+
+
+def own_events(cluster, ref):
+    """Events that this package has written on a TrainJob; `kubectl describe` shows them."""
+    events = [event for event in cluster.objects("events") if event["involvedObject"]["uid"] == ref.uid]
+    return [event for event in events if event.get("source") == {"component": "trainjob-workflows"}]
+
+
+def test_a_job_is_ended_with_its_diagnosis_where_no_event_may_be_created():
+    with a_stage("invalid-image-name", **MANY_RETRIES) as (cluster, client):
+        cluster.forbid("create", "events")
+        ref = client.submit(a_request())
+        outcome = finished(client, ref)
+        assert cluster.get("TrainJob", "job")["spec"]["suspend"] is True
+        assert own_events(cluster, ref) == []
+    assert outcome.diagnosis is not None
 
 
 def test_a_crash_loop_is_reported_with_its_traceback_from_the_second_crash():

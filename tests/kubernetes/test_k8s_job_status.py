@@ -195,6 +195,21 @@ def test_a_failed_job_has_the_exception_of_its_step():
     assert (diagnosis.exit_code, diagnosis.node, diagnosis.traceback) == (1, "gpu-1", "Traceback …\nValueError")
 
 
+@pytest.mark.parametrize("record", [error(), ""], ids=["exception", "killed"])
+def test_a_failed_job_has_the_checkpoints_of_its_first_node_even_without_a_log(record):
+    steps = {"checkpoint": 9, "resumed_from": 5}
+    first = seen(main=ended(137, message=json.dumps((json.loads(record) if record else {}) | steps)))
+
+    outcome = _seen(_job(FAILED), seen("node-1", main=ended(1, message=error())), first).outcome
+    assert (outcome.checkpoint, outcome.resumed_from) == (9, 5)
+
+
+def test_a_replacement_that_did_not_reach_its_function_leaves_the_checkpoint_of_the_pod_before():
+    saved = seen(main=ended(1, message='{"checkpoint": 9}'), created="2026-11-20T09:59:00Z", rand="first")
+
+    assert _seen(_job(FAILED), saved, seen(main=ended(1))).outcome.checkpoint == 9
+
+
 def test_the_diagnosis_has_the_last_log_lines():
     seen_ = _seen(_job(FAILED), seen(main=ended(1)), tails={"node-0": ["before the failure"]})
 

@@ -344,6 +344,17 @@ def test_an_unknown_runtime_is_refused_with_the_known_runtimes(stage):
     assert names(cluster) == []
 
 
+def test_an_unknown_runtime_is_refused_in_one_line_where_a_kind_of_runtime_cannot_be_listed(stage, caplog):
+    """As with the role of KFP's steps in deploy/rbac.yaml."""
+    cluster, client = stage
+    cluster.forbid("list", "trainingruntimes")
+    with pytest.raises(RuntimeNotFoundError) as refused:
+        client.submit(a_request(runtime="torhc"))
+    available = "fetches, python, torch-distributed (TrainingRuntimes cannot be listed by this role)"
+    assert str(refused.value).endswith(f"available: {available}")
+    assert caplog.messages == []
+
+
 def test_a_training_runtime_takes_precedence_over_a_cluster_training_runtime(stage):
     cluster, client = stage
     add_to_the_namespace(cluster)

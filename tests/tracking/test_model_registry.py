@@ -482,3 +482,13 @@ def test_a_model_name_never_leads_out_of_the_folder(tmp_path, name):
 def test_a_registry_that_is_neither_a_folder_nor_a_server_is_refused():
     with pytest.raises(InvalidRequestError, match="absolute path or file:// URI, or http"):
         open_registry("s3://bucket/registry")
+
+
+def test_a_folder_that_cannot_be_written_is_named_with_what_to_do(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    registry = FolderRegistry(tmp_path / "file" / "registry")
+
+    with pytest.raises(
+        InvalidRequestError, match=r"registry .*/file/registry.* cannot be written: Not a directory; name"
+    ):
+        registry.promote_candidate(build_candidate(tmp_path, "job", 1), model="digits")

@@ -288,28 +288,28 @@ def record(tmp_path, monkeypatch):
 
 def test_the_totals_stay_in_the_record_of_a_result(record):
     record.write_text("")
-    termination.report_resources(TOTALS, record)
+    termination.report_values(record, resources=TOTALS)
     termination.report_result({"loss": 0.5})
     assert termination.parse_record(record.read_bytes()) == {"result": {"loss": 0.5}, "resources": TOTALS}
 
 
 def test_the_totals_stay_in_the_record_of_an_error_and_are_updated(record):
-    termination.report_resources(TOTALS, record)
+    termination.report_values(record, resources=TOTALS)
     termination.report_error(ValueError("no"))
-    termination.report_resources({**TOTALS, "memory_peak": 6}, record)
+    termination.report_values(record, resources={**TOTALS, "memory_peak": 6})
     read = termination.parse_record(record.read_bytes())
     assert (read["error"]["message"], read["resources"]["memory_peak"]) == ("no", 6)
 
 
 def test_a_result_that_fits_only_without_the_totals_is_kept_whole(record):
-    termination.report_resources(TOTALS, record)
+    termination.report_values(record, resources=TOTALS)
     value = "x" * (env.RECORD_LIMIT - len('{"result":""}'))
     termination.report_result(value)
-    termination.report_resources(TOTALS, record)
+    termination.report_values(record, resources=TOTALS)
     assert json.loads(record.read_text()) == {"result": value}
 
 
 def test_what_another_program_wrote_to_the_termination_log_is_kept(record):
     record.write_text("disk quota exceeded")
-    termination.report_resources(TOTALS, record)
+    termination.report_values(record, resources=TOTALS)
     assert record.read_text() == "disk quota exceeded"

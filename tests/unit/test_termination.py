@@ -20,6 +20,7 @@ from trainer_core.node.termination import (
     parse_record,
     report_error,
     report_result,
+    report_values,
     result_record,
 )
 
@@ -232,6 +233,18 @@ def test_any_record_of_an_error_fits(message, trace, kind):
     assert parse_record(data)["error"]["rank"] == 123456
 
 
+@pytest.mark.parametrize("message", ["short", "x" * 100_000])
+def test_the_newest_checkpoint_stays_in_the_record_of_an_error_of_any_length(log, message):
+    report_values(log, checkpoint=4, resumed_from=2)
+    report_values(log, checkpoint=6)
+    error = error_of(message)
+    report_error(error)
+
+    record = parse_record(log.read_bytes())
+    assert (record["checkpoint"], record["resumed_from"], record["error"]["type"]) == (6, 2, "ValueError")
+    assert len(log.read_bytes()) <= env.RECORD_LIMIT
+
+
 # ---- the log of a node ---------------------------------------------------------------------------------------
 
 
@@ -301,6 +314,8 @@ def test_what_is_no_record_reads_as_none(text):
         ('{"result": 1, "note": 5}', {"result": 1}),
         ('{"error": {"type": ["A"], "message": null, "traceback": 7, "rank": 1}}', {"error": {"rank": 1}}),
         ('{"result": "\\ud800"}', {"result": "?"}),
+        ('{"result": 1, "checkpoint": "9", "resumed_from": true}', {"result": 1}),
+        ('{"checkpoint": 9.5, "resumed_from": 3}', {"resumed_from": 3}),
     ],
 )
 def test_of_a_record_that_an_image_wrote_by_itself_what_is_right_is_kept(text, record):

@@ -339,7 +339,7 @@ def _build_failed_outcome(
         diagnosis=diagnose(Facts(steps=[facts])),
         started_at=started,
         finished_at=_utc_timestamp(),
-        **extract_checkpoint(job.read_progress()),
+        **extract_checkpoint([termination], job.read_progress()),
     )
 
 

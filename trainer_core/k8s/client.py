@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import logging
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -135,6 +136,13 @@ class ApiClient:
         except ResourceExpiredError:
             # Reading took longer than the server keeps the pages. A second list is fast: its watch cache is warm.
             return list(self._list_items(request))
+
+    def has_any(self, resource: ApiResource, *, label_selector: str, namespace: str) -> bool:
+        """Return whether a namespace has an object with these labels; reads one."""
+        query = {"labelSelector": label_selector, "limit": "1"}
+        task = f"list {resource.plural} in namespace {namespace!r}"
+        page = self._send(_Request("GET", resource.build_path(namespace), task, resource, query))
+        return bool(page.get("items"))
 
     def create(
         self, resource: ApiResource, body: Mapping[str, Any], *, namespace: str | None = None, dry_run: bool = False
@@ -466,6 +474,10 @@ def _build_retries(repeatable: bool) -> urllib3.Retry:
                 return super().parse_retry_after(retry_after)
             return 0.0
 
+    # What a retry cannot repair is an error of this library; urllib3's own line for each retry says no more.
+    logging.getLogger("urllib3.connectionpool").addFilter(
+        lambda record: not (isinstance(record.args, tuple) and record.args and isinstance(record.args[0], LenientRetry))
+    )
     retries = LenientRetry(
         total=5,
         connect=3,

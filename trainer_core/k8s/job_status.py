@@ -376,7 +376,7 @@ def _build_failed_outcome(
         ref=ref.to_dict(),
         status="Failed",
         diagnosis=diagnosis,
-        **find_checkpoint(diagnosis),
+        **find_checkpoint(diagnosis, () if _was_cancelled(job) else _parse_all_records(pods)),
         started_at=_format_time(started),
         finished_at=_format_time(job.finished_at),
         resource_use=None if _was_cancelled(job) else summarize_resource_use(_parse_node_records(pods)),
@@ -433,6 +433,13 @@ def _parse_node_records(pods: Sequence[PodState]) -> Iterator[dict[str, Any] | N
         terminated = group[-1].main_container.latest_termination
         if step.startswith(f"{NODE}-") and terminated:
             yield parse_record(terminated.message)
+
+
+def _parse_all_records(pods: Sequence[PodState]) -> Iterator[dict[str, Any] | None]:
+    """Yield the termination records of all runs of each node, newest first."""
+    for step, group in group_pods_by_step(pods).items():
+        for container in (pod.main_container for pod in reversed(group) if step.startswith(f"{NODE}-")):
+            yield from (parse_record(run.message) for run in (container.terminated, container.last_terminated) if run)
 
 
 def _build_step(name: str, pods: Sequence[PodState], status: str) -> Step:

@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
+import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
-from trainer_core.errors import BackendUnavailableError, JobNotFoundError
+from trainer_core.errors import BackendUnavailableError, JobNotFoundError, TrainerError
 from trainer_core.jobs import COMPLETE, FAILED, Diagnosis, Outcome, OwnerReference
 from trainer_core.k8s import job_status, resources
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.errors import ApiNotServedError, ForbiddenError, NotFoundError, WriteConflictError
 from trainer_core.k8s.job_adapter import WorkloadAdapter
 from trainer_core.k8s.job_state import JobState
-from trainer_core.k8s.labels import CANCELLED, DIAGNOSIS, MAX_DIAGNOSIS_BYTES, MAX_OUTCOME_BYTES, OUTCOME
+from trainer_core.k8s.labels import CANCELLED, DIAGNOSIS, MANAGER, MAX_DIAGNOSIS_BYTES, MAX_OUTCOME_BYTES, OUTCOME
 from trainer_core.k8s.parsing import RawObject
 
 __all__ = ["JobWriter"]
 
+_log = logging.getLogger(__name__)
 _ENDED = frozenset({COMPLETE, FAILED})
 #: For the key of an annotation.
 _KEY_BYTES = 64
 #: Characters of a log line in a diagnosis that is too large.
 _MAX_LINE_LENGTH = 400
+#: Characters that the API server takes for the message of an event.
+_MAX_EVENT_MESSAGE = 1024
 #: Outcomes to remember.
 _MAX_STORED = 256
 #: Seconds for a deletion to finish: pods have a grace period of 30 seconds, unless their runtime sets a longer one.
@@ -92,6 +97,34 @@ class JobWriter:
             **({DIAGNOSIS: _dump_diagnosis(diagnosis)} if diagnosis else {}),
         }
         self._patch(job, {"metadata": {"annotations": annotations}, **self._adapter.build_suspend_patch(job, True)})
+        if diagnosis is not None:
+            self._create_event(job, diagnosis)
+
+    def _create_event(self, job: JobState, diagnosis: Diagnosis) -> None:
+        """Tell administrators why the job was ended: to `kubectl get` it is only suspended."""
+        resource, now = self._adapter.get_resource(job), datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        event = {
+            "metadata": {"name": f"{job.name}.{uuid.uuid4().hex[:16]}", "namespace": job.namespace},
+            "involvedObject": {
+                "apiVersion": resource.api_version,
+                "kind": resource.kind,
+                "name": job.name,
+                "namespace": job.namespace,
+                "uid": job.uid,
+            },
+            "type": "Warning",
+            "reason": diagnosis.category.value,
+            "message": f"ended, not suspended: {diagnosis.reason}"[:_MAX_EVENT_MESSAGE],
+            "source": {"component": MANAGER},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        try:
+            self._api.create(resources.EVENTS, {"apiVersion": "v1", "kind": "Event", **event})
+        except TrainerError as error:
+            # The job is cancelled, and its annotation has the diagnosis.
+            _log.debug("no event on TrainJob %r: %s", job.name, error)
 
     def store_outcome(self, outcome: Outcome) -> None:
         """Store the outcome as an annotation of its job: the pods that report it may be deleted within an hour.
@@ -122,8 +155,13 @@ class JobWriter:
             return True
 
     def set_owner(
-        self, raw: RawObject, kind: str, owner: OwnerReference | None, labels: Mapping[str, str | None]
-    ) -> None:
+        self,
+        raw: RawObject,
+        kind: str,
+        owner: OwnerReference | None,
+        labels: Mapping[str, str | None],
+        only_with: Mapping[str, str],
+    ) -> Mapping[str, str]:
         """Replace the ownerReferences of one kind on a job, and change labels, with one patch.
 
         Args:
@@ -131,10 +169,20 @@ class JobWriter:
             kind: Kind of the owners to remove.
             owner: The new owner of this kind. None for no owner of this kind.
             labels: Labels to set; the value None removes a label.
+            only_with: Labels without which the job is not changed.
+
+        Returns:
+            The labels that the job had before.
         """
+        present: dict[str, str] = raw["metadata"].get("labels") or {}
+        # With the labels in place, an earlier try may have set an owner that this one cannot read.
+        is_done = owner is None and bool(labels) and all(present.get(key) == text for key, text in labels.items())
+        if is_done or not only_with.items() <= present.items():
+            return present
         owners = [each for each in raw["metadata"].get("ownerReferences") or () if each["kind"] != kind]
         owners += [owner.to_manifest()] if owner else []
         self._patch(self._adapter.parse_job(raw), {"metadata": {"ownerReferences": owners, "labels": dict(labels)}})
+        return present
 
     def delete(self, raw: RawObject) -> None:
         """Delete a job and its dependents; wait until its name is free and its pods are gone.

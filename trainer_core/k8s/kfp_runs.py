@@ -18,6 +18,7 @@ __all__ = ["RUN_ID_LABEL", "PipelineRuns", "find_orphaned_jobs", "has_run_ended"
 
 #: Label of Kubeflow Pipelines on the Workflow and the pods of a run.
 RUN_ID_LABEL = "pipeline/runid"
+_RUNS_IN_A_REQUEST = 20
 
 
 @dataclass(frozen=True)
@@ -55,16 +56,27 @@ def _is_orphaned(job: TrainJob, run_id: str, runs: PipelineRuns) -> bool:
     return on_kill == "cancel" and not (has_ended and labels.DELETE_AFTER in job.labels)
 
 
-def list_pipeline_runs(config: ClusterConfig, namespace: str) -> PipelineRuns:
-    """Return the runs whose Workflows are in a namespace.
+def list_pipeline_runs(config: ClusterConfig, namespace: str, run_ids: Collection[str]) -> PipelineRuns:
+    """Return those of some runs whose Workflows are in a namespace.
+
+    A Workflow has up to a megabyte, so only those of these runs are read, a few in a request.
 
     Raises:
         InvalidRequestError: The namespace has no Workflow, so it is probably not where pipelines run.
         BackendUnavailableError: The cluster cannot be reached, or RBAC denies listing Workflows.
     """
     api = ApiClient(Connection(config))
-    workflows = api.list(resources.WORKFLOWS, label_selector=RUN_ID_LABEL, namespace=namespace)
-    if not workflows:
+    ordered = sorted(run_ids)
+    workflows = [
+        workflow
+        for start in range(0, len(ordered), _RUNS_IN_A_REQUEST)
+        for workflow in api.list(
+            resources.WORKFLOWS,
+            label_selector=f"{RUN_ID_LABEL} in ({','.join(ordered[start : start + _RUNS_IN_A_REQUEST])})",
+            namespace=namespace,
+        )
+    ]
+    if not workflows and not api.has_any(resources.WORKFLOWS, label_selector=RUN_ID_LABEL, namespace=namespace):
         raise InvalidRequestError(
             f"namespace {namespace!r} has no Workflow of a pipeline run, so every TrainJob would count as orphaned; "
             "name the namespace where Kubeflow Pipelines runs its Workflows"

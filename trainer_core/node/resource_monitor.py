@@ -250,7 +250,8 @@ class Monitor:
         }
         with contextlib.suppress(OSError):
             self._write(PREFIX + json.dumps(report) + "\n")
-        termination.report_resources({name: round(value, 6) for name, value in self._totals.items()}, self._record)
+        totals = {name: round(value, 6) for name, value in self._totals.items()}
+        termination.report_values(self._record, resources=totals)
 
     def _add(self, **values: float) -> None:
         for name, value in values.items():

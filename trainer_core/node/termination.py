@@ -1,5 +1,7 @@
 """The termination record of a node: one JSON object of at most 4 KiB with its result or error.
 
+From its beginning it has what must survive any end: the use of resources and the newest checkpoint.
+
 Only rank 0 reports a result; every rank reports its error. The first error of a node is kept, because the errors of
 other ranks are usually its consequences: neither a later error nor a result replaces it.
 """
@@ -23,11 +25,15 @@ __all__ = [
     "error_record",
     "parse_record",
     "report_error",
-    "report_resources",
+    "report_record",
     "report_result",
+    "report_values",
     "result_record",
 ]
 
+#: Steps of checkpoints, and what else is in a record beside a result or error.
+_STEPS = ("checkpoint", "resumed_from")
+_KEPT = ("resources", *_STEPS)
 #: Size limits of a message and of a note, in bytes of JSON.
 _MESSAGE_LIMIT = 1024
 _NOTE_LIMIT = 512
@@ -102,12 +108,12 @@ def _extract_kept(result: Any) -> tuple[dict[str, Any], dict[str, str]]:
     )
 
 
-def encode_error(record: dict[str, Any]) -> bytes:
-    """Return the record of an error as JSON within the limit: the start of the message, the end of the traceback."""
+def encode_error(record: dict[str, Any], limit: int = env.RECORD_LIMIT) -> bytes:
+    """Return the record of an error as JSON within a limit: the start of the message, the end of the traceback."""
     error = dict(record["error"])
     error["type"] = _head(error["type"], _NOTE_LIMIT)
     error["message"] = _head(error["message"], _MESSAGE_LIMIT)
-    room = env.RECORD_LIMIT - len(_encode({"error": {**error, "traceback": ""}}))
+    room = limit - len(_encode({"error": {**error, "traceback": ""}}))
     error["traceback"] = _tail(error["traceback"], room)
     return _encode({"error": error})
 
@@ -123,13 +129,14 @@ def parse_record(text: str | bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(record, dict):
         return None
-    resources = {key: value for key, value in record.items() if key == "resources"}
+    record = {key: value for key, value in record.items() if key not in _STEPS or type(value) is int}
+    kept = _select_kept(record)
     if isinstance(record.get("error"), dict):
-        return {"error": _with_string_fields(record["error"], ("type", "message", "traceback")), **resources}
+        return {"error": _with_string_fields(record["error"], ("type", "message", "traceback")), **kept}
     if "error" not in record and "result" in record:
         return _with_string_fields(record, ("note",))
     # Of a node that has not ended, or was killed.
-    return resources or None
+    return kept or None
 
 
 def _with_string_fields(record: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
@@ -143,14 +150,19 @@ def _encode_any(record: Any) -> bytes:
 
 def report_result(value: Any) -> None:
     """Report the return value, if this is rank 0. Never raises: the training has succeeded."""
+    report_record({} if env.rank() else result_record(value))
+
+
+def report_record(record: dict[str, Any]) -> None:
+    """Report the record of a return value, if this is rank 0."""
     if env.rank() != 0:
         return
-    record = result_record(value)
     problem = _store(record)
     if problem:
         _warn(problem)
         record["note"] = "; ".join(filter(None, (problem, record.get("note"))))
-    _report(encode_result(record), is_error=False)
+    data = encode_result(record)
+    _report("result", lambda _: data)
 
 
 def report_error(error: BaseException, output: str | None = None) -> None:
@@ -160,54 +172,51 @@ def report_error(error: BaseException, output: str | None = None) -> None:
         error: The exception.
         output: Text that replaces the traceback, such as the output of pip.
     """
-    _report(encode_error(error_record(error, output)), is_error=True)
+    record = error_record(error, output)
+    _report("error", lambda limit: encode_error(record, limit))
 
 
-def report_resources(totals: dict[str, Any], path: Path) -> None:
-    """Add the use of resources so far to the record of a node. Never raises.
+def report_values(path: Path, **values: Any) -> None:
+    """Add ``resources``, ``checkpoint`` or ``resumed_from`` to the record of a node. Never raises.
 
     A record without room for it, and what another program wrote to the file, stay as they are.
-
-    Args:
-        totals: The use of resources.
-        path: File of the record.
     """
     with contextlib.suppress(OSError), files.locked(path.absolute().parent):
         data = path.read_bytes() if path.is_file() else b""
         record = parse_record(data) if data.strip() else {}
-        if record is not None and len(new := _encode({**record, "resources": totals})) <= env.RECORD_LIMIT:
+        if record is not None and len(new := _encode({**record, **values})) <= env.RECORD_LIMIT:
             files.write(path, new)
 
 
-def _report(data: bytes, is_error: bool) -> None:
+def _report(what: str, encode: Callable[[int], bytes]) -> None:
+    """Write what `encode` returns for a size limit, and what `report_values` wrote if there is room for both."""
     path = Path(env.setting(env.TERMINATION_LOG))
     try:
         with files.locked(path.absolute().parent):
-            if not _has_error(path):
-                files.write(path, _keep_resources(path, data))
+            record = _read_record(path)
+            if not _has_error(record):
+                kept = _select_kept(record)
+                data = encode(env.RECORD_LIMIT - len(_encode(kept)))
+                complete = _encode({**json.loads(data), **kept})
+                files.write(path, complete if len(complete) <= env.RECORD_LIMIT else data)
     except OSError as problem:
-        what = "error" if is_error else "result"
         _warn(f"the {what} could not be written to {env.TERMINATION_LOG}={path}: {problem}")
 
 
-def _keep_resources(path: Path, data: bytes) -> bytes:
-    """Return a record with the use of resources that the file has, if there is room for both."""
-    resources = (_read_record(path) or {}).get("resources")
-    complete = _encode({**json.loads(data), "resources": resources}) if resources else data
-    return complete if len(complete) <= env.RECORD_LIMIT else data
-
-
-def _read_record(path: Path) -> dict[str, Any] | None:
+def _read_record(path: Path) -> dict[str, Any]:
     try:
-        return parse_record(path.read_bytes())
+        return parse_record(path.read_bytes()) or {}
     except OSError:
-        return None
+        return {}
 
 
-def _has_error(path: Path) -> bool:
+def _select_kept(record: dict[str, Any]) -> dict[str, Any]:
+    return {key: record[key] for key in _KEPT if key in record}
+
+
+def _has_error(record: dict[str, Any]) -> bool:
     """Return whether an error of this node is recorded; one from before torchrun's last restart does not count."""
-    record = _read_record(path)
-    if not record or "error" not in record:
+    if "error" not in record:
         return False
     restart = record["error"].get("restart", 0)
     return not isinstance(restart, int) or restart >= env.restart()

@@ -1,8 +1,8 @@
 """The first program in a container: unpacks the files in its arguments and runs `launch`.
 
 It is sent as text, ``python3 -c <this file> <launch> <chunk>...``: only the standard library exists at this point, and
-only ASCII is safe in every locale. The chunks are one base64 text of a compressed JSON object with the text of each
-file by path, cut because the length of one argument is limited.
+only ASCII is safe in every locale. The chunks are one base64 text, cut because the length of one argument is limited:
+the compressed path and text of each file, with NUL between them.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ if __name__ == "__main__":
 import base64
 import json
 import os
+import signal
 import tempfile
 import zlib
 
 
 def main(launch: str, chunks: list[str]) -> None:
     """Unpack the files and run the launcher among them."""
-    files = json.loads(zlib.decompress(base64.b64decode("".join(chunks))).decode("utf-8"))
+    # The kernel delivers SIGTERM to PID 1 only if there is a handler.
+    signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
+    texts = iter(zlib.decompress(base64.b64decode("".join(chunks))).decode("utf-8").split("\0"))
     try:
-        folder = unpack(files)
+        folder = unpack({path: next(texts) for path in texts})
     except OSError as error:
         fail(f"the training code cannot be unpacked ({error}); mount an emptyDir volume at /tmp")
     sys.path.insert(0, folder)

@@ -15,6 +15,7 @@ import tokenize
 import zlib
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -31,6 +32,8 @@ Launcher: TypeAlias = Literal["torchrun", "python", "mpirun"]
 
 #: The program of ``python3 -c``.
 UNPACKER = Path(__file__).parents[1].joinpath("node", "unpack.py").read_text(encoding="ascii")
+#: Between the paths and texts of files; no text has it.
+_SEPARATOR = "\0"
 #: Characters per argument: Trainer 2.2 accepts 65,536, Linux 131,072.
 _CHUNK_LENGTH = 60_000
 #: Characters of all arguments: etcd accepts objects of 1.5 MB.
@@ -80,7 +83,7 @@ def render_argv(
     if not (s3 or (uri or "").startswith("s3://")):
         left_out.update(_S3_FILES)
     files = {**_kit(frozenset(left_out)), launching.PAYLOAD: payload, launching.PACKAGES: settings}
-    text = base64.b64encode(zlib.compress(json.dumps(files).encode(), 9)).decode("ascii")
+    text = base64.b64encode(zlib.compress(_SEPARATOR.join(chain(*files.items())).encode(), 9)).decode("ascii")
     if len(text) > _MAX_LENGTH:
         raise UnsupportedError(
             f"trainer.code: {code.entry} and its arguments take {len(text)} characters of container arguments; "

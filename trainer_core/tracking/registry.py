@@ -577,8 +577,15 @@ def _write_json(path: Path, data: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _lock_folder(folder: Path) -> Iterator[None]:
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("w")
+    except OSError as error:
+        raise InvalidRequestError(
+            f"registry {folder} cannot be written: {error.strerror or error}; name a folder that this process may "
+            "write to, on a volume that is mounted here"
+        ) from error
+    with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             yield

@@ -271,8 +271,8 @@ class ContainerBackend(Backend):
             if job.outcome is not None:
                 return job
             facts = Facts(cancelled=True, cancel_diagnosis=diagnosis)
-            use = outcome.read_resource_use(job, self._engine)
-            entry = outcome.build_failed_entry(job, facts, self._engine.now(), use)
+            records = list(outcome.read_node_records(job, self._engine).values())
+            entry = outcome.build_failed_entry(job, facts, self._engine.now(), records)
             if self._store.append_entry(job, job_journal.END, entry):
                 return self._store.get(ref)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -21,15 +21,15 @@ from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
 from trainer_core.logs import find_checkpoint
 from trainer_core.node import files
 from trainer_core.node.termination import parse_record
-from trainer_core.resource_use import ResourceUse, summarize_resource_use
+from trainer_core.resource_use import summarize_resource_use
 
-__all__ = ["build_complete_entry", "build_failed_entry", "collect_facts", "read_resource_use"]
+__all__ = ["build_complete_entry", "build_failed_entry", "collect_facts", "read_node_records"]
 
 _TAIL_LINES = 50
 
 
 def build_failed_entry(
-    job: ContainerJob, facts: Facts, now: datetime, resource_use: ResourceUse | None = None
+    job: ContainerJob, facts: Facts, now: datetime, records: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
     """Return the content of the entry for a job that has failed.
 
@@ -37,7 +37,7 @@ def build_failed_entry(
         job: The job.
         facts: Facts about the failure.
         now: The current time of the engine's clock.
-        resource_use: Use of resources by its nodes.
+        records: Termination records of its nodes.
     """
     diagnosis = diagnose(facts)
     outcome = Outcome(
@@ -46,8 +46,8 @@ def build_failed_entry(
         diagnosis=diagnosis,
         started_at=_format_optional(job_status.get_start_time(job)),
         finished_at=format_time(max(now, job_status.get_start_time(job) or now)),
-        resource_use=resource_use,
-        **find_checkpoint(diagnosis),
+        resource_use=summarize_resource_use(records),
+        **find_checkpoint(diagnosis, records),
     )
     return {"outcome": outcome.to_dict(), "progress": None}
 
@@ -60,7 +60,7 @@ def build_complete_entry(job: ContainerJob, engine: Engine) -> dict[str, Any]:
         engine: The engine.
     """
     first = job.get_current_container("node-0")
-    records = _read_node_records(job, engine)
+    records = read_node_records(job, engine)
     termination = records.get("node-0", {})
     progress = ProgressReader(engine).read(first) if first else None
     if first:
@@ -127,17 +127,7 @@ def _collect_step_facts(engine: Engine, each: Container) -> StepFacts:
     )
 
 
-def read_resource_use(job: ContainerJob, engine: Engine) -> ResourceUse | None:
-    """Return the use of resources by the nodes of a job; None if none has reported it.
-
-    Args:
-        job: The job.
-        engine: The engine.
-    """
-    return summarize_resource_use(_read_node_records(job, engine).values())
-
-
-def _read_node_records(job: ContainerJob, engine: Engine) -> dict[str, dict[str, Any]]:
+def read_node_records(job: ContainerJob, engine: Engine) -> dict[str, dict[str, Any]]:
     """Return the termination records of the nodes, by step."""
     nodes = (step["name"] for step in job.plan["steps"] if step["kind"] == NODE)
     containers = ((name, job.get_current_container(name)) for name in nodes)

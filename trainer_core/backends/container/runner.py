@@ -117,8 +117,8 @@ class ContainerJobRunner:
             if isinstance(current, Fail) and (current.containers or current.removed_steps):
                 failure = current
         facts = outcome.collect_facts(job, self._engine, failure)
-        use = outcome.read_resource_use(job, self._engine)
-        self._record_end(job, outcome.build_failed_entry(job, facts, self._engine.now(), use))
+        records = list(outcome.read_node_records(job, self._engine).values())
+        self._record_end(job, outcome.build_failed_entry(job, facts, self._engine.now(), records))
 
     def _erase_credentials(self, job: ContainerJob) -> None:
         for step in job.plan["steps"]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -13,7 +13,7 @@ from trainer_core.backends.local.job_store import StateFolder
 from trainer_core.jobs import COMPLETE, CREATED, FAILED, Diagnosis, Outcome, Progress, TrainJobRef, extract_checkpoint
 from trainer_core.lifecycle import diagnosis
 from trainer_core.lifecycle.diagnosis import Facts
-from trainer_core.resource_use import ResourceUse
+from trainer_core.resource_use import summarize_resource_use
 
 __all__ = [
     "DAMAGED",
@@ -153,7 +153,7 @@ def failed_outcome(
     ref: TrainJobRef,
     facts: Facts,
     progress: Progress | None = None,
-    resource_use: ResourceUse | None = None,
+    node_records: Sequence[Mapping[str, Any]] = (),
 ) -> Outcome:
     """Return the outcome of a failed job."""
     return Outcome(
@@ -162,8 +162,8 @@ def failed_outcome(
         diagnosis=diagnosis.diagnose(facts),
         started_at=record.started,
         finished_at=record.finished,
-        resource_use=resource_use,
-        **extract_checkpoint(progress),
+        resource_use=summarize_resource_use(node_records),
+        **extract_checkpoint(node_records, progress),
     )
 
 

@@ -40,7 +40,7 @@ from trainer_core.jobs import (
 )
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts
 from trainer_core.node import env, resource_monitor
-from trainer_core.resource_use import ResourceUse, summarize_resource_use
+from trainer_core.resource_use import summarize_resource_use
 from trainer_core.validation import format_duration
 
 __all__ = ["LocalJobRunner", "reserve_port"]
@@ -390,9 +390,8 @@ class LocalJobRunner:
             record=record,
         )
 
-    def _summarize_resource_use(self) -> ResourceUse | None:
-        paths = (self._folder.termination_path(step["name"]) for step in self._list_nodes())
-        return summarize_resource_use(map(read_termination_record, paths))
+    def _read_node_records(self) -> list[dict[str, Any]]:
+        return [read_termination_record(self._folder.termination_path(step["name"])) for step in self._list_nodes()]
 
     def _record_step_start(self, state: StepRecord, pid: int) -> None:
         if state.started:
@@ -410,25 +409,24 @@ class LocalJobRunner:
 
     def _build_outcome(self) -> Outcome:
         """Build the outcome of a job whose steps all succeeded."""
-        nodes = [step["name"] for step in self._list_nodes()]
-        termination = read_termination_record(self._folder.termination_path(nodes[0])) if nodes else {}
+        nodes, records = [step["name"] for step in self._list_nodes()], self._read_node_records()
         progress = read_last_progress(self._folder.log_path(nodes[0])) if nodes else None
         self._record.finished = utc_timestamp()
         return build_complete_outcome(
             self._ref,
-            termination,
+            records[0] if records else {},
             started_at=self._record.started,
             finished_at=self._record.finished,
             last_progress=progress,
             fetched=list_fetched_uris(self._folder.workspace),
-            resource_use=self._summarize_resource_use(),
+            resource_use=summarize_resource_use(records),
         )
 
     def _finish_failed(self, facts: Facts) -> None:
         self._record.finished = utc_timestamp()
         last = read_last_progress(self._folder.log_path("node-0"))
-        use = self._summarize_resource_use()
-        self._finish(FAILED, job_record.failed_outcome(self._record, self._ref, facts, last, use))
+        records = self._read_node_records()
+        self._finish(FAILED, job_record.failed_outcome(self._record, self._ref, facts, last, records))
 
     def _finish(self, status: str, outcome: Outcome) -> None:
         for step in self._record.steps:

@@ -30,6 +30,11 @@ PERMISSIONS = (
         "are limited by scheduling_grace",
     ),
     RequiredPermission(
+        ("create",),
+        resources.EVENTS,
+        "`kubectl describe` has no event with the reason why a job was ended by its waiter",
+    ),
+    RequiredPermission(
         ("get",), resources.JOBSETS, "the name of a deleted TrainJob can be reused before its JobSet is gone"
     ),
     RequiredPermission(

@@ -26,6 +26,11 @@ PERMISSIONS = (
         "are limited by scheduling_grace",
     ),
     RequiredPermission(
+        ("create",),
+        resources.EVENTS,
+        "`kubectl describe` has no event with the reason why a job was ended by its waiter",
+    ),
+    RequiredPermission(
         ("create",), resources.SECRETS, "literal tokens are refused; use a SecretRef instead", users=ONLY_AIRFLOW
     ),
     RequiredPermission(MANAGE_VERBS, resources.JOBS, "`initialize` does not work"),
