@@ -201,6 +201,7 @@ def test_the_rbac_objects_are_printed_as_yaml_after_the_table(cluster, capsys):
     table, repair = capsys.readouterr().out.split("\n# RBAC", 1)
 
     assert "no reason why a pod is not scheduled" in table
+    assert "waits for an autoscaler or a queue are limited by scheduling_grace" in table
     assert [each["kind"] for each in yaml.safe_load_all(f"# {repair}")] == ["Role", "RoleBinding"]
 
 
