@@ -88,10 +88,13 @@ class CodeContent(NamedTuple):
     Attributes:
         text: Source of the training function.
         archive: Files that travel with it.
+        origin: File and line of the source. In a template field, each line added above a task would be a new version of
+            its DAG.
     """
 
     text: str = ""
     archive: str = ""
+    origin: str | None = None
 
 
 def find_dag_folder(operator: Any) -> Path | None:
@@ -109,12 +112,13 @@ def split_code(data: dict[str, Any]) -> tuple[dict[str, Any], CodeContent]:
     code = data.get("trainer", {}).get("code")
     if code is None:
         return data, CodeContent()
-    rest = {key: value for key, value in code.items() if key != "text"}
+    rest = {key: value for key, value in code.items() if key not in ("text", "origin")}
     archive = ""
     if "project" in code:
         rest["project"] = {key: value for key, value in code["project"].items() if key != "archive"}
         archive = code["project"]["archive"]
-    return {**data, "trainer": {**data["trainer"], "code": rest}}, CodeContent(code.get("text", ""), archive)
+    content = CodeContent(code.get("text", ""), archive, code.get("origin"))
+    return {**data, "trainer": {**data["trainer"], "code": rest}}, content
 
 
 def join_code(data: dict[str, Any], content: CodeContent, func_args: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -123,7 +127,8 @@ def join_code(data: dict[str, Any], content: CodeContent, func_args: Mapping[str
     if code is None:
         return data
     args = {name: _to_plain_data(value) for name, value in {**code.get("args", {}), **(func_args or {})}.items()}
-    code = {**code, "args": args, **({"text": content.text} if content.text else {})}
+    removed = {"text": content.text, "origin": content.origin}
+    code = {**code, "args": args, **{key: value for key, value in removed.items() if value}}
     if content.archive:
         code["project"] = {**code["project"], "archive": content.archive}
     return {**data, "trainer": {**data["trainer"], "code": code}}

@@ -13,8 +13,8 @@ from typing import Any
 from trainer_core.client import TrainerClient
 from trainer_core.errors import TrainerError
 from trainer_core.jobs import Progress, TrainJobRef
-from trainer_core.logs import LogChunk, build_progress, parse_progress
-from trainer_core.resource_use import strip_resource_report
+from trainer_core.logs import LogChunk
+from trainer_core.readable_log import ReadableLog
 
 __all__ = [
     "LOG_KEY",
@@ -34,9 +34,6 @@ _MAX_READ_SHARE = 0.05
 _SAVE_SECONDS = 10.0
 #: Key of the log position in the XComs and in the storage that all tries of a task share.
 LOG_KEY = "trainjob_log"
-#: Progress is written when it has changed by this many percent, or after this many seconds.
-_PROGRESS_PERCENT = 10
-_PROGRESS_SECONDS = 30.0
 
 
 class LogPosition:
@@ -45,7 +42,6 @@ class LogPosition:
     Attributes:
         cursor: Cursor of the backend, see `Backend.tail_logs`.
         complete: Whether the job has ended and all of its log has been written.
-        progress: The last progress that the training reported; None if it reported none.
 
     Args:
         ref: The job.
@@ -56,14 +52,17 @@ class LogPosition:
         data = saved if isinstance(saved, Mapping) and saved.get("uid") == ref.uid else {}
         self.cursor: dict[str, Any] = dict(data.get("place", {}))
         self.complete = bool(data.get("complete"))
-        self.progress: Progress | None = None
         self._uid = ref.uid
-        self._percent: int | None = data.get("percent")
-        self._next_progress: float | None = None
+        self._log = ReadableLog(data.get("percent"))
+
+    @property
+    def progress(self) -> Progress | None:
+        """The last progress that the training reported; None if it reported none."""
+        return self._log.progress
 
     def to_dict(self) -> dict[str, Any]:
         """Return the position as plain JSON data."""
-        return {"uid": self._uid, "place": self.cursor, "percent": self._percent, "complete": self.complete}
+        return {"uid": self._uid, "place": self.cursor, "percent": self._log.percent, "complete": self.complete}
 
     def format_lines(self, chunk: LogChunk, job_ended: bool, now: float) -> list[str]:
         """Return the lines of a chunk as the task's log shows them, and advance the position behind it.
@@ -75,30 +74,7 @@ class LogPosition:
         """
         self.cursor = chunk.cursor
         self.complete = job_ended and chunk.complete
-        found = (self._format_line(step, line, now) for step, line in chunk.lines)
-        return [line for line in found if line]
-
-    def _format_line(self, step: str, line: str, now: float) -> str:
-        """Return a line with its step; empty for progress that is not due, and for the use of resources."""
-        report = parse_progress(line)
-        if report is None:
-            text = strip_resource_report(line)
-            return "" if text is None else f"[{step}] {text}"
-        self.progress = build_progress(report)
-        if not str(self.progress):  # It is about checkpoints only, which have lines of their own.
-            return ""
-        percent = self.progress.percentage
-        last = self._percent
-        if self._next_progress is None:
-            self._next_progress = now if last is None else now + _PROGRESS_SECONDS
-        moved = percent is not None and (
-            last is None or abs(percent - last) >= _PROGRESS_PERCENT or last < percent == 100
-        )
-        if not moved and now < self._next_progress:
-            return ""
-        self._percent = percent if percent is not None else last
-        self._next_progress = now + _PROGRESS_SECONDS
-        return f"[{step}] progress {self.progress}"
+        return [f"[{step}] {text}" for step, line in chunk.lines for text in self._log.format(step, line, now)]
 
 
 class LogForwarder:

@@ -7,15 +7,21 @@ from itertools import islice
 from typing import Any
 
 from trainer_core.jobs import Outcome
+from trainer_core.readable_log import format_log_line
 from trainer_core.request import TrainJobRequest
 
-__all__ = ["DURATION_KEY", "PARAMETERS_KEY", "log_outcome", "push_outcome", "push_parameters", "push_ref"]
+__all__ = ["DURATION_KEY", "PARAMETERS_KEY", "log_outcome", "pull", "push_outcome", "push_parameters", "push_ref"]
 
 #: XComs that the TrainJobs page shows as columns: the arguments of the training function as text, nested ones with
 #: dots, and the seconds between the start of the first step and the end of the job.
 PARAMETERS_KEY, DURATION_KEY = "parameters", "duration"
 #: Arguments, and characters of each, that are pushed: XComs are rows of Airflow's database.
 _MAX_PARAMETERS, _MAX_PARAMETER = 100, 200
+
+
+def pull(ti: Any, key: str) -> Any:
+    """Return an XCom of the task instance itself; None if there is none."""
+    return ti.xcom_pull(task_ids=ti.task_id, key=key, map_indexes=ti.map_index)
 
 
 def push_ref(ti: Any, ref_data: Mapping[str, Any]) -> None:
@@ -74,7 +80,8 @@ def log_outcome(log: Any, outcome: Outcome, log_is_written: bool) -> None:
     if diagnosis.traceback:
         log.error("The training function failed:\n%s", diagnosis.traceback)
     elif diagnosis.log_tail:
-        log.error("The last lines of %s:\n%s", diagnosis.step or "its log", "\n".join(diagnosis.log_tail))
+        lines = filter(None, map(format_log_line, diagnosis.log_tail))
+        log.error("The last lines of %s:\n%s", diagnosis.step or "its log", "\n".join(lines))
 
 
 def _mask(text: str, name: str | None = None) -> str:

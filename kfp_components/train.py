@@ -99,7 +99,7 @@ def train(
         job: Ref of the TrainJob: the last attempt.
         status: Complete; Failed with `allow_failure`.
         result: What the training function returned; a value that is not a dict is under "value".
-        metric: The metric `metric_name`; 0 without it.
+        metric: The metric `metric_name`; without it null, which a task that takes it refuses.
         checkpoint: Step of the last checkpoint (option Checkpoints); 0 without one.
         resumed_from: Step of the checkpoint that the training last resumed from; 0 if it began from the start.
         model: The model that the result names as {"artifacts": {"model": uri}}.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
+import logging
 import os
 import signal
 import sys
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 # A shell that starts the suite in the background hands down an ignored SIGINT, and so would we to every process of a
 # test: Ctrl-C would do nothing there.
@@ -43,18 +46,50 @@ def pytest_itemcollected(item):
 def pytest_collection_modifyitems(items):
     """Files with slow tests first, and neighbours from different folders: a folder's files wait for the same things.
 
-    With `--dist loadfile --no-loadscope-reorder` the workers of xdist take the files in this order.
+    With `--dist loadfile --no-loadscope-reorder` the workers of xdist take the files in this order. The largest files
+    of a folder are first: one of them at the end would keep one worker busy, and the others idle.
     """
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
     turns: Counter[tuple[bool, Path]] = Counter()
     order = {}
-    for path, tests in files.items():
+    for path, tests in sorted(files.items(), key=lambda file: -len(file[1])):
         is_fast = not any(test.get_closest_marker("slow") for test in tests)
         turns[is_fast, path.parent] += 1
         order[path] = (is_fast, turns[is_fast, path.parent])
     items.sort(key=lambda item: order[item.path])
+    # All that is imported by now stays to the end: no collection of garbage needs to look at it again.
+    gc.freeze()
+
+
+#: On how many workers the files of a folder run: each of these starts another MLflow server, and loads Airflow's API.
+_WORKERS = {"tests/airflow/": 2, "tests/tracking/": 1}
+
+
+class _FewWorkers(LoadFileScheduling):
+    """Keeps the files of some folders on few workers, as long as the others have something else to do."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self._taken_by = {folder: set() for folder in _WORKERS}
+
+    def _assign_work_unit(self, node):
+        chosen = next((file for file in self.workqueue if self._may_run(file, node)), next(iter(self.workqueue)))
+        self.workqueue.move_to_end(chosen, last=False)
+        super()._assign_work_unit(node)
+
+    def _may_run(self, file, node):
+        folder = next((folder for folder in _WORKERS if file.startswith(folder)), None)
+        if folder is None:
+            return True
+        if len(self._taken_by[folder]) < _WORKERS[folder]:
+            self._taken_by[folder].add(node)
+        return node in self._taken_by[folder]
+
+
+def pytest_xdist_make_scheduler(config, log):
+    return _FewWorkers(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_terminal_summary(terminalreporter):
@@ -75,3 +110,11 @@ def pytest_unconfigure(config):
     # A worker of xdist waits for the others.
     if not hasattr(config, "workerinput"):
         faulthandler.dump_traceback_later(60, file=sys.__stderr__)
+
+
+@pytest.fixture(autouse=True)
+def _restore_log_level():
+    """Airflow sets the level of the root logger, and later tests of this process would see no warning."""
+    level = logging.root.level
+    yield
+    logging.root.setLevel(level)

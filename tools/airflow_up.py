@@ -23,8 +23,8 @@ def main() -> int:
     try:
         say(f"starting, which takes about 15 seconds; the logs are in {airflow.folder}")
         with airflow:
-            print_welcome(airflow)
             try:
+                print_welcome(airflow)
                 return watch(airflow)
             finally:
                 say("stopping")

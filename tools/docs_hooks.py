@@ -19,7 +19,12 @@ __all__ = ["on_page_markdown"]
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Replace ``<!-- commands -->`` by the help of every subcommand; links of CONTRIBUTING.md start in the root."""
+    """Replace ``<!-- commands -->`` by the help of every subcommand; links of CONTRIBUTING.md start in the root.
+
+    The search lists guides before the reference, and that before decisions and explanations.
+    """
+    folder = page.file.src_uri.partition("/")[0]
+    page.meta["search"] = {"boost": {"guides": 4, "reference": 1, "kfp": 1}.get(folder, 0.5)}
     if page.file.src_uri == "contributing.md":
         return Path("CONTRIBUTING.md").read_text(encoding="utf-8").replace("](docs/", "](")
     if "<!-- commands -->" not in markdown:

@@ -41,6 +41,7 @@ from trainer_core.jobs import (
 from trainer_core.lifecycle import wait_state
 from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.logs import MAX_LOG_LINES, LogChunk
+from trainer_core.patience import read_limit, repeat_while_failing
 from trainer_core.request import Owner, TrainJobRequest
 from trainer_core.secrets import redact
 
@@ -58,11 +59,6 @@ if TYPE_CHECKING:
 __all__ = ["TrackedRun", "TrainerClient", "backend_for"]
 
 _log = logging.getLogger(__name__)
-
-#: Seconds for which a submit is repeated while a cluster cannot be reached, and between two warnings.
-_SUBMIT_RETRY_SECONDS, _SUBMIT_RETRY_VARIABLE = 120.0, "TRAINJOB_SUBMIT_RETRY_SECONDS"
-_SUBMIT_WARNING_SECONDS = 10.0
-_MIN_SUBMIT_PAUSE, _MAX_SUBMIT_PAUSE = 0.5, 4.0
 
 
 def backend_for(name: str) -> type[Backend]:
@@ -106,9 +102,11 @@ class TrainerClient:
     now, `JobNotFoundError` is raised (or, where "not found" is a success, nothing happens).
 
     Example:
+        ```python
         client = TrainerClient()
         name = client.train(trainer=CustomTrainer(func=train), runtime="torch-distributed")
         outcome = client.wait(name)
+        ```
 
     Args:
         backend_config: Which backend to use and how to reach it: one of the configurations in `trainer_core.config`,
@@ -127,6 +125,9 @@ class TrainerClient:
         BackendUnavailableError: The backend needs an extra that is not installed, or cannot be reached.
     """
 
+    #: Seconds for which a submit is repeated while a cluster cannot be reached.
+    _retry_seconds = 120.0
+
     def __init__(self, backend_config: BackendConfig | None = None, tracking: MlflowServer | None = None) -> None:
         if backend_config is None:
             backend_config = config_from_dict(os.environ.get("TRAINJOB_BACKEND") or "local", {})
@@ -140,6 +141,8 @@ class TrainerClient:
         self.redact: Callable[[str], str] = str
         #: Uid of the last job whose end `wait` has reported.
         self._reported_uid: str | None = None
+        #: Whether the job of this uid has the option Tracking, for the last one that was asked about.
+        self._tracked: dict[str, bool] = {}
         # Every backend class is constructed from its own configuration.
         self.backend: Backend = backend_class(backend_config.backend)(backend_config)  # type: ignore[call-arg]
 
@@ -195,11 +198,13 @@ class TrainerClient:
         """Create a TrainJob and return its name, without waiting for it.
 
         Example:
+            ```python
             name = client.train(
                 runtime="torch-distributed",
                 trainer=CustomTrainer(func=train, func_args={"epochs": 3}, num_nodes=2),
                 options=[Name("mnist"), Labels({"team": "vision"})],
             )
+            ```
 
         Args:
             runtime: Runtime or name of a runtime (``spec.runtimeRef``). None (the default) uses the backend's default
@@ -256,7 +261,7 @@ class TrainerClient:
             trainer: As in `train`, or a dict of the trainer's fields.
             options: As in `train`.
             owner: What the TrainJob belongs to, such as a task of a DAG run. The name is derived from it. None: the
-                name is the one from the option `Name`, otherwise a random one.
+                name is the one from the option `Name`, otherwise a random one that begins with the function's.
             folder: Folder of relative paths in the trainer's `code`. None: the working directory.
 
         Raises:
@@ -273,7 +278,10 @@ class TrainerClient:
             owner=owner,
             folder=folder,
         )
-        return request if request.name or request.owner else request.with_name(naming.generate_name())
+        if request.name or request.owner:
+            return request
+        code = request.trainer.code if request.trainer else None
+        return request.with_name(naming.generate_name(code.entry if code else None))
 
     def render(self, request: TrainJobRequest) -> dict[str, Any]:
         """Return exactly what submitting the request would create, as plain data. Creates nothing.
@@ -309,21 +317,12 @@ class TrainerClient:
             TrainerError: The request was refused. Nothing was created.
             BackendUnavailableError: The backend cannot be reached.
         """
-        begin = time.monotonic()
-        limit = _read_retry_seconds() if isinstance(self.config, ClusterConfig) else 0.0
-        next_warning, pause = begin, _MIN_SUBMIT_PAUSE
-        while True:
-            try:
-                return self._submit_once(request, before_create)
-            except BackendUnavailableError as error:
-                now = time.monotonic()
-                if not error.transient or now - begin >= limit:
-                    raise
-                if now >= next_warning:
-                    next_warning = now + _SUBMIT_WARNING_SECONDS
-                    _log.warning("The submit is repeated for %.0f s: %s", limit - (now - begin), error)
-            time.sleep(min(pause, max(0.0, begin + limit - now)))
-            pause = min(2 * pause, _MAX_SUBMIT_PAUSE)
+        return repeat_while_failing(
+            lambda: self._submit_once(request, before_create),
+            lambda error: isinstance(error, BackendUnavailableError) and error.transient,
+            read_limit(self._retry_seconds) if isinstance(self.config, ClusterConfig) else 0.0,
+            lambda error, remaining: _log.warning("The submit is repeated for %.0f s: %s", remaining, error),
+        )
 
     def _submit_once(self, request: TrainJobRequest, before_create: Callable[[], None] | None) -> TrainJobRef:
         if not self.is_tracking and request.tracking is None:
@@ -356,10 +355,15 @@ class TrainerClient:
         Args:
             job: Its name or ref.
         """
+        if self.is_tracking:
+            return True
         try:
-            return self.is_tracking or self.get_job_request(job).tracking is not None
+            ref = self.get_job_ref(job)
+            if ref.uid not in self._tracked:
+                self._tracked = {ref.uid: self.get_job_request(ref).tracking is not None}
         except TrainerError:
             return False
+        return self._tracked[ref.uid]
 
     def get_run(self, job: str | TrainJobRef) -> TrackedRun | None:
         """Return the MLflow run of a TrainJob; None if it is not tracked, or has no run yet.
@@ -473,21 +477,20 @@ class TrainerClient:
         if outcome.job.uid != self._reported_uid:
             RunReporter(self.backend, outcome.job, self.tracking, self.redact).finish(outcome)
 
-    def get_progress_sender(self, ref: TrainJobRef) -> Callable[[LogChunk], None]:
+    def get_progress_sender(self, ref: TrainJobRef) -> Callable[[Mapping[str, Any], LogChunk], None]:
         """Return a function that sends the progress in a TrainJob's log to its MLflow run, if it has one.
 
         For an orchestrator that reads the log anyway, and must not wait for the server: call it with each chunk of
-        `tail_job_logs`. It queues the points; one thread of the process sends them for all TrainJobs. What the server
-        does not take is sent by `track_outcome`.
+        `tail_job_logs`, after the cursor with which it was read. It queues the points; one thread of the process sends
+        them for all TrainJobs. What the server does not take is sent by `track_outcome`.
 
         Args:
             ref: The TrainJob.
         """
-        from trainer_core.tracking.reporter import RunReporter, get_run_sender  # Only where TrainJobs are tracked.
+        from trainer_core.tracking.reporter import RunReporter  # Only where TrainJobs are tracked.
 
         # The job can be tracked by its option alone, which only its stored request has.
-        reporter, sender = RunReporter(self.backend, ref, self.tracking, self.redact), get_run_sender()
-        return lambda chunk: sender.put(reporter, reporter.build_points(chunk))
+        return RunReporter(self.backend, ref, self.tracking, self.redact).queue
 
     def promote(
         self,
@@ -1001,7 +1004,8 @@ class TrainerClient:
         kind: str,
         owner: OwnerReference | None,
         labels: Mapping[str, str | None] | None = None,
-    ) -> None:
+        only_with: Mapping[str, str] | None = None,
+    ) -> Mapping[str, str]:
         """Set or remove the Kubernetes ownerReference of one kind on a TrainJob (``metadata.ownerReferences``).
 
         Kubernetes deletes the TrainJob when its owner is deleted. The owner must be in the TrainJob's namespace.
@@ -1011,31 +1015,23 @@ class TrainerClient:
             kind: Kind of the owner, such as ``"Workflow"``. Existing references to owners of this kind are removed.
             owner: The new owner of this kind. None removes only.
             labels: Labels to set with the same request; the value None removes a label. None (the default) for none.
+                Without an owner, a TrainJob that has these labels keeps its owners.
+            only_with: Labels without which the TrainJob is not changed. None (the default) for none.
+
+        Returns:
+            The labels that the TrainJob had before.
 
         Raises:
             JobNotFoundError: The TrainJob does not exist.
             UnsupportedError: The backend does not run on Kubernetes.
         """
-        self.backend.set_owner(self.get_job_ref(job), kind, owner, labels or {})
+        return self.backend.set_owner(self.get_job_ref(job), kind, owner, labels or {}, only_with or {})
 
     def _find_ref(self, job: str | TrainJobRef) -> TrainJobRef | None:
         try:
             return self.get_job_ref(job)
         except JobNotFoundError:
             return None
-
-
-def _read_retry_seconds() -> float:
-    text = os.environ.get(_SUBMIT_RETRY_VARIABLE)
-    if not text:
-        return _SUBMIT_RETRY_SECONDS
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= TIMEOUT_MAX:
-        raise ValueError(f"{_SUBMIT_RETRY_VARIABLE} must be a number of seconds, at least 0, got {redact(text)}")
-    return seconds
 
 
 def _check_wait_arguments(status: set[str], timeout: float, polling_interval: float) -> None:

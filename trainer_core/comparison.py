@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from hashlib import sha256
 from itertools import chain
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 from trainer_core.client import TrainerClient
-from trainer_core.errors import InvalidRequestError, JobNotFoundError
-from trainer_core.jobs import TrainJob
+from trainer_core.errors import InvalidRequestError
+from trainer_core.jobs import Outcome, Progress, TrainJob
+from trainer_core.logs import find_last_progress
+from trainer_core.request import TrainJobRequest
 
 __all__ = [
     "ARTIFACT",
@@ -19,6 +23,7 @@ __all__ = [
     "JobDetails",
     "build_row",
     "check_column",
+    "compare_files",
     "compare_rows",
     "name_values",
     "needs_details",
@@ -39,20 +44,22 @@ class JobDetails:
     Attributes:
         job: The TrainJob.
         params: Arguments of the training function, nested ones with dots (``optimizer.lr``), as text.
-        metrics: Final metrics; the last reported ones while it runs.
-        dataset: URI of its dataset. None without an initializer.
-        model: URI of its model. None without an initializer.
+        metrics: Final metrics; the last reported ones while it runs, and after a failure.
         resumed_from: Step of the checkpoint from which it was resumed. None if it began from the start.
         artifacts: URIs that it returned, by name.
+        request: What it was submitted with. None if that cannot be read.
+        progress: What it reported last. None if it reported nothing.
+        outcome: What it left. None while it runs.
     """
 
     job: TrainJob
     params: Mapping[str, str]
     metrics: Mapping[str, float]
-    dataset: str | None = None
-    model: str | None = None
     resumed_from: int | None = None
     artifacts: Mapping[str, str] = field(default_factory=dict)
+    request: TrainJobRequest | None = None
+    progress: Progress | None = None
+    outcome: Outcome | None = None
 
 
 _Row = TypeVar("_Row", bound=Mapping[str, Any])
@@ -70,12 +77,29 @@ _OF_JOB: dict[str, Callable[[TrainJob], Any]] = {
     "reason": lambda job: job.reason,
 }
 _OF_DETAILS: dict[str, Callable[[JobDetails], Any]] = {
-    "dataset": lambda details: details.dataset,
-    "model": lambda details: details.model,
     "resumed_from": lambda details: details.resumed_from,
+    "step": lambda details: _describe_step(details.progress) if details.progress else None,
 }
+_OF_REQUEST: dict[str, Callable[[TrainJobRequest], Any]] = {
+    "function": lambda request: request.trainer and request.trainer.code and request.trainer.code.entry,
+    "dag": lambda request: _get_task(request).get("dag"),
+    "run": lambda request: _get_task(request).get("run"),
+    "task": lambda request: _get_task(request).get("task"),
+    "dataset": lambda request: _get_source(request, "dataset"),
+    "model": lambda request: _get_source(request, "model"),
+    "code": lambda request: _get_code_digest(request),
+    "image": lambda request: request.trainer and request.trainer.image,
+    "processes": lambda request: request.trainer and request.trainer.num_proc_per_node,
+    "packages": lambda request: ", ".join(request.trainer.packages) if request.trainer else None,
+    "variables": lambda request: ", ".join(sorted(request.trainer.env)) if request.trainer else None,
+}
+_FIXED = (*_OF_JOB, *_OF_DETAILS, *_OF_REQUEST)
 #: Columns that differ between any two jobs, so that a comparison leaves them out.
 _UNIQUE = frozenset({"name", "created", "started", "finished"})
+#: Parts of the key of an Airflow task; see `airflow_provider.owner`.
+_TASK_PARTS = ("dag", "run", "task", "map_index")
+#: Characters of a digest that tell two versions of the code apart, as in git.
+_DIGEST_LENGTH = 12
 
 
 def check_column(column: str) -> str:
@@ -83,49 +107,44 @@ def check_column(column: str) -> str:
 
     Args:
         column: ``name``, ``status``, ``runtime``, ``nodes``, ``created``, ``started``, ``finished``, ``duration``,
-            ``reason``, ``dataset``, ``model``, ``resumed_from``, ``param.NAME``, ``metric.NAME`` or ``artifact.NAME``.
+            ``reason``, ``resumed_from``, ``step``, ``function``, ``dag``, ``run``, ``task``, ``dataset``, ``model``,
+            ``code`` (digest), ``image``, ``processes`` (per node), ``packages``, ``variables`` (names),
+            ``param.NAME``, ``metric.NAME`` or ``artifact.NAME``.
 
     Raises:
         InvalidRequestError: There is no such column.
     """
     is_prefixed = column.startswith((PARAM, METRIC, ARTIFACT)) and not column.endswith(".")
-    if not is_prefixed and column not in _OF_JOB and column not in _OF_DETAILS:
-        known = ", ".join([*_OF_JOB, *_OF_DETAILS, f"{PARAM}NAME", f"{METRIC}NAME", f"{ARTIFACT}NAME"])
+    if not is_prefixed and column not in _FIXED:
+        known = ", ".join([*_FIXED, f"{PARAM}NAME", f"{METRIC}NAME", f"{ARTIFACT}NAME"])
         raise InvalidRequestError(f"column {column[:100]!r} is unknown; known are {known}")
     return column
 
 
 def needs_details(columns: Iterable[str]) -> bool:
-    """Return whether a column needs more than the TrainJob, which costs two requests for each job."""
+    """Return whether a column needs more than the TrainJob, which costs three requests for each job."""
     return any(column not in _OF_JOB for column in columns)
 
 
-def read_details(client: TrainerClient, job: TrainJob) -> JobDetails:
-    """Read the request and the outcome of a TrainJob. One that was deleted since has no parameters.
+def read_details(client: TrainerClient, name: str) -> JobDetails:
+    """Read a TrainJob with its request and outcome.
 
     Args:
         client: The client.
-        job: The TrainJob.
+        name: Name of the TrainJob.
+
+    Raises:
+        JobNotFoundError: The TrainJob does not exist.
     """
-    try:
-        request = client.get_job_request(job.name)
-        observation = client.observe(job.name)
-    except JobNotFoundError:
-        return JobDetails(job, {}, {})
+    job, observation, request = client.backend.observe_job(name)
     outcome = observation.outcome
-    progress = observation.progress or job.progress
-    metrics = outcome.metrics if outcome else progress.metrics if progress else {}
-    sources = {role: source.storage_uri for role, source in request.initializer_sources()}
+    tail = outcome.diagnosis.log_tail if outcome and outcome.diagnosis else ()
+    progress = observation.progress or job.progress or find_last_progress(reversed(tail))
+    metrics = outcome.metrics if outcome and outcome.succeeded else progress.metrics if progress else {}
     resumed_from = outcome.resumed_from if outcome else progress.resumed_from if progress else None
-    return JobDetails(
-        job,
-        request.get_parameters(),
-        dict(metrics),
-        sources.get("dataset"),
-        sources.get("model"),
-        resumed_from,
-        dict(outcome.artifacts) if outcome else {},
-    )
+    artifacts = dict(outcome.artifacts) if outcome else {}
+    params = request.get_parameters() if request else {}
+    return JobDetails(job, params, dict(metrics), resumed_from, artifacts, request, progress, outcome)
 
 
 def build_row(details: JobDetails) -> dict[str, Any]:
@@ -137,13 +156,14 @@ def build_row(details: JobDetails) -> dict[str, Any]:
     fixed = {
         **{column: get(details.job) for column, get in _OF_JOB.items()},
         **{column: get(details) for column, get in _OF_DETAILS.items()},
+        **{column: get(details.request) for column, get in _OF_REQUEST.items() if details.request},
     }
     named = {
         **name_values(PARAM, details.params),
         **name_values(METRIC, details.metrics),
         **name_values(ARTIFACT, details.artifacts),
     }
-    return {column: value for column, value in {**fixed, **named}.items() if value is not None}
+    return {column: value for column, value in {**fixed, **named}.items() if value not in (None, "")}
 
 
 def name_values(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,6 +189,25 @@ def sort_rows(rows: Sequence[_Row], column: str, descending: bool = False) -> li
     return [*ordered, *(row for row in rows if row.get(column) is None)]
 
 
+def compare_files(details: Sequence[JobDetails]) -> dict[str, list[str | None]]:
+    """Return the files of the projects that differ, as ``file.PATH``: a digest for each TrainJob, None without it.
+
+    Empty where the request of a TrainJob has no files: a cluster records only the digest of them all.
+
+    Args:
+        details: The TrainJobs.
+    """
+    from trainer_core.packaging.project import read_files  # Loads the packaging code, which nothing else here needs.
+
+    projects = [each.request.project if each.request else None for each in details]
+    if not all(project and project.archive for project in projects):
+        return {}
+    files = [read_files({"archive": project.archive}) for project in projects if project]
+    digests = [{path: sha256(content).hexdigest()[:_DIGEST_LENGTH] for path, content in each.items()} for each in files]
+    rows = {f"file.{path}": [each.get(path) for each in digests] for path in sorted(set().union(*digests))}
+    return {path: values for path, values in rows.items() if len(set(values)) > 1}
+
+
 def compare_rows(rows: Sequence[Mapping[str, Any]], everything: bool = False) -> dict[str, list[Any]]:
     """Return the columns in which TrainJobs differ, with the value of each TrainJob, and every metric.
 
@@ -178,13 +217,35 @@ def compare_rows(rows: Sequence[Mapping[str, Any]], everything: bool = False) ->
     """
     present = {column for row in rows for column in row} - _UNIQUE
     named = [sorted(column for column in present if column.startswith(prefix)) for prefix in (PARAM, METRIC, ARTIFACT)]
-    fixed = [column for column in (*_OF_JOB, *_OF_DETAILS) if column in present]
+    fixed = [column for column in _FIXED if column in present]
     columns = {column: [row.get(column) for row in rows] for column in chain(fixed, *named)}
     return {
         column: values
         for column, values in columns.items()
         if everything or column.startswith(METRIC) or any(value != values[0] for value in values)
     }
+
+
+def _describe_step(progress: Progress) -> str | None:
+    """Return how far a training came: ``19 of 60``."""
+    steps = [f"{number:.15g}" for number in (progress.step, progress.total) if number is not None]
+    return " of ".join(steps) or None
+
+
+def _get_task(request: TrainJobRequest) -> dict[str, str]:
+    """Return the parts of the key of an Airflow task; empty for a TrainJob of another owner."""
+    parts = request.owner.key.split("/") if request.owner else []
+    return dict(zip(_TASK_PARTS, map(unquote, parts), strict=True)) if len(parts) == len(_TASK_PARTS) else {}
+
+
+def _get_source(request: TrainJobRequest, role: str) -> str | None:
+    return next((source.storage_uri for name, source in request.initializer_sources() if name == role), None)
+
+
+def _get_code_digest(request: TrainJobRequest) -> str | None:
+    code = request.trainer.code if request.trainer else None
+    digest = code and (code.project.digest if code.project else code.digest)
+    return digest[:_DIGEST_LENGTH] if digest else None
 
 
 def _get_duration(job: TrainJob) -> timedelta | None:

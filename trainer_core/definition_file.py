@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from trainer_core.errors import InvalidRequestError
 from trainer_core.initializers import initializer_from_dict
 from trainer_core.options import ActiveDeadlineSeconds, Annotations, Labels, Name, Suspend
+from trainer_core.packaging.requirements_file import suggest_requirements
 from trainer_core.request import TrainJobRequest
 from trainer_core.request_builder import parse_options, select_backend
 from trainer_core.secrets import redact
@@ -175,7 +176,8 @@ def _suggest(wanted: str, missing: str) -> str:
         return f"write the module without .py: {wanted.removesuffix('.py').replace('/', '.')}"
     if wanted == missing or wanted.startswith(f"{missing}."):
         return f"change to the folder that contains {missing}, or install it"
-    return f"install {missing}, or import it inside the function"
+    named = suggest_requirements(missing, Path.cwd())
+    return f"install {missing}, or import it inside the function{f' ({named})' if named else ''}"
 
 
 def _read_trainer(data: Any) -> Any:

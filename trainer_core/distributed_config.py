@@ -69,8 +69,10 @@ class DistributedConfig(BaseOption):
         BackendUnavailableError: Objects of the Kubernetes client are used, and the extra `kubernetes` is not installed.
 
     Example:
-        >>> config = DistributedConfig(limits={"nvidia.com/gpu": 1}, node_selector={"pool": "gpu"})
-        >>> client.train(trainer=trainer, options=[config])  # doctest: +SKIP
+        ```python
+        config = DistributedConfig(limits={"nvidia.com/gpu": 1}, node_selector={"pool": "gpu"})
+        client.train(trainer=trainer, options=[config])
+        ```
     """
 
     env: list[V1EnvVar] = field(default_factory=list)

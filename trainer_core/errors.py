@@ -38,6 +38,7 @@ __all__ = [
     "TrainerError",
     "UnsupportedError",
     "WaitTimeoutError",
+    "format_memory",
     "format_size",
     "missing_extra",
     "shorten",
@@ -71,6 +72,15 @@ def format_size(size: float) -> str:
             return f"{size:.3g} {unit}"
         size /= 1000
     return f"{size:.1f} TB"
+
+
+def format_memory(size: float) -> str:
+    """Return an amount of memory for people, in the units of Kubernetes' limits: ``300 MiB``, ``1.5 GiB``."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1023.5:
+            return f"{size:.0f} {unit}" if size >= 99.95 else f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
 
 
 class TrainerError(Exception):
@@ -138,6 +148,11 @@ class BackendUnavailableError(TrainerError, RuntimeError):
     """
 
     transient = True
+
+    def __init__(self, message: str = "", transient: bool | None = None) -> None:
+        super().__init__(message)
+        if transient is not None:
+            self.transient = transient
 
 
 class TrackingError(TrainerError, RuntimeError):

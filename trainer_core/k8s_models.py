@@ -107,5 +107,6 @@ def _import_models() -> Any:
     try:
         from kubernetes.client import models  # Takes half a second.
     except ImportError as error:
-        raise BackendUnavailableError(missing_extra("DistributedConfig", str(error.name), "kubernetes")) from error
+        message = missing_extra("DistributedConfig", str(error.name), "kubernetes")
+        raise BackendUnavailableError(message, transient=False) from error
     return models

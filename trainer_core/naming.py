@@ -83,9 +83,16 @@ def build_attempt_name(name: str, attempt: int) -> str:
     return name[: MAX_NAME_LENGTH - len(suffix)].rstrip("-") + suffix
 
 
-def generate_name() -> str:
-    """Return a random name: one letter and 11 hex digits, as the Kubeflow SDK generates them."""
-    return secrets.choice(string.ascii_lowercase) + secrets.token_hex(6)[:11]
+def generate_name(function: str | None = None) -> str:
+    """Return a random name: that of a function and 10 hex digits; one letter and 11, as in the Kubeflow SDK, without.
+
+    Args:
+        function: Name of the training function. None for a TrainJob without one.
+    """
+    if function is None:
+        return secrets.choice(string.ascii_lowercase) + secrets.token_hex(6)[:11]
+    suffix = f"-{secrets.token_hex(_DIGEST_LENGTH // 2)}"
+    return _slugify(function, MAX_NAME_LENGTH - len(suffix)) + suffix
 
 
 def validate_name(name: Any) -> str:

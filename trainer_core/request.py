@@ -165,6 +165,7 @@ class Code(_Part):
         args: Its arguments.
         types: Declared types of the arguments, by name.
         digest: Hash of kind, text and entry.
+        origin: File and line at which the text begins, for tracebacks. Not part of the work.
         project: Files that travel with the function.
     """
 
@@ -174,6 +175,7 @@ class Code(_Part):
     args: dict[str, Any] = Field(default_factory=dict)
     types: dict[str, str] = Field(default_factory=dict)
     digest: str = ""
+    origin: str | None = Field(default=None, pattern=r"^[\w-]+\.py:[1-9]\d{0,6}$")
     project: Project | None = None
 
     @model_validator(mode="after")
@@ -698,11 +700,12 @@ class TrainJobRequest(_Part):
 
 
 def _remove_places_of_code(trainer: dict[str, Any]) -> None:
-    """Remove the files of the project, and where they lie.
+    """Remove the files of the project, where they lie, and the line that the function had in its file.
 
     Their digest stands for them, whichever version of zlib compressed them, and whichever way they travel.
     """
     trainer.pop("code_uri", None)
+    trainer.get("code", {}).pop("origin", None)
     project = trainer.get("code", {}).get("project", {})
     for name in ("archive", "uri"):
         project.pop(name, None)

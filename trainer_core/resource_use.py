@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from trainer_core.errors import format_size
+from trainer_core.errors import format_memory
 from trainer_core.node.resource_monitor import PREFIX
 
 __all__ = ["ResourceUse", "describe_memory", "parse_resource_report", "strip_resource_report", "summarize_resource_use"]
@@ -58,7 +58,7 @@ class ResourceUse:
     def describe(self) -> dict[str, str]:
         """Return the summary as text by name, for tables."""
         texts = {
-            "peak memory": f"{format_size(self.memory_peak)} of {format_size(self.memory_limit)}",
+            "peak memory": f"{format_memory(self.memory_peak)} of {format_memory(self.memory_limit)}",
             "processor use": f"{self.cpu_percent:.0f}%",
         }
         if self.gpus:
@@ -68,7 +68,9 @@ class ResourceUse:
             texts["GPU use"] = f"{self.gpu_percent:.0f}%"
             texts["GPU idle"] = f"{self.gpu_idle_share:.0%}"
         if self.gpu_memory_peak is not None and self.gpu_memory_limit is not None:
-            texts["peak GPU memory"] = f"{format_size(self.gpu_memory_peak)} of {format_size(self.gpu_memory_limit)}"
+            texts["peak GPU memory"] = (
+                f"{format_memory(self.gpu_memory_peak)} of {format_memory(self.gpu_memory_limit)}"
+            )
         return texts
 
 
@@ -101,7 +103,7 @@ def summarize_resource_use(records: Iterable[Mapping[str, Any] | None]) -> Resou
 
 
 def describe_memory(record: Mapping[str, Any] | None, gpu: bool = False) -> str | None:
-    """Return the highest reported memory of a node and its limit, as text; None if it has not reported it.
+    """Return the limit of a node's memory and the highest sample, as text; None if it has not reported them.
 
     Args:
         record: Its termination record.
@@ -111,7 +113,8 @@ def describe_memory(record: Mapping[str, Any] | None, gpu: bool = False) -> str 
     kind = "gpu_memory" if gpu else "memory"
     if not totals or f"{kind}_peak" not in totals or f"{kind}_limit" not in totals:
         return None
-    return f"{format_size(totals[f'{kind}_peak'])} of {format_size(totals[f'{kind}_limit'])}"
+    limit, peak = format_memory(totals[f"{kind}_limit"]), format_memory(totals[f"{kind}_peak"])
+    return f"limit {limit}; the highest sample before its end was {peak}"
 
 
 def parse_resource_report(line: str) -> dict[str, Any] | None:

@@ -36,7 +36,9 @@ class SecretRef:
     """Reference to an entry of a Kubernetes Secret (``secretKeyRef``). It can be logged, stored and compared.
 
     Example:
+        ```python
         CustomTrainer(func=train, env={"HF_TOKEN": SecretRef("hub", "token")})
+        ```
 
     Attributes:
         name: Name of the Secret: at most 253 lower-case letters, digits, ``-`` and ``.``.

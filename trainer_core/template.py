@@ -18,8 +18,10 @@ class TrainJobTemplate:
     """The arguments of `TrainerClient.train`, to reuse or to pass on.
 
     Example:
+        ```python
         template = TrainJobTemplate(trainer=CustomTrainer(func=train), runtime="torch-distributed")
         client.train(**template)
+        ```
 
     Args:
         trainer: Function to run (``spec.trainer``).

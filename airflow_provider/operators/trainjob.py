@@ -492,7 +492,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             self._is_waiting = False
             pending.report(observation)
             if suspension.has_changed(observation.status):
-                self.log.info("%s", suspension.describe(self._pull_xcom(ti, ACTION_KEY)))
+                self.log.info("%s", suspension.describe(xcom.pull(ti, ACTION_KEY)))
             forwarder.poll(ended=observation.outcome is not None)
             if self._interrupted:
                 self._raise_interrupted(ref)
@@ -515,7 +515,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         asked = self._has_tracking_option
         self.run_url = tracking.track_outcome(self.hook, self.mlflow_conn_id, outcome, asked, self.log)
         xcom.push_outcome(ti, outcome)
-        if not outcome.succeeded and (deletion := describe_deletion(outcome, self._pull_xcom(ti, ACTION_KEY))):
+        if not outcome.succeeded and (deletion := describe_deletion(outcome, xcom.pull(ti, ACTION_KEY))):
             self.log.info("%s", deletion)
         xcom.log_outcome(self.log, outcome, log_is_written)
         if outcome.succeeded:
@@ -563,11 +563,8 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
 
     def _pull_ref(self, ti: Any) -> TrainJobRef | None:
         """Return the ref that this task instance pushed before it was deferred; None if there is none."""
-        self._ref_data = self._pull_xcom(ti, "ref") or {}
+        self._ref_data = xcom.pull(ti, "ref") or {}
         return TrainJobRef.from_dict(self._ref_data) if self._ref_data else None
-
-    def _pull_xcom(self, ti: Any, key: str) -> Any:
-        return ti.xcom_pull(task_ids=ti.task_id, key=key, map_indexes=ti.map_index)
 
 
 def _unreachable(ref: TrainJobRef, reason: Any) -> TrainJobUnreachableError:

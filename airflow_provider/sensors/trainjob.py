@@ -18,6 +18,7 @@ from airflow_provider.exceptions import TrainJobRejectedError, TrainJobUnreachab
 from airflow_provider.hooks.mlflow import MlflowHook
 from airflow_provider.hooks.trainjob import TrainJobHook
 from airflow_provider.lineage import OpenLineageMixin
+from airflow_provider.person_actions import ACTION_KEY, SuspensionWatch, describe_deletion
 from airflow_provider.task_log import LogForwarder
 from trainer_core.config import BackendConfig
 from trainer_core.errors import JobElsewhereError, TrainerError
@@ -173,6 +174,8 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
             raise TrainJobRejectedError(str(error)) from error
         else:
             self._pending_failures.report(observation)
+            if self._suspension.has_changed(observation.status):
+                self.log.info("%s", self._suspension.describe(xcom.pull(context["ti"], ACTION_KEY)))
             self._state = self._state.on_observation(observation, self._now())
             self._write_log(observation.status)
         if self._state.outcome is None:
@@ -239,6 +242,10 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
         return LogForwarder(self.hook.client, self.ref, lambda line: self.log.info("%s", line))
 
     @cached_property
+    def _suspension(self) -> SuspensionWatch:
+        return SuspensionWatch(self.ref.name)
+
+    @cached_property
     def _pending_failures(self) -> PendingFailureLog:
         return PendingFailureLog(self.ref.name, lambda line: self.log.warning("%s", line))
 
@@ -272,6 +279,8 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
         self.outcome = outcome
         self.run_url = tracking.track_outcome(self.hook, self.mlflow_conn_id, outcome, False, self.log)
         xcom.push_outcome(ti, outcome)
+        if not outcome.succeeded and (deletion := describe_deletion(outcome, xcom.pull(ti, ACTION_KEY))):
+            self.log.info("%s", deletion)
         xcom.log_outcome(self.log, outcome, log_is_written)
         if outcome.succeeded:
             assets.update_asset_events(self.outlets, outcome)

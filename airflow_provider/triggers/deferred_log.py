@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, partial
@@ -53,7 +53,8 @@ class LogReporter:
         ref: The job.
         ti: The deferred task instance; None without one, and then no XCom is written.
         write_line: Called with each line of the log.
-        send_progress: Called in a thread with each chunk of the log while the job runs; None for nothing.
+        send_progress: Called in a thread with each chunk of the log while the job runs, after the cursor with which it
+            was read; None for nothing.
     """
 
     __slots__ = (
@@ -74,7 +75,7 @@ class LogReporter:
         ref: TrainJobRef,
         ti: Any,
         write_line: Callable[[str], object],
-        send_progress: Callable[[LogChunk], None] | None = None,
+        send_progress: Callable[[Mapping[str, Any], LogChunk], None] | None = None,
     ) -> None:
         self._ref = ref
         self._ti = ti
@@ -152,7 +153,7 @@ class LogReporter:
         chunk = follower.tail(cursor, job_ended)
         # At the end of the job the worker sends all progress.
         if self._send_progress is not None and not job_ended:
-            self._send_progress(chunk)
+            self._send_progress(cursor, chunk)
         return chunk
 
     async def _write_read_lines(self, seconds: float, job_ended: bool) -> bool:

@@ -308,21 +308,21 @@ def get_manifest(job: _SubmittedJobDep, client: _ClientDep) -> dict[str, str]:
 
 def suspend(job: _SubmittedJobDep, client: _ClientDep, session: SessionDep, user: GetUserDep) -> Response:
     """Suspend a job."""
-    xcom_queries.record_action(session, job.task, "suspend", by=user.get_name())
+    xcom_queries.record_action(session, job, "suspend", by=user.get_name())
     client.suspend(job.ref)
     return Response(status_code=204)
 
 
 def resume(job: _SubmittedJobDep, client: _ClientDep, session: SessionDep, user: GetUserDep) -> Response:
     """Resume a suspended job."""
-    xcom_queries.record_action(session, job.task, "resume", by=user.get_name())
+    xcom_queries.record_action(session, job, "resume", by=user.get_name())
     client.resume(job.ref)
     return Response(status_code=204)
 
 
 def delete(job: _SubmittedJobDep, client: _ClientDep, session: SessionDep, user: GetUserDep) -> Response:
     """Delete a job with its log and files."""
-    xcom_queries.record_action(session, job.task, "delete", by=user.get_name())
+    xcom_queries.record_action(session, job, "delete", by=user.get_name())
     client.delete_job(job.ref)
     xcom_queries.record_deletion(session, job.task, by=user.get_name())
     return Response(status_code=204)

@@ -149,8 +149,7 @@ def read_unfinished(jobs: Iterable[SubmittedJob], limit: int) -> Iterator[tuple[
 def read_details(job: SubmittedJob) -> comparison.JobDetails | None:
     """Read what a comparison shows of a job; None if the API server cannot reach it."""
     try:
-        client = connect(job)
-        return comparison.read_details(client, client.get_job(job.ref.name))
+        return comparison.read_details(connect(job), job.ref.name)
     except (UnreachableError, TrainerError):
         return None
 

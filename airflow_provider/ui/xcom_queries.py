@@ -161,10 +161,23 @@ def list_assets(session: Session, task: TaskKey) -> list[tuple[int, str]]:
     return [(asset_id, name) for asset_id, name in session.execute(found)]
 
 
-def record_action(session: Session, task: TaskKey, action: str, by: str) -> None:
-    """Record that a user is about to suspend, resume or delete the job of a task, for the log of the task."""
-    _set_xcom(session, task, ACTION_KEY, {"action": action, "by": by})
+def record_action(session: Session, job: SubmittedJob, action: str, by: str) -> None:
+    """Record that a user is about to suspend, resume or delete a job, for the logs of its task and of its sensors."""
+    for task in (job.task, *_list_sensors(session, job)):
+        _set_xcom(session, task, ACTION_KEY, {"action": action, "by": by})
     session.commit()  # The process that waits for the job may see the change before this request ends.
+
+
+def _list_sensors(session: Session, job: SubmittedJob) -> list[TaskKey]:
+    """Return the other tasks of a job's run that have a ref of the job: they wait for it, or change it."""
+    ref = aliased(XComModel)
+    found = select(ref.dag_id, ref.run_id, ref.task_id, ref.map_index).where(
+        ref.key == "ref",
+        ref.dag_id == job.task.dag_id,
+        ref.run_id == job.task.run_id,
+        cast(ref.value, String).contains(job.ref.uid, autoescape=True),
+    )
+    return [task for row in session.execute(found) if (task := TaskKey(*row)) != job.task]
 
 
 def record_deletion(session: Session, task: TaskKey, by: str) -> None:

@@ -111,6 +111,7 @@ class Task:
         self.artifacts = {name: _parse_single_artifact(held) for name, held in declared.items()}
         self._output_file = Path(outputs["outputFile"]) if outputs.get("outputFile") else None
         self._written: set[str] = set()
+        self._nulls: dict[str, None] = {}
         # Values that did not pass through KFP: none of them is converted.
         self._encoded_inputs: dict[str, Any] = {}
 
@@ -193,15 +194,19 @@ class Task:
         return self.artifacts[name]
 
     def write(self, name: str, value: Any) -> None:
-        """Write an output parameter: text as it is, anything else as JSON.
+        """Write an output parameter: text as it is, anything else as JSON; None for an output without a value.
 
         Raises:
             InvalidRequestError: The component declares none of that name.
         """
         if name not in self._files:
             raise InvalidRequestError(f"the component has no output {redact(name)}; its image is of another version")
-        text = value if isinstance(value, str) else json.dumps(_replace_non_finite(value), ensure_ascii=False)
-        self._files[name].write_text(text, encoding="utf-8")
+        if value is None:
+            # The launcher fails a task whose output has no file, and a number's file that is not a number.
+            self._nulls[name] = None
+        else:
+            text = value if isinstance(value, str) else json.dumps(_replace_non_finite(value), ensure_ascii=False)
+            self._files[name].write_text(text, encoding="utf-8")
         self._written.add(name)
 
     def list_missing_outputs(self) -> list[str]:
@@ -209,11 +214,12 @@ class Task:
         return sorted(self._files.keys() - self._written)
 
     def close(self) -> None:
-        """Write down the output artifacts with their metadata."""
+        """Write down the output artifacts with their metadata, and which output parameters have no value."""
         if self._output_file is None:
             return
         artifacts = {name: {"artifacts": [_to_output_entry(artifact)]} for name, artifact in self.artifacts.items()}
-        self._output_file.write_text(json.dumps({"artifacts": artifacts}, ensure_ascii=False), encoding="utf-8")
+        written = {"artifacts": artifacts, **({"parameterValues": self._nulls} if self._nulls else {})}
+        self._output_file.write_text(json.dumps(written, ensure_ascii=False), encoding="utf-8")
 
 
 def _parse_single_artifact(held: Mapping[str, Any]) -> Artifact:

@@ -13,6 +13,7 @@ from pathlib import Path
 from kfp_components.runtime.client import IN_CONTAINER
 from trainer_core.jobs import Outcome
 from trainer_core.node import env
+from trainer_core.readable_log import format_log_line
 
 __all__ = ["print_diagnosis", "print_error"]
 
@@ -37,8 +38,8 @@ def print_diagnosis(outcome: Outcome) -> None:
     for name, value in facts.items():
         if value is not None:
             print(f"  {name}: {value}")
-    lines = diagnosis.traceback.splitlines() if diagnosis.traceback else diagnosis.log_tail
-    for line in lines:
+    lines = diagnosis.traceback.splitlines() if diagnosis.traceback else map(format_log_line, diagnosis.log_tail)
+    for line in filter(None, lines):
         print(f"  | {line}")
     sys.stdout.flush()
 

@@ -8,7 +8,7 @@ two labels name the run and `on_kill`, so that `trainjob reap` can do the same w
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -90,26 +90,22 @@ def bind_to_run(client: TrainerClient, ref: TrainJobRef, run: Run, on_kill: str)
     if run.id is None or not isinstance(client.config, ClusterConfig):
         yield
         return
+    owner = run.workflow if on_kill == "cancel" else None
+    if owner is not None and run.namespace != ref.namespace:
+        owner = None
+        print(f"TrainJob {ref.name} gets no owner reference: its run is in namespace {run.namespace}", flush=True)
+    labels: list[Mapping[str, str]] = []
     with _print_errors(ref, "is not bound to the run"):
-        _bind_job(client, ref, run, on_kill)
+        only_with = {KFP_RUN_LABEL: run.id}
+        labels.append(client.set_job_owner(ref, _WORKFLOW, owner, {KFP_ON_KILL_LABEL: on_kill}, only_with))
     try:
         yield
     except TrainerError:
         _release_job(client, ref)
         raise
-    _release_job(client, ref)
-
-
-def _bind_job(client: TrainerClient, ref: TrainJobRef, run: Run, on_kill: str) -> None:
-    labels = client.get_job(ref).labels
-    owner = run.workflow if on_kill == "cancel" else None
-    if owner is not None and run.namespace != ref.namespace:
-        owner = None
-        print(f"TrainJob {ref.name} gets no owner reference: its run is in namespace {run.namespace}", flush=True)
-    # With the label in place, an earlier try of the step may have set an owner that this one cannot read.
-    if labels.get(KFP_RUN_LABEL) != run.id or (owner is None and labels.get(KFP_ON_KILL_LABEL) == on_kill):
-        return
-    client.set_job_owner(ref, _WORKFLOW, owner, {KFP_ON_KILL_LABEL: on_kill})
+    # The job has ended: it stays bound unless it is to outlive the run.
+    if not labels or DELETE_AFTER_LABEL in labels[0]:
+        _release_job(client, ref)
 
 
 def _release_job(client: TrainerClient, ref: TrainJobRef) -> None:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from kfp_components.runtime import charts
 from trainer_core.jobs import Diagnosis, Outcome, Step, TrainJob, TrainJobRef
+from trainer_core.readable_log import format_log_line
 
 __all__ = ["Resumption", "render_html"]
 
@@ -135,7 +136,7 @@ def _render_diagnosis(diagnosis: Diagnosis) -> list[str]:
         "exit code": None if diagnosis.exit_code is None else str(diagnosis.exit_code),
         "can a retry help": "yes" if diagnosis.retryable else "no",
     }
-    text = diagnosis.traceback or "\n".join(diagnosis.log_tail)
+    text = diagnosis.traceback or "\n".join(filter(None, map(format_log_line, diagnosis.log_tail)))
     table = _render_pairs((name, value) for name, value in facts.items() if value)
     return [table, f"<pre>{escape(text)}</pre>"] if text else [table]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from kfp_components.runtime.client import IN_CONTAINER
+from kfp_components.runtime.client import IN_CONTAINER, ride_out
 from kfp_components.runtime.executor_input import Task
 from kfp_components.runtime.initializer_source import KFP_STORE_KEYS, convert_to_s3
 from trainer_core.errors import InvalidRequestError
@@ -39,8 +39,14 @@ def look(
     asked = {"STORAGE_URI": converted["storage_uri"], "IGNORE_PATTERNS": ",".join(ignore_patterns or ())}
     try:
         fetch_settings = settings.FetchSettings.from_env(role, {**around, **converted["env"], **asked})
-        seen = registry.create_source(fetch_settings).list_files()
+        files = registry.create_source(fetch_settings)
+        seen = ride_out(files.list_files, _is_busy)
     except source.FetchError as error:
         raise InvalidRequestError(str(error)) from error
     print(f"{storage_uri}: {len(seen.files)} files, {seen.size} bytes, version {seen.digest}", flush=True)
     task.write("version", seen.digest)
+
+
+def _is_busy(error: Exception) -> bool:
+    """Return whether a store may answer later. The class of the error is loaded by those who fetch alone."""
+    return bool(getattr(error, "retryable", False))

@@ -23,9 +23,10 @@ from kfp_components.runtime.owner_reference import Run, bind_to_run, find_run
 from kfp_components.runtime.sigterm import attach_job, check_on_kill, submit_job
 from trainer_core.client import TrainerClient
 from trainer_core.errors import InvalidRequestError, TrainerError
-from trainer_core.jobs import Outcome, TrainJobRef
+from trainer_core.jobs import Observation, Outcome, TrainJobRef
 from trainer_core.lifecycle import wait_state
 from trainer_core.lifecycle.pending_failure_log import PendingFailureLog
+from trainer_core.readable_log import ReadableLog
 from trainer_core.request import TrainJobRequest
 from trainer_core.resource_use import strip_resource_report
 
@@ -122,7 +123,7 @@ def follow_attempts(
     if not inputs.allow_failure:
         wait_state.raise_if_failed(outcome)
     name = inputs.metric_name
-    task.write("metric", 0.0 if name is None else _get_metric(outcome, "metric_name", name))
+    task.write("metric", None if name is None else _get_metric(outcome, "metric_name", name))
     for name in task.list_missing_outputs():
         # Outputs that train_task and wait_task have added: metrics by their names.
         task.write(name, _get_metric(outcome, "metrics", name))
@@ -152,10 +153,17 @@ def wait_for_job(client: TrainerClient, ref: TrainJobRef, deadline: float | None
         WaitTimeoutError: The time is over; the job continues.
         Terminated: The step received SIGTERM; `cancel_on_sigterm` decides what becomes of the job.
     """
-    printers = _start_printers(client, ref, history)
+    printers = [_Printer(client, ref, step, history) for step in _PRINTED_STEPS]
     pending = PendingFailureLog(ref.name, lambda line: print(line, file=sys.stderr, flush=True))
+
+    def report(observation: Observation) -> None:
+        # From here on the logs share what the wait knows of the job.
+        for printer in printers:
+            printer.start_once()
+        pending.report(observation)
+
     timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
-    outcome = client.wait(ref, timeout=timeout, on_observation=pending.report)
+    outcome = client.wait(ref, timeout=timeout, on_observation=report)
     for printer in printers:
         printer.finish()
     return outcome
@@ -172,16 +180,25 @@ class _Printer(threading.Thread):
         self._history = history
         self._lines = 0
 
+    def start_once(self) -> None:
+        """Start it, unless it was started."""
+        if self.ident is None:
+            self.start()
+
     def run(self) -> None:
+        log = ReadableLog()
         try:
             for raw in self._client.get_job_logs(self._ref, self._step, follow=True):
+                self._lines += 1
                 line = strip_resource_report(raw)
                 if line is None:
                     continue
-                sys.stdout.write(f"[{self._step}] {line}\n")
-                sys.stdout.flush()
                 self._history.add(line)
-                self._lines += 1
+                for text in log.format(self._step, line, time.monotonic()):
+                    sys.stdout.write(f"[{self._step}] {text}\n")
+                    sys.stdout.flush()
+        except InvalidRequestError:
+            return  # The job has no such step.
         except TrainerError as error:
             print(f"the log of {self._step} ends here: {error}", file=sys.stderr, flush=True)
 
@@ -191,19 +208,6 @@ class _Printer(threading.Thread):
         while self.is_alive() and lines != self._lines:
             lines = self._lines
             self.join(_SILENCE_SECONDS)
-
-
-def _start_printers(client: TrainerClient, ref: TrainJobRef, history: MetricHistory) -> list[_Printer]:
-    try:
-        steps = [step.name for step in client.get_job(ref).steps if step.name in _PRINTED_STEPS]
-    except TrainerError as error:
-        # Without its log a job can still be waited for.
-        print(f"no log of TrainJob {ref.name}: {error}", file=sys.stderr, flush=True)
-        return []
-    printers = [_Printer(client, ref, step, history) for step in steps]
-    for printer in printers:
-        printer.start()
-    return printers
 
 
 def _get_metric(outcome: Outcome, given_as: str, name: str) -> float:

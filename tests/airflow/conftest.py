@@ -9,8 +9,9 @@ import sys
 
 import pytest
 from airflow_fakes import wait_for_file
+from browser import run_browser
 from mlflow_double import serve_mlflow
-from routed_pages import RoutedPages, run_browser
+from routed_pages import RoutedPages
 
 from trainer_core import CustomTrainer
 

@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
 import urllib.parse
 
-import chromium
-import pytest
+from browser import TIMEOUT
 
 from airflow_provider.ui import app
 
 STATIC = pathlib.Path(app.__file__).with_name("static")
-#: Milliseconds; much longer than needed, so that no test fails on a busy machine.
-_TIMEOUT = 45_000
 _PAGES = {"": "jobs.html", "job": "job.html", "compare": "compare.html"}
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-
-
-@contextlib.contextmanager
-def run_browser():
-    """Chromium; skips the test where there is none."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="needs `pip install playwright`")
-    if chromium.find() is None:
-        pytest.skip("needs Chromium on PATH: `apt-get install chromium`")
-    sync_api.expect.set_options(timeout=_TIMEOUT)
-    with sync_api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(
-            executable_path=chromium.__file__, args=["--no-sandbox", "--disable-gpu"], timeout=_TIMEOUT
-        )
-        yield running
-        running.close()
 
 
 class RoutedPages:
@@ -49,7 +30,7 @@ class RoutedPages:
         """Open a page. An answer by path is JSON, or a function that is called with the query and returns JSON."""
         screen = {"viewport": {"width": width, "height": height}, "color_scheme": scheme}
         context = self._browser.new_context(**screen, locale="en-US", timezone_id="UTC")
-        context.set_default_timeout(_TIMEOUT)
+        context.set_default_timeout(TIMEOUT)
         self._contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: self.problems.append(str(error)))

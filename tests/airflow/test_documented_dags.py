@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = {"guide": ROOT / "docs" / "guides" / "airflow.md", "readme": ROOT / "README.md"}
+GUIDES = ROOT / "docs" / "guides"
+PAGES = {"guide": GUIDES / "airflow.md", "tutorial": GUIDES / "your-own-project.md", "readme": ROOT / "README.md"}
+#: Modules beside the DAGs.
+TRAINING = ("train.py", "model.py", "rows.py")
 FILE = re.compile(r"```python\n# (?P<name>[\w.]+)\n(?P<text>.*?)^```$", re.M | re.S)
 
 
@@ -19,6 +22,7 @@ FILE = re.compile(r"```python\n# (?P<name>[\w.]+)\n(?P<text>.*?)^```$", re.M | r
         ("guide", "guide_two_tasks", "wait", "status", "Complete"),
         ("guide", "guide_function", "train", "layers", [64, 10]),
         ("guide", "guide_sweep", "best_of", "return_value", {"metrics": {"loss": 0.0}, "lr": 0.1}),
+        ("tutorial", "nightly_fit", "fit", "status", "Complete"),
         ("readme", "nightly", "train", "status", "Complete"),
     ],
 )
@@ -26,8 +30,8 @@ def test_a_documented_dag_runs(page, dag_id, task_id, key, value, trainjob_dags,
     folder = tmp_path / "dags"
     folder.mkdir()
     for block in FILE.finditer(PAGES[page].read_text(encoding="utf-8")):
-        is_dag, is_training = "@dag" in block["text"], block["name"] == "train.py"
-        (folder / block["name"]).write_text(block["text"]) if is_dag or is_training else None
+        if "@dag" in block["text"] or block["name"] in TRAINING:
+            (folder / block["name"]).write_text(block["text"])
 
     run = run_dag(trainjob_dags(folder)[dag_id])
     assert run.state == "success"

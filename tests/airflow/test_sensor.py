@@ -20,6 +20,7 @@ from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.testing.tasks import StandInTaskInstance
 from trainer_core import TrainerClient
 from trainer_core.errors import BackendUnavailableError
+from trainer_core.testing.case import wait_for_status
 
 
 def a_sensor(job, **arguments):
@@ -52,6 +53,38 @@ def test_a_sensor_does_not_retry_a_failed_job(submit):
 def test_the_log_of_the_training_is_the_log_of_the_sensor(submit, task_log):
     execute(a_sensor(submit(double, number=3)))
     assert task_log().count("doubling 3") == 1
+
+
+class IsActedUpon(TrainerClient):
+    """Client of a job that people suspend, resume and delete on the page while a sensor waits."""
+
+    def __init__(self, config, ti):
+        super().__init__(config)
+        self._ti, self._page = ti, TrainerClient(config)
+        self._steps = iter(
+            [None, ("suspend", "ada", "Suspended"), ("resume", "grace", "Running"), ("delete", "joan", None)]
+        )
+
+    def observe(self, job):
+        step = next(self._steps)
+        if step is not None:
+            action, by, status = step
+            self._ti.xcoms["trainjob_action"] = {"action": action, "by": by}
+            getattr(self._page, "delete_job" if action == "delete" else action)(job)
+            if status:
+                wait_for_status(self._page, job.name, status)
+        return super().observe(job)
+
+
+def test_the_log_of_a_sensor_says_who_suspended_resumed_and_deleted_the_job(running, task_log):
+    ti, sensor = StandInTaskInstance("wait"), a_sensor(running)
+    sensor.hook.client = IsActedUpon(sensor.hook.config, ti)
+    with pytest.raises(TrainJobFailedForGoodError):
+        sensor.execute({"ti": ti})
+    lines = [
+        f"was {done} on the TrainJobs page" for done in ("suspended by ada", "resumed by grace", "deleted by joan")
+    ]
+    assert [line for line in lines if f"TrainJob {running.name} {line}" in task_log()] == lines
 
 
 class Away(TrainerClient):

@@ -9,6 +9,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow_fakes import double
 
+from airflow_provider import spec
 from airflow_provider.operators.trainjob import InitializeOperator, TrainJobOperator
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.testing.compat import DagSerialization
@@ -22,6 +23,7 @@ from trainer_core import (
     RuntimePatch,
     SecretRef,
     TrainJobRef,
+    request_builder,
 )
 
 
@@ -140,3 +142,13 @@ def test_a_dag_with_all_operators_can_be_serialized():
 
 def test_parsing_a_dag_twice_gives_the_same_request():
     assert an_operator().spec == an_operator().spec
+
+
+def test_the_line_of_a_function_is_in_the_request_and_not_in_the_template_field():
+    def train():
+        pass
+
+    data = request_builder.build_request_data(backend=None, trainer=CustomTrainer(func=train))
+    field, content = spec.split_code(data)
+    assert "origin" not in field["trainer"]["code"]
+    assert spec.join_code(field, content)["trainer"]["code"]["origin"].startswith("test_spec.py:")

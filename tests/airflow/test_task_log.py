@@ -96,7 +96,7 @@ def test_progress_is_written_as_readable_text(log):
 def test_progress_without_a_total_is_written_at_intervals(log):
     assert log.poll(progress_line(4)) == ["[node-0] progress 4"]
     assert log.poll(progress_line(5)) == []
-    log.forwarder.position._next_progress = 0.0
+    log.forwarder.position._log._next_progress = 0.0
     assert log.poll(progress_line(6)) == ["[node-0] progress 6"]
 
 

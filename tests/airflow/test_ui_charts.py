@@ -87,6 +87,7 @@ def test_a_value_without_a_logarithm_is_a_gap(open_page):
 def test_one_curve_fills_its_card(open_page):
     page = open_page(Points(report(loss=[2, 1])).answers, path=JOB_PATH)
     drawn = page.locator("#curves svg")
+    expect(drawn).to_be_visible()
     card = page.locator("#curves .curves").bounding_box()["width"]
     assert drawn.bounding_box()["width"] == pytest.approx(card, abs=1)
     page.set_viewport_size({"width": 500, "height": 900})

@@ -279,6 +279,23 @@ def test_a_sensor_has_no_row_in_the_list(browse, run_dag, gate):
     assert browse(VIEWER, {**task, "task_id": "wait"}).get("api/job").status_code == 404
 
 
+def test_a_change_is_recorded_for_the_log_of_a_sensor_in_the_same_run(browse, run_dag, gate):
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    gate.touch()
+    dag = a_dag("open_watched", training(gate))
+    with dag:
+        TrainJobSensor(task_id="wait", job=dag.get_task("train").output, poke_interval=0.1)
+    browse(EDITOR, task_of(run_dag(dag))).post("api/delete")
+    with create_session() as session:
+        recorded = select(XComModel.task_id).where(
+            XComModel.key == "trainjob_action", XComModel.dag_id == "open_watched"
+        )
+        assert sorted(session.scalars(recorded)) == ["train", "wait"]
+
+
 def test_an_unreachable_job_has_the_end_that_a_sensor_of_its_run_has_seen(browse, run_dag, gate, client):
     gate.touch()
     dag = a_dag("open_seen", training(gate))

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from trainer_core import TrainerClient
+
 RUN = ("--runtime", "python")
 
 
@@ -183,6 +185,11 @@ def test_render_prints_the_manifest_and_creates_nothing(trainjob):
         (("submit", "train:train", *RUN), 2, "x"),
         (("submit", "train:train", "-a", "x=many", *RUN), 2, "x.*many"),
         (("submit", "train:train", "-a", "x", *RUN), 2, "--arg must be name=value"),
+        (("submit", "train:train", "-a", "x=1", "-a", "x=2", *RUN), 2, "--arg x= is given twice; give it once"),
+        (("submit", "train:train", "-a", "x=one", *RUN), 2, "--arg x: 'one' is not an int"),
+        (("submit", "train:train", *RUN), 2, "train requires x; add --arg NAME=VALUE$"),
+        (("submit", "train:train", "-a", "x=1", *RUN, "--option", "{["), 2, "is neither Name=value.* nor JSON"),
+        (("submit", "train:train", "-a", "x=1", *RUN, "--option", "Moon=1"), 2, "unknown option Moon; known are"),
         (
             ("submit", "train:nothing", *RUN),
             2,
@@ -283,6 +290,38 @@ def test_a_value_of_the_wrong_type_in_a_definition_is_rejected(trainjob, definit
     assert done.returncode == 2
     assert message in done.stderr
     assert trainjob.jobs == []
+
+
+def test_arguments_and_options_of_the_command_line_are_added_to_a_definition(trainjob):
+    trainer = {"func": "train:train", "func_args": {"x": 1, "rate": 0.5}}
+    definition = {"runtime": "python", "trainer": trainer, "options": [{"Labels": {"team": "a"}}]}
+    (trainjob.folder / "job.yaml").write_text(yaml.safe_dump(definition))
+    checkpoints = ["--option", '{"Checkpoints": {"every_steps": 2}}', "--option", "ActiveDeadlineSeconds=600"]
+    trainjob("submit", "-f", "job.yaml", "-a", "x=7", *checkpoints, "--name", "job", "--wait")
+
+    request = TrainerClient().get_job_request("job")
+    assert request.trainer.code.args == {"x": 7, "rate": 0.5}
+    assert (request.metadata.labels, request.checkpoints.every_steps) == ({"team": "a"}, 2)
+    assert request.active_deadline_seconds == 600
+
+
+def test_a_generated_name_begins_with_the_name_of_the_function(trainjob):
+    assert re.fullmatch(r"wait-for-[0-9a-f]{10}\n", trainjob("submit", "train:wait_for", "-a", "path=/", *RUN).stdout)
+
+
+def test_without_a_subcommand_the_help_is_all(trainjob):
+    done = trainjob()
+    assert (done.returncode, done.stderr) == (2, "")
+
+
+def test_a_missing_module_that_the_project_names_is_installed_from_its_file(trainjob):
+    (trainjob.folder / "pyproject.toml").write_text('[project]\nname = "a"\ndependencies = ["Not-There>=1"]\n')
+    (trainjob.folder / "needs.py").write_text("def main():\n    import not_there\n")
+    (trainjob.folder / "loads.py").write_text("import not_there\n\n\ndef main():\n    pass\n")
+
+    last = trainjob("submit", "needs:main", *RUN, "--wait").stderr.splitlines()[-1]
+    assert last.endswith("(a retry will not help); pyproject.toml names it: add -r pyproject.toml")
+    assert "pyproject.toml names it: add -r pyproject.toml" in trainjob("submit", "loads:main", *RUN).stderr
 
 
 def test_flags_of_functions_are_rejected_with_a_definition(trainjob):

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from trainer_core.cli import main, progress
 from trainer_core.cli.options import move_global_options
+from trainer_core.cli.output import print_table
 from trainer_core.jobs import CREATED, RUNNING, Category, Diagnosis, Observation, PendingFailure, Progress, TrainJobRef
 from trainer_core.lifecycle.pending_failure_log import PendingFailureLog
 
@@ -126,6 +127,24 @@ def test_get_prints_the_use_of_resources_and_logs_do_not_print_its_reports(train
     assert done.returncode == 0
     assert "resources: peak memory " in trainjob("get", "used").stdout
     assert trainjob("logs", "used").stdout == trainjob("logs", "used", "-o", "json").stdout == ""
+
+
+LONG = "UserCode in node-0: ValueError: " + "a shape that does not fit " * 4
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, None])
+def test_only_the_last_column_of_a_table_is_folded(width, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: width is not None)
+    monkeypatch.setenv("COLUMNS", str(width or 10))
+    print_table(["NAME", "STATUS", "CREATED", "REASON"], [["train-0123456789", "Failed", "2026-11-24 02:33:10", LONG]])
+
+    header, first, *rest = capsys.readouterr().out.splitlines()
+    assert header == "NAME              STATUS  CREATED              REASON"
+    assert first.startswith("train-0123456789  Failed  2026-11-24 02:33:10  UserCode in")
+    reason = [first[len(header) - 6 :], *(line.strip() for line in rest)]
+    assert " ".join(reason) == LONG.strip()
+    # Narrower than 20 characters it is not folded: a terminal breaks such lines.
+    assert all(len(line) <= max(width, len(header) - 6 + 20) for line in rest) if width else not rest
 
 
 def test_a_table_is_not_padded_to_its_longest_reason(trainjob):

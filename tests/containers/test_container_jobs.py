@@ -403,10 +403,12 @@ def test_initializers_fetch_before_the_nodes_start(sandbox, fetching):
     wait_until(lambda: sandbox.list_objects() == [], "the engine is empty")
 
 
-def test_credentials_reach_the_initializer_and_are_not_visible_to_inspect(sandbox, fetching):
+@pytest.mark.parametrize("token", ["hf_a-secret-token", SecretRef("hub", "token")], ids=["text", "reference"])
+def test_credentials_reach_the_initializer_and_are_not_visible_to_inspect(sandbox, fetching, token, monkeypatch):
     secret = "hf_a-secret-token"
+    monkeypatch.setenv("TRAINJOB_INITIALIZE_DATASET_ACCESS_TOKEN", secret)
     client = fetching()
-    source = HuggingFaceDatasetInitializer("hf://owner/data", access_token=secret)
+    source = HuggingFaceDatasetInitializer("hf://owner/data", access_token=token)
     train(client, read_files, {"role": "dataset"}, initializer=Initializer(dataset=source))
     assert client.wait("job").result["token.txt"] == hashlib.sha256(secret.encode()).hexdigest()
     (step, _) = client.get_job("job").steps

@@ -30,7 +30,16 @@ class Mlflow:
             self.tags[each["key"]] = each["value"]
         self.status = body.get("status", self.status)
         info = {"run_id": "run-1", "experiment_id": "7", "status": self.status, "lifecycle_stage": "active"}
-        data = {"tags": [{"key": key, "value": value} for key, value in list(self.tags.items())]}
+        latest = {
+            key: max((step, time, value) for step, value, time in [*points]) for key, points in [*self.metrics.items()]
+        }
+        data = {
+            "tags": [{"key": key, "value": value} for key, value in list(self.tags.items())],
+            "metrics": [
+                {"key": key, "step": step, "timestamp": time, "value": value}
+                for key, (step, time, value) in latest.items()
+            ],
+        }
         answers = {
             "experiments/get-by-name": {"experiment": {"experiment_id": "7"}},
             "runs/search": {},

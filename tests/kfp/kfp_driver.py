@@ -114,12 +114,16 @@ class DrivenTask:
 
     def output(self, name: str) -> Any:
         """An output parameter as the backend reads it."""
+        values = self.executor_output().get("parameterValues", {})
+        if name in values:
+            return values[name]
         kind = component_spec(self.component)["outputDefinitions"]["parameters"][name]["parameterType"]
         text = self._output(name).read_text()
         return text if kind == "STRING" else json.loads(text)
 
     def outputs(self) -> set[str]:
-        return {path.name for path in (self.folder / "outputs").iterdir()} - {"executor_output.json"}
+        files = {path.name for path in (self.folder / "outputs").iterdir()} - {"executor_output.json"}
+        return files | self.executor_output().get("parameterValues", {}).keys()
 
     def executor_output(self) -> dict[str, Any]:
         return json.loads((self.folder / "outputs" / "executor_output.json").read_text())

@@ -353,6 +353,75 @@ def test_a_job_has_the_labels_of_its_run_from_its_creation(task, cluster, jobs, 
     assert (labels["trainjob-workflows/kfp-run"], labels[ON_KILL]) == ("id-of-the-run", "cancel")
 
 
+#: More answers than one request repeats by itself.
+OFTEN = {"retry_after": 0.01, "times": 7}
+
+
+@pytest.mark.usefixtures("launcher")
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        pytest.param("GET", "/pods", id="the pod of the step is read"),
+        pytest.param("POST", "/trainjobs", id="the job is created"),
+        pytest.param("PATCH", "/trainjobs/", id="the job is bound to the run"),
+        pytest.param("GET", "/trainjobs/", id="the job is read"),
+    ],
+)
+def test_a_step_rides_out_an_api_server_that_is_away(task, cluster, jobs, monkeypatch, caplog, method, path, status):
+    monkeypatch.setenv("TRAINJOB_SUBMIT_RETRY_SECONDS", "60")
+    cluster.faults.next(method=method, path=path, status=status, **OFTEN)
+
+    finished = task("train", request=request_for(definitions.train_a_little, ARGUMENTS)).run()
+
+    cluster.faults.clear()
+    assert finished.returncode == 0, finished.stderr
+    assert [job["metadata"]["ownerReferences"] for job in jobs()] == [[WORKFLOW]]
+    assert "repeated for" in finished.stderr + caplog.text
+
+
+@pytest.mark.parametrize("component", ["suspend", "resume", "delete"])
+def test_a_step_that_changes_a_job_rides_out_an_api_server_that_is_away(task, cluster, jobs, monkeypatch, component):
+    submitted = task("submit", "submitted", request=ENDLESS)
+    submitted.run()
+    monkeypatch.setenv("TRAINJOB_SUBMIT_RETRY_SECONDS", "60")
+    cluster.faults.next(method="GET", path="/trainjobs/", status=503, **OFTEN)
+
+    finished = task(component, "changed", job=submitted.output("job")).run()
+
+    cluster.faults.clear()
+    assert finished.returncode == 0, finished.stderr
+    assert "repeated for" in finished.stderr
+
+
+def test_a_step_that_cannot_reach_the_api_server_any_more_says_so_once_its_limit_is_over(task, cluster, monkeypatch):
+    monkeypatch.setenv("TRAINJOB_SUBMIT_RETRY_SECONDS", "0.1")
+    cluster.faults.next(status=503, retry_after=0.01, times=1000)
+
+    finished = task("submit", request=ENDLESS).run()
+
+    cluster.faults.clear()
+    assert finished.returncode == 1
+    assert finished.stderr.splitlines()[-1].startswith("error: ")
+
+
+def test_a_step_goes_on_when_its_token_was_renewed(task, cluster, namespace, tmp_path):
+    marker = tmp_path / "finish"
+    training = task("train", request=request_for(definitions.train_until, {"marker": str(marker)}))
+    process = begun(training)
+    before = cluster.tokens
+    try:
+        cluster.tokens = {"renewed"}
+        cluster.kubeconfig(tmp_path / "kubeconfig")
+        cluster.break_watches()
+        marker.touch()
+        _, errors = process.communicate(timeout=300)
+    finally:
+        cluster.tokens = before
+    assert process.returncode == 0, errors
+    assert training.output("result") == {"accuracy": 0.7}
+
+
 @pytest.mark.usefixtures("launcher")
 def test_a_job_that_fetches_belongs_to_the_run_too(fetched, cluster, namespace):
     (job,) = cluster.objects("jobs", namespace)

@@ -10,6 +10,7 @@ import pytest
 from kfp_components.runtime import wait
 from kfp_components.runtime.metric_history import MetricHistory
 from trainer_core import CustomTrainer, DebugBackendConfig, TrainerClient
+from trainer_core.errors import InvalidRequestError
 
 
 class GoesSilent(TrainerClient):
@@ -20,15 +21,20 @@ class GoesSilent(TrainerClient):
         self.silent, self.gate = threading.Event(), threading.Event()
 
     def get_job_logs(self, name, step="node-0", follow=False):
+        if step != "node-0":
+            raise InvalidRequestError(f"no step {step!r}")
         yield '[trainjob:progress] {"step": 1, "metrics": {"loss": 1}}'
         yield '[trainjob:resources] {"t": 5, "cpu": 71.5, "memory": 4, "memory_limit": 10, "gpus": []}'
         yield '[trainjob:progress] {"step": 2, "metrics": {"loss": 0.5}}'
         self.silent.set()
         self.gate.wait()
 
-    def wait(self, *arguments, **more):
-        assert self.silent.wait(60)
-        return super().wait(*arguments, **more)
+    def wait(self, *arguments, on_observation, **more):
+        def observe(observation):
+            on_observation(observation)
+            assert self.silent.wait(60)
+
+        return super().wait(*arguments, on_observation=observe, **more)
 
 
 @pytest.fixture
@@ -48,4 +54,5 @@ def test_a_log_that_goes_silent_before_its_end_does_not_hold_up_the_end_of_the_t
 
     assert outcome.succeeded
     assert history.get_curves()["loss"] == [(1.0, 1.0), (2.0, 0.5)]
-    assert "[trainjob:resources]" not in capsys.readouterr().out
+    shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("[node-0]")]
+    assert shown == ["[node-0] progress 1 loss=1"]

@@ -15,6 +15,8 @@ from s3_storage import serving, static
 from kfp_components.tasks import initialize_task, train_task
 from kfp_components.testing import host_runner
 from trainer_core import CustomTrainer
+from trainer_core.fetch import registry
+from trainer_core.fetch.source import FetchError
 
 
 @pytest.fixture
@@ -208,3 +210,33 @@ def test_the_secret_of_a_store_may_be_a_pipeline_parameter_that_is_left_out(tmp_
 def test_only_datasets_and_models_are_fetched():
     with pytest.raises(ValueError, match="role must be one of dataset, model"):
         initialize_task("code", storage_uri="hf://a/b")
+
+
+def test_a_store_that_is_busy_is_asked_again(version, source, monkeypatch, capsys):
+    monkeypatch.setenv("TRAINJOB_SUBMIT_RETRY_SECONDS", "60")
+    errors = [FetchError("the storage has a server error", retryable=True)]
+    create = registry.create_source
+
+    class Busy:
+        def __init__(self, settings):
+            self.source = create(settings)
+
+        def list_files(self):
+            for error in errors:
+                errors.remove(error)
+                raise error
+            return self.source.list_files()
+
+    monkeypatch.setattr(registry, "create_source", Busy)
+
+    assert version(source.as_uri())
+    assert errors == []
+
+
+def test_a_source_that_does_not_exist_is_not_asked_for_again(task, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAINJOB_SUBMIT_RETRY_SECONDS", "3600")
+
+    finished = task("look", storage_uri=(tmp_path / "none").as_uri()).run()
+
+    assert finished.returncode != 0
+    assert "repeated" not in finished.stderr

@@ -316,6 +316,20 @@ def train_in_the_step_pipeline():
     return train_in_the_step
 
 
+def promote_nothing_pipeline():
+    """Promote a model by a metric that nobody has named."""
+
+    @dsl.pipeline(name="promote-nothing")
+    def promote_nothing(registry: str):
+        request = request_of(definitions.train_a_little, epochs=1, learning_rate=0.1)
+        trained = load("train")(request=request, run_id=RUN_ID, task_name=TASK_NAME)
+        load("promote")(
+            model=trained.outputs["model"], metric=trained.outputs["metric"], registry=registry, run_id=RUN_ID
+        )
+
+    return promote_nothing
+
+
 def manage_pipeline():
     """Submit, suspend and resume twice, wait, and delete the jobs of the run at its end."""
     request = request_of(definitions.train_a_little, epochs=1, learning_rate=0.1)
@@ -345,6 +359,18 @@ def test_components_fetch_train_and_compare_on_a_cluster(make_installation, sett
 
     assert run.phase == "Succeeded", run.explain()
     assert run.output("evaluate-gate", "passed") is True
+
+
+@in_installation("default")
+def test_a_metric_that_nobody_has_named_is_null_and_promotes_nothing(make_installation, settings, tmp_path):
+    backend = make_installation(**settings)
+
+    run = backend.run(compiled(promote_nothing_pipeline(), tmp_path), {"registry": str(tmp_path / "registry")})
+
+    assert run.phase == "Failed"
+    assert run.output("train", "metric") is None
+    assert 'got null for input parameter "metric"' in run.explain()
+    assert not (tmp_path / "registry").exists()
 
 
 def test_components_fetch_train_and_promote_in_their_steps(make_installation, settings, storage, tmp_path):

@@ -116,5 +116,5 @@ def test_the_report_has_the_use_of_resources():
     page = report.render_html(ref, "Complete", None, Outcome(ref=ref.to_dict(), status="Complete", resource_use=use))
 
     assert "<h2>Use of resources</h2>" in page
-    assert "<th>peak memory</th><td>3.9 GB of 4 GB</td>" in page
+    assert "<th>peak memory</th><td>3.63 GiB of 3.73 GiB</td>" in page
     assert "<th>GPU hours</th><td>1.50</td>" in page

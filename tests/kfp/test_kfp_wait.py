@@ -49,6 +49,12 @@ def test_the_outcome_becomes_the_outputs_of_the_task(task, ref):
     }
 
 
+def test_a_metric_that_nobody_asked_for_has_no_value(task, ref):
+    waiting = task("wait", job=ref.to_dict())
+    waiting.run()
+    assert waiting.output("metric") is None
+
+
 def test_every_declared_output_is_written(task, ref):
     waiting = task("wait", job=ref.to_dict())
 

@@ -186,6 +186,14 @@ def test_a_repeatable_request_is_retried_after_a_transient_failure(cluster, api,
     assert api.create(CONFIG_MAPS, config_map())
 
 
+def test_urllib3_has_no_line_of_its_own_for_a_retry(cluster, api, caplog):
+    cluster.faults.next(times=2, reset=True)
+
+    api.list(CONFIG_MAPS)
+
+    assert caplog.records == []
+
+
 def test_a_retry_waits_for_retry_after(cluster, api):
     cluster.faults.next(status=429, retry_after=1)
     begun = time.monotonic()

@@ -259,7 +259,9 @@ def test_out_of_memory_quotes_the_last_report_of_the_memory():
     record = json.dumps({"resources": totals})
     diagnosis = _detect(seen(main=ended(137, message=record, reason="OOMKilled"))).diagnosis
 
-    assert diagnosis.reason.startswith("it ran out of memory (highest report: 3.9 GB of 4 GB);")
+    assert diagnosis.reason.startswith(
+        "it ran out of memory (limit 3.73 GiB; the highest sample before its end was 3.63 GiB);"
+    )
     assert diagnosis.log_tail == ()
 
 
@@ -434,6 +436,27 @@ def test_a_pod_terminated_by_its_deletion_has_not_failed():
 
 
 # --- precedence, and jobs without visible pods
+
+
+def test_no_cause_is_said_of_a_pod_that_is_being_deleted_unless_an_exception_is_known():
+    """A launcher such as torchrun ends with 1 after SIGTERM."""
+    assert _detect(seen(main=ended(1), metadata={"deletionTimestamp": LATER})) is None
+    raised = _detect(seen(main=ended(1, message=error()), metadata={"deletionTimestamp": LATER}))
+    assert raised.diagnosis.category is Category.USER_CODE
+    (facts,) = failure_detection.collect_failure_facts(
+        [seen(main=ended(1), metadata={"deletionTimestamp": LATER})]
+    ).steps
+    assert facts.exit_code == 1
+
+
+def test_a_bare_exit_code_is_no_cause_until_the_log_explains_it():
+    pod, again = seen(main=ended(1)), seen(main=ended(1, restarts=1, last=end(1)))
+    killed = ["Signal 9 (SIGKILL) received by PID 7"]
+
+    assert failure_detection.detect_pending_failure([pod], tails={"node-0": []}) is None
+    assert failure_detection.detect_pending_failure([again], tails={"node-0": []}).grace == FATAL
+    found = failure_detection.detect_pending_failure([pod], tails={"node-0": killed})
+    assert found.diagnosis.category is Category.INFRASTRUCTURE
 
 
 def test_a_fatal_problem_takes_precedence_over_a_transient_one():

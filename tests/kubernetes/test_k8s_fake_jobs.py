@@ -348,3 +348,68 @@ def test_what_a_pod_installs_stays_in_it(cluster):
         cluster.add(job(name, code))
         ended(cluster, name)
     assert [log(cluster, pods(cluster, name)[0]) for name in ("one", "two")] == [["False"], ["False"]]
+
+
+def runtime_with(cluster, **fields):
+    """Add a runtime ``own`` whose Job has these fields."""
+    made = runtime("own", "plain")
+    made["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"].update(fields)
+    cluster.add(made)
+
+
+def is_terminating(pod: dict) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
+
+
+def test_a_pod_is_replaced_while_it_is_still_terminating():
+    with Cluster(grace=600) as cluster:
+        cluster.add(job("long", "import signal; signal.signal(15, signal.SIG_IGN);" + FOREVER))
+        (pod,) = running(cluster, "long")
+        cluster.until(lambda: log(cluster, pod))
+        cluster.delete("pods", pod["metadata"]["name"], grace=30)
+        old, new = cluster.until(lambda: len(running(cluster, "long")) == 2 and pods(cluster, "long"))
+    assert sorted(map(is_terminating, (old, new))) == [False, True]
+    assert old["spec"]["hostname"] == new["spec"]["hostname"]
+
+
+def test_a_job_that_replaces_failed_pods_only_waits_for_their_end(cluster):
+    runtime_with(cluster, podReplacementPolicy="Failed")
+    cluster.add(job("long", FOREVER, runtime="own"))
+    (pod,) = running(cluster, "long")
+    cluster.until(lambda: log(cluster, pod))
+    cluster.delete("pods", pod["metadata"]["name"], grace=30)
+    cluster.until(lambda: [each["metadata"]["uid"] for each in running(cluster, "long")] != [pod["metadata"]["uid"]])
+    changes = [each["object"] for each in watch_pods(cluster, pod)]
+    at_once = [each for each in changes if each["metadata"]["uid"] == pod["metadata"]["uid"]]
+    assert is_terminating(at_once[-1])
+    assert changes[: len(at_once)] == at_once
+
+
+def watch_pods(cluster, since: dict) -> list[dict]:
+    """What has happened to pods since a state of one of them."""
+    path = f"/api/v1/namespaces/default/pods?watch=true&resourceVersion={since['metadata']['resourceVersion']}"
+    with Asker(cluster.url) as client:
+        return list(client.watch(f"{path}&timeoutSeconds=1"))
+
+
+@pytest.mark.parametrize("policy", [{}, {"podReplacementPolicy": "Failed"}])
+def test_pods_that_are_deleted_count_towards_the_backoff_limit(cluster, policy):
+    runtime_with(cluster, backoffLimit=0, **policy)
+    cluster.add(job("long", FOREVER, runtime="own"))
+    (pod,) = running(cluster, "long")
+    cluster.delete("pods", pod["metadata"]["name"], grace=30)
+    assert ended(cluster, "long")["reason"] == "FailedJobs"
+
+
+def test_the_first_process_of_a_container_does_not_get_a_sigterm_for_which_it_has_no_handler():
+    with Cluster(grace=600) as cluster:
+        cluster.add(job("deaf", FOREVER))
+        cluster.add(job("hears", "import signal; signal.signal(15, lambda *_: exit(7));" + FOREVER))
+        both = [running(cluster, name)[0] for name in ("deaf", "hears")]
+        for pod in both:
+            cluster.until(lambda pod=pod: log(cluster, pod))
+            cluster.delete("pods", pod["metadata"]["name"], grace=30)
+        cluster.until(
+            lambda: both[1]["metadata"]["uid"] not in [each["metadata"]["uid"] for each in pods(cluster, "hears")]
+        )
+        assert both[0]["metadata"]["uid"] in [each["metadata"]["uid"] for each in pods(cluster, "deaf")]

@@ -7,9 +7,10 @@ import copy
 import pytest
 from k8s_scene import HF, a_request, a_request_with_a_token, a_stage, asked, finished, seen, until_ended
 
+from trainer_core.errors import ConflictError
 from trainer_core.k8s import resources
 
-#: The runtime is looked for in the namespace first: once to refuse what cannot be, once more for what is created.
+#: The runtime is looked for in the namespace first.
 RUNTIME = ["get trainingruntimes/python", "get clustertrainingruntimes/python"]
 SCHEMA = "/openapi/v3/apis/trainer.kubeflow.org/v1alpha1"
 
@@ -92,14 +93,28 @@ def test_submit_takes_one_write(stage):
     client.submit(a_request("first"))
     cluster.forget_requests()
     client.submit(a_request())
-    assert asked(cluster) == [*RUNTIME, "get trainjobs/job", "get jobs/job", *RUNTIME, "create trainjobs"]
+    assert asked(cluster) == [*RUNTIME, "get trainjobs/job", "get jobs/job", "create trainjobs"]
 
 
 def test_the_first_submit_also_reads_the_schema_and_deletes_expired_jobs(stage):
     cluster, client = stage
     client.submit(a_request())
     further = [one for one in asked(cluster) if one not in (*RUNTIME, "get trainjobs/job", "get jobs/job")]
-    assert further == [SCHEMA, "list trainjobs", "list jobs", "create trainjobs"]
+    assert further == [SCHEMA, "list trainjobs", "create trainjobs"]
+
+
+def test_a_name_that_an_owner_gives_is_looked_for_only_when_it_is_taken(stage):
+    cluster, client = stage
+    owner = {"slug": "train", "key": "a task of a run"}
+    name = a_request(None, owner=owner).get_attempt_name()
+    client.submit(a_request(name))
+    cluster.forget_requests()
+    with pytest.raises(ConflictError, match=f"TrainJob '{name}' exists and has no owner"):
+        client.submit(a_request(None, owner=owner))
+    assert [one for one in asked(cluster) if name in one or "create" in one] == [
+        "create trainjobs",
+        f"get trainjobs/{name}",
+    ]
 
 
 def test_attaching_to_a_job_writes_nothing(stage):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
+from dataclasses import replace
+from datetime import datetime, timezone
 
 import pytest
 from k8s_scene import (
@@ -20,6 +23,7 @@ from k8s_scene import (
 from trainer_core import CustomTrainer, Name
 from trainer_core.errors import InvalidRequestError, JobFailedError
 from trainer_core.jobs import Progress
+from trainer_core.k8s.pod_state import ContainerTermination
 from trainer_core.node.progress import PREFIX
 from trainer_core.testing.training_functions import return_value
 
@@ -172,3 +176,55 @@ def test_a_step_that_has_not_started_has_an_empty_log():
         client.submit(a_request())
         cluster.until(lambda: cluster.objects("pods"))
         assert list(client.get_job_logs("job")) == []
+
+
+def test_the_end_of_a_log_that_this_process_has_read_explains_a_failure_whose_pod_is_deleted():
+    with a_stage("runs") as (cluster, client):
+        ref = client.submit(a_request())
+        seen(client, ref, lambda each: each.status == "Running")
+        (name,) = pods(cluster)
+        lines = client.get_job_logs(ref, follow=True)
+        assert next(lines) == "it runs"
+        lines.close()
+        reader = client.backend._reader
+        job, (running,) = reader.read_state(ref)
+        cluster.delete("pods", name)
+        container = replace(running.main_container, running_since=None, terminated=ContainerTermination(1))
+
+        observation = reader.observe_state(job, [replace(running, phase="Failed", main_container=container)], ref)
+
+        assert observation.pending_failure.diagnosis.log_tail == ("it runs",)
+
+
+def test_a_log_can_be_followed_where_watching_is_forbidden():
+    with a_stage("complete") as (cluster, client):
+        cluster.forbid("watch", "trainjobs")
+        cluster.forbid("list", "trainjobs")
+        ref = client.submit(a_request())
+        until_ended(cluster)
+        (name,) = pods(cluster)
+
+        assert list(client.get_job_logs(ref, follow=True)) == list(client.get_job_logs(ref))
+        assert any(f"pods/{name}/log" in request.path for request in cluster.requests)
+
+
+def test_the_log_of_the_run_after_a_failed_one_does_not_explain_it():
+    """The container was restarted after its pod was read."""
+    with a_stage("runs") as (cluster, client):
+        ref = client.submit(a_request())
+        seen(client, ref, lambda each: each.status == "Running")
+        (name,) = pods(cluster)
+        reader = client.backend._reader
+        job, (running,) = reader.read_state(ref)
+        now = int(time.time())
+        ended = ContainerTermination(1, "Error", finished_at=datetime.fromtimestamp(now, timezone.utc))
+        container = replace(running.main_container, running_since=None, terminated=ended)
+        failed = replace(running, phase="Failed", main_container=container)
+        cluster.start_log(name, [((now - 1) * 10**9, b"Signal 9 (SIGKILL) received by PID 7")], ended=True)
+        before = reader.observe_state(job, [failed], ref)
+        cluster.start_log(name, [((now + 2) * 10**9, b"training has begun")])
+
+        after = reader.observe_state(job, [failed], ref)
+
+    reasons = [each.pending_failure.diagnosis.reason for each in (before, after)]
+    assert reasons == ["a training process was killed by SIGKILL (often for lack of memory)"] * 2

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from local_jobs import PATIENCE, kill, returns, supervisor_of, wait_for_supervisor_exit, waits_at
 
-from trainer_core import ActiveDeadlineSeconds, Category, LocalProcessBackendConfig, TrainerClient
+from trainer_core import ActiveDeadlineSeconds, Category, LocalProcessBackendConfig, StartWithin, TrainerClient
 from trainer_core.backends.base import NameTakenError
 from trainer_core.backends.local import gc
 from trainer_core.backends.local.job_queue import JobQueue
@@ -127,6 +127,23 @@ def test_time_in_the_queue_does_not_count_for_the_deadline(single, ask, submit, 
     assert outcome.succeeded
     # Both in milliseconds: the next job may start in the one in which the job before it ended.
     assert outcome.started_at >= single.get_job_outcome("running").finished_at
+
+
+def test_a_job_that_waits_in_the_queue_for_longer_than_it_may_fails_and_can_be_retried(single, ask, submit, let_end):
+    submit("running")
+    ref = single.submit(ask(returns, name="late", options=[StartWithin(0.2)]))
+    patient = single.submit(ask(returns, name="patient", options=[StartWithin("1h")]))
+    diagnosis = single.wait(ref, timeout=PATIENCE).diagnosis
+    assert (diagnosis.category, diagnosis.retryable) == (Category.SCHEDULING, True)
+    assert diagnosis.reason == f"it did not start within 0.2s: {NEXT}"
+    let_end("running")
+    assert single.wait(patient, timeout=PATIENCE).succeeded
+
+
+def test_the_limit_of_the_queue_is_no_limit_of_a_job_that_runs(single, submit, let_end):
+    submit("running", options=[StartWithin(0.01)])
+    wait_for_status(single, "running", "Running")
+    let_end("running")
 
 
 def test_a_job_that_ended_and_a_submission_whose_name_is_taken_leave_no_place_behind(single, ask, home):

@@ -26,6 +26,7 @@ from trainer_core.request import TrainJobRequest
 from trainer_core.testing.case import wait_until_suspended
 
 KEYS = {"access_key_id": "AKIAMADEUP", "secret_access_key": "a-secret-key"}
+REFERENCES = {name: SecretRef("minio", name) for name in KEYS}
 
 
 @pytest.fixture
@@ -85,10 +86,13 @@ def test_a_second_job_uses_the_data_that_the_first_one_fetched(client, ask, init
     assert storage.gets("data/a.csv") == 1
 
 
-def test_a_secret_is_visible_to_the_initializer_only(client, ask, initializer, storage, home):
+@pytest.mark.parametrize("keys", [KEYS, REFERENCES], ids=["text", "reference"])
+def test_a_secret_is_visible_to_the_initializer_only(client, ask, initializer, storage, home, keys, monkeypatch):
     secret = KEYS["secret_access_key"]
+    for name, value in KEYS.items() if keys is REFERENCES else ():
+        monkeypatch.setenv(f"TRAINJOB_INITIALIZE_DATASET_{name.upper()}", value)
     # Not the whole secret: the arguments of a function are written into files.
-    asked = ask(returns_variables_with, {"text": secret[2:]}, initializer=initializer())
+    asked = ask(returns_variables_with, {"text": secret[2:]}, initializer=initializer(**keys))
     outcome = client.wait(client.submit(asked), timeout=PATIENCE)
     assert outcome.succeeded, outcome.diagnosis
     signed = [headers["Authorization"] for _, _, headers in storage.seen if "Authorization" in headers]
@@ -148,10 +152,10 @@ def test_the_progress_of_a_fetch_is_logged_while_it_runs(client, ask, initialize
         ),
         (
             {"dataset": S3DatasetInitializer("s3://a/b", access_key_id=SecretRef("s3", "key"))},
-            "initializer.dataset: ACCESS_KEY_ID is a SecretRef, which needs a Kubernetes cluster",
+            "initializer.dataset.access_key_id refers to the Secret 's3', .* TRAINJOB_INITIALIZE_DATASET_ACCESS_KEY_ID",
         ),
     ],
-    ids=["cache", "volume claim", "secret reference"],
+    ids=["cache", "volume claim", "secret reference without a value"],
 )
 def test_sources_that_need_a_cluster_are_refused_in_one_line(client, fetch, message):
     with pytest.raises(UnsupportedError, match=message) as refused:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 import os
+import sys
 
 import pytest
 import yaml
-from local_jobs import returns_setting
+from local_jobs import returns, returns_setting
+
+from trainer_core import BackendUnavailableError
 
 CONTAINER = {"name": "node", "env": [{"name": "SETTING", "value": "mine"}]}
 JOB = {"name": "node", "template": {"spec": {"template": {"spec": {"containers": [CONTAINER]}}}}}
@@ -82,3 +85,11 @@ def test_a_file_that_cannot_be_read_hides_no_other_runtime(client, home, make, c
     make(home / "runtimes" / "bad.yaml")
     assert sorted(runtime.name for runtime in client.list_runtimes()) == ["mine", "python", "torch-distributed"]
     assert "bad.yaml is skipped" in caplog.text
+
+
+def test_a_missing_torch_is_named_with_its_command_and_no_retry_can_help(client, ask, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(BackendUnavailableError, match=r"package torch.*pip install -e '\.\[torch\]'") as refused:
+        client.submit(ask(returns, runtime="torch-distributed"))
+    assert not refused.value.transient
+    assert client.list_jobs() == []

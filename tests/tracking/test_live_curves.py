@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import threading
+import time
 
 import pytest
 
@@ -91,7 +93,7 @@ def test_progress_in_the_log_reaches_the_run_while_the_job_runs(client, submitte
     send, cursor, run = client.get_progress_sender(submitted), {}, {"history": {}}
     while "loss" not in run["history"]:
         chunk = client.tail_job_logs(submitted, cursor)
-        send(chunk)
+        send(cursor, chunk)
         cursor = chunk.cursor
         (run,) = read_runs()
 
@@ -322,3 +324,98 @@ def test_a_forked_child_tracks_while_its_parent_holds_the_locks_of_tracking():
         release.set()
         child.kill()
         child.join()
+
+
+def print_points():
+    for step in range(1, 41):  # `progress` prints not each of so many in so short a time.
+        print(f'[trainjob:progress] {{"step": {step}, "metrics": {{"loss": 0.5}}, "t": {1_700_000_000_000 + step}}}')
+
+
+@pytest.fixture
+def ended(client, relay, experiment):
+    """The ref of a job that has ended, whose run has no points yet."""
+    options = [Tracking(experiment=experiment, uri=relay.uri)]
+    ref = client.submit(client.build_request(runtime="python", trainer=CustomTrainer(print_points), options=options))
+    get_run_sender().flush(TIMEOUT)
+    while client.observe(ref).outcome is None:
+        time.sleep(0.05)
+    return ref
+
+
+def read_log(client, ref, *, cursor, lines):
+    """Read the log from a cursor on; return that cursor and the chunk."""
+    return cursor, client.backend.tail(ref, cursor, False, lines)
+
+
+@pytest.fixture
+def triggerer(client, ended, sender, monkeypatch):
+    """Starts a process that reads a job's log: a function that queues parts of it, and sends them."""
+    monkeypatch.setattr(reporting, "get_run_sender", lambda: sender)
+
+    def start():
+        reporter = RunReporter(client.backend, ended, None)
+
+        def report(*parts):
+            for part in parts:
+                reporter.queue(*part)
+            for _ in range(2):  # Points of a new metric follow with the next report.
+                send_pending(sender)
+
+        return report
+
+    return start
+
+
+def list_steps(relay):
+    """Return the steps of the points in each request since the last call."""
+    batches = [json.loads(body).get("metrics", []) for body in relay.bodies if body]
+    relay.bodies.clear()
+    return [[point["step"] for point in batch] for batch in batches if batch]
+
+
+def test_the_next_process_continues_where_a_triggerer_that_was_killed_has_stopped(client, ended, triggerer, relay):
+    first = read_log(client, ended, cursor={}, lines=10)
+    second = read_log(client, ended, cursor=first[1].cursor, lines=10)
+    triggerer()(first, second)
+    assert list_steps(relay) == [[*range(1, 21)]]
+    client.wait(ended)
+    assert list_steps(relay) == [[*range(21, 41)]]
+
+
+def test_a_triggerer_that_was_restarted_sends_what_the_one_before_had_not_sent(client, ended, triggerer, relay):
+    first = read_log(client, ended, cursor={}, lines=10)
+    lost = read_log(client, ended, cursor=first[1].cursor, lines=10)
+    triggerer()(first)
+    list_steps(relay)
+    report = triggerer()
+    third = read_log(client, ended, cursor=lost[1].cursor, lines=10)
+    report(third)
+    assert list_steps(relay) == [[*range(11, 41)]]
+    report(read_log(client, ended, cursor=third[1].cursor, lines=10))
+    client.wait(ended)
+    # The log was read to its end after the restart, where the second reader was not yet.
+    assert list_steps(relay) == [[*range(31, 41)]]
+
+
+def test_points_that_a_full_queue_dropped_are_read_from_the_log(client, ended, triggerer, relay, monkeypatch):
+    first = read_log(client, ended, cursor={}, lines=10)
+    dropped = read_log(client, ended, cursor=first[1].cursor, lines=30)
+    monkeypatch.setattr(reporting, "_MAX_POINTS", 15)
+    triggerer()(first, dropped)
+    assert sorted({step for steps in list_steps(relay) for step in steps}) == [*range(1, 41)]
+
+
+def test_points_whose_log_cannot_be_read_are_sent_and_the_position_stays(client, ended, triggerer, relay, monkeypatch):
+    first = read_log(client, ended, cursor={}, lines=10)
+    second = read_log(client, ended, cursor=first[1].cursor, lines=10)
+    report, tail = triggerer(), client.backend.tail
+
+    def refuse(*_, **__):
+        raise BackendUnavailableError("away")
+
+    monkeypatch.setattr(client.backend, "tail", refuse)
+    report(second)
+    assert list_steps(relay) == [[*range(11, 21)]]
+    monkeypatch.setattr(client.backend, "tail", tail)
+    client.wait(ended)
+    assert list_steps(relay) == [[*range(1, 41)]]

@@ -19,6 +19,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 from node_process import Ended, module_of
 
@@ -375,6 +376,70 @@ def test_a_signal_to_the_container_reaches_the_training(container):
     process.terminate()
 
     assert container.end(process).code == 7
+
+
+@pytest.mark.skipif(not unshares(), reason="unshare is not permitted here")
+def test_a_node_that_waits_for_the_others_ends_at_once_on_sigterm(container_with_torch, port):
+    argv = argv_payload.render_argv(code_of(ok), launch="torchrun")
+    place = {"PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(port), "PET_NPROC_PER_NODE": "1"}
+    argv = ["unshare", "--kill-child", *OWN_NUMBERS, *argv]
+    process = container_with_torch.start(argv, PET_NNODES="2", PET_NODE_RANK="0", **place)
+    try:
+        wait_for_listener(process, port)
+        (first,) = psutil.Process(process.pid).children()
+        first.terminate()
+        assert process.wait(60) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+        container_with_torch.end(process)
+
+
+def wait_for_listener(process, port):
+    """Wait until a child of a process listens at a port: the rendezvous of a first node."""
+    while process.poll() is None:
+        for each in psutil.Process(process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in each.net_connections()):
+                    return
+    raise AssertionError(process.communicate()[1])
+
+
+def test_a_node_that_starts_when_the_training_is_complete_ends_with_its_result(container, container_with_torch, port):
+    def train(loss):
+        from trainer_core import checkpoints
+
+        print("trains", checkpoints().rank)
+        return {"loss": loss}
+
+    place = {"PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(port), "PET_NPROC_PER_NODE": "1"}
+    place |= {"TRAINJOB_CHECKPOINT_PATH": str(container.folder / "of" / "g-0"), "TRAINJOB_CHECKPOINTS": "{}"}
+    assert container.run(argv_payload.render_argv(code_of(train, {"loss": 0.5})), **place).stdout == "trains 0\n"
+
+    # The other node is not there: it has ended.
+    argv = argv_payload.render_argv(code_of(train, {"loss": 0.5}), launch="torchrun")
+    again = container_with_torch.run(argv, PET_NNODES="2", PET_NODE_RANK="0", **place)
+    assert (again.code, again.result) == (0, {"loss": 0.5})
+    assert again.stdout == "trainjob: the training is complete, and this node ends with its result\n"
+    other = container.run(argv_payload.render_argv(code_of(train, {"loss": 0.4})), **place)
+    assert (other.stdout, other.result) == ("trains 0\n", {"loss": 0.4})
+
+
+def test_torchrun_gets_the_signal_for_its_processes(container_with_torch, port):
+    def train():
+        import signal
+        import sys
+
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(7))
+        print("ready", flush=True)
+        signal.pause()
+
+    argv = argv_payload.render_argv(code_of(train), launch="torchrun")
+    place = {"PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(port)}
+    process = container_with_torch.start(argv, PET_NNODES="1", PET_NPROC_PER_NODE="1", PET_NODE_RANK="0", **place)
+    assert process.stdout.readline() == "ready\n"
+    process.terminate()
+
+    assert container_with_torch.end(process).error["message"] == "7"
 
 
 @pytest.mark.skipif(not unshares(), reason="unshare is not permitted here")

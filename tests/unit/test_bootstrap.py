@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
 import signal
 import stat
@@ -304,9 +305,21 @@ def test_an_exception_is_reported_with_the_users_frames_only(node):
     assert (ended.error["type"], ended.error["message"], ended.error["rank"]) == ("ValueError", "loss is NaN", 0)
     assert ended.error["traceback"] == ended.stderr.rstrip()
     assert ended.stderr.startswith("Traceback (most recent call last):")
-    assert "in train" in ended.stderr
     assert 'raise ValueError("loss is NaN")' in ended.stderr
-    assert "bootstrap.py" not in ended.stderr
+    assert "node/bootstrap.py" not in ended.stderr
+    line = train.__code__.co_firstlineno
+    assert f'  File "test_bootstrap.py", line {line + 4}, in train\n' in ended.stderr
+    assert f'  File "test_bootstrap.py", line {line + 2}, in step\n' in ended.stderr
+
+
+def test_a_payload_of_an_earlier_release_has_the_lines_of_its_text(node):
+    def train():
+        raise ValueError("loss is NaN")
+
+    code = serializer.package(train)
+    del code["origin"]
+    ended = node.run(code)
+    assert f'trainjob_{hashlib.sha256(code["text"].encode()).hexdigest()[:12]}.py", line 4, in train' in ended.stderr
 
 
 def test_arguments_that_the_function_does_not_take_are_an_error_of_one_line(node):

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 from node_process import BARE, Node
 
-from trainer_core.node import bootstrap, env, progress
+from trainer_core.node import bootstrap, checkpoints, env, progress
 from trainer_core.node.checkpoint_folder import CheckpointFolder, DamagedError, parse_manifest
 from trainer_core.node.checkpoints import CheckpointError, CheckpointStore, checkpoint_path
 from trainer_core.packaging import argv_payload, serializer
@@ -795,6 +795,46 @@ def test_what_a_complete_training_leaves(node, root, after, kept):
     assert (ended.result, steps_of(root)) == ([1, 3, 4], kept)
 
 
+def return_late(late):
+    """Return at once, or once there is a file."""
+    import time
+    from pathlib import Path
+
+    from trainer_core import checkpoints
+
+    rank = checkpoints().rank
+    while rank == late and not Path("go").exists():
+        time.sleep(0.005)
+    return rank
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_no_rank_ends_before_all_have_returned_and_the_result_lies_with_the_checkpoints(node, root, late):
+    variables = {env.CHECKPOINT_PATH: str(root), env.CHECKPOINTS: "{}", "WORLD_SIZE": "2"}
+    code = serializer.package(return_late, {"late": late})
+    ranks = [node.start(code, BARE, RANK=str(rank), **variables) for rank in range(2)]
+    while not (root.exists() and list(root.glob(".returned-*"))):
+        assert ranks[1 - late].poll() is None
+        time.sleep(0.005)
+    assert not (root / "result.json").exists()
+    (node.folder / "go").touch()
+
+    assert [node.end(rank).code for rank in ranks] == [0, 0]
+    assert json.loads((root / "result.json").read_text())["record"] == {"result": 0}
+
+
+def test_a_rank_that_exits_with_zero_has_returned(node, root):
+    def train():
+        from trainer_core import checkpoints
+
+        checkpoints()
+        raise SystemExit(0)
+
+    variables = {env.CHECKPOINT_PATH: str(root), env.CHECKPOINTS: "{}", "WORLD_SIZE": "2"}
+    ranks = [node.start(serializer.package(train), BARE, RANK=str(rank), **variables) for rank in range(2)]
+    assert [node.end(rank).code for rank in ranks] == [0, 0]
+
+
 def test_a_training_that_was_told_to_stop_and_returns_leaves_its_checkpoints(node, root):
     """A suspended job begins again when it is resumed."""
     ended = node.run(
@@ -949,6 +989,51 @@ def test_ranks_end_when_one_of_them_was_started_again_alone(start_rank, root, vi
     assert leftovers(root) == []
 
 
+@pytest.fixture
+def announce_launch(root, monkeypatch):
+    """Do what the launcher of a node does before its torchrun waits for the other nodes."""
+
+    def announce(node):
+        monkeypatch.setenv(env.CHECKPOINT_PATH, str(root))
+        monkeypatch.setenv("PET_NODE_RANK", str(node))
+        checkpoints.announce_launch()
+
+    return announce
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_node_that_waits_for_the_others_before_its_first_rank_starts_ends_those_that_wait_for_it(
+    start_rank, root, announce_launch, victim
+):
+    ranks = [start_rank(rank, 2, every_steps=5) for rank in range(2)]
+    wait_for(ranks[0], "saved 5")
+    ranks[victim].kill()
+    ranks[victim].wait()
+    announce_launch(victim)
+
+    end(ranks[1 - victim], 143)
+
+
+def test_a_rank_that_waits_for_the_first_one_ends_when_its_node_is_started_again(start_rank, root, announce_launch):
+    announce_launch(0)
+    rank = start_rank(1, 2)
+    while not (root / ".hello-1").exists():
+        assert rank.poll() is None
+        time.sleep(0.005)
+    announce_launch(1)
+    announce_launch(0)
+
+    end(rank, 143)
+
+
+def test_nodes_that_are_launched_for_a_new_attempt_do_not_end_each_other(start_rank, announce_launch):
+    for _ in range(2):
+        for node in (1, 0):
+            announce_launch(node)
+        ranks = [start_rank(rank, 2, steps=7, every_steps=5) for rank in range(2)]
+        assert all("done" in end(rank, 0) for rank in ranks)
+
+
 def test_a_start_waits_for_the_one_before_it_that_was_told_to_stop(start_rank, root):
     """As a cluster replaces a pod while its process still saves."""
     first = start_rank(seconds=1, every_steps=100)
@@ -984,7 +1069,7 @@ def test_the_programs_travel_without_comments_and_types_and_the_kit_is_small():
     command = argv_payload.render_argv(code_of_nothing(), launch="python")
     sent, written = argv_payload._kit(), serializer.shipped_files()
 
-    assert sum(map(len, command[4:])) < 30_000
+    assert sum(map(len, command[4:])) < 31_000
     for path, text in sent.items():
         assert dump(text) == dump(written[path]), path
 

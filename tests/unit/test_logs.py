@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from trainer_core.logs import merge_streams
+from trainer_core.readable_log import ReadableLog
 
 
 @pytest.fixture
@@ -75,3 +76,58 @@ def test_closing_early_leaves_no_thread(readers):
     lines.close()
     assert end_of(threads) == []
     assert all(closed.acquire(timeout=300) for _ in range(8))
+
+
+#: What torchrun 2.x prints below the traceback of a rank that failed.
+TORCHRUN = """\
+W1124 02:53:52.386000 28796 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 29006 closing signal
+E1124 02:53:52.390000 28796 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 1
+Traceback (most recent call last):
+  File "{first}
+    main()
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+bootstrap.py FAILED
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  exitcode  : 1 (pid: 29007)
+============================================================
+the next run""".splitlines()
+FRAMES = [
+    '<frozen runpy>", line 198, in _run_module_as_main',
+    '/opt/venv/bin/torchrun", line 8, in <module>',
+    '/usr/lib/python3/site-packages/torch/distributed/run.py", line 1032, in <module>',
+]
+OWN = ["Traceback (most recent call last):", '  File "train.py", line 4, in train', "ValueError: no luck"]
+
+
+def readable(lines):
+    log = ReadableLog()
+    return [text for line in lines for text in log.format("node-0", line, 0.0)]
+
+
+@pytest.mark.parametrize("first", FRAMES)
+def test_a_readable_log_ends_with_the_traceback_of_the_training_and_not_with_that_of_torchrun(first):
+    printed = [line.format(first=first) for line in TORCHRUN]
+    assert readable([*OWN, *printed, *OWN]) == [*OWN, printed[0], "the next run", *OWN]
+
+
+def test_a_traceback_of_another_rank_after_the_beginning_of_torchruns_report_is_shown():
+    printed = [line.format(first=FRAMES[0]) for line in TORCHRUN]
+    assert readable([*printed[:2], *OWN, *printed[2:]]) == [printed[0], *OWN, "the next run"]
+
+
+def test_a_report_of_torchrun_without_an_end_hides_no_more_than_its_length():
+    printed = [line.format(first=FRAMES[0]) for line in TORCHRUN[:6]]
+    shown = readable([*printed, *(f"line {number}" for number in range(400))])
+    assert shown[-1] == "line 399"
+    assert len(shown) > 100
+
+
+def test_a_readable_log_has_progress_now_and_then_and_no_use_of_resources():
+    reports = [f'[trainjob:progress] {{"step": {step}, "total": 100}}' for step in range(1, 101)]
+    use = '[trainjob:resources] {"t": 5, "cpu": 71.5, "memory": 4, "memory_limit": 10, "gpus": []}'
+    shown = readable(["begin", *reports, use, "end"])
+    assert (*shown[:2], *shown[-2:]) == ("begin", "progress 1% (1/100)", "progress 100% (100/100)", "end")
+    assert len(shown) == 13

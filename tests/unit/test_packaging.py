@@ -8,6 +8,7 @@ import functools
 import importlib.util
 import inspect
 import json
+import linecache
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,49 @@ def test_what_is_packaged_is_json():
     code = package(epochs_and_rate, {"epochs": 1})
 
     assert json.loads(json.dumps(code)) == code
-    assert set(code) == {"kind", "text", "entry", "args", "types", "digest"}
+    assert set(code) == {"kind", "text", "entry", "args", "types", "digest", "origin"}
+
+
+def write_and_package(path, text):
+    """Return the packaged function `train` of a file with this text."""
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location("a_users_file", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    linecache.checkcache()
+    return package(module.train)
+
+
+TRAIN = "def train(lr: float = 1.0):\n    return lr\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "origin"),
+    [
+        (TRAIN, "my-train.py:1"),
+        ("\n\n" + TRAIN, "my-train.py:3"),
+        ("def keep(function):\n    return function\n@keep\n@keep\n" + TRAIN, "my-train.py:5"),
+        ("from pathlib import Path\n\n" + TRAIN.replace("float = 1.0", "Path = 1"), "my-train.py:2"),
+        ("from pathlib import Path\nif Path:\n    def train(p: Path = 1):\n        return p\n", "my-train.py:1"),
+        # No line is left for the one that is added.
+        ("from __future__ import annotations; from pathlib import Path\n" + TRAIN, "my-train.py:1"),
+    ],
+    ids=["first line", "third line", "decorators", "an added line", "two added lines", "the added line is the first"],
+)
+def test_packaged_source_names_the_line_of_its_file(tmp_path, text, origin):
+    code = write_and_package(tmp_path / "my-train.py", text)
+    assert code["origin"] == origin
+    line = int(origin.rpartition(":")[2])
+    assert code["text"].splitlines()[-1] == text.splitlines()[line - 2 + len(code["text"].splitlines())]
+
+
+@pytest.mark.parametrize("name", ["a.b.py", "3.py", "__main__.py", "a b.py"])
+def test_a_file_whose_name_no_module_can_have_is_not_named(tmp_path, name):
+    assert "origin" not in write_and_package(tmp_path / name, TRAIN)
+
+
+def test_a_function_in_the_first_line_has_no_line_if_another_line_must_be_added(tmp_path):
+    assert "origin" not in write_and_package(tmp_path / "train.py", "def train(p: list[int] = ()): return p\n")
 
 
 def test_the_digest_changes_with_the_code_and_not_with_the_arguments():

@@ -51,6 +51,12 @@ def a_request(**fields) -> TrainJobRequest:
     return TrainJobRequest.parse({"name": "job", "trainer": {"kind": "container", "image": "x:1"}, **fields})
 
 
+def a_request_from(origin):
+    """Return a request for a function that begins at this line of a file."""
+    trainer = code({}, {})
+    return a_request(trainer={**trainer, "code": {**trainer["code"], **({"origin": origin} if origin else {})}})
+
+
 def code(args, types):
     return {
         "kind": "custom",
@@ -71,6 +77,20 @@ def test_a_request_is_the_same_after_json(request):
 def test_the_fingerprint_depends_neither_on_name_nor_owner(request, name):
     assert request.with_name(name).fingerprint() == request.fingerprint()
     assert request.model_copy(update={"owner": None}).fingerprint() == request.fingerprint()
+
+
+def test_the_fingerprint_depends_on_the_code_and_not_on_its_line():
+    first, moved, unknown = (a_request_from(origin) for origin in ("train.py:3", "training.py:33", None))
+    assert first.fingerprint() == moved.fingerprint() == unknown.fingerprint()
+    assert first.list_differences(moved) == first.list_differences(unknown) == []
+    assert TrainJobRequest.from_json(first.to_json()).trainer.code.origin == "train.py:3"
+    assert "origin" not in unknown.to_json()
+
+
+@pytest.mark.parametrize("origin", ["../train.py:3", "train.py", "train.py:0", "train.sh:1", "a/b.py:1"])
+def test_an_origin_that_is_no_file_and_line_is_refused(origin):
+    with pytest.raises(InvalidRequestError, match=r"code\.origin: "):
+        a_request_from(origin)
 
 
 def test_different_work_has_another_fingerprint_and_the_differing_fields_are_listed():

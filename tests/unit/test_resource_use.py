@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from trainer_core.errors import format_memory
 from trainer_core.jobs import Category, Outcome
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
 from trainer_core.resource_use import (
@@ -57,8 +58,8 @@ def test_the_nodes_of_a_job_are_summarized():
         gpu_idle_share=0.25,
     )
     assert str(use) == (
-        "peak memory 3.9 GB of 4 GB, processor use 50%, GPUs 2, GPU hours 0.05, GPU use 50%, GPU idle 25%, "
-        "peak GPU memory 70 GB of 80 GB"
+        "peak memory 3.63 GiB of 3.73 GiB, processor use 50%, GPUs 2, GPU hours 0.05, GPU use 50%, GPU idle 25%, "
+        "peak GPU memory 65.2 GiB of 74.5 GiB"
     )
 
 
@@ -132,19 +133,19 @@ RECORD = {"resources": LARGE}
     [
         (
             StepFacts("node-0", out_of_memory=True, record=RECORD),
-            "it ran out of memory (highest report: 3.9 GB of 4 GB)",
+            "it ran out of memory (limit 3.73 GiB; the highest sample before its end was 3.63 GiB)",
         ),
         (
             StepFacts("node-0", error_type="MemoryError", record=RECORD),
-            "it ran out of memory (highest report: 3.9 GB of 4 GB)",
+            "it ran out of memory (limit 3.73 GiB; the highest sample before its end was 3.63 GiB)",
         ),
         (
             StepFacts("node-0", error_type="torch.OutOfMemoryError", record=RECORD),
-            "it ran out of memory (highest report: 70 GB of 80 GB of a GPU)",
+            "it ran out of memory (GPU limit 74.5 GiB; the highest sample before its end was 65.2 GiB)",
         ),
         (
             StepFacts("node-0", error_type="XlaRuntimeError", error_message="RESOURCE_EXHAUSTED: x", record=RECORD),
-            "it ran out of memory (highest report: 70 GB of 80 GB of a GPU)",
+            "it ran out of memory (GPU limit 74.5 GiB; the highest sample before its end was 65.2 GiB)",
         ),
         (StepFacts("node-0", out_of_memory=True), "it ran out of memory"),
         (StepFacts("node-0", error_type="torch.OutOfMemoryError", record={"resources": SMALL}), "it ran out of memory"),
@@ -181,3 +182,19 @@ def test_the_system_metrics_of_a_further_node_have_its_name():
 
 def test_a_line_of_the_training_is_no_system_metric():
     assert list(build_system_metrics("node-0", "loss 0.5")) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 bytes"),
+        (300 * 2**20, "300 MiB"),
+        (1000 * 2**20, "1000 MiB"),
+        (1.5 * 2**30, "1.5 GiB"),
+        (2**20 - 1, "1 MiB"),
+        (99.96 * 2**10, "100 KiB"),
+        (2 * 2**40, "2.0 TiB"),
+    ],
+)
+def test_memory_has_the_units_in_which_limits_are_given(size, text):
+    assert format_memory(size) == text

@@ -430,15 +430,25 @@ class Backend(ABC):
         return None
 
     def set_owner(
-        self, ref: TrainJobRef, kind: str, owner: OwnerReference | None, labels: Mapping[str, str | None]
-    ) -> None:
+        self,
+        ref: TrainJobRef,
+        kind: str,
+        owner: OwnerReference | None,
+        labels: Mapping[str, str | None],
+        only_with: Mapping[str, str],
+    ) -> Mapping[str, str]:
         """Replace the ownerReferences of one kind on a TrainJob, and change labels, in one request.
 
         Args:
             ref: The TrainJob.
             kind: Kind of the owners to remove.
             owner: The new owner of this kind. None for no owner of this kind.
-            labels: Labels to set; the value None removes a label.
+            labels: Labels to set; the value None removes a label. Without an owner, a TrainJob that has them keeps its
+                owners.
+            only_with: Labels without which the TrainJob is not changed.
+
+        Returns:
+            The labels that the TrainJob had before.
 
         Raises:
             JobNotFoundError: The TrainJob was deleted.
@@ -472,6 +482,20 @@ class Backend(ABC):
         if job.uid not in (None, ref.uid):
             raise JobNotFoundError(f"TrainJob {ref.name!r} was deleted, and another TrainJob has its name now")
         return job
+
+    def observe_job(self, name: str) -> tuple[TrainJob, Observation, TrainJobRequest | None]:
+        """Return the TrainJob that has a name now, its observation and its request, from one reading where possible.
+
+        The request is None for a TrainJob that was created in another way.
+
+        Args:
+            name: Its name.
+
+        Raises:
+            JobNotFoundError: No TrainJob has this name.
+        """
+        ref = self.get_ref(name)
+        return self.get_job(name), self.observe(ref), self.get_request(ref)
 
     @abstractmethod
     def list_jobs(self) -> list[TrainJob]:

@@ -343,13 +343,16 @@ def _build_failed_outcome(
     )
 
 
+def _read_secrets(job: _DebugJob, role: str) -> dict[str, str]:
+    """Return the secrets of the trainer or of one initializer by environment variable."""
+    found = read_secrets(job.request).items()
+    return {key.removeprefix(f"{role}."): value for key, value in found if key.startswith(f"{role}.")}
+
+
 def _fetch(job: _DebugJob, role: str, source: InitializerSource, cache_folder: Path) -> str:
     """Fetch one source into the cache, link it into the folder of the job, and return its URI."""
     variables = local_fetch.get_fetch_variables(role, source)
-    secrets = job.request.literal_secrets.items()
-    variables.update(
-        {key.removeprefix(f"{role}."): value.get_secret_value() for key, value in secrets if key.startswith(f"{role}.")}
-    )
+    variables.update(_read_secrets(job, role))
     path, fetched = cache.fetch_to_cache(
         registry.create_source(FetchSettings.from_env(role, variables)),
         cache_folder / role,
@@ -460,8 +463,7 @@ def _job_environment(
         **checkpoint_env,
     }
     before, handler = dict(os.environ), signal.getsignal(signal.SIGTERM)
-    found = read_secrets(job.request).items()
-    secrets = {key.removeprefix("trainer."): value for key, value in found if key.startswith("trainer.")}
+    secrets = _read_secrets(job, "trainer")
     os.environ.update({**launcher, **job.request.tracking_env, **trainer.literal_env, **secrets, **job_variables})
     try:
         yield

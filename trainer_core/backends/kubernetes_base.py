@@ -11,13 +11,14 @@ import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from trainer_core import code_place
 from trainer_core.backends import runtime_packages
 from trainer_core.backends.base import Backend, NameTakenError
 from trainer_core.backends.follower import Follower
-from trainer_core.backends.watch_follower import WatchFollower
+from trainer_core.backends.watch_follower import WatchFollower, subscribe_to_job
 from trainer_core.config import ClusterConfig
 from trainer_core.errors import (
     BackendUnavailableError,
@@ -37,6 +38,7 @@ from trainer_core.k8s.errors import (
     WriteConflictError,
 )
 from trainer_core.k8s.job_adapter import WorkloadAdapter
+from trainer_core.k8s.job_feed import JobFeed
 from trainer_core.k8s.job_reader import JobReader
 from trainer_core.k8s.job_writer import JobWriter
 from trainer_core.k8s.parsing import RawObject
@@ -76,6 +78,7 @@ class BaseKubernetesBackend(Backend):
         self._api = ApiClient(self._connection)
         self._reader = JobReader(self._api, self.adapter, config.scheduling_grace)
         self._writer = JobWriter(self._api, self.adapter)
+        self._taken_names: set[str] = set()
 
     @property
     def namespace(self) -> str:
@@ -118,8 +121,11 @@ class BaseKubernetesBackend(Backend):
         owned = self._reader.list_owned_objects(request.owner.key, self.namespace) if request.owner else []
         jobs = [self._parse_existing_job(raw) for raw in owned]
         last_attempt = max((job.attempt for job in jobs), default=-1)
-        # A job of another owner may have the name of the first attempt, or of the next one.
+        # A job of another owner may have the name of the first attempt, or of the next one. A name that is made of the
+        # owner's hash is looked for only when it has turned out to be taken.
         names = {request.get_attempt_name(0), request.get_attempt_name(last_attempt + 1)}
+        if request.owner and request.name is None:
+            names &= self._taken_names
         for name in names - {job.name for job in jobs}:
             with suppress(JobNotFoundError):
                 jobs.append(self._parse_existing_job(self._reader.get_object(name, self.namespace)))
@@ -137,12 +143,14 @@ class BaseKubernetesBackend(Backend):
             created = self._api.create(resources.get_resource_of_object(job), job)
         except AlreadyExistsError as error:
             # The job that exists uses the volume claim, so it is not deleted.
+            self._taken_names.add(request.require_name())
             raise NameTakenError(request.require_name()) from error
         except TrainerError as error:
             # After a lost connection the job may exist and need its volume claim.
             if not isinstance(error, BackendUnavailableError) or not error.transient:
                 self._delete_objects(created_dependencies)
             raise
+        self._reader.keep_object(created)
         ref = job_status.build_ref(self.adapter.parse_job(created))
         try:
             self._create_secret(ref, request, timeout=_GARBAGE_COLLECTION_SECONDS)
@@ -241,7 +249,7 @@ class BaseKubernetesBackend(Backend):
         self._writer.store_outcome(outcome)
 
     def get_request(self, ref: TrainJobRef) -> TrainJobRequest:
-        return job_status.parse_request(self._reader.get_object_by_ref(ref))
+        return self._reader.get_request(ref)
 
     def get_ref(self, name: str) -> TrainJobRef:
         return job_status.build_ref(self.adapter.parse_job(self._reader.get_object(name, self.namespace)))
@@ -262,8 +270,10 @@ class BaseKubernetesBackend(Backend):
         return WatchFollower(self._reader, self._connection, self.adapter, ref, progress)
 
     def logs(self, ref: TrainJobRef, step: str, follow: bool = False) -> Iterator[str]:
-        select_steps(ref.name, [each.name for each in self._reader.get_train_job(ref).steps], step)
-        return self._reader.stream_log_lines(ref, step, follow)
+        subscribe = partial(subscribe_to_job, self._connection, self.adapter, ref, shares_list=True)
+        is_watched = ref.namespace == self.namespace
+        feed = JobFeed(self._reader, ref, subscribe if is_watched else None) if follow else None
+        return self._reader.stream_log_lines(ref, step, feed)
 
     def tail(
         self,
@@ -308,6 +318,7 @@ class BaseKubernetesBackend(Backend):
     def delete(self, ref: TrainJobRef) -> None:
         with suppress(JobNotFoundError):
             self._writer.delete(self._reader.get_object_by_ref(ref))
+        self._reader.keep_object(None)
 
     def get_pod(self, name: str, uid: str, namespace: str | None = None) -> dict[str, Any] | None:
         # A list, because the role that reads TrainJobs has `list` on pods, and needs no `get`.
@@ -317,15 +328,23 @@ class BaseKubernetesBackend(Backend):
         return next((pod for pod in pods if pod["metadata"]["uid"] == uid), None)
 
     def set_owner(
-        self, ref: TrainJobRef, kind: str, owner: OwnerReference | None, labels: Mapping[str, str | None]
-    ) -> None:
-        self._writer.set_owner(self._reader.get_object_by_ref(ref), kind, owner, labels)
+        self,
+        ref: TrainJobRef,
+        kind: str,
+        owner: OwnerReference | None,
+        labels: Mapping[str, str | None],
+        only_with: Mapping[str, str],
+    ) -> Mapping[str, str]:
+        return self._writer.set_owner(self._reader.get_object_by_ref(ref), kind, owner, labels, only_with)
 
     def get_job(self, name: str) -> TrainJob:
         return self._reader.get_train_job_by_name(name, self.namespace)
 
     def get_job_by_ref(self, ref: TrainJobRef) -> TrainJob:
         return self._reader.get_train_job(ref)
+
+    def observe_job(self, name: str) -> tuple[TrainJob, Observation, TrainJobRequest | None]:
+        return self._reader.observe_train_job(name, self.namespace)
 
     def list_jobs(self) -> list[TrainJob]:
         return self._reader.list_train_jobs(self.namespace)

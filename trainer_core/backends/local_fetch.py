@@ -24,18 +24,13 @@ def check_source_supported(role: str, source: InitializerSource) -> None:
         source: The source.
 
     Raises:
-        UnsupportedError: Only Kubernetes supports the scheme, or the credentials are a SecretRef.
+        UnsupportedError: Only Kubernetes supports the scheme.
     """
     scheme = _get_scheme(source)
     if scheme not in registry.SOURCE_MODULES:
         supported = ", ".join(f"{each}://" for each in registry.SOURCE_MODULES)
         reason = _KUBERNETES_ONLY.get(scheme, f"is not supported on this backend; use one of {supported}")
         raise UnsupportedError(f"initializer.{role}: {scheme}:// {reason}")
-    if source.secrets:
-        raise UnsupportedError(
-            f"initializer.{role}: {', '.join(source.secrets)} is a SecretRef, which needs a Kubernetes cluster; pass "
-            "the value itself, or leave it out to use the credentials of this machine"
-        )
 
 
 def check_source_available(role: str, source: InitializerSource) -> None:
@@ -51,9 +46,7 @@ def check_source_available(role: str, source: InitializerSource) -> None:
     """
     missing_extra = registry.find_missing_extra(_get_scheme(source))
     if missing_extra:
-        unavailable = BackendUnavailableError(f"initializer.{role}: {missing_extra}; no job was created")
-        unavailable.transient = False
-        raise unavailable
+        raise BackendUnavailableError(f"initializer.{role}: {missing_extra}; no job was created", transient=False)
     problem = local.find_local_problem(source.storage_uri) if _get_scheme(source) == "file" else None
     if problem:
         raise InvalidRequestError(f"initializer.{role}.storage_uri: {problem}")

@@ -19,7 +19,6 @@ from trainer_core.jobs import (
     Category,
     Observation,
     PendingFailure,
-    Progress,
     TrainJob,
     TrainJobRef,
 )
@@ -31,9 +30,10 @@ from trainer_core.k8s.job_adapter import WorkloadAdapter
 from trainer_core.k8s.job_reader import CAPACITY_EVENTS_AGE, JobReader
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.pod_state import PodState
+from trainer_core.k8s.resources import ApiResource
 from trainer_core.logs import MAX_LOG_LINES, LogChunk
 
-__all__ = ["WatchFollower"]
+__all__ = ["WatchFollower", "subscribe_to_job"]
 
 #: Seconds to wait for the informer's first list before the job is read directly.
 _FIRST_LIST_SECONDS = 15.0
@@ -43,9 +43,8 @@ _SUBSCRIPTION_SECONDS = 2.0
 _STATUS_CHECK_SECONDS = {CREATED: 60.0, RUNNING: 900.0}
 #: Seconds without pods after which the events of a job are read, for the reason.
 _NO_PODS_SECONDS = 10.0
-#: With progress: seconds between two observations of a caller that shows them, and between two reads of the log.
+#: With progress: seconds between two observations of a caller that shows them.
 _PROGRESS_OBSERVATION_SECONDS = 2.0
-_PROGRESS_READ_SECONDS = 5.0
 
 
 class WatchFollower(Follower):
@@ -86,8 +85,8 @@ class WatchFollower(Follower):
         self._uncached: Observation | None = None
         self._last_uncached_read = -math.inf
         self._wants_progress = progress
-        self._progress: Progress | None = None
-        self._next_progress_read = 0.0
+        #: Of the first observation: only after it a caller may begin to read the log itself.
+        self._was_observed = False
 
     def next_observation(self, timeout: float) -> Observation:
         """See `Follower.next_observation`."""
@@ -127,14 +126,14 @@ class WatchFollower(Follower):
 
     def close(self) -> None:
         """End the subscription."""
+        if self._wants_progress:
+            self._reader.stop_progress(self._ref.uid)
         self._reader.uncached_followers.discard(self)
         self._subscription.close()
 
     def _subscribe(self) -> Subscription:
-        label = self._adapter.pod_labels[self._resource]
         self._subscribed = time.monotonic()
-        target = WatchTarget(self._resource, label, self._adapter.parse_job, self._adapter.parse_pod)
-        return informer.subscribe(self._connection, target, self._ref.name, self._ref.uid)
+        return subscribe_to_job(self._connection, self._adapter, self._ref, self._resource)
 
     def _renew_subscription(self) -> None:
         """Subscribe again if the informer has ended."""
@@ -204,12 +203,14 @@ class WatchFollower(Follower):
 
     def _add_progress(self, observation: Observation) -> Observation:
         """Add the progress from the log of a running job, unless the job's status has it (Trainer 2.2 and later)."""
+        was_observed, self._was_observed = self._was_observed, True
         if not self._wants_progress or observation.status != RUNNING or observation.progress or self._job is None:
             return observation
-        if (now := time.monotonic()) >= self._next_progress_read:
-            self._next_progress_read = now + _PROGRESS_READ_SECONDS
-            self._progress = self._reader.read_progress(self._job, self._select_pods(self._job))
-        return replace(observation, progress=self._progress)
+        if was_observed:
+            live = self._reader.follow_progress(self._job, self._select_pods(self._job))
+        else:
+            live = self._reader.get_live_progress(self._ref.uid)
+        return replace(observation, progress=live.progress if live else None)
 
     def _explain(self, cached: Observation) -> Observation:
         """Read what the cache does not have: events, logs, and the job itself if a status check is due."""
@@ -221,7 +222,8 @@ class WatchFollower(Follower):
             return self._reader.observe(self._ref)
         if cached.outcome:
             # The event of the job may arrive before those of its pods.
-            self._pods.update({pod.name: pod for pod in self._reader.list_pods(self._job)})
+            pods = self._reader.list_ended_pods(self._job, self._select_pods(self._job))
+            self._pods.update({pod.name: pod for pod in pods})
         observation = self._reader.observe_state(self._job, self._select_pods(self._job), self._ref)
         self._explained = (cached, observation)
         self._explained_until = time.monotonic() + _get_validity(observation.pending_failure)
@@ -260,6 +262,19 @@ class WatchFollower(Follower):
             return await asyncio.to_thread(self._reader.observe, self._ref)
         finally:
             self._reader.early_reads.release()
+
+
+def subscribe_to_job(
+    connection: Connection,
+    adapter: WorkloadAdapter,
+    ref: TrainJobRef,
+    resource: ApiResource | None = None,
+    shares_list: bool = False,
+) -> Subscription:
+    """Subscribe to a job; see `informer.subscribe`."""
+    resource = resource or adapter.primary_resource
+    target = WatchTarget(resource, adapter.pod_labels[resource], adapter.parse_job, adapter.parse_pod)
+    return informer.subscribe(connection, target, ref.name, ref.uid, shares_list=shares_list)
 
 
 def _get_validity(pending: PendingFailure | None) -> float:

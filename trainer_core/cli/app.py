@@ -114,5 +114,6 @@ def _discard_output() -> None:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"trainjob: {shorten(message, _MAX_LINE)}", file=sys.stderr)
+    if message:  # Without a subcommand, the help is the message.
+        print(f"trainjob: {shorten(message, _MAX_LINE)}", file=sys.stderr)
     return code

@@ -5,27 +5,33 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import Annotated, Any
+from urllib.parse import unquote
 
 import typer
 
 from trainer_core import comparison, pending_cancellations, validation
 from trainer_core.cli import exit_codes
-from trainer_core.cli.output import OutputFormat, OutputOption, format_log_line, format_time, print_json, print_table
+from trainer_core.cli.output import OutputFormat, OutputOption, format_time, print_json, print_table
 from trainer_core.cli.submit import wait_and_print
 from trainer_core.client import TrainerClient
 from trainer_core.config import ClusterConfig
-from trainer_core.errors import InvalidRequestError, JobEndedError, format_size
-from trainer_core.jobs import COMPLETE, FAILED, KFP_RUN_LABEL, TrainJobRef
+from trainer_core.errors import InvalidRequestError, JobEndedError, JobNotFoundError, format_size
+from trainer_core.jobs import COMPLETE, FAILED, KFP_RUN_LABEL, STATUSES, TrainJob, TrainJobRef
 from trainer_core.k8s import kfp_runs
 from trainer_core.logs import merge_streams
+from trainer_core.readable_log import format_log_line
 from trainer_core.resource_use import strip_resource_report
 
 __all__ = ["register"]
 
 #: Default columns of `trainjob list`.
 _COLUMNS = "name,status,runtime,nodes,created,reason"
+
+#: What `trainjob get` prints of a TrainJob, beside its arguments.
+_DETAILS = ("function", "code", "packages", "dag", "run", "task", "dataset", "model", "resumed_from", "step")
 
 _ENDED = (COMPLETE, FAILED)
 
@@ -46,9 +52,10 @@ def list_jobs(
             "--columns",
             "-c",
             metavar="COLUMN,…",
-            help="Columns: name, status, runtime, nodes, created, started, finished, duration, reason, dataset, model, "
-            "resumed_from, param.NAME (an argument of the training function), metric.NAME and artifact.NAME. Default: "
-            f"{_COLUMNS}. The last six cost two requests for each TrainJob.",
+            help="Columns: name, status, runtime, nodes, created, started, finished, duration, reason; and, for three "
+            "requests for each TrainJob, resumed_from, step (how far it came), function, dag, run, task, dataset, "
+            "model, code (digest), image, processes, packages, variables (names), param.NAME (an argument), "
+            f"metric.NAME and artifact.NAME. Default: {_COLUMNS}.",
         ),
     ] = None,
     sort: Annotated[
@@ -60,6 +67,12 @@ def list_jobs(
         str | None,
         typer.Option(metavar="TIME", help="List TrainJobs created since then: 90m, 24h, 7d, or an ISO 8601 date."),
     ] = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="List TrainJobs with this status: Created, Running, Suspended, Complete, Failed; repeatable."
+        ),
+    ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List the TrainJobs, newest first."""
@@ -67,11 +80,13 @@ def list_jobs(
     descending, key = (sort or "").startswith("-"), comparison.check_column((sort or "created").removeprefix("-"))
     first = _parse_time(since) if since else None
     client = _get_client(context)
-    jobs = [job for job in client.list_jobs() if first is None or job.creation_timestamp >= first]
+    wanted = {_check_status(each) for each in status or STATUSES}
+    jobs = [job for job in client.list_jobs() if job.status in wanted]
+    jobs = [job for job in jobs if first is None or job.creation_timestamp >= first]
     if sort is None:
         jobs = jobs[:limit]
     if comparison.needs_details([*names, key]):
-        details = [comparison.read_details(client, job) for job in jobs]
+        details = [_read_details(client, job) for job in jobs]
     else:
         details = [comparison.JobDetails(job, {}, {}) for job in jobs]
     rows = [comparison.build_row(each) for each in details]
@@ -93,12 +108,13 @@ def compare(
     everything: Annotated[bool, typer.Option("--all", "-a", help="Also print what is equal.")] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Print in what TrainJobs differ: parameters, metrics, duration, dataset."""
+    """Print in what TrainJobs differ: function, code, files, arguments, packages, metrics, duration and more."""
     if len(names) < 2:
         raise InvalidRequestError(f"one TrainJob cannot be compared; name another one beside {names[0]!r}")
     client = _get_client(context)
-    details = [comparison.read_details(client, client.get_job(name)) for name in names]
+    details = [comparison.read_details(client, name) for name in names]
     rows = comparison.compare_rows([comparison.build_row(each) for each in details], everything)
+    rows.update(comparison.compare_files(details))
     if output is OutputFormat.JSON:
         print_json({"names": names, "rows": {column: [_to_json(each) for each in row] for column, row in rows.items()}})
         return
@@ -108,19 +124,28 @@ def compare(
 def get(context: typer.Context, name: NameArgument, output: OutputOption = OutputFormat.TABLE) -> None:
     """Show a TrainJob, its steps and its result."""
     client = _get_client(context)
-    job = client.get_job(name)
-    outcome = client.observe(name).outcome
+    details = comparison.read_details(client, name)
+    job, outcome = details.job, details.outcome
     if output is OutputFormat.JSON:
         print_json({**job.to_dict(), "outcome": outcome.to_dict() if outcome else None})
         return
     row = (job.name, job.status, job.runtime.name, format_time(job.creation_timestamp), job.reason)
     print_table(("NAME", "STATUS", "RUNTIME", "CREATED", "REASON"), [row])
     print()
+    columns = comparison.build_row(details)
+    params = [column for column in columns if column.startswith(comparison.PARAM)]
+    shown = {column: columns[column] for column in (*_DETAILS, *params) if column in columns}
+    for name, value in shown.items():
+        print(f"{name}: {_format_cell(value)}")
+    if details.request and details.request.owner:
+        attempts = sorted(client.find_jobs(details.request), key=lambda each: (each.generation or "", each.attempt))
+        print(f"attempts: {', '.join(f'{each.name} {each.status}' for each in attempts)}")
+    print()
     steps = [
-        (step.name, step.status, step.exit_code, format_time(step.started), format_time(step.finished))
+        (step.name, step.status, step.exit_code, format_time(step.started), format_time(step.finished), step.pod_name)
         for step in job.steps
     ]
-    print_table(("STEP", "STATUS", "EXIT CODE", "STARTED", "FINISHED"), steps)
+    print_table(("STEP", "STATUS", "EXIT CODE", "STARTED", "FINISHED", "POD OR PROCESS"), steps)
     if outcome is not None and outcome.succeeded:
         is_missing = outcome.result is None and outcome.missing_result
         print(f"\nresult: {outcome.missing_result if is_missing else outcome.result}")
@@ -244,6 +269,10 @@ def checkpoints(
     if output is OutputFormat.JSON:
         print_json([each.to_dict() for each in found])
         return
+    if prune and not found:
+        kept = len(client.list_checkpoints(name))
+        print(f"nothing to delete: {name} has {kept} checkpoint{'' if kept == 1 else 's'}, the newest and the best one")
+        return
     rows = [
         (
             each.step,
@@ -353,6 +382,19 @@ def _refuse_ended(ref: TrainJobRef, status: str, change: str) -> None:
         )
 
 
+def _read_details(client: TrainerClient, job: TrainJob) -> comparison.JobDetails:
+    with suppress(JobNotFoundError):
+        return comparison.read_details(client, job.name)
+    return comparison.JobDetails(job, {}, {})
+
+
+def _check_status(text: str) -> str:
+    found = next((each for each in STATUSES if each.lower() == text.lower()), None)
+    if found is None:
+        raise InvalidRequestError(f"--status {text[:100]!r} is unknown; known are {', '.join(sorted(STATUSES))}")
+    return found
+
+
 def _parse_time(text: str) -> datetime:
     """Return the time that was so long ago (``90m``, ``24h``, ``7d``), or that an ISO 8601 text names."""
     units = {"m": "minutes", "h": "hours", "d": "days"}
@@ -374,6 +416,8 @@ def _format_header(column: str) -> str:
 def _format_cell(value: Any) -> Any:
     if isinstance(value, datetime):
         return format_time(value)
+    if isinstance(value, str) and value.startswith("file:///"):
+        return unquote(value.removeprefix("file://"))
     return f"{value:g}" if isinstance(value, float) else value
 
 

@@ -6,13 +6,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from trainer_core.client import TrainerClient
 from trainer_core.config import BackendConfig, config_from_dict
 from trainer_core.errors import InvalidRequestError
 from trainer_core.secrets import redact
+from trainer_core.yaml_documents import parse_yaml
 
-__all__ = ["GlobalOptions", "move_global_options", "parse_key_values"]
+__all__ = ["GlobalOptions", "move_global_options", "parse_key_values", "parse_options"]
 
 
 @dataclass
@@ -76,7 +78,36 @@ def parse_key_values(option: str, values: Sequence[str] | None) -> dict[str, str
     Raises:
         InvalidRequestError: A value has no ``=`` or no name.
     """
+    found: dict[str, str] = {}
     for value in values or ():
-        if not value.partition("=")[0] or "=" not in value:
+        name, is_given, text = value.partition("=")
+        if not name or not is_given:
             raise InvalidRequestError(f"{option} must be name=value, got {redact(value)}")
-    return dict(value.split("=", 1) for value in values or ())
+        if name in found:
+            raise InvalidRequestError(f"{option} {name}= is given twice; give it once")
+        found[name] = text
+    return found
+
+
+def parse_options(values: Sequence[str] | None) -> list[Any]:
+    """Parse the values of ``--option``: ``Name=value``, or an option as definitions have it.
+
+    Args:
+        values: The values; None if the option is not used.
+
+    Raises:
+        InvalidRequestError: A value is not YAML or JSON.
+    """
+    found = []
+    for value in values or ():
+        name, is_short, text = value.partition("=")
+        is_short = is_short if name.isidentifier() else ""
+        try:
+            (option,) = parse_yaml(text if is_short else value)
+        except ValueError as error:
+            raise InvalidRequestError(
+                f"--option {redact(value)} is neither Name=value, such as QueueName=nightly, nor JSON, such as "
+                f'\'{{"Checkpoints": {{"every_steps": 100}}}}\': {error}'
+            ) from error
+        found.append({name: option} if is_short else option)
+    return found

@@ -11,17 +11,17 @@ from typing import Annotated, Any
 
 import typer
 import yaml
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trainer_core.logs import build_progress, parse_progress
-
-__all__ = ["OutputFormat", "OutputOption", "format_log_line", "format_time", "print_json", "print_table", "print_yaml"]
+__all__ = ["OutputFormat", "OutputOption", "format_time", "print_json", "print_table", "print_yaml"]
 
 
-#: Width of lines that do not go to a terminal, in characters.
-_MAX_WIDTH = 1000
+#: Between two columns, and the least width to which the last one is folded.
+_GAP = "  "
+_MIN_FOLDED = 20
 
 
 class OutputFormat(str, Enum):
@@ -45,32 +45,25 @@ def print_yaml(data: Mapping[str, Any]) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print a table with one line for each row; lines are cut off only on a terminal."""
-    is_terminal = sys.stdout.isatty()
-    console = Console(width=None if is_terminal else _MAX_WIDTH)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
-    if is_terminal:
-        console.print(table)
-        return
+    """Print a table. On a terminal that is too narrow for it the last column is folded, and no other."""
+    cells = [[Text("" if cell is None else str(cell)) for cell in row] for row in rows]
+    widths = [max(map(cell_len, (name, *(row[n].plain for row in cells)))) for n, name in enumerate(columns)]
+    width = sum(widths) + len(_GAP) * (len(widths) - 1)
+    if sys.stdout.isatty():
+        width = min(width, max(Console().width, width - widths[-1] + _MIN_FOLDED))
+    console = Console(width=width, color_system=None, legacy_windows=False)
+    table = Table(box=None, pad_edge=False, padding=(0, len(_GAP), 0, 0), collapse_padding=True)
+    for name in columns[:-1]:
+        table.add_column(name, no_wrap=True)
+    table.add_column(columns[-1], overflow="fold")
+    for row in cells:
+        table.add_row(*row)
     with console.capture() as captured:
         console.print(table)
-    # Without the padding of the last column, whose longest text sets the width of all lines.
+    # Without the padding of the last column.
     print("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()), end="")
 
 
 def format_time(time: datetime | None) -> str:
     """Return a time in the local time zone; empty for None."""
     return time.astimezone().strftime("%Y-%m-%d %H:%M:%S") if time else ""
-
-
-def format_log_line(line: str) -> str | None:
-    """Return a line of a log; a progress report as text; None for one about checkpoints only, which have own lines."""
-    report = parse_progress(line)
-    if report is None:
-        return line
-    text = str(build_progress(report))
-    return f"progress {text}" if text else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +12,15 @@ import typer
 
 from trainer_core import definition_file
 from trainer_core.cli import exit_codes, progress
-from trainer_core.cli.options import parse_key_values
-from trainer_core.cli.output import OutputFormat, OutputOption, format_log_line, print_json, print_yaml
+from trainer_core.cli.options import parse_key_values, parse_options
+from trainer_core.cli.output import OutputFormat, OutputOption, print_json, print_yaml
 from trainer_core.client import TrainerClient
 from trainer_core.errors import InvalidRequestError, format_size
 from trainer_core.initializers import initializer_from_dict
 from trainer_core.jobs import Diagnosis, TrainJobRef
 from trainer_core.lifecycle.wait_state import failure_message
+from trainer_core.packaging import requirements_file
+from trainer_core.readable_log import format_log_line
 from trainer_core.request import TrainJobRequest
 from trainer_core.trainers import CustomTrainer, CustomTrainerContainer
 
@@ -72,6 +75,14 @@ Env = Annotated[
 Packaging = Annotated[str, typer.Option(help="How the function is packaged: source, reference or cloudpickle.")]
 Dataset = Annotated[str | None, typer.Option(help="URI of a dataset to fetch before training.")]
 Model = Annotated[str | None, typer.Option(help="URI of a model to fetch before training.")]
+Option = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        help="Option of the TrainJob: Name=value, such as QueueName=nightly, or JSON, such as "
+        """'{"Checkpoints": {"every_steps": 100}}'; repeatable.""",
+    ),
+]
 JobName = Annotated[str | None, typer.Option("--name", "-n", help="Name of the TrainJob. Default: a random name.")]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the TrainJob has ended.")]
 Timeout = Annotated[
@@ -102,6 +113,7 @@ def submit(
     packaging: Packaging = "source",
     dataset: Dataset = None,
     model: Model = None,
+    option: Option = None,
     name: JobName = None,
     wait: Wait = False,
     timeout: Timeout = None,
@@ -111,8 +123,8 @@ def submit(
     client: TrainerClient = context.obj.client
     flags = {"nodes": nodes, "procs_per_node": procs_per_node, "package": package, "env": env, "packaging": packaging}
     flags |= {"requirements": requirements, "code": code, "code_uri": code_uri}
-    where = {"runtime": runtime, "image": image, "dataset": dataset, "model": model, "name": name}
-    request = _build_request(client, function, file, arg, {**flags, **where})
+    where = {"runtime": runtime, "image": image, "dataset": dataset, "model": model}
+    request = _build_request(client, function, file, arg, name, option, {**flags, **where})
     return _submit_and_print(client, request, wait, timeout, output)
 
 
@@ -120,6 +132,7 @@ def initialize(
     context: typer.Context,
     dataset: Dataset = None,
     model: Model = None,
+    option: Option = None,
     name: JobName = None,
     wait: Wait = False,
     timeout: Timeout = None,
@@ -130,7 +143,7 @@ def initialize(
         raise InvalidRequestError("initialize needs --dataset URI, --model URI, or both")
     client: TrainerClient = context.obj.client
     initializer = initializer_from_dict({"dataset": dataset, "model": model})
-    request = client.build_request(initializer=initializer, options=definition_file.collect_options({"name": name}))
+    request = client.build_request(initializer=initializer, options=_collect_options(name, option))
     return _submit_and_print(client, request, wait, timeout, output)
 
 
@@ -151,6 +164,7 @@ def render(
     packaging: Packaging = "source",
     dataset: Dataset = None,
     model: Model = None,
+    option: Option = None,
     name: JobName = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
@@ -158,8 +172,8 @@ def render(
     client: TrainerClient = context.obj.client
     flags = {"nodes": nodes, "procs_per_node": procs_per_node, "package": package, "env": env, "packaging": packaging}
     flags |= {"requirements": requirements, "code": code, "code_uri": code_uri}
-    where = {"runtime": runtime, "image": image, "dataset": dataset, "model": model, "name": name}
-    request = _build_request(client, function, file, arg, {**flags, **where})
+    where = {"runtime": runtime, "image": image, "dataset": dataset, "model": model}
+    request = _build_request(client, function, file, arg, name, option, {**flags, **where})
     rendered = client.render(request)
     if output is OutputFormat.JSON:
         print_json(rendered)
@@ -195,8 +209,14 @@ def wait_and_print(client: TrainerClient, ref: TrainJobRef, timeout: float | Non
         print(f"trainjob: TrainJob {ref.name}: {outcome.missing_result}", file=sys.stderr)
     if not outcome.succeeded:
         _print_cause(outcome.diagnosis)
-        print(f"trainjob: {failure_message(outcome)}", file=sys.stderr)
+        print(f"trainjob: {failure_message(outcome)}{_suggest_requirements(outcome.diagnosis)}", file=sys.stderr)
     return exit_codes.OK if outcome.succeeded else exit_codes.FAILED
+
+
+def _suggest_requirements(diagnosis: Diagnosis | None) -> str:
+    missing = re.search(r"No module named '([\w.]+)'", diagnosis.reason) if diagnosis else None
+    named = requirements_file.suggest_requirements(missing[1], Path.cwd()) if missing else None
+    return f"; {named}" if named else ""
 
 
 def _print_cause(diagnosis: Diagnosis | None) -> None:
@@ -238,13 +258,19 @@ def _submit_and_print(
 
 
 def _build_request(
-    client: TrainerClient, function: str | None, file: str | None, arg: list[str] | None, flags: dict[str, Any]
+    client: TrainerClient,
+    function: str | None,
+    file: str | None,
+    arg: list[str] | None,
+    name: str | None,
+    option: list[str] | None,
+    flags: dict[str, Any],
 ) -> TrainJobRequest:
     if file is not None and function is not None:
         raise InvalidRequestError(f"{function} and --file cannot be used together; name the function in the definition")
     if file is not None:
-        _reject_flags(arg, flags, "cannot be used with --file; set it in the definition")
-        data = {**definition_file.read_definition(file), **({"name": flags["name"]} if flags["name"] else {})}
+        _reject_flags(None, flags, "cannot be used with --file; set it in the definition")
+        data = _override(definition_file.read_definition(file), arg, name, option)
         return definition_file.build_definition_request(client, data, Path(file).parent if file != "-" else None)
     if function is None and flags["image"] is None:
         raise InvalidRequestError(
@@ -252,14 +278,41 @@ def _build_request(
             "or an image with --image"
         )
     sources = {role: flags[role] for role in ("dataset", "model") if flags[role]}
-    return client.build_request(
-        runtime=flags["runtime"],
-        trainer=_build_container_trainer(arg, flags)
-        if function is None
-        else _build_function_trainer(function, arg, flags),
-        initializer=initializer_from_dict(sources) if sources else None,
-        options=definition_file.collect_options({"name": flags["name"]}),
-    )
+    try:
+        return client.build_request(
+            runtime=flags["runtime"],
+            trainer=_build_function_trainer(function, arg, flags) if function else _build_container_trainer(arg, flags),
+            initializer=initializer_from_dict(sources) if sources else None,
+            options=_collect_options(name, option),
+        )
+    except ValueError as error:
+        # In the words of the command.
+        message = re.sub(r"\bfunc_args\.(\w+)", r"--arg \1", str(error))
+        raise InvalidRequestError(message.replace("add it to func_args", "add --arg NAME=VALUE")) from error
+
+
+def _override(
+    data: dict[str, Any], arg: list[str] | None, name: str | None, option: list[str] | None
+) -> dict[str, Any]:
+    """Return a definition with the arguments, options and name of the command line, which take precedence."""
+    data = {**data, **({"name": name} if name else {})}
+    if (arg or option) and "version" in data:
+        raise InvalidRequestError("--arg and --option cannot be used with a complete request; change it in the file")
+    if option:
+        data["options"] = [*(data.get("options") or []), *parse_options(option)]
+    if arg:
+        trainer = data.get("trainer")
+        if not isinstance(trainer, dict) or "func" not in trainer:
+            raise InvalidRequestError("--arg needs a training function, and the definition has no trainer.func")
+        data["trainer"] = {
+            **trainer,
+            "func_args": {**(trainer.get("func_args") or {}), **parse_key_values("--arg", arg)},
+        }
+    return data
+
+
+def _collect_options(name: str | None, option: list[str] | None) -> list[Any]:
+    return definition_file.collect_options({"name": name, "options": parse_options(option)})
 
 
 def _build_function_trainer(function: str, arg: list[str] | None, flags: dict[str, Any]) -> CustomTrainer:
@@ -303,9 +356,7 @@ def _build_container_trainer(arg: list[str] | None, flags: dict[str, Any]) -> Cu
 
 
 def _reject_flags(arg: list[str] | None, flags: dict[str, Any], reason: str) -> None:
-    used = [
-        name for name, value in flags.items() if value and name != "name" and (name, value) != ("packaging", "source")
-    ]
+    used = [name for name, value in flags.items() if value and (name, value) != ("packaging", "source")]
     if arg or used:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in (["arg"] if arg else []) + used)
         raise InvalidRequestError(f"{names} {reason}")

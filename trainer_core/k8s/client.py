@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import logging
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -473,6 +474,10 @@ def _build_retries(repeatable: bool) -> urllib3.Retry:
                 return super().parse_retry_after(retry_after)
             return 0.0
 
+    # What a retry cannot repair is an error of this library; urllib3's own line for each retry says no more.
+    logging.getLogger("urllib3.connectionpool").addFilter(
+        lambda record: not (isinstance(record.args, tuple) and record.args and isinstance(record.args[0], LenientRetry))
+    )
     retries = LenientRetry(
         total=5,
         connect=3,

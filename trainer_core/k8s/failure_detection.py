@@ -39,6 +39,8 @@ SHORT_WAIT = timedelta(seconds=30)
 _MAX_MESSAGE_LENGTH = 300
 #: Exit codes of a container that is terminated with its pod: by SIGTERM, or by SIGKILL after the grace period.
 _TERMINATION_EXIT_CODES = (-15, -9)
+#: Reasons of a termination that say no more than its exit code.
+_NO_REASONS = ("", "Error")
 #: Prefixes of `status.reason` of a pod that the kubelet rejected.
 _KUBELET_REJECTIONS = ("OutOf", "NodeAffinity", "UnexpectedAdmissionError", "TopologyAffinityError")
 _CREATION_EVENTS = frozenset(
@@ -98,7 +100,8 @@ def detect_pending_failure(
         limits: How long a pod may wait for a node; None for no limit.
         job: The job, for its number of nodes and whether it expects restarts.
     """
-    findings = sorted(_find_problems(pods, events, tails or {}, limits, job), key=lambda finding: finding.sort_key)
+    problems = _find_problems(pods, events, tails or {}, limits, job, is_active=True)
+    findings = sorted(problems, key=lambda finding: finding.sort_key)
     if not findings:
         return None
     # A failed step makes its peers fail; the diagnosis finds the cause only if it gets all steps that have ended.
@@ -178,10 +181,15 @@ def _find_problems(
     tails: Tails,
     limits: SchedulingLimits | None = None,
     job: JobState | None = None,
+    is_active: bool = False,
 ) -> Iterator[_Finding]:
     by_step = group_pods_by_step(pods)
     expects_restarts = job is not None and job.expects_restarts
-    ended = [found for step, group in by_step.items() for found in _find_ended(step, group, tails, expects_restarts)]
+    ended = [
+        found
+        for step, group in by_step.items()
+        for found in _find_ended(step, group, tails, expects_restarts, is_active)
+    ]
     yield from (finding for _, finding in sorted(ended, key=lambda item: item[0]))
     newest = {step: group[-1] for step, group in by_step.items()}
     yield from _find_unscheduled(newest, events, limits)
@@ -194,9 +202,12 @@ def _find_problems(
 
 
 def _find_ended(
-    step: str, group: Sequence[PodState], tails: Tails, expects_restarts: bool
+    step: str, group: Sequence[PodState], tails: Tails, expects_restarts: bool, is_active: bool
 ) -> Iterator[tuple[float, _Finding]]:
-    """Yield why a step ended, with the time; nothing if its newest pod succeeded or no pod failed."""
+    """Yield why a step ended, with the time; nothing if its newest pod succeeded or no pod failed.
+
+    Of an active job, which may recover, an exit code alone is no cause while the log has nothing that explains it.
+    """
     newest = group[-1]
     if newest.phase == "Succeeded":
         return
@@ -208,14 +219,18 @@ def _find_ended(
         yield 0.0, _Finding(facts, None, ended=True)
     else:
         for pod in reversed(group):
-            if failed := _find_failed_container(step, pod):
+            if failed := _find_failed_container(step, pod, is_active):
                 container, termination = failed
                 crash = _build_crash(step, group, pod, container, termination, tails, expects_restarts)
-                yield _get_finish_time(termination), crash
+                is_bare = termination.reason in _NO_REASONS and not termination.message and not tails.get(step, True)
+                if not (is_active and is_bare and crash.grace is None):
+                    yield _get_finish_time(termination), crash
                 return
 
 
-def _find_failed_container(step: str, pod: PodState) -> tuple[ContainerState, ContainerTermination] | None:
+def _find_failed_container(
+    step: str, pod: PodState, is_active: bool
+) -> tuple[ContainerState, ContainerTermination] | None:
     """Return the failed container of a pod and its termination; the container of the step before sidecars."""
     if _find_disruption(pod):
         return None
@@ -223,12 +238,22 @@ def _find_failed_container(step: str, pod: PodState) -> tuple[ContainerState, Co
     sidecars = [container for container in pod.other_containers if container.name not in parts]
     for container in [parts[step], *sidecars]:
         termination = container.latest_termination
-        if pod.deletion_timestamp and termination and termination.exit_code in _TERMINATION_EXIT_CODES:
+        if pod.deletion_timestamp and termination and _was_told_to_stop(termination, is_active):
             # The container was terminated with its pod; an earlier failed run, if any, is the cause.
             termination = container.last_terminated if termination is container.terminated else None
         if termination is not None and termination.failed:
             return container, termination
     return None
+
+
+def _was_told_to_stop(termination: ContainerTermination, is_active: bool) -> bool:
+    """Return whether a container of a pod that is being deleted ended because of that.
+
+    Launchers such as torchrun end with 1 after SIGTERM. In an active job only an exception says that it failed itself.
+    """
+    if termination.exit_code in _TERMINATION_EXIT_CODES:
+        return True
+    return is_active and not (parse_record(termination.message) or {}).get("error")
 
 
 def _build_crash(

@@ -51,7 +51,12 @@ _informers: dict[Hashable, JobInformer] = {}
 
 
 def subscribe(
-    connection: Connection, target: WatchTarget, name: str, uid: str = "", timings: WatchTimings | None = None
+    connection: Connection,
+    target: WatchTarget,
+    name: str,
+    uid: str = "",
+    timings: WatchTimings | None = None,
+    shares_list: bool = False,
 ) -> Subscription:
     """Subscribe to one job. Returns at once; the informer's thread sends the requests.
 
@@ -61,6 +66,7 @@ def subscribe(
         name: ``metadata.name`` of the job.
         uid: ``metadata.uid`` of the job; empty for any job of this name.
         timings: Timeouts of the informer; None for the defaults.
+        shares_list: What another subscription to the job has been told is new enough: the job is not listed again.
     """
     timings = timings or _DEFAULT_TIMINGS
     key = (connection.identity, connection.namespace, target, timings)
@@ -70,7 +76,7 @@ def subscribe(
         if informer is None:
             informer = _informers[key] = JobInformer(connection, target, timings)
         subscription = Subscription(informer, name, uid)
-        informer.add(subscription)
+        informer.add(subscription, shares_list)
         if is_new:
             informer.start()
     return subscription
@@ -261,11 +267,17 @@ class JobInformer:
         """Start the thread."""
         self._thread.start()
 
-    def add(self, subscription: Subscription) -> None:
+    def add(self, subscription: Subscription, shares_list: bool) -> None:
         """Add a subscription."""
         with self.lock:
-            self._subscriptions[subscription.name].append(subscription)
+            others = self._subscriptions[subscription.name]
+            is_listed = shares_list and any(not each.unlisted_streams for each in others)
+            others.append(subscription)
             self.cache.jobs.setdefault(subscription.name, CachedJob())
+            if is_listed:
+                subscription.unlisted_streams = Stream(0)
+                subscription.notify()
+                return
             subscription.unlisted_streams = Stream.JOBS if self.pods_forbidden else _BOTH_STREAMS
             self._waiting_for_list.add(subscription)
             self._call_in_loop(self._has_new_subscriptions.set)

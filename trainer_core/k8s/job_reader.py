@@ -6,15 +6,17 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from itertools import chain
 from typing import Any
 from weakref import WeakSet
 
-from trainer_core.errors import BackendUnavailableError, JobNotFoundError
+from trainer_core.errors import BackendUnavailableError, InvalidRequestError, JobNotFoundError, TrainerError
 from trainer_core.jobs import COMPLETE, FAILED, RUNNING, Event, Observation, Progress, TrainJob, TrainJobRef
 from trainer_core.k8s import events, job_status, logs, pod_state, resources, runtimes
 from trainer_core.k8s.capacity import SchedulingLimits
@@ -22,15 +24,18 @@ from trainer_core.k8s.client import ApiClient, PodLogOptions
 from trainer_core.k8s.errors import ApiNotServedError, ForbiddenError, NotFoundError
 from trainer_core.k8s.events import EventRecord
 from trainer_core.k8s.job_adapter import WorkloadAdapter
+from trainer_core.k8s.job_feed import JobFeed
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.labels import MANAGED_BY, MANAGER, OWNER
+from trainer_core.k8s.log_cursor import LogCursor
 from trainer_core.k8s.parsing import RawObject
-from trainer_core.k8s.pod_state import PodState
+from trainer_core.k8s.pod_state import ContainerState, PodState
 from trainer_core.k8s.resources import ApiResource
-from trainer_core.logs import LogChunk, find_last_progress
+from trainer_core.logs import LogChunk, LogLine, build_progress, find_last_progress, parse_progress, select_steps
 from trainer_core.naming import hash_owner_key
+from trainer_core.request import TrainJobRequest
 
-__all__ = ["CAPACITY_EVENTS_AGE", "JobReader"]
+__all__ = ["CAPACITY_EVENTS_AGE", "JobReader", "LiveProgress"]
 
 _log = logging.getLogger(__name__)
 _MANAGED_SELECTOR = f"{MANAGED_BY}={MANAGER}"
@@ -51,7 +56,13 @@ _STATUS_CHECKS_PER_SECOND = 5.0
 #: Seconds between reads of a job that no watch reports, and reads a second of all such jobs together.
 _UNCACHED_READ_SECONDS = 2.0
 _UNCACHED_READS_PER_SECOND = 25.0
-_ENDED = frozenset({COMPLETE, FAILED})
+#: Seconds for which the object of a job will do to read its request.
+_REQUEST_SECONDS = 5.0
+#: Seconds between two streams of a log that is only read for its progress; jobs whose progress is kept.
+_PROGRESS_RETRY_SECONDS = 5.0
+_MAX_LIVE_PROGRESS = 1000
+#: Seconds until who reads the log of an ended job has read it to its end.
+_LIVE_LOG_SECONDS = 2.0
 _FIRST_NODE = f"{pod_state.NODE}-0"
 
 
@@ -66,6 +77,36 @@ class _EventList:
     def is_reusable(self, now: float, max_age: float) -> bool:
         """Return whether the list is recent, in view of the time that it took."""
         return now < self.ended + max(max_age, min(_MAX_EVENTS_AGE, (self.ended - self.began) / _EVENTS_TIME_SHARE))
+
+
+class LiveProgress:
+    """The last progress in the first node's log, which this process reads now.
+
+    Attributes:
+        progress: The last progress; None before the first.
+        tail: The last lines.
+        is_complete: The log was read to the end of the job.
+        ended: Set when the log is not read any more.
+    """
+
+    def __init__(self) -> None:
+        self.progress: Progress | None = None
+        self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self.is_complete = False
+        self.ended = threading.Event()
+        self.began = time.monotonic()
+
+    def read(self, lines: Iterable[str]) -> Iterator[str]:
+        """Yield the lines of the log, and keep the last progress."""
+        try:
+            for line in lines:
+                self.tail.append(line)
+                if (report := parse_progress(line)) is not None:
+                    self.progress = build_progress(report)
+                yield line
+            self.is_complete = True
+        finally:
+            self.ended.set()
 
 
 class JobReader:
@@ -93,6 +134,9 @@ class JobReader:
         self._event_lists: dict[str, _EventList] = {}
         #: When this process first saw that a job has failed, by uid.
         self._failed_since: dict[str, float] = {}
+        #: The last object that was read, and when.
+        self._last_read: tuple[RawObject, float] | None = None
+        self._live_progress: dict[str, LiveProgress] = {}
 
     def get_limits(self) -> SchedulingLimits:
         """Return how long pods may wait for a node, by the clock of the API server."""
@@ -141,6 +185,17 @@ class JobReader:
             )
         return raw
 
+    def get_request(self, ref: TrainJobRef) -> TrainJobRequest:
+        """Return the request of a job. It never changes, so an object that was just read will do."""
+        raw, read_at = self._last_read or ({}, -math.inf)
+        if not raw or raw["metadata"]["uid"] != ref.uid or time.monotonic() - read_at > _REQUEST_SECONDS:
+            raw = self.get_object_by_ref(ref)
+        return job_status.parse_request(raw)
+
+    def keep_object(self, raw: RawObject | None) -> None:
+        """Keep the object of a job that was just created; None if it was just deleted."""
+        self._last_read = None if raw is None else (raw, time.monotonic())
+
     def list_owned_objects(self, owner_key: str, namespace: str) -> list[RawObject]:
         """Return the objects of all jobs of an owner."""
         selector = f"{_MANAGED_SELECTOR},{OWNER}={hash_owner_key(owner_key)}"
@@ -149,6 +204,27 @@ class JobReader:
     def observe(self, ref: TrainJobRef) -> Observation:
         """Read a job and its pods; read events and logs only where they explain a failure or hold the progress."""
         return self.observe_object(self.get_object_by_ref(ref), ref)
+
+    def observe_train_job(self, name: str, namespace: str) -> tuple[TrainJob, Observation, TrainJobRequest | None]:
+        """Return the job that has this name now, its observation and its request; see `Backend.observe_job`."""
+        raw = self.get_object(name, namespace)
+        job = self._adapter.parse_job(raw)
+        pods = self.list_pods(job)
+        observation = self.observe_state(job, pods, job_status.build_ref(job))
+        request = None
+        with suppress(InvalidRequestError):
+            request = job_status.parse_request(raw)
+        return self._explain_train_job(job, pods), observation, request
+
+    def read_state(self, ref: TrainJobRef) -> tuple[JobState, list[PodState]]:
+        """Read a job and its pods.
+
+        Raises:
+            JobNotFoundError: The job has been deleted.
+            BackendUnavailableError: RBAC denies it.
+        """
+        job = self._adapter.parse_job(self.get_object_by_ref(ref))
+        return job, self.list_log_pods(job)
 
     def observe_object(self, raw: RawObject, ref: TrainJobRef) -> Observation:
         """Observe a job whose object has just been read."""
@@ -169,6 +245,10 @@ class JobReader:
         diagnosis = failure.diagnosis if failure else None
         if diagnosis is not None and diagnosis.step and not recorded:
             tails = {diagnosis.step: self._read_tail(job, pods, diagnosis.step)}
+            live = self._live_progress.get(job.uid) if diagnosis.step == _FIRST_NODE else None
+            if not tails[diagnosis.step] and live:  # The pod was deleted with its log, which this process has read.
+                live.ended.wait(_LIVE_LOG_SECONDS)
+                tails = {diagnosis.step: list(live.tail)}
             return job_status.build_observation(job, pods, job_events, ref=ref, tails=tails, limits=limits)
         if observation.status in (RUNNING, COMPLETE) and observation.progress is None:
             progress = self.read_progress(job, pods, ended=observation.status == COMPLETE)
@@ -181,15 +261,15 @@ class JobReader:
 
     def get_train_job(self, ref: TrainJobRef) -> TrainJob:
         """Return the job of a ref."""
-        return self._explain_train_job(self.get_object_by_ref(ref))
+        job = self._adapter.parse_job(self.get_object_by_ref(ref))
+        return self._explain_train_job(job, self.list_pods(job))
 
     def get_train_job_by_name(self, name: str, namespace: str) -> TrainJob:
         """Return the job that has this name now."""
-        return self._explain_train_job(self.get_object(name, namespace))
+        job = self._adapter.parse_job(self.get_object(name, namespace))
+        return self._explain_train_job(job, self.list_pods(job))
 
-    def _explain_train_job(self, raw: RawObject) -> TrainJob:
-        job = self._adapter.parse_job(raw)
-        pods = self.list_pods(job)
+    def _explain_train_job(self, job: JobState, pods: Sequence[PodState]) -> TrainJob:
         explaining = self._list_explaining_events(job, pods, self.get_limits().now)
         return job_status.build_train_job(job, pods, runtimes.load_runtime(job.annotations), explaining)
 
@@ -219,10 +299,27 @@ class JobReader:
     def list_pods(self, job: JobState) -> list[PodState]:
         """Return the pods of a job, oldest first; none where RBAC denies it."""
         try:
-            return self._list_pods(job)
+            return self.list_log_pods(job)
         except ForbiddenError as error:
             self._warn_once(f"Pods cannot be read; steps, results, logs and most failure reasons are left out: {error}")
             return []
+
+    def list_log_pods(self, job: JobState) -> list[PodState]:
+        """Return the pods of a job, oldest first.
+
+        Raises:
+            ForbiddenError: RBAC denies it.
+        """
+        selector = self._adapter.build_pod_selector(job)
+        raws = self._api.list(resources.PODS, label_selector=selector, namespace=job.namespace)
+        return job.select_pods(map(self._adapter.parse_pod, raws))
+
+    def list_ended_pods(self, job: JobState, pods: Sequence[PodState]) -> Sequence[PodState]:
+        """Return the pods of an ended job; read them unless those from a watch, which may lag, show its success."""
+        last = [group[-1] for group in pod_state.group_pods_by_step(pods).values()]
+        if job.get_condition(COMPLETE) and last and all(pod.phase == "Succeeded" for pod in last):
+            return pods
+        return self.list_pods(job)
 
     def list_events(self, ref: TrainJobRef) -> list[Event]:
         """Return the events of a job, oldest first, including those that are derived from its status."""
@@ -231,25 +328,79 @@ class JobReader:
         found = [*events.build_status_events(job), *map(events.to_public_event, records)]
         return sorted(found, key=lambda event: event.event_time)
 
-    def stream_log_lines(self, ref: TrainJobRef, step: str, follow: bool) -> Iterator[str]:
-        """Yield the lines of a step's log; see `logs.stream_lines`."""
-        last_job: list[JobState] = []
+    def stream_log_lines(self, ref: TrainJobRef, step: str, feed: JobFeed | None) -> Iterator[str]:
+        """Yield the lines of a step's log; see `logs.stream_lines`.
 
-        def find_pods() -> list[PodState]:
-            with suppress(JobNotFoundError):
-                last_job[:] = [self._adapter.parse_job(self.get_object_by_ref(ref))]
-            return pod_state.group_pods_by_step(self._list_pods(last_job[0])).get(step, []) if last_job else []
+        Args:
+            ref: The job.
+            step: Name of the step.
+            feed: Where its state comes from while the log is followed, closed at the end; None for the present log.
 
-        def has_ended() -> bool:
-            try:
-                job = self._adapter.parse_job(self.get_object_by_ref(ref))
-            except JobNotFoundError:
-                return True
-            pods = self.list_pods(job) if job.completes_with_first_node else ()
-            return job_status.get_status(job, pods) in _ENDED
+        Raises:
+            JobNotFoundError: The job has been deleted.
+            InvalidRequestError: It has no such step.
+        """
+        try:
+            state = feed.read() if feed else self.read_state(ref)
+            select_steps(ref.name, [each.name for each in self._explain_train_job(*state).steps], step)
+        except BaseException:
+            if feed:
+                feed.close()
+            raise
+        container, stream = _get_container(step), partial(self._api.stream_pod_log, namespace=ref.namespace)
+        if feed is None:
+            return logs.stream_lines(
+                stream, lambda: _select_pods(state[1], step), container, follow=False, has_ended=lambda: True
+            )
+        lines = logs.stream_lines(
+            stream,
+            lambda: _select_pods(feed.pods, step),
+            container,
+            follow=True,
+            has_ended=feed.has_ended,
+            wait_for_change=feed.wait_for_change,
+        )
+        if step == _FIRST_NODE:
+            lines = self._share_progress(ref.uid).read(lines)
+        return _close_after(feed, lines)
 
-        stream_pod_log = partial(self._api.stream_pod_log, namespace=ref.namespace)
-        return logs.stream_lines(stream_pod_log, find_pods, _get_container(step), follow, has_ended)
+    def get_live_progress(self, uid: str) -> LiveProgress | None:
+        """Return the progress in the log of a job's first node; None if this process does not read that log."""
+        return self._live_progress.get(uid)
+
+    def follow_progress(self, job: JobState, pods: Sequence[PodState]) -> LiveProgress | None:
+        """Return the progress in the log of a job's first node; read that log in a thread if nobody reads it."""
+        live = self._live_progress.get(job.uid)
+        if live and not (live.ended.is_set() and time.monotonic() - live.began >= _PROGRESS_RETRY_SECONDS):
+            return live
+        found = _find_log(pods, _FIRST_NODE)
+        if found is None or found[1].running_since is None:
+            return live
+        pod, container = found
+        options = PodLogOptions(container=container.name, tail_lines=_TAIL_LINES, follow=True)
+        lines = self._api.stream_pod_log(pod.name, options, namespace=job.namespace)
+        following = self._share_progress(job.uid)
+        following.progress = live.progress if live else None
+
+        def read() -> None:
+            with suppress(TrainerError):
+                for _ in following.read(_decode(line) for line in lines):
+                    if self._live_progress.get(job.uid) is not following:
+                        break  # Nobody waits, or another reader has taken over.
+            following.is_complete = False  # The end of a stream is not the end of a job.
+
+        threading.Thread(target=read, name=f"progress of {job.name}", daemon=True).start()
+        return following
+
+    def stop_progress(self, uid: str) -> None:
+        """Let the thread of `follow_progress` end with the next line."""
+        self._live_progress.pop(uid, None)
+
+    def _share_progress(self, uid: str) -> LiveProgress:
+        live = self._live_progress[uid] = LiveProgress()
+        while len(self._live_progress) > _MAX_LIVE_PROGRESS:
+            del self._live_progress[next(iter(self._live_progress))]
+        return live
 
     def read_log_chunk(
         self,
@@ -282,6 +433,9 @@ class JobReader:
 
     def read_progress(self, job: JobState, pods: Sequence[PodState], ended: bool = False) -> Progress | None:
         """Return the last progress line of the first node's log. For an ended job, which is read once, search far."""
+        live = self._live_progress.get(job.uid) if ended else None
+        if live and live.ended.wait(_LIVE_LOG_SECONDS) and live.is_complete:
+            return live.progress
         for count in (_TAIL_LINES, _LONG_TAIL_LINES) if ended else (_TAIL_LINES,):
             lines = self._read_tail(job, pods, _FIRST_NODE, count)
             progress = find_last_progress(reversed(lines))
@@ -297,6 +451,7 @@ class JobReader:
             labels = raw["metadata"].get("labels") or {}
             is_managed = resource not in self._adapter.shared_resources or labels.get(MANAGED_BY) == MANAGER
             if is_managed and self._adapter.is_job(raw):
+                self.keep_object(raw)
                 return raw
         return None
 
@@ -312,11 +467,6 @@ class JobReader:
             # Items of a list have no kind.
             found += [{"kind": resource.kind, **raw} for raw in listed if self._adapter.is_job(raw)]
         return found
-
-    def _list_pods(self, job: JobState) -> list[PodState]:
-        selector = self._adapter.build_pod_selector(job)
-        raws = self._api.list(resources.PODS, label_selector=selector, namespace=job.namespace)
-        return job.select_pods(map(self._adapter.parse_pod, raws))
 
     def _list_if_permitted(self, resource: ApiResource, label_selector: str, namespace: str) -> list[dict[str, Any]]:
         """Return objects; none where RBAC denies them or the server does not serve the resource."""
@@ -368,25 +518,52 @@ class JobReader:
 
     def _read_tail(self, job: JobState, pods: Sequence[PodState], step: str, count: int = _TAIL_LINES) -> list[str]:
         """Return the last lines of a step's log; those before the restart if its container has been restarted."""
-        step_pods = pod_state.group_pods_by_step(pods).get(step)
-        if not step_pods:
+        found = _find_log(pods, step)
+        if found is None:
             return []
-        pod = step_pods[-1]
-        container = dict(pod.step_containers)[step]
-        if not (container.running_since or container.latest_termination):
-            return []  # The kubelet answers 400 for a container that has never started.
+        pod, container = found
         restarted = container.terminated is None and container.last_terminated is not None
-        options = PodLogOptions(container=container.name, tail_lines=count, previous=restarted)
+        options = PodLogOptions(container=container.name, tail_lines=count, previous=restarted, timestamps=True)
+        lines = self._read_timed_lines(job, pod, options)
+        ended = container.terminated.finished_at if container.terminated else None
+        if ended and lines and lines[0].time > ended.timestamp() + 1:
+            # It was restarted after the pod was read: these lines are those of its next run.
+            return [*self._read_timed_lines(job, pod, replace(options, previous=True))]
+        return [*lines]
+
+    def _read_timed_lines(self, job: JobState, pod: PodState, options: PodLogOptions) -> list[LogLine]:
+        cursor = LogCursor()
         try:
-            lines = list(self._api.stream_pod_log(pod.name, options, namespace=job.namespace))
+            stream = self._api.stream_pod_log(pod.name, options, namespace=job.namespace)
+            return [*chain.from_iterable(map(cursor.feed, stream)), *cursor.flush()]
         except (NotFoundError, BackendUnavailableError, ValueError):
             return []
-        return [line.decode("utf-8", "backslashreplace").rstrip("\r\n") for line in lines]
 
     def _warn_once(self, text: str) -> None:
         if text not in self._logged:
             self._logged.add(text)
             _log.warning("%s", text)
+
+
+def _find_log(pods: Sequence[PodState], step: str) -> tuple[PodState, ContainerState] | None:
+    """Return the last pod of a step and its container; None if that has no log."""
+    own = _select_pods(pods, step)
+    container = dict(own[-1].step_containers)[step] if own else None
+    # The kubelet answers 400 for a container that has never started.
+    return (own[-1], container) if container and (container.running_since or container.latest_termination) else None
+
+
+def _select_pods(pods: Sequence[PodState], step: str) -> Sequence[PodState]:
+    return pod_state.group_pods_by_step(pods).get(step, [])
+
+
+def _decode(line: bytes) -> str:
+    return line.decode("utf-8", "backslashreplace").rstrip("\r\n")
+
+
+def _close_after(feed: JobFeed, lines: Iterator[str]) -> Iterator[str]:
+    with feed:
+        yield from lines
 
 
 def _get_container(step: str) -> str:

@@ -105,7 +105,7 @@ class LogCursor:
         seconds = max(0, self._last_timestamp // _NANOSECONDS - _OVERLAP_SECONDS)
         return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def feed(self, data: bytes) -> list[str]:
+    def feed(self, data: bytes) -> list[LogLine]:
         """Process bytes of the stream; return the new lines without line endings.
 
         Raises:
@@ -115,7 +115,7 @@ class LogCursor:
         if self._stream_is_empty and data:
             self._reset_stream()
         *lines, rest = data.split(b"\n")
-        new: list[str] = []
+        new: list[LogLine] = []
         if lines and self._buffer:
             lines[0] = bytes(self._buffer) + lines[0]
             self._buffer.clear()
@@ -128,16 +128,16 @@ class LogCursor:
             self._process(buffered, False, new)
         return new
 
-    def finish_stream(self) -> list[str]:
+    def finish_stream(self) -> list[LogLine]:
         """Return a last line without a line ending; call it if the stream had the complete log of a run."""
         # If this stream had no data, the buffer belongs to the previous one and may come again.
         return [] if self._stream_is_empty else self.flush()
 
-    def flush(self) -> list[str]:
+    def flush(self) -> list[LogLine]:
         """Return a buffered line without a line ending; call it when no other stream follows."""
         buffered = bytes(self._buffer)
         self._buffer.clear()
-        new: list[str] = []
+        new: list[LogLine] = []
         if buffered:
             self._process(buffered, False, new)
         # `_process` buffers again what is not longer than a line may be.
@@ -153,7 +153,7 @@ class LogCursor:
         self._buffer.clear()
         self._in_line = False
 
-    def _process(self, text: bytes, ends: bool, new: list[str]) -> None:
+    def _process(self, text: bytes, ends: bool, new: list[LogLine]) -> None:
         """Append the new pieces of a line to `new`; buffer the rest of a line that does not end yet."""
         if not self._in_line:
             text = self._start_line(text, ends)
@@ -210,7 +210,7 @@ class LogCursor:
         self._line_started = self._line_finished = False
         return False
 
-    def _return_piece(self, content: bytes) -> str:
+    def _return_piece(self, content: bytes) -> LogLine:
         self._offset += len(content)
         self._returned_bytes = self._offset
         self._line_started = True

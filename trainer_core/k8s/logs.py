@@ -38,6 +38,7 @@ def stream_lines(
     follow: bool,
     has_ended: Callable[[], bool],
     *,
+    wait_for_change: Callable[[float], None] | None = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[str]:
@@ -53,6 +54,8 @@ def stream_lines(
         follow: Continue until the job has ended, wait for pods that do not exist yet, and retry while the cluster is
             unavailable.
         has_ended: Returns whether the job has ended or was deleted; called when there is nothing more to read.
+        wait_for_change: Waits until there may be something more to read; the number of seconds is for who cannot know.
+            None sleeps.
         clock: Monotonic time in seconds.
         sleep: Sleeps for a number of seconds.
 
@@ -64,12 +67,13 @@ def stream_lines(
     unavailable_since: float | None = None
     while True:
         step_log.has_new_lines = False
-        is_last = not follow
+        is_last, pause = not follow, wait_for_change or sleep
         try:
             # Checked before reading, so that everything written before the end is read afterwards.
             is_last = is_last or has_ended()
             yield from step_log.read(follow)
         except BackendUnavailableError as error:
+            pause = sleep
             # A stream that is interrupted shows that the cluster is available.
             available = step_log.has_new_lines or (isinstance(error, StreamInterruptedError) and not is_last)
             unavailable_since = clock() if available or unavailable_since is None else unavailable_since
@@ -81,7 +85,7 @@ def stream_lines(
                 break
             unavailable_since = None
         delay = _MIN_POLL_SECONDS if step_log.has_new_lines else min(_MAX_POLL_SECONDS, delay * _BACKOFF_FACTOR)
-        sleep(delay)
+        pause(delay)
     yield from step_log.flush()
 
 

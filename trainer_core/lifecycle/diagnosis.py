@@ -13,6 +13,7 @@ from typing import Any
 
 from trainer_core.jobs import Category, Diagnosis
 from trainer_core.node import env
+from trainer_core.readable_log import TORCHRUN_REPORT
 from trainer_core.resource_use import describe_memory, strip_resource_report
 
 __all__ = ["Facts", "StepFacts", "diagnose"]
@@ -21,8 +22,6 @@ _RETRYABLE = frozenset({Category.PREEMPTED, Category.NODE_LOST, Category.INFRAST
 _TAIL_LINES = 20
 #: How torchrun reports a worker that was killed.
 _TORCHRUN_KILLED = re.compile(r"Signal \d+ \((SIG\w+)\) received by PID")
-#: First line of torchrun's report on a failed worker: 40 lines that would displace the worker's own from the log tail.
-_TORCHRUN_REPORT = re.compile(r"torch/distributed/elastic/multiprocessing/api\.py:\d+\] failed \(exitcode")
 #: Signals that a process causes itself.
 _CRASHES = {
     "SIGABRT": "often a failed check in native code",
@@ -191,7 +190,7 @@ def _diagnose_step(step: StepFacts) -> Diagnosis:
 
 def _cut_log_tail(step: StepFacts) -> tuple[str, ...]:
     """Return the last lines before torchrun's report, if there is one, without reports of the use of resources."""
-    end = next((n for n, line in enumerate(step.log_tail) if _TORCHRUN_REPORT.search(line)), 0)
+    end = next((n for n, line in enumerate(step.log_tail) if TORCHRUN_REPORT.search(line)), 0)
     lines = (strip_resource_report(line) for line in step.log_tail[: end or None])
     return tuple(line for line in lines if line is not None)[-_TAIL_LINES:]
 
@@ -257,7 +256,7 @@ def _explain_memory(step: StepFacts) -> str:
         or (step.error_message.startswith(_JAX_MEMORY_ERROR) and describe_memory(step.record, gpu=True) is not None)
     )
     used = describe_memory(step.record, is_gpu)
-    quoted = f" (highest report: {used}{' of a GPU' * is_gpu})" if used else ""
+    quoted = f" ({'GPU ' * is_gpu}{used})" if used else ""
     is_certain = _ran_out_of_memory(step)
     what = (
         "it ran out of memory" if is_certain else "a process that it started was killed, most often for lack of memory"

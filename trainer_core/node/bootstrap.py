@@ -56,18 +56,31 @@ def main() -> int:
     """Run the function of the payload; return the exit code."""
     _prepare()
     try:
-        value = _call()
+        record = _call_and_share()
     except KeyboardInterrupt:
         raise
     except SystemExit as stop:
-        _report_exit(stop)
+        termination.report_error(stop.with_traceback(strip_internal_frames(stop.__traceback__)))
         raise
     except BaseException as error:  # noqa: BLE001 -- the boundary of the process: every exception is its failure
         _report_failure(error)
         return 1
-    termination.report_result(value)
+    termination.report_record(record)
     getattr(_get_checkpoints(), "finish", bool)()
     return 0
+
+
+def _call_and_share() -> dict[str, Any]:
+    """Call the function; return the record of its result once it lies with the checkpoints, if there are any."""
+    try:
+        value = _call()
+    except SystemExit as stop:
+        if stop.code not in (None, 0):
+            raise
+        value = None
+    record = {} if env.rank() else termination.result_record(value)
+    getattr(_get_checkpoints(), "share_result", bool)(record)
+    return record
 
 
 def call(payload: dict[str, Any], folder: Path) -> Any:
@@ -134,6 +147,8 @@ def _prepare() -> None:
     if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         # The kernel delivers SIGTERM to PID 1 only if there is a handler.
         signal.signal(signal.SIGTERM, exit_at_once)
+    # Blocked by `launch`, until there is a handler.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     if (_HERE.parent / _SHIPPED).is_file():
         # Last: an installed trainer_core takes precedence.
         sys.path.append(str(_HERE.parent.parent))
@@ -143,13 +158,6 @@ def exit_at_once(number: int, frame: FrameType | None) -> None:
     """Exit at once with the exit code of the signal, as any other process does."""
     del frame
     os._exit(128 + number)
-
-
-def _report_exit(stop: SystemExit) -> None:
-    if stop.code in (None, 0):
-        termination.report_result(None)
-    else:
-        termination.report_error(stop.with_traceback(strip_internal_frames(stop.__traceback__)))
 
 
 def _report_failure(error: BaseException) -> None:

@@ -5,6 +5,7 @@
   .part-000000001300-<nonce>-1/ being written; swept by the next start
   .gone-…                       being deleted
   start.json                    the processes that may write: nonce, tokens of the ranks, what they resume from
+  result.json                   what the training returned: a node that starts later ends with it
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ Sums: TypeAlias = "dict[str, tuple[int, int]]"
 MANIFEST = "manifest.json"
 STEP, PART = "step-", ".part-"
 #: Names of what an earlier start left, besides its parts.
-MARKS = (".due-", ".stop-", ".again-", ".failed-", ".returned-")
+MARKS = (".due-", ".stop-", ".again-", ".failed-", ".returned-", ".over-")
+#: What a complete training returned.
+RESULT = "result.json"
 _VERSION = 2
 _GONE = ".gone-"
 _BLOCK = 2**20

@@ -4,7 +4,8 @@ A rank takes only a start.json that contains the random token it has just writte
 of which any rank may have been killed at any moment, is never taken for this one.
 
 A cluster restarts one rank without the others, and replaces a pod while its process still saves. A rank that was
-started alone leaves a mark, and the others end to start with it; a rank 0 waits for the one before it.
+started alone leaves a mark, and the others end to start with it; a rank 0 waits for the one before it. So does the
+launcher of a node, before torchrun waits for the others: they would wait for it, in a step or for the first one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .checkpoint_folder import MARKS, CheckpointError
+from .checkpoint_folder import MARKS, RESULT, CheckpointError
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 
     Place: TypeAlias = "CheckpointFolder | CheckpointBucket"
 
-__all__ = ["Agreement", "Ranks", "Stopped"]
+__all__ = ["Agreement", "Ranks", "Stopped", "mark_launch"]
 
-_DUE, _STOP, _AGAIN, _FAILED, _RETURNED = MARKS
+_DUE, _STOP, _AGAIN, _FAILED, _RETURNED, _OVER = MARKS
 #: Number of decisions of rank 0 that ranks which are behind can still read.
 _KEPT = 32
 #: Polls between two checks whether another rank has failed or was started again.
@@ -44,6 +45,14 @@ class Stopped(SystemExit):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.code = 128 + signal.SIGTERM
+
+
+def mark_launch(place: Place, node: int) -> None:
+    """Leave a mark for the ranks of the last start, and for those that wait for the first one of the next."""
+    start = place.read("start.json")
+    if start.get("tokens") or not node:
+        place.prepare(node)
+        place.write(f"{_AGAIN}{start.get('nonce', '')}", {"rank": node, "launch": os.urandom(8).hex()})
 
 
 class Ranks:
@@ -83,20 +92,25 @@ class Ranks:
 
     def join(self) -> dict[str, Any]:
         """As another rank, answer rank 0 until it has taken the token of this process; return what it published."""
-        token, seen = os.urandom(8).hex(), ("", None)
+        token = os.urandom(8).hex()
+        seen: Any = None
+        launch: Any = None
 
         def answer() -> dict[str, Any] | None:
-            nonlocal seen
+            nonlocal seen, launch
             start = self.place.read("start.json")
             found = start.get("nonce", ""), start.get("tokens", {}).get(str(self.rank))
             if found[1] == token:
                 return start
+            newest = self.place.read(f"{_AGAIN}{found[0]}").get("launch")
             if found != seen:
-                seen = found
+                seen, launch = found, newest
                 self.place.write(f".hello-{self.rank}", {"nonce": found[0], "token": token})
                 if found[1]:
                     # A start that this process is no part of: the other ranks may be waiting for it.
                     self.place.write(f"{_AGAIN}{found[0]}", {"rank": self.rank})
+            elif newest not in (None, launch):
+                raise Stopped("node 0 was started again, and waits for this one")
             return None
 
         start: dict[str, Any] = self.wait(answer, "rank 0 to call checkpoints()")
@@ -138,13 +152,12 @@ class Ranks:
         if self.size == 1 or not self.nonce:
             return
         self.place.check()
-        if self.rank:
-            again = 0 if self.place.read("start.json").get("nonce", self.nonce) != self.nonce else None
-        else:
-            again = self.place.read(f"{_AGAIN}{self.nonce}").get("rank")
-        if again is not None:
-            self._again_since = self._again_since or time.monotonic()
-            if self.rank or not self._is_ending(self.nonce, again, self._again_since):
+        if self.rank and self.place.read("start.json").get("nonce", self.nonce) != self.nonce:
+            raise Stopped("rank 0 was started again, and all ranks resume with it")
+        if (again := self.place.read(f"{_AGAIN}{self.nonce}").get("rank")) is not None:
+            self._again_since = since = self._again_since or time.monotonic()
+            told = (int(name.rpartition("-")[2]) for name in self.place.list_names(f"{_STOP}{self.nonce}-"))
+            if not any(self._is_ending(self.nonce, rank, since) for rank in told):
                 raise Stopped(f"rank {again} was started again, and all ranks resume with it")
         for name in self.place.list_names(f"{_FAILED}{self.nonce}-") if task is not None else ():
             failed, rank = name.split("-")[2:]
@@ -155,9 +168,24 @@ class Ranks:
         """Let the other ranks know that this one has failed in a task; return whether all have."""
         return self._mark(f"{_FAILED}{self.nonce}-{task}-")
 
-    def mark_returned(self) -> bool:
-        """Let the other ranks know that the function of this one has returned; return whether those of all have."""
-        return self._mark(f"{_RETURNED}{self.nonce}-")
+    def share_result(self, result: dict[str, Any]) -> None:
+        """Wait until the functions of all ranks have returned, and rank 0 has written the result.
+
+        A rank that ended before would not be there for one that is started again.
+        """
+        mark, pause = f"{_RETURNED}{self.nonce}-", self.place.poll
+        all_returned = self._mark(mark)
+        while not (all_returned if self.rank == 0 else self.place.read(RESULT).get("nonce") == self.nonce):
+            self.check()
+            time.sleep(pause)
+            pause = min(1.2 * pause, self.place.interval)
+            all_returned = len(self.place.list_names(mark)) >= self.size
+        if self.rank == 0:
+            self.place.write(RESULT, {"nonce": self.nonce, **result})
+
+    def mark_over(self) -> bool:
+        """Let the other ranks know that this one needs nothing more; return whether none does."""
+        return self._mark(f"{_OVER}{self.nonce}-")
 
     def _mark(self, prefix: str) -> bool:
         if self.size == 1:

@@ -13,14 +13,15 @@ import operator
 import os
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import env, progress, termination
-from .checkpoint_folder import PART, Checkpoint, CheckpointError, CheckpointFolder, Sums, merge, say
-from .checkpoint_ranks import Agreement, Ranks, Stopped
+from .checkpoint_folder import PART, RESULT, Checkpoint, CheckpointError, CheckpointFolder, Sums, merge, say
+from .checkpoint_ranks import Agreement, Ranks, Stopped, mark_launch
 from .stop_signal import StopSignal
 
 if TYPE_CHECKING:
@@ -31,11 +32,14 @@ __all__ = [
     "CheckpointError",
     "CheckpointStore",
     "Stopped",
+    "announce_launch",
     "checkpoint_path",
     "checkpoints",
+    "find_result",
     "finish",
     "flush",
     "release",
+    "share_result",
 ]
 
 _MAX_FILES = 20_000
@@ -109,6 +113,41 @@ def finish(store: CheckpointStore | None = None) -> None:
         return
     with contextlib.suppress(OSError):
         store._finish(settings.get("after", "last"))
+
+
+def share_result(record: Mapping[str, Any]) -> None:
+    """Keep the record of what a function returned with its checkpoints, once those of all ranks have returned.
+
+    Raises:
+        Stopped: A rank was started again before.
+    """
+    store = _find_store()
+    if store is None or not env.setting(env.CHECKPOINT_PATH):
+        return
+    try:
+        store._ranks.share_result({"code": _read_code(), "record": record})
+    except OSError as error:
+        say(f"the result cannot be kept at {store.root}: {error}")
+
+
+def find_result() -> dict[str, Any] | None:
+    """Return the record that `share_result` has kept for this function and its arguments; None if there is none."""
+    with contextlib.suppress(OSError):
+        kept = open_place(env.setting(env.CHECKPOINT_PATH)).read(RESULT)
+        if kept.get("code") == _read_code():
+            return dict(kept["record"])
+    return None
+
+
+def _read_code() -> int:
+    """Return a checksum of the function and its arguments."""
+    return zlib.crc32(Path(env.setting(env.PAYLOAD)).read_bytes())
+
+
+def announce_launch() -> None:
+    """Let ranks that wait for this node know that it is started: it may wait for them. Never raises."""
+    with contextlib.suppress(OSError):
+        mark_launch(open_place(env.setting(env.CHECKPOINT_PATH)), env.rank())
 
 
 def release() -> None:
@@ -433,7 +472,7 @@ class CheckpointStore:
 
     def _finish(self, after: str) -> None:
         """Delete what is kept no longer, where this is the last rank whose function returns."""
-        if not self.stopping and self._ranks.mark_returned() and not self.stopping:
+        if not self.stopping and self._ranks.mark_over() and not self.stopping:
             if after == "none":
                 self._place.delete()
             elif after != "all":

@@ -1,6 +1,7 @@
-"""The second program in a container: installs packages, then replaces itself with the program of the node.
+"""The second program in a container: installs packages, then starts the program of the node.
 
-By replacing itself it passes signals to the training, and its exit code is the training's.
+It replaces itself with a plain process, which so gets the signals and has the exit code. It stays in front of torchrun,
+which has no handler for SIGTERM while it waits for the other nodes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from . import env, packages, resource_monitor, termination
@@ -41,9 +41,16 @@ def main(launch: str, folder: str) -> None:
         launch: ``torchrun``, or ``python`` for one plain process.
         folder: Folder with the unpacked files.
     """
-    # The kernel delivers SIGTERM to PID 1 only if there is a handler.
-    signal.signal(signal.SIGTERM, _stop)
     os.environ[env.PAYLOAD] = os.path.join(folder, PAYLOAD)
+    has_checkpoints = bool(env.setting(env.CHECKPOINT_PATH))
+    if has_checkpoints:
+        from . import checkpoints  # Takes time.
+
+        if (record := checkpoints.find_result()) is not None:
+            # The other nodes may have ended with it: this one would wait for them.
+            print("trainjob: the training is complete, and this node ends with its result", flush=True)
+            termination.report_record(record)
+            return
     try:
         settings = json.loads(Path(folder, PACKAGES).read_text(encoding="utf-8"))
         command = _command(launch, settings, os.path.join(folder, _BOOTSTRAP))
@@ -56,7 +63,34 @@ def main(launch: str, folder: str) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     resource_monitor.start_process()
+    if command[1] == "-m":
+        if has_checkpoints:
+            checkpoints.announce_launch()
+        sys.exit(_watch(subprocess.Popen(command)))
+    # Until bootstrap has a handler: the kernel drops a signal to PID 1 without one.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     os.execv(command[0], command)  # noqa: S606 -- an argument vector, no shell
+
+
+def _watch(torchrun: subprocess.Popen[bytes]) -> int:
+    """Return the exit code of torchrun as a container has it; end it at once on SIGTERM while it has no processes."""
+
+    def stop(number: int, frame: Any) -> None:
+        if _has_processes(torchrun.pid):
+            torchrun.send_signal(number)
+        else:
+            # It waits for the other nodes, and has no handler yet.
+            torchrun.kill()
+            os._exit(128 + number)
+
+    signal.signal(signal.SIGTERM, stop)
+    code = torchrun.wait()
+    return 128 - code if code < 0 else code
+
+
+def _has_processes(pid: int) -> bool:
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    return not path.is_file() or bool(path.read_text())
 
 
 def _command(launch: str, settings: Mapping[str, Any], bootstrap: str) -> list[str]:
@@ -93,8 +127,3 @@ def rendezvous_variables(environ: Mapping[str, str]) -> dict[str, str]:
         return {}
     sources = {"PET_NODE_RANK": "RANK", "PET_MASTER_ADDR": "MASTER_ADDR", "PET_MASTER_PORT": "MASTER_PORT"}
     return {"PET_NNODES": nodes, **{name: environ[source] for name, source in sources.items() if source in environ}}
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    del frame
-    raise SystemExit(128 + number)

@@ -42,7 +42,8 @@ def load(payload: Mapping[str, Any], folder: Path) -> Callable[..., Any]:
     """Return the function of a payload.
 
     Args:
-        payload: ``kind``, ``text`` and ``entry``, and optionally their ``digest`` and the files of a ``project``.
+        payload: ``kind``, ``text`` and ``entry``, and optionally their ``digest``, the ``origin`` of the text
+            (``train.py:12``) and the files of a ``project``.
         folder: Folder for the files, if it is private to this user; else a temporary folder is used.
 
     Raises:
@@ -59,7 +60,7 @@ def load(payload: Mapping[str, Any], folder: Path) -> Callable[..., Any]:
     if travelled:
         project.enter(project.unpack(travelled, str(folder)), travelled["roots"])
     if kind == "source":
-        return _from_source(text, entry, folder)
+        return _from_source(text, entry, folder, str(payload.get("origin") or ""))
     if kind == "reference":
         return _from_reference(text)
     if kind == "cloudpickle":
@@ -67,15 +68,22 @@ def load(payload: Mapping[str, Any], folder: Path) -> Callable[..., Any]:
     raise PayloadError(f"the packaged function has the unknown kind {kind!r}; use source, reference or cloudpickle")
 
 
-def _from_source(text: str, entry: str, folder: Path) -> Callable[..., Any]:
+def _from_source(text: str, entry: str, folder: Path, origin: str) -> Callable[..., Any]:
     data = text.encode("utf-8")
-    name = _MODULE_PREFIX + hashlib.sha256(data).hexdigest()[:12]
+    name = package = _MODULE_PREFIX + hashlib.sha256(data).hexdigest()[:12]
+    file, _, line = origin.rpartition(":")
+    if file:
+        # Tracebacks show the name of the user's file, and the numbers that the lines have in it.
+        (folder / package).mkdir(mode=0o700, exist_ok=True)
+        project.folders.append(os.path.join(folder, package, ""))
+        name, data = f"{package}.{file[:-3]}", b"\n" * (int(line) - 1) + data
     # Every process of the node writes the same bytes atomically.
-    files.write(folder / f"{name}.py", data)
+    files.write(folder / f"{name.replace('.', '/')}.py", data)
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
     # The debug backend may run the same code twice in one process; each run starts with fresh globals.
-    sys.modules.pop(name, None)
+    for loaded in (package, name):
+        sys.modules.pop(loaded, None)
     importlib.invalidate_caches()
     module = importlib.import_module(name)
     if not callable(getattr(module, entry, None)):

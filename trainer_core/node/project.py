@@ -20,10 +20,10 @@ from typing import Any
 
 from . import env
 
-__all__ = ["ProjectError", "decompress", "enter", "shorten", "unpack", "write_all"]
+__all__ = ["ProjectError", "decompress", "enter", "folders", "shorten", "unpack", "write_all"]
 
-#: Folders of projects in this process, with a separator at the end.
-_folders: list[str] = []
+#: Folders of the user's files in this process, with a separator at the end.
+folders: list[str] = []
 
 
 class ProjectError(Exception):
@@ -113,11 +113,11 @@ def enter(folder: str, roots: list[str]) -> None:
     inherited = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([*places, inherited] if inherited else places)
     os.chdir(folder)
-    _folders.append(os.path.join(folder, ""))
+    folders.append(os.path.join(folder, ""))
 
 
 def shorten(text: str) -> str:
     """Return a traceback with the paths that the files have in the user's project."""
-    for folder in _folders:
+    for folder in folders:
         text = text.replace(folder, "")
     return text

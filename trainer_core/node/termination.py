@@ -25,6 +25,7 @@ __all__ = [
     "error_record",
     "parse_record",
     "report_error",
+    "report_record",
     "report_result",
     "report_values",
     "result_record",
@@ -149,9 +150,13 @@ def _encode_any(record: Any) -> bytes:
 
 def report_result(value: Any) -> None:
     """Report the return value, if this is rank 0. Never raises: the training has succeeded."""
+    report_record({} if env.rank() else result_record(value))
+
+
+def report_record(record: dict[str, Any]) -> None:
+    """Report the record of a return value, if this is rank 0."""
     if env.rank() != 0:
         return
-    record = result_record(value)
     problem = _store(record)
     if problem:
         _warn(problem)

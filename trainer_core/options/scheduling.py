@@ -115,7 +115,8 @@ class StartWithin(BaseOption):
     The time runs from the creation of the TrainJob, from its resumption, or from the creation of a pod that replaces a
     lost one. Time in which an initializer runs, or in which a user has suspended the TrainJob, does not count; time in
     a queue of Kueue does. Who waits for the TrainJob cancels it, also with ``fail_fast=False``: the diagnosis has the
-    category ``Scheduling``. No upstream field: it is an annotation of the TrainJob. The default is no limit.
+    category ``Scheduling``. On the local backend it limits the time in the queue of ``max_parallel``, and the TrainJob
+    ends itself. No upstream field: it is an annotation of the TrainJob. The default is no limit.
 
     Args:
         limit: In seconds, or as text such as ``"90s"``, ``"20m"``, ``"6h"`` or ``"2d"``.

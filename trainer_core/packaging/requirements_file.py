@@ -54,6 +54,17 @@ def read_requirements(file: str, folder: Path) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def suggest_requirements(module: str, folder: Path) -> str | None:
+    """Return how to install a module that a project's pyproject.toml names; None if it does not."""
+    try:
+        named = read_requirements("pyproject.toml", folder)
+    except ValueError:
+        return None
+    names = {re.split(r"[^\w.-]", each, maxsplit=1)[0].lower().replace("_", "-") for each in named}
+    is_named = module.partition(".")[0].lower().replace("_", "-") in names
+    return "pyproject.toml names it: add -r pyproject.toml" if is_named else None
+
+
 def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")

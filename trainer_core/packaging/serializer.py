@@ -60,7 +60,7 @@ def package(
 
     Returns:
         ``kind``, ``text``, ``entry``, ``args``, ``types`` (declared types, for `coerce`) and ``digest``; with files
-        also ``project``.
+        also ``project``; for source also ``origin``, if it is known: file and line, for tracebacks.
 
     Raises:
         ValueError: The function cannot be packaged in this mode, or the arguments do not match its signature.
@@ -73,7 +73,9 @@ def package(
         return _code("reference", *_named(func, mode), func_args.check_json(args), {})
     _check_function(func, mode)
     text, entry = _CARRIERS[mode](func)
-    return _code(mode, text, entry, func_args.check_func_args(func, args), func_args.declared_types(func))
+    code = _code(mode, text, entry, func_args.check_func_args(func, args), func_args.declared_types(func))
+    origin = source_extraction.find_origin(func, text) if mode == "source" else None
+    return {**code, "origin": origin} if origin else code
 
 
 def _package_with_project(
@@ -96,9 +98,8 @@ def _package_with_project(
 
 def payload(code: Mapping[str, Any]) -> str:
     """Return the JSON text that a backend delivers at TRAINJOB_PAYLOAD for packaged code."""
-    fields = {
-        key: code[key] for key in ("kind", "text", "entry", "args", "digest", "project") if code.get(key) is not None
-    }
+    names = ("kind", "text", "entry", "args", "digest", "origin", "project")
+    fields = {key: code[key] for key in names if code.get(key) is not None}
     if "project" in fields:
         # The files travel either in the payload or through their object.
         left_out = "archive" if fields["project"].get("uri") else "uri"

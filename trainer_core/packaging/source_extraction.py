@@ -14,10 +14,11 @@ import inspect
 import re
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import PurePath
 from types import CodeType, FunctionType
 from typing import Any, NoReturn
 
-__all__ = ["extract_source"]
+__all__ = ["extract_source", "find_origin"]
 
 _LAZY = "from __future__ import annotations\n"
 _BLOCK = "if True:\n"
@@ -30,6 +31,8 @@ _OF_A_MODULE = {
 }
 _AVAILABLE = (set(dir(builtins)) - _ADDED_TO_BUILTINS) | _OF_A_MODULE
 _FIRST_LINE = re.compile(r"\s*(@|def\s)")
+#: Of a notebook's cell, or of code that has no file, nobody could open the file.
+_FILE = re.compile(r"(?!__)[A-Za-z_][\w-]*\.py")
 _LOADS = {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"}
 _REMEDY = (
     'or send its files with code="path/to/project", or use packaging="reference" (a module that is installed in the '
@@ -54,7 +57,7 @@ def extract_source(func: Callable[..., Any]) -> tuple[str, str]:
         _refuse(f"{name} has no Python source", "wrap it in a function")
     if raw.__code__.co_name == "<lambda>":
         _refuse("a lambda has no name that the job could call", "define it with def")
-    source = _read(raw, name)
+    source, _ = _read(raw, name)
     node = _parsed(source, raw, name)
     _check_closure(raw, node, name)
     active = _active_decorators(func, node, name)
@@ -63,7 +66,26 @@ def extract_source(func: Callable[..., Any]) -> tuple[str, str]:
     return _runnable(text, raw, node, name), node.name
 
 
-def _read(raw: FunctionType, name: str) -> str:
+def find_origin(func: Callable[..., Any], text: str) -> str | None:
+    """Return the file and the line in it at which an extracted text begins, such as ``train.py:12``.
+
+    Lines that were added above the function count, so that the line can be lower than that of the function. None if
+    that is not possible, or the function comes from no file.
+
+    Args:
+        func: The function.
+        text: Its text, as `extract_source` returned it.
+    """
+    raw = inspect.unwrap(func)
+    file = PurePath(raw.__code__.co_filename).name
+    source, first = _read(raw, file)
+    # The last lines are the same.
+    line = first + 1 + source.count("\n") - text.count("\n")
+    return f"{file}:{line}" if line > 0 and _FILE.fullmatch(file) else None
+
+
+def _read(raw: FunctionType, name: str) -> tuple[str, int]:
+    """Return the source of a function, and the number of lines above it in its file."""
     try:
         lines, first = inspect.findsource(raw)
         while first and not _FIRST_LINE.match(lines[first]):
@@ -71,7 +93,7 @@ def _read(raw: FunctionType, name: str) -> str:
         source = "".join(inspect.getblock(lines[first:]))
     except (OSError, TypeError, SyntaxError, IndexError):
         _refuse(f"the source of {name} cannot be found (it was defined by exec or at a prompt)", "move it to a file")
-    return source if source.endswith("\n") else f"{source}\n"
+    return (source if source.endswith("\n") else f"{source}\n"), first
 
 
 def _parsed(source: str, raw: FunctionType, name: str) -> ast.FunctionDef:

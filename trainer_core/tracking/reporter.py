@@ -115,6 +115,13 @@ class RunReporter:
         self._secrets: list[str] = []
         self._cursor: Mapping[str, Any] | None = None
         self._step = 0
+        #: Begin and end of the part of the log whose points were queued, and the step at its end.
+        self._queued: tuple[Mapping[str, Any], Mapping[str, Any], int] | None = None
+        #: What was queued when the points of the current report were taken from the queue.
+        self._taken: tuple[Mapping[str, Any], Mapping[str, Any], int] | None = None
+        #: Whether points of that part were left out.
+        self._has_gap = False
+        self._is_connected = False
         self._has_odd_step = False
         self._is_started = False
         self._stop = threading.Event()
@@ -232,6 +239,22 @@ class RunReporter:
             self._secrets = sorted(secrets, key=len, reverse=True)
         return self._server
 
+    def queue(self, begin: Mapping[str, Any], chunk: LogChunk) -> None:
+        """Queue the points of a part of the log that somebody else reads, from its beginning or from a cursor."""
+        get_run_sender().put(self, self.build_points(chunk))
+        # After the points: a report that takes them before this line knows less than it sends.
+        if self._queued is not None and self._queued[1] != begin:
+            self.leave_gap()
+        self._queued = (self._queued[0] if self._queued else begin, chunk.cursor, self._step)
+
+    def leave_gap(self) -> None:
+        """Note that points of the log are not in the queue; the next report reads the log."""
+        self._has_gap = True
+
+    def begin_report(self) -> None:
+        """Note which part of the log is queued. Call it before the points are taken from the queue."""
+        self._taken = self._queued
+
     def send(self, points: Sequence[Point]) -> None:
         """Send points of the job's curves; while `is_watching`, also those of its log, and its status."""
         with self._lock:
@@ -239,7 +262,10 @@ class RunReporter:
             if run is None:
                 return
             run.begin_report()
-            run.send(points)
+            if self._taken is None:
+                run.send(points)
+            else:
+                self._send_taken(run, points, *self._taken)
             if self.is_watching:
                 run.set_status(self.status)
                 self._send_log(run, job_ended=False)
@@ -273,9 +299,33 @@ class RunReporter:
         self._run, self._request = run, None
         return self._run
 
+    def _send_taken(
+        self, run: RunWriter, points: Sequence[Point], begin: Mapping[str, Any], end: Mapping[str, Any], step: int
+    ) -> None:
+        """Send points from the queue, and with them the position in the log up to which the run has all points.
+
+        If the run does not have those before the points, such as after a restart of this process, the log is read once.
+        """
+        if self._cursor is None:
+            self._cursor = run.cursor
+        self._is_connected = self._is_connected or self._cursor == begin
+        if self._is_connected and not self._has_gap:
+            run.send(points, end, step)
+        else:
+            self._has_gap = False
+            try:
+                self._send_log(run, job_ended=False)
+            except TrainerError as error:
+                self._has_gap = True
+                if isinstance(error, TrackingError):
+                    raise
+                run.send(points)  # The log cannot be read now.
+                return
+        self._cursor, self._is_connected = end, True
+
     def _send_log(self, run: RunWriter, job_ended: bool) -> None:
         """Send the points of the new lines of the log. The cursor advances when the server has stored them."""
-        if self._cursor is None:  # Where any process has stopped.
+        if self._cursor is None or self._cursor == run.cursor:  # Where any process has stopped.
             self._cursor, self._step = run.cursor, run.step
         points: list[Point] = []
         cursor = self._cursor
@@ -387,7 +437,9 @@ class RunSender:
         if is_full and not self._is_full:
             _log.warning("curves in MLflow lag behind: more than %d points wait for the server", _MAX_POINTS)
         self._is_full = is_full
-        if not is_full:
+        if is_full:
+            reporter.leave_gap()
+        else:
             self._points.setdefault(reporter, []).extend(points)
             self._size += len(points)
 
@@ -439,6 +491,7 @@ class RunSender:
                 self._changed.notify_all()
 
     def _report(self, reporter: RunReporter) -> None:
+        reporter.begin_report()
         with self._changed:
             points = self._points.pop(reporter, [])
             self._size -= len(points)

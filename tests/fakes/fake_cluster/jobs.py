@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 import random
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from fake_cluster import clock
 from fake_cluster.building import COMPLETION_INDEX, owned_by
 from fake_cluster.conditions import is_true, set_condition, time_to_live
-from fake_cluster.history import Record
+from fake_cluster.history import Change, Record
 from fake_cluster.recorder import Recorder
+from fake_cluster.registry import stored_as
 from fake_cluster.store import Store
 from trainer_core.k8s.resources import JOBS, PODS
 
@@ -41,6 +43,9 @@ class BatchJobs:
         self._store = store
         self._recorder = recorder
         self._waiting: set[tuple[str, int]] = set()
+        #: Of each Job, the pods that have failed: deleted ones, too.
+        self._failed: defaultdict[str, set[str]] = defaultdict(set)
+        store.listeners.append(self._on_change)
 
     def reconcile(self, record: Record) -> float | None:
         """Bring a Job closer to its desired state; return the seconds until it is due again."""
@@ -69,10 +74,22 @@ class BatchJobs:
             self._store.delete(JOBS, *record.key)
         return rest or None
 
+    def _on_change(self, change: Change) -> None:
+        """Count a pod that has failed or, unless the Job waits for its end, that is being deleted."""
+        pod = change.new
+        owner = next(iter(pod.metadata.get("ownerReferences") or ()), None)
+        if change.stored_as != stored_as(PODS) or not owner or owner["kind"] != JOBS.kind or _phase(pod) == "Succeeded":
+            return
+        job = self._store.find(JOBS, pod.key[0], owner["name"])
+        if job is None or job.metadata["uid"] != owner["uid"] or job.raw["spec"].get("suspend"):
+            return
+        if _phase(pod) == "Failed" or (pod.metadata.get("deletionTimestamp") and not _replaces_failed_only(job)):
+            self._failed[owner["uid"]].add(pod.metadata["uid"])
+
     def _failure(self, record: Record, pods: list[Record]) -> tuple[str, str] | None:
         """Return why a Job has failed, if it has."""
         limit = record.raw["spec"].get("backoffLimit", self.backoff_limit)
-        failed = [pod for pod in pods if _phase(pod) == "Failed"]
+        failed = self._failed[record.metadata["uid"]]
         restarts = sum(_restarts(pod) for pod in pods if _phase(pod) in ("Pending", "Running"))
         on_failure = record.raw["spec"]["template"]["spec"].get("restartPolicy") == "OnFailure"
         if len(failed) > limit or (on_failure and restarts >= max(1, limit)):
@@ -82,7 +99,9 @@ class BatchJobs:
     def _ensure_pods(self, record: Record, pods: list[Record]) -> float | None:
         spec = record.raw["spec"]
         wanted = int(spec.get("completions") or spec.get("parallelism") or 1)
-        going = [pod for pod in pods if _phase(pod) != "Succeeded" and pod.metadata.get("deletionTimestamp")]
+        going: list[Record] = []
+        if not _replaces_failed_only(record):
+            going = [pod for pod in pods if _phase(pod) != "Succeeded" and pod.metadata.get("deletionTimestamp")]
         held = {_index(pod) for pod in pods if _phase(pod) != "Failed" and pod not in going}
         failures = len([pod for pod in pods if _phase(pod) == "Failed"])
         missing = [index for index in range(wanted) if index not in held]
@@ -114,7 +133,8 @@ class BatchJobs:
             "active": 0 if failed else len([pod for pod in live if _phase(pod) in ("Pending", "Running")]),
             "ready": 0 if failed else len([pod for pod in live if is_true(pod.raw, "Ready")]),
             "succeeded": len(succeeded),
-            "failed": len([pod for pod in pods if _phase(pod) == "Failed"]) + (1 if failed else 0),
+            "terminating": len([pod for pod in pods if pod.metadata.get("deletionTimestamp")]),
+            "failed": len(self._failed[record.metadata["uid"]]) + (1 if failed else 0),
         }
         complete = not failed and len(succeeded) >= wanted
 
@@ -142,6 +162,11 @@ class BatchJobs:
 
 def _phase(pod: Record) -> str:
     return (pod.raw.get("status") or {}).get("phase", "Pending")
+
+
+def _replaces_failed_only(job: Record) -> bool:
+    """Return whether a pod is replaced only once it has ended. By default it is at once when its deletion begins."""
+    return job.raw["spec"].get("podReplacementPolicy") == "Failed"
 
 
 def _restarts(pod: Record) -> int:

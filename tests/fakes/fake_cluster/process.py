@@ -69,7 +69,12 @@ class Process:
         return 128 - code if code < 0 else code
 
     def signal_first(self, number: int) -> None:
-        """Send a signal to its first process only, as a container runtime that stops a container."""
+        """Send a signal to its first process only, as a container runtime that stops a container.
+
+        It has number 1 there: the kernel drops a SIGTERM for which it has no handler.
+        """
+        if number == signal.SIGTERM and not _handles(self._process.pid, number):
+            return
         with contextlib.suppress(ProcessLookupError, PermissionError):
             self._process.send_signal(number)
 
@@ -101,3 +106,11 @@ class Process:
         finally:
             if rest:
                 log.write(rest)
+
+
+def _handles(pid: int, number: int) -> bool:
+    """Return whether a process has a handler for a signal, or has blocked it until it has one."""
+    with contextlib.suppress(OSError):
+        fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        return bool((int(fields["SigCgt"], 16) | int(fields["SigBlk"], 16)) >> (number - 1) & 1)
+    return True

@@ -114,11 +114,8 @@ def connect_engine(config: ContainerBackendConfig) -> Engine:
     try:
         import docker  # noqa: F401 -- imported only to report that it is missing
     except ImportError as error:
-        unavailable = BackendUnavailableError(
-            missing_extra("the container backend (Docker or Podman)", "docker", "containers")
-        )
-        unavailable.transient = False
-        raise unavailable from error
+        message = missing_extra("the container backend (Docker or Podman)", "docker", "containers")
+        raise BackendUnavailableError(message, transient=False) from error
     engine, attempts = find_engine(config)
     if engine is None:
         tried = mask_credentials(

@@ -148,11 +148,6 @@ def _list_fetched(request: TrainJobRequest) -> Iterator[tuple[str, InitializerSo
 def _render_initializer(role: str, source: InitializerSource, request: TrainJobRequest, image: str) -> dict[str, Any]:
     scheme = source.storage_uri.partition("://")[0]
     step = {"name": f"{role}-initializer", "role": role, "uri": source.storage_uri}
-    if source.secrets:
-        raise UnsupportedError(
-            f"initializer.{role}: {', '.join(source.secrets)} is a SecretRef, which needs a Kubernetes cluster; pass "
-            "the value itself: it is not visible in labels, logs or arguments"
-        )
     if scheme == _FILE:
         if source.link and source.ignore_patterns:
             raise UnsupportedError(
@@ -174,7 +169,10 @@ def _render_initializer(role: str, source: InitializerSource, request: TrainJobR
         "kind": FETCH,
         "image": image,
         "env": dict(sorted(variables.items())),
-        "secrets": sorted(key for key in request.literal_secrets if key.startswith(f"{role}.")),
+        "secrets": sorted(
+            {key for key in request.literal_secrets if key.startswith(f"{role}.")}
+            | {f"{role}.{name}" for name in source.secrets}
+        ),
         "mounts": [{"type": "data", "target": _WORKSPACE}, {"type": "cache", "target": CACHE_PATH}],
     }
 

@@ -68,7 +68,10 @@ class LocalProcessBackend(Backend):
 
     name: ClassVar[str] = "local"
     accepts: ClassVar[frozenset[str]] = frozenset(
-        {"Name", "Labels", "Annotations", "ActiveDeadlineSeconds", "Suspend", "Checkpoints", "Tracking"}
+        {
+            *("Name", "Labels", "Annotations", "ActiveDeadlineSeconds", "StartWithin", "Suspend", "Checkpoints"),
+            "Tracking",
+        }
     )
 
     def __init__(self, config: LocalProcessBackendConfig | None = None) -> None:
@@ -410,4 +413,5 @@ def _check_torchrun(plan: dict[str, Any]) -> None:
     uses_torchrun = any("torch.distributed.run" in step["command"] for step in plan["steps"])
     if uses_torchrun and plan["environment"] is None and find_spec("torch") is None:
         what = f"runtime {plan['runtime']!r} (in {sys.executable})"
-        raise BackendUnavailableError(f"{missing_extra(what, 'torch', 'torch')}, or use the runtime 'python'")
+        message = f"{missing_extra(what, 'torch', 'torch')}, or use the runtime 'python'"
+        raise BackendUnavailableError(message, transient=False)

@@ -137,7 +137,7 @@ def observe_job(folder: JobFolder, ref: TrainJobRef) -> Observation:
             outcome = lost_outcome(record, ref, folder.read_desired(), str(folder.supervisor_log), last)
             return Observation(FAILED, outcome=outcome)
     recorded = Outcome.from_dict(record.outcome) if record.outcome else None
-    progress = read_last_progress(folder.log_path(_progress_step(record))) if record.status != FAILED else None
+    progress = read_last_progress(folder.log_path(_progress_step(record)))
     status = RUNNING if record.status == DAMAGED else record.status
     return Observation(status, progress=progress, outcome=recorded, queued=record.queued)
 

@@ -57,6 +57,7 @@ def render_plan(
         "steps": steps,
         "environment": _render_environment(request.trainer),
         "active_deadline_seconds": request.active_deadline_seconds,
+        "start_within": request.start_within,
         "suspend": request.suspend,
         "grace_seconds": request.checkpoints.grace if request.checkpoints else None,
         # By which unused files are found.
@@ -77,8 +78,9 @@ def _check_request(request: TrainJobRequest) -> None:
         raise UnsupportedError("BuiltinTrainer needs the image of its recipe; use the kubernetes backend")
     if request.patches:
         raise UnsupportedError("RuntimePatch changes pods, and the local backend has none; remove the option")
-    if request.list_kubernetes_fields():
-        raise UnsupportedError(f"{', '.join(request.list_kubernetes_fields())}: needs a Kubernetes cluster; remove it")
+    unsupported = [each for each in request.list_kubernetes_fields() if each != "start_within"]
+    if unsupported:
+        raise UnsupportedError(f"{', '.join(unsupported)}: needs a Kubernetes cluster; remove it")
     if trainer is not None:
         check_reserved_env("trainer.env", trainer.env, RESERVED_ENV["torch"].__contains__, "torchrun")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import logging
+import math
 import os
 import random
 import signal
@@ -40,6 +41,7 @@ from trainer_core.jobs import (
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts
 from trainer_core.node import env, resource_monitor
 from trainer_core.resource_use import summarize_resource_use
+from trainer_core.validation import format_duration
 
 __all__ = ["LocalJobRunner", "reserve_port"]
 
@@ -158,11 +160,19 @@ class LocalJobRunner:
         """Wait until fewer than ``max_parallel`` jobs are ahead. Without a limit, the job only counts for others."""
         self._ticket = self._ticket or self._queue.join()
         limit: int | None = self._plan.get("max_parallel")
+        start_within: float | None = self._plan.get("start_within")
+        loop = asyncio.get_running_loop()
+        deadline = math.inf if start_within is None else loop.time() + start_within
         try:
             while limit is not None and (ahead := self._queue.count_ahead(self._ticket, limit)) >= limit:
                 self._record_queued(ahead - limit, limit)
+                remaining = deadline - loop.time()
+                if start_within is not None and remaining <= 0:
+                    late = f"it did not start within {format_duration(start_within)}: {self._record.queued}"
+                    raise _FailedError(Facts(unschedulable=late, transient=True))
                 # The next job checks often; those behind it, of which there may be hundreds, less often.
-                await self._wait_for_desired(min(_MAX_QUEUE_POLL_SECONDS, _QUEUE_POLL_SECONDS * (ahead - limit + 1)))
+                poll = min(_MAX_QUEUE_POLL_SECONDS, _QUEUE_POLL_SECONDS * (ahead - limit + 1))
+                await self._wait_for_desired(min(poll, remaining))
                 self._check_cancelled()
                 if self._is_desired("suspend", False):
                     raise _SuspendedError

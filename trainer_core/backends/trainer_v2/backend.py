@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from contextlib import suppress
 from functools import cached_property
@@ -51,7 +52,8 @@ class KubernetesBackend(BaseKubernetesBackend):
     def __init__(self, config: KubernetesBackendConfig | None = None) -> None:
         self._config = config or KubernetesBackendConfig()
         super().__init__(self._config, ADAPTER)
-        self._last_expiry = -_EXPIRY_INTERVAL_SECONDS
+        self._last_expiry: dict[resources.ApiResource, float] = {}
+        self._submit = threading.local()
 
     @cached_property
     def _schema(self) -> schema_compat.TrainJobSchema:
@@ -66,16 +68,28 @@ class KubernetesBackend(BaseKubernetesBackend):
             _log.warning("%s", warning)
         return [manifest.render_trainjob(request, runtime, self._schema, self.namespace, attempt)]
 
+    def submit(self, request: TrainJobRequest, **callbacks: Any) -> TrainJobRef:
+        # What is checked at first and what is created are rendered from one reading of the runtime.
+        self._submit.runtimes = {}
+        try:
+            return super().submit(request, **callbacks)
+        finally:
+            del self._submit.runtimes
+
     def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
         # Before the create, so that the caller knows the job as soon as it exists.
-        if time.monotonic() - self._last_expiry >= _EXPIRY_INTERVAL_SECONDS:
+        kind = resources.JOBS if initializer_job.is_initialize_only(request) else resources.TRAINJOBS
+        if time.monotonic() - self._last_expiry.get(kind, -_EXPIRY_INTERVAL_SECONDS) >= _EXPIRY_INTERVAL_SECONDS:
             with suppress(TrainerError):  # An error about other jobs must not fail this submit.
-                self.reap()
+                self._delete_expired(kind)
         return super().create(request, attempt)
 
     def reap(self) -> list[str]:
-        self._last_expiry = time.monotonic()
-        return ttl.delete_expired(self._api, self._writer, self.namespace)
+        return self._delete_expired(resources.TRAINJOBS, resources.JOBS)
+
+    def _delete_expired(self, *kinds: resources.ApiResource) -> list[str]:
+        self._last_expiry.update(dict.fromkeys(kinds, time.monotonic()))
+        return ttl.delete_expired(self._api, self._writer, self.namespace, kinds)
 
     def _build_secret(self, request: TrainJobRequest, ref: TrainJobRef) -> RawObject | None:
         owner = resources.JOBS if initializer_job.is_initialize_only(request) else resources.TRAINJOBS
@@ -97,6 +111,12 @@ class KubernetesBackend(BaseKubernetesBackend):
         )
 
     def _find_raw_runtime(self, name: str, kind: str | None) -> RawObject:
+        read: dict[tuple[str, str | None], RawObject] = getattr(self._submit, "runtimes", {})
+        if (name, kind) not in read:
+            read[name, kind] = self._read_raw_runtime(name, kind)
+        return read[name, kind]
+
+    def _read_raw_runtime(self, name: str, kind: str | None) -> RawObject:
         for resource in (resources.TRAINING_RUNTIMES, resources.CLUSTER_TRAINING_RUNTIMES):
             if kind in (None, resource.kind):
                 # A role without access to TrainingRuntimes can still use ClusterTrainingRuntimes.

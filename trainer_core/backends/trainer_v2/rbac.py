@@ -24,7 +24,10 @@ PERMISSIONS = (
     ),
     RequiredPermission(("get",), resources.PODS, "no logs, no progress, no traceback of a failure", subresource="log"),
     RequiredPermission(
-        ("list",), resources.EVENTS, "no reason why a pod is not scheduled or why an image cannot be pulled"
+        ("list",),
+        resources.EVENTS,
+        "no reason why a pod is not scheduled or why an image cannot be pulled; waits for an autoscaler or a queue "
+        "are limited by scheduling_grace",
     ),
     RequiredPermission(
         ("create",),

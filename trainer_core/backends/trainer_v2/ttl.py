@@ -5,7 +5,7 @@ A TrainJob has no `ttlSecondsAfterFinished`, so `submit` now and then, and `trai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 
@@ -15,6 +15,7 @@ from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.errors import ForbiddenError
 from trainer_core.k8s.job_writer import JobWriter
 from trainer_core.k8s.parsing import RawObject
+from trainer_core.k8s.resources import ApiResource
 
 __all__ = ["delete_expired", "select_expired"]
 
@@ -30,12 +31,14 @@ def select_expired(raws: Sequence[RawObject], now: datetime) -> list[RawObject]:
     return expired
 
 
-def delete_expired(api: ApiClient, writer: JobWriter, namespace: str) -> list[str]:
-    """Delete expired jobs without waiting until they are gone; return their names."""
+def delete_expired(api: ApiClient, writer: JobWriter, namespace: str, kinds: Iterable[ApiResource]) -> list[str]:
+    """Delete expired jobs of these kinds without waiting until they are gone; return their names."""
     selector = f"{labels.MANAGED_BY}={labels.MANAGER},{labels.DELETE_AFTER}"
-    raws = api.list(resources.TRAINJOBS, label_selector=selector, namespace=namespace)
-    with suppress(ForbiddenError):  # Without initialize-only requests, no role for Jobs is needed.
-        raws += api.list(resources.JOBS, label_selector=selector, namespace=namespace)
+    raws: list[RawObject] = []
+    for kind in kinds:
+        # Without initialize-only requests, no role for Jobs is needed.
+        with suppress(*((ForbiddenError,) if kind == resources.JOBS else ())):
+            raws += api.list(kind, label_selector=selector, namespace=namespace)
     names = []
     for raw in select_expired(raws, datetime.now(timezone.utc)):
         job = parse_job(raw)

@@ -1,0 +1,61 @@
+"""The documentation site in a browser: what its search finds first, and what its copy buttons copy."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from blocks import ROOT
+from browser import TIMEOUT, run_browser
+
+pytestmark = pytest.mark.slow
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves files, and logs nothing."""
+
+    def log_message(self, format, *args):
+        pass
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A tab with the site that `make docs` builds."""
+    folder = tmp_path_factory.mktemp("site")
+    program = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    subprocess.run(program, cwd=ROOT, capture_output=True, check=True)
+    with (
+        ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as server,
+        run_browser() as browser,
+    ):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        context = browser.new_context(base_url=address)
+        context.grant_permissions(["clipboard-read", "clipboard-write"], origin=address)
+        context.set_default_timeout(TIMEOUT)
+        yield context.new_page()
+        server.shutdown()
+
+
+@pytest.mark.parametrize("word", ["checkpoint", "secret", "install", "retry", "airflow"])
+def test_the_search_lists_a_guide_first(site, word):
+    site.goto("/")
+    site.get_by_placeholder("Search").fill(word)
+    first = site.locator(".md-search-result__item a").first
+    first.wait_for()
+    assert "/guides/" in first.get_attribute("href")
+
+
+def test_a_copy_button_copies_commands_without_prompts_and_output(site):
+    site.goto("/guides/cli/")
+    block = site.locator(".highlight", has_text="trainjob list").first
+    block.hover()
+    block.locator("button").first.click()
+    site.locator(".md-dialog--active").wait_for()
+    lines = site.evaluate("navigator.clipboard.readText()").strip().splitlines()
+    assert lines[0] == "trainjob list"
+    assert all(line.startswith("trainjob ") for line in lines)
