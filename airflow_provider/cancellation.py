@@ -9,7 +9,6 @@ from typing import Any, Literal
 from airflow_provider import job_place
 from airflow_provider.compat import AirflowException
 from airflow_provider.hooks.trainjob import TrainJobHook
-from trainer_core import pending_cancellations
 from trainer_core.client import TrainerClient
 from trainer_core.errors import BackendUnavailableError, TrainerError
 from trainer_core.jobs import TrainJobRef
@@ -56,7 +55,10 @@ def cancel_job(hook: TrainJobHook, ref_data: Mapping[str, Any], log: Any, second
         log: Logger of the task.
         seconds: How long to repeat it while the backend cannot be reached.
     """
-    import tenacity  # Parsing a DAG file does not need it.
+    # Parsing a DAG file does not need them.
+    import tenacity
+
+    from trainer_core import pending_cancellations
 
     retries = tenacity.Retrying(
         retry=tenacity.retry_if_exception(lambda error: isinstance(error, BackendUnavailableError) and error.transient),
@@ -88,6 +90,8 @@ def log_failure(ref_data: Mapping[str, Any], error: Exception, log: Any) -> None
 
 def cancel_pending(client: TrainerClient, log: Any) -> None:
     """Cancel the TrainJobs that earlier processes with this state folder could not cancel."""
+    from trainer_core import pending_cancellations  # Parsing a DAG file does not need it.
+
     for name, error in pending_cancellations.cancel_pending(client):
         if error is None:
             log.info("TrainJob %s is cancelled: the backend did not answer when its task was ended", name)

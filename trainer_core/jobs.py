@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 __all__ = [
+    "ATTACHED_LABEL",
     "COMPLETE",
     "CREATED",
     "DELETE_AFTER_LABEL",
@@ -65,6 +66,8 @@ DELETE_AFTER_LABEL = "trainjob-workflows/delete-after"
 KFP_RUN_LABEL = "trainjob-workflows/kfp-run"
 #: Label of a TrainJob: what happens to it when the KFP step that waits for it is terminated: ``cancel`` or ``keep``.
 KFP_ON_KILL_LABEL = "trainjob-workflows/kfp-on-kill"
+#: Label of a TrainJob: when a task has attached to it again, in seconds since 1970. An older cancellation is void.
+ATTACHED_LABEL = "trainjob-workflows/attached-at"
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,11 @@ from typing import Any
 
 from trainer_core.client import TrainerClient
 from trainer_core.errors import JobNotFoundError, TrainerError
-from trainer_core.jobs import TrainJobRef
+from trainer_core.jobs import ATTACHED_LABEL, TrainJobRef
 
-__all__ = ["ATTACHED_LABEL", "add", "cancel_pending", "remove"]
+__all__ = ["add", "cancel_pending", "remove"]
 
 _log = logging.getLogger(__name__)
-#: Label: when a task has attached to a TrainJob again, in seconds since 1970. An older cancellation is void.
-ATTACHED_LABEL = "trainjob-workflows/attached-at"
 _ASKED_AT = "asked_at"
 
 

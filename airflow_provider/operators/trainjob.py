@@ -43,7 +43,7 @@ from airflow_provider.hooks.trainjob import TrainJobHook
 from airflow_provider.lineage import OpenLineageMixin
 from airflow_provider.person_actions import ACTION_KEY, SuspensionWatch, describe_deletion
 from airflow_provider.saved_ref import SavedRef
-from trainer_core import pending_cancellations, request_builder
+from trainer_core import request_builder
 from trainer_core.config import BackendConfig, ClusterConfig
 from trainer_core.errors import (
     BackendUnavailableError,
@@ -56,7 +56,7 @@ from trainer_core.errors import (
     format_size,
 )
 from trainer_core.initializers import Initializer
-from trainer_core.jobs import CREATED, FAILED, Observation, Outcome, TrainJobRef
+from trainer_core.jobs import ATTACHED_LABEL, CREATED, FAILED, Observation, Outcome, TrainJobRef
 from trainer_core.lifecycle.pending_failure_log import PendingFailureLog
 from trainer_core.request import TrainJobRequest
 from trainer_core.request_builder import Option, Trainer
@@ -396,7 +396,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         self.log.info("The worker of an earlier try was lost; its TrainJob %s still runs and %s", ref.name, what)
         if is_same and isinstance(client.config, ClusterConfig):
             # Another host may have recorded that this job is to be cancelled.
-            client.set_job_owner(ref, "", None, {pending_cancellations.ATTACHED_LABEL: str(int(time.time()))})
+            client.set_job_owner(ref, "", None, {ATTACHED_LABEL: str(int(time.time()))})
         return is_same
 
     def _get_func_args(self) -> Mapping[str, Any]:

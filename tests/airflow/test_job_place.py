@@ -23,8 +23,8 @@ from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.testing.tasks import StandInTaskInstance
 from airflow_provider.triggers.trainjob import TrainJobTrigger
-from trainer_core import CustomTrainer, LocalProcessBackendConfig, TrainerClient, pending_cancellations
-from trainer_core.jobs import TrainJobRef
+from trainer_core import CustomTrainer, LocalProcessBackendConfig, TrainerClient
+from trainer_core.jobs import ATTACHED_LABEL, TrainJobRef
 
 CONNECTION = "AIRFLOW_CONN_TRAINJOB_DEFAULT"
 
@@ -210,7 +210,7 @@ def test_a_cancellation_for_another_cluster_waits_for_a_client_of_that_cluster(
 
 def test_a_job_that_a_task_has_attached_to_since_is_not_cancelled(uncancelled, first, home):
     """A person has cleared the task, and its new try runs on another host with another state folder."""
-    attached = {pending_cancellations.ATTACHED_LABEL: str(int(time.time()) + 1)}
+    attached = {ATTACHED_LABEL: str(int(time.time()) + 1)}
     TrainJobHook().client.set_job_owner(TrainJobRef.from_dict(uncancelled), "", None, attached)
 
     run_another_task(home)
@@ -225,7 +225,7 @@ def test_a_cleared_task_that_attaches_to_the_job_of_a_lost_worker_labels_it(subm
 
     assert run_again(submitted, cleared=True)["uid"] == ti.xcoms["ref"]["uid"]
 
-    assert pending_cancellations.ATTACHED_LABEL in first.get("TrainJob", ti.xcoms["ref"]["name"])["metadata"]["labels"]
+    assert ATTACHED_LABEL in first.get("TrainJob", ti.xcoms["ref"]["name"])["metadata"]["labels"]
 
 
 def test_a_cancellation_on_another_cluster_is_not_taken_for_done(submitted, second, connect, task_log):

@@ -9,9 +9,9 @@ from typing import Dict, List
 import pytest
 from fake_cluster import Cluster
 from fake_cluster.runtimes import runtime
-from kfp import dsl
+from kfp import components, dsl
 from kfp_backend import WORKFLOW_DEFINITION, Pod
-from kfp_driver import REPOSITORY
+from kfp_driver import COMPONENTS, REPOSITORY
 from kfp_programs import compiled
 
 from kfp_components.tasks import train_task, wait_task
@@ -55,6 +55,29 @@ def run(make_backend, cluster, tmp_path):
 @pytest.fixture
 def jobs(cluster):
     return lambda: cluster.objects("TrainJob", "kubeflow")
+
+
+def test_dollars_in_arguments_of_a_component_from_yaml_are_written_as_the_guide_says(run, jobs):
+    submit = components.load_component_from_file(str(COMPONENTS / "submit.yaml"))
+    written = ["$$$$(KFP_POD_NAME)", "$$$$$$$$", "a$b", "$$", "$(KFP_POD_NAME)"]
+
+    @dsl.pipeline(name="dollars")
+    def pipeline(config: Dict, given: List[str]):
+        for arguments in (written, given):
+            submit(
+                request={"runtime": "torch-distributed", "trainer": {"image": "registry.example/train:1.0"}},
+                args=arguments,
+                backend="kubernetes",
+                backend_config=config,
+                run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
+                task_name=dsl.PIPELINE_TASK_NAME_PLACEHOLDER,
+            )
+
+    finished = run(pipeline, {"given": written})
+
+    assert finished.phase == "Succeeded", finished.explain()
+    arrived = [job["spec"]["trainer"]["args"] for job in jobs()]
+    assert arrived == [["$(KFP_POD_NAME)", "$$", "a$b", "$", "driver-pod"]] * 2
 
 
 def test_a_model_outside_the_pipeline_root_does_not_fail_the_step(run):

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,7 @@ def _closure() -> Callable[[], int]:
 
 #: Changes that make the JSON of a valid request invalid, and the expected message.
 _INVALID: dict[str, tuple[dict[str, Any], str]] = {
-    "a runtime that does not exist": ({"runtime": {"name": "nowhere"}}, r"runtime 'nowhere'.*python"),
+    "a runtime that does not exist": ({"runtime": {"name": "nowhere"}}, r"runtime 'nowhere'.*{runtime}"),
     "a negative number of nodes": ({"trainer": {"kind": "custom", "num_nodes": -1}}, "trainer.num_nodes: .*-1"),
     "a name with a slash": ({"name": "a/b"}, "'a/b' is not a DNS label"),
     "a name that is too long": ({"name": "a" * 60}, "60 characters; use at most"),
@@ -108,11 +109,12 @@ class Validation(Contract):
 
     @pytest.mark.parametrize("mistake", _INVALID)
     def test_an_invalid_request_is_refused_in_one_line_and_creates_nothing(
-        self, client: TrainerClient, build_request: BuildRequest, mistake: str
+        self, case: BackendCase, client: TrainerClient, build_request: BuildRequest, mistake: str
     ) -> None:
         change, message = _INVALID[mistake]
         valid = build_request().to_dict()
         trainer = {**valid["trainer"], **change.get("trainer", {})}
+        message = message.replace("{runtime}", re.escape(case.runtime))
         _assert_refused(client, {**valid, **change, "trainer": trainer}, message)
 
     @applies_to(reads_local_files=True)
@@ -208,12 +210,14 @@ class Validation(Contract):
         data = request_builder.build_request_data(backend=client.backend, initializer=Initializer(dataset=source))
         assert data["initializer"]["dataset"]["secrets"] == {"ACCESS_TOKEN": {"name": "hub", "key": "token"}}
 
-    def test_reading_an_absent_job_or_runtime_raises_a_not_found_error(self, client: TrainerClient) -> None:
+    def test_reading_an_absent_job_or_runtime_raises_a_not_found_error(
+        self, case: BackendCase, client: TrainerClient
+    ) -> None:
         for read in (client.get_job, client.get_job_events, client.get_job_logs, client.get_job_ref, client.observe):
             with pytest.raises(JobNotFoundError, match="'absent'") as refused:
                 read("absent")
             assert isinstance(refused.value, RuntimeError)
-        with pytest.raises(RuntimeNotFoundError, match=r"'absent'.*python"):
+        with pytest.raises(RuntimeNotFoundError, match=rf"'absent'.*{re.escape(case.runtime)}"):
             client.get_runtime("absent")
 
     def test_a_request_with_neither_name_nor_owner_is_refused(
