@@ -27,13 +27,13 @@ def best(statement: str, before: str = "") -> float | None:
     program = TIMER.format(before=before, statement=statement)
     with tempfile.TemporaryDirectory() as home:
         env = {**os.environ, "AIRFLOW_HOME": home, "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
-        runs = [
-            subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
-            for _ in range(ROUNDS)
-        ]
-    if any(run.returncode for run in runs):
-        return None
-    return min(float(run.stdout.split()[-1]) for run in runs)
+        taken = []
+        for _ in range(ROUNDS):
+            run = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
+            if run.returncode:
+                return None
+            taken.append(float(run.stdout.split()[-1]))
+    return min(taken)
 
 
 def main() -> None:
