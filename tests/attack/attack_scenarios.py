@@ -450,9 +450,10 @@ SCENARIOS = (
         interrupt_trainings,
     ),
     Scenario(
-        "A training on two pods: one or all killed, a pod deleted or evicted, told to stop; half of them inside a save",
-        f"a restart or retry continues, with at most {pods.INTERVAL} steps done twice, none after SIGTERM; the result "
-        "is the same",
+        "A training on two pods: one or all killed, a pod deleted, one or both evicted, told to stop; half of them "
+        "inside a save",
+        f"a restart or retry continues within two minutes, with at most {pods.INTERVAL} steps done twice, none after "
+        "SIGTERM; the result is the same",
         100,
         4,
         interrupt_pods,

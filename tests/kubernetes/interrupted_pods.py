@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ __all__ = ["INTERRUPTIONS", "INTERVAL", "Training"]
 #: Steps between two checkpoints.
 INTERVAL = 5
 _RANKS = 2
+#: Seconds after an interruption until the ranks train again.
+_PATIENCE = 120.0
 
 
 def walk(folder: str, seconds: float) -> dict[str, Any]:
@@ -91,25 +94,29 @@ class Training:
         client: A client of it.
         folder: An empty folder for what the ranks write besides checkpoints.
         attempts: Outcomes of the attempts so far.
+        hangs: A line for each interruption after which the ranks did not train for two minutes.
     """
 
     cluster: Cluster
     client: TrainerClient
     folder: Path
     attempts: list[Outcome] = field(default_factory=list)
+    hangs: list[str] = field(default_factory=list)
 
     def run(self, interruptions: Sequence[tuple[str, bool]], chance: random.Random) -> list[str]:
         """Run it with interruptions, each with whether it strikes inside a save; return the violations."""
         self.folder.mkdir()
+        last = "the start"
         with ThreadPoolExecutor(1) as orchestrator:
             ended = orchestrator.submit(self._retry)
             for kind, in_save in interruptions:
-                self._wait_for_start(ended, least=chance.randint(1, 2 * INTERVAL))
+                self._wait_for_start(ended, chance.randint(1, 2 * INTERVAL), last)
                 self._interrupt(ended, kind, in_save, chance)
-            self._wait_for_start(ended, least=1)
+                last = kind
+            self._wait_for_start(ended, 1, last)
             self._write("finish", str(self._read_steps(0)[-1] + 10 * INTERVAL))
             outcome = ended.result()
-        return [*self._check_result(outcome), *self._check_starts()]
+        return [*self.hangs, *self._check_result(outcome), *self._check_starts()]
 
     def _retry(self) -> Outcome:
         owner = Owner(key=str(self.folder), slug="walk", generation="0")
@@ -151,14 +158,17 @@ class Training:
             and "deletionTimestamp" not in raw["metadata"]
         ]
 
-    def _wait_for_start(self, ended: Future[Outcome], least: int) -> None:
+    def _wait_for_start(self, ended: Future[Outcome], least: int, last: str) -> None:
         """Wait until all ranks have done some steps since they were interrupted."""
+        begin = time.monotonic()
 
         def is_running(rank: int) -> bool:
             steps = self._read_steps(rank)
             return len(steps) >= least
 
         self.cluster.until(lambda: all(map(is_running, range(_RANKS))) or ended.done())
+        if (seconds := time.monotonic() - begin) > _PATIENCE:
+            self.hangs.append(f"{last}: the ranks trained again after {seconds:.0f} s")
         for name in ("struck", "release"):
             (self.folder / name).unlink(missing_ok=True)
 
@@ -227,6 +237,12 @@ def _evict_pod(cluster: Cluster, pods: list[str], rank: int) -> None:
     assert status == 201, answer
 
 
+def _evict_one_after_the_other(cluster: Cluster, pods: list[str], rank: int) -> None:
+    """Delete a pod with its grace, and evict the other one while the first is still terminating."""
+    cluster.delete("pods", pods[rank], grace=30)
+    _evict_pod(cluster, pods, 1 - rank)
+
+
 #: What interrupts a rank, and the steps that may be done twice after it. A container that is killed is restarted in its
 #: pod; a pod that is deleted without grace or evicted is replaced.
 INTERRUPTIONS: dict[str, tuple[Callable[[Cluster, list[str], int], None], int]] = {
@@ -235,4 +251,5 @@ INTERRUPTIONS: dict[str, tuple[Callable[[Cluster, list[str], int], None], int]] 
     "delete-pod": (_delete_pod, INTERVAL),
     "terminate-rank": (_terminate_rank, 0),
     "evict-pod": (_evict_pod, 0),
+    "evict-one-after-the-other": (_evict_one_after_the_other, INTERVAL),
 }
