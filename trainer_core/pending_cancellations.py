@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import time
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 from trainer_core.client import TrainerClient
 from trainer_core.errors import JobNotFoundError, TrainerError
 from trainer_core.jobs import ATTACHED_LABEL, TrainJobRef
+from trainer_core.node import files
 
 __all__ = ["add", "cancel_pending", "remove"]
 
@@ -33,11 +33,9 @@ def add(ref_data: Mapping[str, Any]) -> None:
         ref_data: The ref as JSON data; ``server`` is the identity of its cluster, where it is known.
     """
     path = _get_path(ref_data)
-    temporary = path.with_name(f".{uuid.uuid4().hex}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps({**ref_data, _ASKED_AT: int(time.time())}), encoding="utf-8")
-        temporary.replace(path)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files.replace(path, json.dumps({**ref_data, _ASKED_AT: int(time.time())}).encode())
     except OSError as error:
         _log.warning("TrainJob %s: its cancellation is not recorded: %s", ref_data.get("name"), error)
 
