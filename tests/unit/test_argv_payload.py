@@ -518,9 +518,16 @@ def test_an_installation_ends_on_sigterm(container, offline, tmp_path):
     argv = argv_payload.render_argv(code_of(news), [f"pipe @ {pipe.as_uri()}"])
     process = container.start(argv, **offline)
     assert "Processing" in process.stdout.readline()
+    held = None
+    while held is None and process.poll() is None:
+        with contextlib.suppress(OSError):  # Until pip reads it.
+            held = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
     process.terminate()
 
     assert container.end(process).code == 128 + signal.SIGTERM
+    with pytest.raises(OSError, match="No such device"):  # pip does not read it any more.
+        os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    os.close(held)
 
 
 def test_a_read_only_python_of_the_system_gets_packages_too(systems_python, offline):

@@ -24,7 +24,7 @@ import zlib
 def main(launch: str, chunks: list[str]) -> None:
     """Unpack the files and run the launcher among them."""
     # The kernel delivers SIGTERM to PID 1 only if there is a handler.
-    signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     texts = iter(zlib.decompress(base64.b64decode("".join(chunks))).decode("utf-8").split("\0"))
     try:
         folder = unpack({path: next(texts) for path in texts})
