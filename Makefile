@@ -4,8 +4,8 @@
 #   make test-all ARGS="-k naming"  further arguments for pytest
 
 BIN := .venv/bin
-# Four files at a time, also on two cores: much of the suite waits. `make test SPREAD=` runs one after the other.
-SPREAD := -n 4 --dist loadfile --no-loadscope-reorder
+# Five files at a time, also on two cores: much of the suite waits. `make test SPREAD=` runs one after the other.
+SPREAD := -n 5 --dist loadfile --no-loadscope-reorder
 # Tests start thousands of processes. Each would compile the packages again: a sixth of the processor time.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help

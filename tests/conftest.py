@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from xdist.scheduler import LoadFileScheduling
 
 # A shell that starts the suite in the background hands down an ignored SIGINT, and so would we to every process of a
 # test: Ctrl-C would do nothing there.
@@ -61,35 +60,6 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: order[item.path])
     # All that is imported by now stays to the end: no collection of garbage needs to look at it again.
     gc.freeze()
-
-
-#: On how many workers the files of a folder run: each of these starts another MLflow server, and loads Airflow's API.
-_WORKERS = {"tests/airflow/": 2, "tests/tracking/": 1}
-
-
-class _FewWorkers(LoadFileScheduling):
-    """Keeps the files of some folders on few workers, as long as the others have something else to do."""
-
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        self._taken_by = {folder: set() for folder in _WORKERS}
-
-    def _assign_work_unit(self, node):
-        chosen = next((file for file in self.workqueue if self._may_run(file, node)), next(iter(self.workqueue)))
-        self.workqueue.move_to_end(chosen, last=False)
-        super()._assign_work_unit(node)
-
-    def _may_run(self, file, node):
-        folder = next((folder for folder in _WORKERS if file.startswith(folder)), None)
-        if folder is None:
-            return True
-        if len(self._taken_by[folder]) < _WORKERS[folder]:
-            self._taken_by[folder].add(node)
-        return node in self._taken_by[folder]
-
-
-def pytest_xdist_make_scheduler(config, log):
-    return _FewWorkers(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_terminal_summary(terminalreporter):

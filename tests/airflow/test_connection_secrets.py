@@ -93,9 +93,12 @@ def test_airflow_3_1_has_a_widget_for_each_field():
 # The test
 
 
-def test_a_connection_test_without_problems_is_one_line(cluster):
-    answer = "The kubernetes backend is available. Runtimes: python, torch-distributed"
-    assert TrainJobHook("cluster").test_connection() == (True, answer)
+def test_a_connection_test_names_the_runtimes_and_what_is_limited(cluster):
+    ok, message = TrainJobHook("cluster").test_connection()
+    answer, *limited = message.splitlines()
+    assert (ok, answer) == (True, "The kubernetes backend is available. Runtimes: python, torch-distributed")
+    # Of several nodes, the stock runtime restarts one alone.
+    assert [line.partition(":")[0] for line in limited] == ["runtime torch-distributed limited"]
 
 
 def test_a_missing_permission_is_reported_with_its_consequence(cluster):
