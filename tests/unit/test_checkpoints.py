@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 from node_process import BARE, Node
 
-from trainer_core.node import bootstrap, checkpoints, env, progress
+from trainer_core.node import bootstrap, checkpoint_ranks, checkpoints, env, progress
 from trainer_core.node.checkpoint_folder import CheckpointFolder, DamagedError, parse_manifest
 from trainer_core.node.checkpoints import CheckpointError, CheckpointStore, checkpoint_path
 from trainer_core.packaging import argv_payload, serializer
@@ -757,6 +757,12 @@ def save_and_fail():
     raise RuntimeError(f"after {step}")
 
 
+def fail_with_the_launch():
+    import os
+
+    raise RuntimeError(os.environ["TRAINJOB_LAUNCH"])
+
+
 def save_and_return_after_stop():
     import signal
 
@@ -1024,6 +1030,24 @@ def test_a_rank_that_waits_for_the_first_one_ends_when_its_node_is_started_again
     announce_launch(0)
 
     end(rank, 143)
+
+
+def test_a_rank_whose_peer_was_started_again_before_it_calls_checkpoints_ends(start_rank, announce_launch, root):
+    """Its function imported for minutes: the new node 0 waits in the rendezvous, and will not call checkpoints()."""
+    for node in (1, 0):
+        announce_launch(node)
+    before = checkpoint_ranks.read_launch(checkpoints.open_place(str(root)))
+    announce_launch(0)
+
+    end(start_rank(1, 2, variables={env.LAUNCH: before}), 143)
+
+
+def test_other_ranks_remember_the_last_launch_before_their_function_is_called(node, root, announce_launch):
+    announce_launch(0)
+    variables = {"RANK": "1", "WORLD_SIZE": "2", env.CHECKPOINT_PATH: str(root)}
+    ended = node.run(serializer.package(fail_with_the_launch), BARE, **variables)
+    assert ended.error["message"] == checkpoint_ranks.read_launch(checkpoints.open_place(str(root)))
+    assert not ended.error["message"].endswith("None")
 
 
 def test_nodes_that_are_launched_for_a_new_attempt_do_not_end_each_other(start_rank, announce_launch):

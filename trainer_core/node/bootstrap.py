@@ -72,6 +72,10 @@ def main() -> int:
 
 def _call_and_share() -> dict[str, Any]:
     """Call the function; return the record of its result once it lies with the checkpoints, if there are any."""
+    if env.rank() and env.setting(env.CHECKPOINT_PATH):
+        from . import checkpoints
+
+        checkpoints.remember_launch()
     try:
         value = _call()
     except SystemExit as stop:

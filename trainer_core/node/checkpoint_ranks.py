@@ -18,6 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from . import env
 from .checkpoint_folder import MARKS, RESULT, CheckpointError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     Place: TypeAlias = "CheckpointFolder | CheckpointBucket"
 
-__all__ = ["Agreement", "Ranks", "Stopped", "mark_launch"]
+__all__ = ["Agreement", "Ranks", "Stopped", "mark_launch", "read_launch"]
 
 _DUE, _STOP, _AGAIN, _FAILED, _RETURNED, _OVER = MARKS
 #: Number of decisions of rank 0 that ranks which are behind can still read.
@@ -53,6 +54,12 @@ def mark_launch(place: Place, node: int) -> None:
     if start.get("tokens") or not node:
         place.prepare(node)
         place.write(f"{_AGAIN}{start.get('nonce', '')}", {"rank": node, "launch": os.urandom(8).hex()})
+
+
+def read_launch(place: Place) -> str:
+    """Return the nonce of the last start and its last launch; the node of a later launch waits for others."""
+    nonce = place.read("start.json").get("nonce", "")
+    return f"{nonce} {place.read(f'{_AGAIN}{nonce}').get('launch')}"
 
 
 class Ranks:
@@ -94,23 +101,26 @@ class Ranks:
         """As another rank, answer rank 0 until it has taken the token of this process; return what it published."""
         token = os.urandom(8).hex()
         seen: Any = None
-        launch: Any = None
+        # As it was before the function, whose imports may take minutes.
+        nonce, _, launch = env.setting(env.LAUNCH).partition(" ")
 
         def answer() -> dict[str, Any] | None:
-            nonlocal seen, launch
+            nonlocal seen, nonce, launch
             start = self.place.read("start.json")
             found = start.get("nonce", ""), start.get("tokens", {}).get(str(self.rank))
             if found[1] == token:
                 return start
             newest = self.place.read(f"{_AGAIN}{found[0]}").get("launch")
+            if found[0] != nonce or not launch:
+                nonce, launch = found[0], str(newest)
+            if str(newest) not in ("None", launch):
+                raise Stopped("another node was started again, and waits for this one")
             if found != seen:
-                seen, launch = found, newest
+                seen = found
                 self.place.write(f".hello-{self.rank}", {"nonce": found[0], "token": token})
                 if found[1]:
                     # A start that this process is no part of: the other ranks may be waiting for it.
                     self.place.write(f"{_AGAIN}{found[0]}", {"rank": self.rank})
-            elif newest not in (None, launch):
-                raise Stopped("node 0 was started again, and waits for this one")
             return None
 
         start: dict[str, Any] = self.wait(answer, "rank 0 to call checkpoints()")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import env, progress, termination
 from .checkpoint_folder import PART, RESULT, Checkpoint, CheckpointError, CheckpointFolder, Sums, merge, say
-from .checkpoint_ranks import Agreement, Ranks, Stopped, mark_launch
+from .checkpoint_ranks import Agreement, Ranks, Stopped, mark_launch, read_launch
 from .stop_signal import StopSignal
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ __all__ = [
     "finish",
     "flush",
     "release",
+    "remember_launch",
     "share_result",
 ]
 
@@ -148,6 +149,12 @@ def announce_launch() -> None:
     """Let ranks that wait for this node know that it is started: it may wait for them. Never raises."""
     with contextlib.suppress(OSError):
         mark_launch(open_place(env.setting(env.CHECKPOINT_PATH)), env.rank())
+
+
+def remember_launch() -> None:
+    """Note which node was launched last, before the function is called. Never raises."""
+    with contextlib.suppress(OSError):
+        os.environ[env.LAUNCH] = read_launch(open_place(env.setting(env.CHECKPOINT_PATH)))
 
 
 def release() -> None:

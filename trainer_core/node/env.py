@@ -9,6 +9,7 @@ __all__ = [
     "CHECKPOINT_PATH",
     "DATASET_PATH",
     "DEFAULTS",
+    "LAUNCH",
     "MODEL_PATH",
     "NAME",
     "NODES",
@@ -43,6 +44,8 @@ NAME = "TRAINJOB_NAME"
 RESOURCE_INTERVAL = "TRAINJOB_RESOURCE_INTERVAL"
 #: Number of nodes, for launchers that do not pass it to their processes.
 NODES = "TRAINJOB_NODES"
+#: The last launch of a node that this process has seen when it began; see `checkpoint_ranks.read_launch`.
+LAUNCH = "TRAINJOB_LAUNCH"
 #: Marks every process of a job, so that all of them can be ended.
 UID = "TRAINJOB_UID"
 
