@@ -255,6 +255,13 @@ def test_requests_to_a_busy_hub_are_repeated(hub, fetch):
     assert (fetch("hf://org/model") / "config.json").read_bytes() == b"{}"
 
 
+def test_the_request_for_the_metadata_of_a_large_file_is_repeated_too(hub, fetch):
+    hub.publish("org/model", {"model.safetensors": FILES["model.safetensors"]})
+    hub.faults.append(refused("resolve", 429, Retry_After="0"))
+
+    assert (fetch("hf://org/model") / "model.safetensors").read_bytes() == FILES["model.safetensors"]
+
+
 @pytest.mark.parametrize(
     ("status", "reason"), [(503, "has a server error (503)"), (429, "limits the rate of requests (429)")]
 )

@@ -23,10 +23,12 @@ def run_parallel(function: Callable[[_Item], object], items: Iterable[_Item], wo
     Raises:
         Exception: The exception of the first call that failed. Calls that are running complete; no further call starts.
     """
-    iterator, lock, failed = iter(items), threading.Lock(), threading.Event()
+    iterator, lock = iter(items), threading.Lock()
+    #: In the order of time: others may be consequences of the first.
+    errors: list[BaseException] = []
 
     def next_items() -> Iterator[_Item]:
-        while not failed.is_set():
+        while not errors:
             with lock:
                 item = next(iterator, iterator)
             if item is iterator:
@@ -37,12 +39,11 @@ def run_parallel(function: Callable[[_Item], object], items: Iterable[_Item], wo
         try:
             for item in next_items():
                 function(item)
-        except BaseException:
-            failed.set()
-            raise
+        except BaseException as error:  # noqa: BLE001 -- raised below
+            errors.append(error)
 
     with ThreadPoolExecutor(workers, thread_name_prefix="fetch") as pool:
-        futures = [pool.submit(worker) for _ in range(workers)]
-    errors = [error for future in futures if (error := future.exception())]
+        for _ in range(workers):
+            pool.submit(worker)
     if errors:
         raise errors[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import cast
 
 from huggingface_hub.errors import (
@@ -29,10 +30,10 @@ _TOKENS = "https://huggingface.co/settings/tokens"
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether the Hub was unreachable or answered with a server error, so that a request may be repeated."""
+    """Return whether the Hub was unreachable, busy or had a server error, so that a request may be repeated."""
     status = _get_status(error)
     if status is not None:
-        return status >= 500
+        return status >= 500 or status == HTTPStatus.TOO_MANY_REQUESTS
     # EntryNotFoundError may come without a response.
     return isinstance(error, HUB_ERRORS) and not isinstance(error, EntryNotFoundError) and not _is_local(error)
 
@@ -52,7 +53,7 @@ def convert_errors(name: str, endpoint: str, has_token: bool) -> Iterator[None]:
         status = _get_status(error)
         if status is not None:
             reason = _explain_type(error, endpoint, has_token) or _explain_status(error, status, endpoint, has_token)
-            raise FetchError(f"{name}: {reason}", retryable=status == 429 or is_transient(error)) from error
+            raise FetchError(f"{name}: {reason}", retryable=is_transient(error)) from error
         if _is_local(error):
             raise
         raise _build_connection_error(error, name, endpoint) from error
