@@ -67,7 +67,7 @@ class ReadableLog:
             text = strip_resource_report(line)
             return [] if text is None else self._reports.setdefault(step, _TorchrunReport()).cut(text)
         self.progress = build_progress(report)
-        # One that is about checkpoints only has lines of its own.
+        # The node prints separate lines about checkpoints.
         return [f"progress {self.progress}"] if str(self.progress) and self._is_due(self.progress, now) else []
 
     def _is_due(self, progress: Progress, now: float) -> bool:

@@ -21,7 +21,7 @@ OWNER = {"key": "a task of a run", "slug": "train"}
 
 
 class Scene:
-    """A cluster with a job `job`, which trains until it is told to end."""
+    """A cluster with a job `job`, which trains until `marker` exists."""
 
     def __init__(self, cluster, folder, command):
         self.cluster, self.folder, self.command = cluster, folder, command

@@ -525,7 +525,7 @@ def test_an_installation_ends_on_sigterm(container, offline, tmp_path):
     process.terminate()
 
     assert container.end(process).code == 128 + signal.SIGTERM
-    with pytest.raises(OSError, match="No such device"):  # pip does not read it any more.
+    with pytest.raises(OSError, match="No such device"):  # pip no longer reads it.
         os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
     os.close(held)
 

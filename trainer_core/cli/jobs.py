@@ -15,7 +15,7 @@ import typer
 from trainer_core import comparison, pending_cancellations, validation
 from trainer_core.cli import exit_codes
 from trainer_core.cli.output import OutputFormat, OutputOption, format_time, print_json, print_table
-from trainer_core.cli.submit import wait_and_print
+from trainer_core.cli.submit import print_job, wait_and_print
 from trainer_core.client import TrainerClient
 from trainer_core.config import ClusterConfig
 from trainer_core.errors import InvalidRequestError, JobEndedError, JobNotFoundError, format_size
@@ -218,14 +218,7 @@ def retry(
 ) -> int:
     """Start the next attempt of a failed TrainJob, from its last checkpoint if it has one; print its name."""
     client = _get_client(context)
-    ref = client.retry(name)
-    if wait:
-        return wait_and_print(client, ref, None, output)
-    if output is OutputFormat.JSON:
-        print_json(ref.to_dict())
-    else:
-        print(ref.name)
-    return exit_codes.OK
+    return print_job(client, client.retry(name), wait, None, output)
 
 
 def suspend(context: typer.Context, name: NameArgument) -> None:

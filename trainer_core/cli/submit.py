@@ -24,7 +24,7 @@ from trainer_core.readable_log import format_log_line
 from trainer_core.request import TrainJobRequest
 from trainer_core.trainers import CustomTrainer, CustomTrainerContainer
 
-__all__ = ["register", "wait_and_print"]
+__all__ = ["print_job", "register", "wait_and_print"]
 
 FunctionArgument = Annotated[str | None, typer.Argument(metavar="MODULE:FUNCTION", help="The training function.")]
 File = Annotated[
@@ -181,6 +181,19 @@ def render(
         print_yaml(rendered)
 
 
+def print_job(
+    client: TrainerClient, ref: TrainJobRef, wait: bool, timeout: float | None, output: OutputFormat
+) -> int:
+    """Print the name or ref of a TrainJob that was created, or wait for it; return the exit code."""
+    if wait:
+        return wait_and_print(client, ref, timeout, output)
+    if output is OutputFormat.JSON:
+        print_json(ref.to_dict())
+    else:
+        print(ref.name)
+    return exit_codes.OK
+
+
 def wait_and_print(client: TrainerClient, ref: TrainJobRef, timeout: float | None, output: OutputFormat) -> int:
     """Wait for a TrainJob, print its result or failure, and return the exit code.
 
@@ -248,13 +261,7 @@ def _submit_and_print(
     run = client.get_run(ref) if client.is_tracked(ref) else None
     if run is not None:
         print(f"trainjob: run {run.url}", file=sys.stderr)
-    if wait:
-        return wait_and_print(client, ref, timeout, output)
-    if output is OutputFormat.JSON:
-        print_json(ref.to_dict())
-    else:
-        print(ref.name)
-    return exit_codes.OK
+    return print_job(client, ref, wait, timeout, output)
 
 
 def _build_request(

@@ -392,7 +392,7 @@ class JobReader:
             with suppress(TrainerError):
                 for _ in following.read(_decode(line) for line in lines):
                     if self._live_progress.get(job.uid) is not following:
-                        break  # Nobody waits, or another reader has taken over.
+                        break  # No caller waits, or another reader has taken over.
             following.is_complete = False  # The end of a stream is not the end of a job.
 
         threading.Thread(target=read, name=f"progress of {job.name}", daemon=True).start()

@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from trainer_core.k8s import resources
 from trainer_core.k8s.resources import ApiResource
 
 __all__ = [
     "AIRFLOW",
     "ALL_USERS",
+    "EVENT_PERMISSIONS",
     "KFP",
     "MANAGE_VERBS",
     "ONLY_AIRFLOW",
@@ -55,6 +57,22 @@ class RequiredPermission:
     def resource_name(self) -> str:
         """Name of the resource in a role, such as ``pods/log``."""
         return f"{self.api_resource.plural}/{self.subresource}" if self.subresource else self.api_resource.plural
+
+
+#: What every backend on Kubernetes does with events.
+EVENT_PERMISSIONS = (
+    RequiredPermission(
+        ("list",),
+        resources.EVENTS,
+        "no reason why a pod is not scheduled or why an image cannot be pulled; waits for an autoscaler or a queue "
+        "are limited by scheduling_grace",
+    ),
+    RequiredPermission(
+        ("create",),
+        resources.EVENTS,
+        "`kubectl describe` has no event with the reason why a job was ended by its waiter",
+    ),
+)
 
 
 def build_rules(permissions: Iterable[RequiredPermission]) -> list[dict[str, Any]]:

@@ -114,9 +114,9 @@ class CheckpointFolder:
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def check(self) -> None:
-        """Raise an error if the folder cannot be written any more: the other ranks wait for what this one writes."""
+        """Raise an error if the folder can no longer be written: the other ranks wait for what this one writes."""
         if not os.access(self.root, os.W_OK):
-            raise OSError(f"{self.root} cannot be written any more")
+            raise OSError(f"{self.root} can no longer be written")
 
     def sweep(self) -> None:
         """Delete what earlier starts left unfinished."""

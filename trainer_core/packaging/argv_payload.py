@@ -32,7 +32,7 @@ Launcher: TypeAlias = Literal["torchrun", "python", "mpirun"]
 
 #: The program of ``python3 -c``.
 UNPACKER = Path(__file__).parents[1].joinpath("node", "unpack.py").read_text(encoding="ascii")
-#: Between the paths and texts of files; no text has it.
+#: Between the paths and contents of files, which do not contain it.
 _SEPARATOR = "\0"
 #: Characters per argument: Trainer 2.2 accepts 65,536, Linux 131,072.
 _CHUNK_LENGTH = 60_000

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from trainer_core.k8s import resources
-from trainer_core.k8s.rbac import MANAGE_VERBS, ONLY_AIRFLOW, RequiredPermission
+from trainer_core.k8s.rbac import EVENT_PERMISSIONS, MANAGE_VERBS, ONLY_AIRFLOW, RequiredPermission
 
 __all__ = ["PERMISSIONS"]
 
@@ -28,17 +28,7 @@ PERMISSIONS = (
         ("list", "watch"), resources.PODS, "no steps, no results, no reason why a workload does not start or fails"
     ),
     RequiredPermission(("get",), resources.PODS, "no logs, no progress, no traceback of a failure", subresource="log"),
-    RequiredPermission(
-        ("list",),
-        resources.EVENTS,
-        "no reason why a pod is not scheduled or why an image cannot be pulled; waits for an autoscaler or a queue "
-        "are limited by scheduling_grace",
-    ),
-    RequiredPermission(
-        ("create",),
-        resources.EVENTS,
-        "`kubectl describe` has no event with the reason why a job was ended by its waiter",
-    ),
+    *EVENT_PERMISSIONS,
     RequiredPermission(
         ("create",), resources.SECRETS, "literal tokens are refused; use a SecretRef instead", users=ONLY_AIRFLOW
     ),
