@@ -181,9 +181,7 @@ def render(
         print_yaml(rendered)
 
 
-def print_job(
-    client: TrainerClient, ref: TrainJobRef, wait: bool, timeout: float | None, output: OutputFormat
-) -> int:
+def print_job(client: TrainerClient, ref: TrainJobRef, wait: bool, timeout: float | None, output: OutputFormat) -> int:
     """Print the name or ref of a TrainJob that was created, or wait for it; return the exit code."""
     if wait:
         return wait_and_print(client, ref, timeout, output)
