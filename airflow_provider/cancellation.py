@@ -36,25 +36,14 @@ _CANCEL_SECONDS, _RETRY_SECONDS = 60.0, 0.2
 
 
 def check_on_kill(policy: str) -> str:
-    """Return the `on_kill` policy.
-
-    Raises:
-        ValueError: The policy is neither ``cancel`` nor ``keep``.
-    """
+    """Return the `on_kill` policy."""
     if policy not in POLICIES:
         raise ValueError(f"on_kill must be 'cancel' or 'keep', got {redact(policy)}")
     return policy
 
 
 def cancel_job(hook: TrainJobHook, ref_data: Mapping[str, Any], log: Any, seconds: float = 0.0) -> bool:
-    """Cancel a TrainJob; return whether it is cancelled. An error is logged, not raised, so that the task can end.
-
-    Args:
-        hook: Hook of the job's backend.
-        ref_data: Ref of the TrainJob as JSON data.
-        log: Logger of the task.
-        seconds: How long to repeat it while the backend cannot be reached.
-    """
+    """Cancel a TrainJob; return whether it is cancelled. An error is logged, not raised, so that the task can end."""
     # Parsing a DAG file does not need them.
     import tenacity
 
@@ -106,15 +95,6 @@ def cancel_job_from_signal_handler(
 
     The interrupted code may hold locks. A thread therefore does the work; the signal handler waits for it a few seconds
     only and then releases the interrupted code. The hook's client must exist already: creating it may call Airflow.
-
-    Args:
-        hook: Hook of the job's backend.
-        ref_data: Ref of the TrainJob as JSON data.
-        log: Logger of the task.
-        is_wanted: Called in the thread; returns whether to keep the job.
-
-    Returns:
-        ``cancelled``, ``kept``, or ``unknown`` if that failed or has not ended.
     """
     results: list[Result] = []
 
@@ -150,12 +130,7 @@ def is_wanted_after_signal(ti: Any, log: Any) -> bool:
 
 
 def get_task_state(ti: Any, reader: Any = None) -> str | None:
-    """Return the current state of a task instance; None if it has none. Calls Airflow's supervisor.
-
-    Args:
-        ti: The task instance.
-        reader: The task instance of a worker, which can ask. None for that of a trigger.
-    """
+    """Return the current state of a task instance; None if it has none. Calls Airflow's supervisor."""
     if reader is None:
         from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 

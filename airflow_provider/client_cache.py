@@ -39,17 +39,6 @@ async def get_client(
     """Return the client for these arguments, shared within the event loop.
 
     Concurrent callers share one creation. The client is created again after `_KEEP_SECONDS`.
-
-    Args:
-        trainjob_conn_id: Id of an Airflow connection of type ``trainjob``; None for no connection.
-        backend: Name of the backend; None for the backend of the connection.
-        backend_config: Settings that override those of the connection, as plain data.
-        tracked_by: ``mlflow_conn_id`` of tracked jobs. None for jobs that are not tracked.
-
-    Raises:
-        ValueError: Connection and arguments name different backends, or a setting is invalid.
-        AirflowException: The connection does not exist, or cannot be read now.
-        BackendUnavailableError: An extra is not installed, or the backend cannot be reached.
     """
     clients = _clients.setdefault(asyncio.get_running_loop(), {})
     key = json.dumps([trainjob_conn_id, backend, backend_config, tracked_by], sort_keys=True, default=repr)

@@ -32,15 +32,7 @@ _ENV_FIELDS = ("password", "login")
 
 
 def validate_secrets(secrets: Any, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `secrets` argument of an operator after checking it against the request.
-
-    Args:
-        secrets: Connection ids by ``dataset`` and ``model``, and under ``env`` by environment variable; None for none.
-        request: The request as plain data.
-
-    Raises:
-        ValueError: A key is unknown, the request has no such initializer or no trainer, or the URI takes no secret.
-    """
+    """Return the `secrets` argument of an operator after checking it against the request."""
     if secrets is not None and not isinstance(secrets, Mapping):
         raise ValueError(f"secrets must be a dict such as {{'model': 'hf_default'}}, got {type(secrets).__name__}")
     for role, value in (secrets or {}).items():
@@ -56,30 +48,12 @@ def validate_secrets(secrets: Any, request: Mapping[str, Any]) -> dict[str, Any]
 
 
 def list_connection_fields(secrets: Mapping[str, Any], request: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the connection fields that are used, as pairs of connection id and field.
-
-    Args:
-        secrets: Result of `validate_secrets`.
-        request: The rendered request as plain data.
-
-    Raises:
-        ValueError: The scheme of an initializer's URI takes no secret.
-    """
+    """Return the connection fields that are used, as pairs of connection id and field."""
     return sorted(set(_map_secrets_to_fields(secrets, request).values()))
 
 
 def resolve_secrets(secrets: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, str]:
-    """Read the connections and return `TrainJobRequest.literal_secrets`. All values are masked in logs.
-
-    Args:
-        secrets: Result of `validate_secrets`.
-        request: The rendered request as plain data.
-
-    Raises:
-        ValueError: A connection lacks a field; the message contains no secret.
-        TrainJobConnectionMissingError: A connection does not exist.
-        TrainJobConnectionUnreadableError: A connection cannot be read now.
-    """
+    """Read the connections and return `TrainJobRequest.literal_secrets`. All values are masked in logs."""
     used = _map_secrets_to_fields(secrets, request)
     values = {name: _read_field(*field) for name, field in used.items()}
     missing = [f"connection {used[name][0]!r} has no {used[name][1]} for {name}" for name in used if not values[name]]

@@ -20,11 +20,7 @@ __all__ = ["find_connection", "get_connection"]
 
 
 def find_connection(conn_id: str) -> Connection | None:
-    """Return a connection; None if it does not exist.
-
-    Raises:
-        TrainJobConnectionUnreadableError: A secrets backend or Airflow's API server failed, so it may exist.
-    """
+    """Return a connection; None if it does not exist."""
     try:
         return BaseHook.get_connection(conn_id)
     except AirflowNotFoundException:
@@ -34,16 +30,7 @@ def find_connection(conn_id: str) -> Connection | None:
 
 
 def get_connection(conn_id: str, arguments: str) -> Connection:
-    """Return a connection that must exist.
-
-    Args:
-        conn_id: Id of the connection.
-        arguments: Arguments of the command that creates it, for the message.
-
-    Raises:
-        TrainJobConnectionMissingError: It does not exist.
-        TrainJobConnectionUnreadableError: A secrets backend or Airflow's API server failed.
-    """
+    """Return a connection that must exist."""
     connection = find_connection(conn_id)
     if connection is None:
         raise TrainJobConnectionMissingError(

@@ -27,20 +27,7 @@ def defer_task(
     store: Any = None,
     masked: Sequence[Sequence[str]] = (),
 ) -> NoReturn:
-    """Defer a task until its TrainJob has ended. It resumes in ``execute_complete`` with the event of the trigger.
-
-    Args:
-        task: The operator or sensor. If the job is tracked, the trigger sends the progress to the run.
-        ti: Its task instance.
-        ref_data: Ref of the TrainJob as JSON data, see `job_place.build_ref_data`.
-        limit: Time from the start of the task to its end; None without a limit. Deferrals do not change that start,
-            while Airflow's own timeout starts again with each.
-        store: Airflow's storage that all tries of a task share (3.3 and later); None without one.
-        masked: Fields of connections to mask in the log, see `TrainJobTrigger`.
-
-    Raises:
-        ValueError: The configuration of the hook has a secret, which must not be stored with the trigger.
-    """
+    """Defer a task until its TrainJob has ended. It resumes in ``execute_complete`` with the event of the trigger."""
     # Importing Airflow's triggers is slow, and parsing a DAG file does not need them.
     from airflow_provider.triggers.trainjob import TrainJobTrigger
 
@@ -63,11 +50,7 @@ def defer_task(
 
 
 def parse_event_ref(event: Mapping[str, Any]) -> TrainJobRef:
-    """Return the ref of the TrainJob in a trigger's event.
-
-    Raises:
-        TrainJobUnreachableError: The event has no valid ref.
-    """
+    """Return the ref of the TrainJob in a trigger's event."""
     try:
         return TrainJobRef.from_dict(event["ref"])
     except (KeyError, TypeError, ValueError) as error:
@@ -75,11 +58,7 @@ def parse_event_ref(event: Mapping[str, Any]) -> TrainJobRef:
 
 
 def write_remaining_log(hook: TrainJobHook, event: Mapping[str, Any], log: Any, store: Any = None) -> bool:
-    """Write the lines of the job's log that the trigger did not write to the task's log.
-
-    Returns:
-        Whether the task's log has the whole log of the job now.
-    """
+    """Write the lines of the job's log that the trigger did not write to the task's log."""
     return task_log.forward_remaining_log(lambda: hook.client, parse_event_ref(event), log, store, event.get("log"))
 
 

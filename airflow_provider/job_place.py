@@ -20,9 +20,6 @@ class SavedPlace:
     """Place of a task's TrainJob in the storage that all tries of the task share (Airflow 3.3 and later).
 
     Clearing the task keeps it.
-
-    Args:
-        store: Airflow's storage; None without one: nothing is saved.
     """
 
     def __init__(self, store: Any) -> None:
@@ -79,15 +76,6 @@ def check_place(saved: Mapping[str, Any], client: TrainerClient, *, submits: boo
     """Refuse a client that does not lead to the place that an earlier process resolved.
 
     One cluster can have several addresses: a client that finds the TrainJob is accepted.
-
-    Args:
-        saved: Result of `describe_place` or `build_ref_data` in the other process.
-        client: The client.
-        submits: Whether the client is to submit; then it must also have the same namespace.
-
-    Raises:
-        JobElsewhereError: The place differs.
-        BackendUnavailableError: The cluster cannot be reached.
     """
     here = describe_place(client)
     if saved["backend"] != here["backend"]:

@@ -14,32 +14,20 @@ __all__ = ["parse_job", "parse_ref_data", "to_template_value"]
 
 
 def to_template_value(value: Any) -> Any:
-    """Return a value that Airflow can render: a ref as a dict, because Airflow does not render unknown objects.
-
-    Raises:
-        ValueError: The value is nested too deeply, or contains itself.
-    """
+    """Return a value that Airflow can render: a ref as a dict, because Airflow does not render unknown objects."""
     # Airflow walks through every value of a template field.
     validation.check_size("job", value)
     return value.to_dict() if isinstance(value, TrainJobRef) else value
 
 
 def parse_job(value: Any) -> str | TrainJobRef:
-    """Return the name or the ref in a rendered `job` argument.
-
-    Raises:
-        ValueError: The value is neither a name nor a ref.
-    """
+    """Return the name or the ref in a rendered `job` argument."""
     data = parse_ref_data(value) if not isinstance(value, str) or value.lstrip().startswith("{") else value
     return data if isinstance(data, str) and data.strip() else TrainJobRef.from_dict(data)
 
 
 def parse_ref_data(value: Any) -> Any:
-    """Return a rendered ref as a dict. Templates render to strings: JSON, or the repr of a dict.
-
-    Raises:
-        ValueError: The string is neither JSON nor a Python literal.
-    """
+    """Return a rendered ref as a dict. Templates render to strings: JSON, or the repr of a dict."""
     if isinstance(value, TrainJobRef):
         return value.to_dict()
     if not isinstance(value, str):

@@ -52,14 +52,7 @@ class TrainJobRunFacet(RunFacet):
 
 
 def build_lineage(initializer: Mapping[str, Any], code: str, outcome: Outcome | None, run_url: str) -> OperatorLineage:
-    """Return the OpenLineage data of a task.
-
-    Args:
-        initializer: Datasets and models that the request downloads, as plain data.
-        code: Source of the training function; empty without one.
-        outcome: Outcome of the TrainJob; None while it is not known.
-        run_url: Address of the job's run in MLflow; empty without one.
-    """
+    """Return the OpenLineage data of a task."""
     return OperatorLineage(
         inputs=[_build_input(role, source["storage_uri"]) for role, source in sorted(initializer.items())],
         outputs=list(_build_outputs(outcome)) if outcome else [],

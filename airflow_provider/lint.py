@@ -26,15 +26,7 @@ __all__ = ["find_jobs"]
 
 
 def find_jobs(path: str, connections: Sequence[str] = ()) -> Iterator[Definition]:
-    """Yield the TrainJobs of the DAGs in a file or folder, and the import errors of DAG files.
-
-    Args:
-        path: Path of the file or folder.
-        connections: Ids of connections. A task that names no backend is yielded for each of them.
-
-    Raises:
-        BackendUnavailableError: Airflow is not installed.
-    """
+    """Yield the TrainJobs of the DAGs in a file or folder, and the import errors of DAG files."""
     # Output of Airflow and of the DAG files must not mix with that of the command.
     with redirect_stdout(sys.stderr), _override_airflow_settings():
         dags, errors, refused = _parse_dags(Path(path).absolute())

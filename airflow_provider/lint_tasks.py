@@ -72,9 +72,6 @@ def collect_refused_tasks(path: Path) -> Iterator[list[RefusedTask]]:
     """Collect the tasks that `TrainJobOperator` refuses, so that parsing continues after the first one of a file.
 
     In place of such a task its DAG has a task without a TrainJob.
-
-    Args:
-        path: The DAG file, or the folder of the DAG files.
     """
     refused: list[RefusedTask] = []
     create: Any = TrainJobOperator.__init__
@@ -114,12 +111,6 @@ def find_task_jobs(file: str, dag: Any, task: Any, connections: Sequence[str] = 
     """Yield the TrainJobs of a task: one, or for a mapped task one for each entry that the DAG file lists.
 
     A task that names no backend has one for each connection.
-
-    Args:
-        file: Path of the DAG file.
-        dag: The DAG.
-        task: A task of the DAG; one of another operator class has no TrainJobs.
-        connections: Ids of connections. The default is none: what depends on the backend is not checked.
     """
     location = {"dag": dag.dag_id, "task": task.task_id}
     if getattr(task, _REFUSED, False):
@@ -235,11 +226,7 @@ class _Renderer:
         self.warnings: list[str] = []
 
     def request(self, backend: Any) -> dict[str, Any]:
-        """Return the request for a backend; None for a backend that is not known.
-
-        Raises:
-            ValueError: The backend does not accept an option.
-        """
+        """Return the request for a backend; None for a backend that is not known."""
         data = spec.join_code(self._task.spec, self._task._code_content, self._task._get_func_args())
         if backend is not None:
             data = request_builder.select_backend(data, backend)

@@ -25,10 +25,6 @@ class TaskGeneration:
     """Generation of a task's TrainJob in the storage that all tries of the task share (Airflow 3.3 and later).
 
     It is `ti.max_tries`, unless a clear attached to the job of a worker that was killed: then that job's generation.
-
-    Args:
-        store: Airflow's storage; None without one.
-        ti: Task instance.
     """
 
     def __init__(self, store: Any, ti: Any) -> None:

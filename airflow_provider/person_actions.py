@@ -14,11 +14,7 @@ ACTION_KEY = "trainjob_action"
 
 
 class SuspensionWatch:
-    """Notices that a job was suspended or resumed while its task waits.
-
-    Args:
-        name: Name of the job.
-    """
+    """Notices that a job was suspended or resumed while its task waits."""
 
     def __init__(self, name: str) -> None:
         self._name = name

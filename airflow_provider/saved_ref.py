@@ -19,12 +19,7 @@ _WAITS_IN_WORKER = "waits_in_worker"
 
 
 class SavedRef:
-    """The saved ref of one task. Clearing the task makes it void.
-
-    Args:
-        store: Airflow's storage that all tries of a task share; None without one: nothing is saved.
-        ti: Task instance.
-    """
+    """The saved ref of one task. Clearing the task makes it void."""
 
     def __init__(self, store: Any, ti: Any) -> None:
         self._store = store

@@ -41,22 +41,7 @@ def build_spec(
     options: Sequence[request_builder.Option] | str | None = None,
     folder: Path | None = None,
 ) -> dict[str, Any]:
-    """Build the request as plain data, checked against the class of the backend where the DAG names it.
-
-    Args:
-        backend: Name of the backend; None for that of `backend_config`, else that of the connection. That is known
-            when the task runs: `trainer_core.request_builder.select_backend` then completes the data.
-        backend_config: Configuration of the backend, or settings of it.
-        runtime: The runtime, or its name.
-        trainer: What to run: an object, a dict of its fields, or that dict as YAML.
-        func_args: Arguments that `join_code` adds to the trainer's own after rendering; here they are only checked.
-        initializer: What to download first: an object, or a dict of URIs or fields.
-        options: Such as ``[Labels({"team": "vision"})]``: objects, plain data, or YAML.
-        folder: Folder of relative paths in the trainer's ``code``. None for the working directory.
-
-    Raises:
-        ValueError: An argument is invalid; the message is one line.
-    """
+    """Build the request as plain data, checked against the class of the backend where the DAG names it."""
     for what, value in (("trainer", trainer), ("func_args", func_args), ("options", options)):
         validation.check_size(what, value)
     if backend is not None and not isinstance(backend, str):
@@ -135,15 +120,7 @@ def join_code(data: dict[str, Any], content: CodeContent, func_args: Mapping[str
 
 
 def parse_template_yaml(what: str, text: str) -> Any:
-    """Return the document of a YAML text in which templates are in quotes; None for an empty text.
-
-    Args:
-        what: Name of the argument, for the message.
-        text: The text.
-
-    Raises:
-        ValueError: Not valid YAML, or several documents.
-    """
+    """Return the document of a YAML text in which templates are in quotes; None for an empty text."""
     from trainer_core.yaml_documents import parse_yaml  # takes 20 ms, so it is imported only for YAML
 
     try:

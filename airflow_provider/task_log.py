@@ -42,10 +42,6 @@ class LogPosition:
     Attributes:
         cursor: Cursor of the backend, see `Backend.tail_logs`.
         complete: Whether the job has ended and all of its log has been written.
-
-    Args:
-        ref: The job.
-        saved: Result of `to_dict` in another process; ignored if it belongs to another job.
     """
 
     def __init__(self, ref: TrainJobRef, saved: Any = None) -> None:
@@ -65,28 +61,14 @@ class LogPosition:
         return {"uid": self._uid, "place": self.cursor, "percent": self._log.percent, "complete": self.complete}
 
     def format_lines(self, chunk: LogChunk, job_ended: bool, now: float) -> list[str]:
-        """Return the lines of a chunk as the task's log shows them, and advance the position behind it.
-
-        Args:
-            chunk: What was read at the position.
-            job_ended: Whether the job had ended before the read.
-            now: Time in seconds by a monotonic clock.
-        """
+        """Return the lines of a chunk as the task's log shows them, and advance the position behind it."""
         self.cursor = chunk.cursor
         self.complete = job_ended and chunk.complete
         return [f"[{step}] {text}" for step, line in chunk.lines for text in self._log.format(step, line, now)]
 
 
 class LogForwarder:
-    """Forwards new lines of a job's log to a function. Each `poll` is a separate read; no stream stays open.
-
-    Args:
-        client: Client of the job's backend.
-        ref: The job.
-        write_line: Called once with each line.
-        position: Position at which to start; None for the beginning.
-        save: Called with the position every few seconds and at the end.
-    """
+    """Forwards new lines of a job's log to a function. Each `poll` is a separate read; no stream stays open."""
 
     def __init__(
         self,
@@ -105,11 +87,7 @@ class LogForwarder:
         self._next = 0.0
 
     def poll(self, *, ended: bool = False) -> None:
-        """Forward the new lines.
-
-        Args:
-            ended: Whether the job has ended. True: this is the last poll, and all remaining lines are forwarded.
-        """
+        """Forward the new lines."""
         begin = time.monotonic()
         if not ended and begin < self._next:
             return
@@ -138,12 +116,6 @@ def create_log_forwarder(client: TrainerClient, ref: TrainJobRef, log: Any, stor
     """Return a forwarder that writes to a task's log and continues where the previous try stopped.
 
     If the worker of the previous try was killed, the lines of the last few seconds are written again.
-
-    Args:
-        client: Client of the job's backend.
-        ref: The job.
-        log: Logger of the task.
-        store: Airflow's storage that all tries of a task share (3.3 and later); None without one.
     """
     position = LogPosition(ref, _load_position(store))
     return LogForwarder(
@@ -154,18 +126,7 @@ def create_log_forwarder(client: TrainerClient, ref: TrainJobRef, log: Any, stor
 def forward_remaining_log(
     client: Callable[[], TrainerClient], ref: TrainJobRef, log: Any, store: Any, saved: Any
 ) -> bool:
-    """Write the lines that the trigger has not written, of a job that has ended.
-
-    Args:
-        client: Returns the client; called only if lines remain.
-        ref: The job.
-        log: Logger of the task.
-        store: Airflow's storage that all tries of a task share (3.3 and later); None without one.
-        saved: Log position in the trigger's event; None if the trigger did not read the log.
-
-    Returns:
-        Whether the task's log has the whole log of the job now.
-    """
+    """Write the lines that the trigger has not written, of a job that has ended."""
     position = LogPosition(ref, saved)
     if saved is not None and not position.complete:
         LogForwarder(client(), ref, lambda line: log.info("%s", line), position).poll(ended=True)
@@ -174,13 +135,7 @@ def forward_remaining_log(
 
 
 def push_log_position(ti: Any, ref: TrainJobRef, store: Any = None) -> None:
-    """Push the position at which the trigger starts: it reads this XCom, and Airflow logs an error if there is none.
-
-    Args:
-        ti: Task instance that is about to be deferred.
-        ref: The job.
-        store: Airflow's storage that all tries of a task share (3.3 and later); None without one.
-    """
+    """Push the position at which the trigger starts: it reads this XCom, and Airflow logs an error if there is none."""
     ti.xcom_push(key=LOG_KEY, value=LogPosition(ref, _load_position(store)).to_dict())
 
 

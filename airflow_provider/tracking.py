@@ -21,17 +21,7 @@ RUN_ID_KEY = "mlflow_run_id"
 
 
 def configure(hook: TrainJobHook, mlflow_conn_id: str | None, asked: bool = False) -> bool:
-    """Set the MLflow server of a connection on the hook's client; return whether jobs are tracked.
-
-    Args:
-        hook: Hook of the job's backend.
-        mlflow_conn_id: Id of a connection of type ``mlflow``; None for the environment of the worker.
-        asked: Whether the job has the option `Tracking`.
-
-    Raises:
-        TrainJobConnectionMissingError: Another connection than the default one does not exist.
-        ValueError: The connection is invalid.
-    """
+    """Set the MLflow server of a connection on the hook's client; return whether jobs are tracked."""
     try:
         server = MlflowHook(mlflow_conn_id).get_server()
     except TrainJobConnectionUnreadableError as error:
@@ -46,13 +36,7 @@ def configure(hook: TrainJobHook, mlflow_conn_id: str | None, asked: bool = Fals
 
 
 def add_task_tags(data: Mapping[str, Any], ti: Any, experiment: str | None) -> dict[str, Any]:
-    """Return a request as plain data whose run has the tags of the task, in the experiment of the DAG by default.
-
-    Args:
-        data: The request as plain data.
-        ti: The task instance.
-        experiment: Experiment of the connection. None for the id of the DAG.
-    """
+    """Return a request as plain data whose run has the tags of the task, in the experiment of the DAG by default."""
     given = data.get("tracking") or {}
     url = links.JobLink().get_link(None, ti_key=ti)
     tags = {

@@ -25,12 +25,7 @@ def pull(ti: Any, key: str) -> Any:
 
 
 def push_ref(ti: Any, ref_data: Mapping[str, Any]) -> None:
-    """Push the job's ref. Call it right after submission: if the worker is killed, the next process reads it.
-
-    Args:
-        ti: The task instance.
-        ref_data: The ref as JSON data, see `job_place.build_ref_data`.
-    """
+    """Push the job's ref. Call it right after submission: if the worker is killed, the next process reads it."""
     ti.xcom_push(key="ref", value=dict(ref_data))
 
 
@@ -62,13 +57,7 @@ def push_outcome(ti: Any, outcome: Outcome) -> None:
 
 
 def log_outcome(log: Any, outcome: Outcome, log_is_written: bool) -> None:
-    """Log how the job ended: its status, or the traceback or last log lines of a failed job.
-
-    Args:
-        log: Logger of the task.
-        outcome: Outcome of the job.
-        log_is_written: Whether the task's log has the whole log of the job, with the traceback in it.
-    """
+    """Log how the job ended: its status, or the traceback or last log lines of a failed job."""
     diagnosis = outcome.diagnosis
     if diagnosis is None:
         log.info("TrainJob %s is %s", outcome.job.name, outcome.status)

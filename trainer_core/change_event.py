@@ -36,14 +36,7 @@ class ChangeEvent:
         self._is_set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until the flag is set.
-
-        Args:
-            timeout: Seconds to wait; None for no limit.
-
-        Returns:
-            Whether it is set.
-        """
+        """Block until the flag is set."""
         event = threading.Event()
         self._wake = event.set
         try:

@@ -24,15 +24,7 @@ _DEFAULT_GENERATION = "0"
 
 
 def resolve_uri(request: TrainJobRequest, default: str | None) -> str | None:
-    """Return the URI of the place of all checkpoints; None for a request without the option.
-
-    Args:
-        request: The request.
-        default: The place of a request that names none.
-
-    Raises:
-        UnsupportedError: Neither the request nor the backend names a place, or the trainer has no checkpoints.
-    """
+    """Return the URI of the place of all checkpoints; None for a request without the option."""
     if request.checkpoints is None:
         return None
     if request.trainer is None or request.trainer.kind == "builtin":
@@ -55,16 +47,7 @@ def is_bucket(uri: str | None) -> bool:
 
 
 def split_uri(uri: str, schemes: tuple[str, ...], field: str = "uri") -> tuple[str, str]:
-    """Return the volume and the path of a place that is no bucket; a ``file://`` place has no volume.
-
-    Args:
-        uri: The place.
-        schemes: Schemes that the backend supports.
-        field: Name of the field, for the message.
-
-    Raises:
-        UnsupportedError: The backend does not support the scheme.
-    """
+    """Return the volume and the path of a place that is no bucket; a ``file://`` place has no volume."""
     parts = urlsplit(uri)
     if parts.scheme not in schemes:
         supported = " or ".join(f"{scheme}://" for scheme in (*schemes, "s3"))
@@ -89,18 +72,7 @@ def build_scope(request: TrainJobRequest) -> str:
 def build_variables(
     request: TrainJobRequest, uri: str, to_path: Callable[[str, str], str], overlaps: bool = False
 ) -> dict[str, str]:
-    """Return the environment variables that tell the nodes where checkpoints are, and the settings of the option.
-
-    Args:
-        request: A request with the option.
-        uri: The place of all checkpoints.
-        to_path: Returns the path in a node of a URI at the same volume; called with the URI and the name of its field.
-            Not called for buckets: the nodes use their URIs.
-        overlaps: Whether a process may start before the one in its place has ended, as on a cluster.
-
-    Raises:
-        UnsupportedError: The nodes cannot read what is to be loaded.
-    """
+    """Return the environment variables that tell the nodes where checkpoints are, and the settings of the option."""
     option = request.checkpoints
     if option is None:
         return {}

@@ -47,14 +47,6 @@ def resolve(request: TrainJobRequest, default: str | None, schemes: tuple[str, .
     """Return a request in which files that are too large for the arguments have the URI of their object. Idempotent.
 
     Pure: `store` writes the object.
-
-    Args:
-        request: The request.
-        default: The place of a request that names none; None for no place.
-        schemes: Schemes of places that the backend supports besides ``s3``.
-
-    Raises:
-        UnsupportedError: The backend does not support the place, or the files are too large and there is none.
     """
     project, trainer = request.project, request.trainer
     if project is None or trainer is None or project.uri is not None:
@@ -79,12 +71,6 @@ def store(request: TrainJobRequest) -> TrainJobRequest:
     """Write the files of a resolved request to their object unless it is intact; return the request without the files.
 
     Files that travel in the arguments stay in the request.
-
-    Args:
-        request: The request.
-
-    Raises:
-        BackendUnavailableError: The object cannot be written.
     """
     project = request.project
     if project is None or project.uri is None or not project.archive:
@@ -94,15 +80,7 @@ def store(request: TrainJobRequest) -> TrainJobRequest:
 
 
 def store_project(project: Project, place: str) -> Project:
-    """Write the files of a project to an object at a place unless it is intact; return the project without the files.
-
-    Args:
-        project: The project, with its files.
-        place: The place.
-
-    Raises:
-        BackendUnavailableError: The object cannot be written.
-    """
+    """Write a project's files to an object at a place unless it is intact; return the project without the files."""
     uri = _build_uri(place, project)
     _write_object(project, uri)
     return project.model_copy(update={"archive": "", "uri": uri})
@@ -130,12 +108,7 @@ def _write_object(project: Project, uri: str) -> None:
 
 
 def remove_unused(folder: Path, list_used: Callable[[], Collection[str | None]]) -> None:
-    """Remove the objects in a folder that no job refers to and that were not used for a day, and half-written ones.
-
-    Args:
-        folder: The default folder of a backend.
-        list_used: Returns the URIs of the objects that jobs refer to. Called if there is an old object.
-    """
+    """Remove the objects in a folder that no job refers to and that were not used for a day, and half-written ones."""
     old = []
     for path in folder.glob("*"):
         with suppress(FileNotFoundError):  # Another process has removed it.
@@ -148,17 +121,7 @@ def remove_unused(folder: Path, list_used: Callable[[], Collection[str | None]])
 
 
 def try_bucket(uri: str) -> str | None:
-    """Write a small object at a place in a bucket, as `store` does, and delete it.
-
-    Args:
-        uri: The place, ``s3://<bucket>/<path>``.
-
-    Returns:
-        URI of the object if it could not be deleted, which `store` does not need.
-
-    Raises:
-        OSError: There are no credentials, or the bucket does not answer or refuses; the message is one line.
-    """
+    """Write a small object at a place in a bucket, as `store` does, and delete it."""
     from trainer_core.node.s3_client import Bucket  # It loads the modules of HTTP.
 
     parts = urlsplit(uri)
@@ -172,15 +135,7 @@ def try_bucket(uri: str) -> str | None:
 
 
 def check_scheme(place: str, schemes: tuple[str, ...]) -> None:
-    """Check that a backend supports a place.
-
-    Args:
-        place: The place.
-        schemes: Schemes of places that the backend supports besides ``s3``.
-
-    Raises:
-        UnsupportedError: It does not.
-    """
+    """Check that a backend supports a place."""
     scheme = urlsplit(place).scheme
     if scheme not in (*schemes, "s3"):
         supported = " or ".join(f"{each}://" for each in (*schemes, "s3"))

@@ -103,17 +103,7 @@ _DIGEST_LENGTH = 12
 
 
 def check_column(column: str) -> str:
-    """Return the name of a column.
-
-    Args:
-        column: ``name``, ``status``, ``runtime``, ``nodes``, ``created``, ``started``, ``finished``, ``duration``,
-            ``reason``, ``resumed_from``, ``step``, ``function``, ``dag``, ``run``, ``task``, ``dataset``, ``model``,
-            ``code`` (digest), ``image``, ``processes`` (per node), ``packages``, ``variables`` (names),
-            ``param.NAME``, ``metric.NAME`` or ``artifact.NAME``.
-
-    Raises:
-        InvalidRequestError: There is no such column.
-    """
+    """Return the name of a column."""
     is_prefixed = column.startswith((PARAM, METRIC, ARTIFACT)) and not column.endswith(".")
     if not is_prefixed and column not in _FIXED:
         known = ", ".join([*_FIXED, f"{PARAM}NAME", f"{METRIC}NAME", f"{ARTIFACT}NAME"])
@@ -127,15 +117,7 @@ def needs_details(columns: Iterable[str]) -> bool:
 
 
 def read_details(client: TrainerClient, name: str) -> JobDetails:
-    """Read a TrainJob with its request and outcome.
-
-    Args:
-        client: The client.
-        name: Name of the TrainJob.
-
-    Raises:
-        JobNotFoundError: The TrainJob does not exist.
-    """
+    """Read a TrainJob with its request and outcome."""
     job, observation, request = client.backend.observe_job(name)
     outcome = observation.outcome
     tail = outcome.diagnosis.log_tail if outcome and outcome.diagnosis else ()
@@ -148,11 +130,7 @@ def read_details(client: TrainerClient, name: str) -> JobDetails:
 
 
 def build_row(details: JobDetails) -> dict[str, Any]:
-    """Return the columns of a TrainJob that have a value: text, number, `datetime` or `timedelta`.
-
-    Args:
-        details: The TrainJob.
-    """
+    """Return the columns of a TrainJob that have a value: text, number, `datetime` or `timedelta`."""
     fixed = {
         **{column: get(details.job) for column, get in _OF_JOB.items()},
         **{column: get(details) for column, get in _OF_DETAILS.items()},
@@ -167,23 +145,12 @@ def build_row(details: JobDetails) -> dict[str, Any]:
 
 
 def name_values(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values by their column.
-
-    Args:
-        prefix: `PARAM`, `METRIC` or `ARTIFACT`.
-        values: The values by name.
-    """
+    """Return values by their column."""
     return {f"{prefix}{name}": value for name, value in values.items()}
 
 
 def sort_rows(rows: Sequence[_Row], column: str, descending: bool = False) -> list[_Row]:
-    """Return rows by the values of a column; numbers before strings, and rows without a value last.
-
-    Args:
-        rows: What `build_row` returned.
-        column: The column.
-        descending: Whether the largest value comes first.
-    """
+    """Return rows by the values of a column; numbers before strings, and rows without a value last."""
     with_value = [row for row in rows if row.get(column) is not None]
     ordered = sorted(with_value, key=lambda row: _get_sort_key(row[column]), reverse=descending)
     return [*ordered, *(row for row in rows if row.get(column) is None)]
@@ -193,9 +160,6 @@ def compare_files(details: Sequence[JobDetails]) -> dict[str, list[str | None]]:
     """Return the files of the projects that differ, as ``file.PATH``: a digest for each TrainJob, None without it.
 
     Empty where the request of a TrainJob has no files: a cluster records only the digest of them all.
-
-    Args:
-        details: The TrainJobs.
     """
     from trainer_core.packaging.project import read_files  # Loads the packaging code, which nothing else here needs.
 
@@ -209,12 +173,7 @@ def compare_files(details: Sequence[JobDetails]) -> dict[str, list[str | None]]:
 
 
 def compare_rows(rows: Sequence[Mapping[str, Any]], everything: bool = False) -> dict[str, list[Any]]:
-    """Return the columns in which TrainJobs differ, with the value of each TrainJob, and every metric.
-
-    Args:
-        rows: What `build_row` returned for each TrainJob.
-        everything: Whether columns with equal values are returned, too.
-    """
+    """Return the columns in which TrainJobs differ, with the value of each TrainJob, and every metric."""
     present = {column for row in rows for column in row} - _UNIQUE
     named = [sorted(column for column in present if column.startswith(prefix)) for prefix in (PARAM, METRIC, ARTIFACT)]
     fixed = [column for column in _FIXED if column in present]

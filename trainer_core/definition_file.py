@@ -39,14 +39,7 @@ _KNOWN = ("name", "runtime", "trainer", "initializer", "options", *list(_OPTION_
 
 
 def read_definition(path: str) -> dict[str, Any]:
-    """Read a definition from a file.
-
-    Args:
-        path: Path of the file; ``-`` for standard input.
-
-    Raises:
-        InvalidRequestError: The file cannot be read, or does not hold one mapping.
-    """
+    """Read a definition from a file."""
     documents = read_yaml_documents(path)
     if len(documents) != 1 or not isinstance(documents[0], dict):
         got = f"{len(documents)} documents" if len(documents) != 1 else type(documents[0]).__name__
@@ -57,16 +50,7 @@ def read_definition(path: str) -> dict[str, Any]:
 def build_definition_request(
     client: TrainerClient, data: Mapping[str, Any], folder: Path | None = None
 ) -> TrainJobRequest:
-    """Build the request of a definition.
-
-    Args:
-        client: Client of the backend that the request is for.
-        data: The definition.
-        folder: Folder of relative paths in the trainer's ``code``: that of the file. None for the working directory.
-
-    Raises:
-        ValueError: A key is unknown, or a value is invalid.
-    """
+    """Build the request of a definition."""
     if "version" in data:
         return TrainJobRequest.parse(select_backend(data, client.backend))
     unknown = sorted(str(key) for key in data if key not in _KNOWN)
@@ -83,14 +67,7 @@ def build_definition_request(
 
 
 def collect_options(data: Mapping[str, Any]) -> list[Any]:
-    """Return the options of a definition: those under ``options``, and those of the keys that are short for one.
-
-    Args:
-        data: The definition.
-
-    Raises:
-        ValueError: An option is unknown, or a value is invalid.
-    """
+    """Return the options of a definition: those under ``options``, and those of the keys that are short for one."""
     if not isinstance(data.get("suspend") or False, bool):
         # A text such as "no" would be true.
         raise InvalidRequestError(f"suspend must be true or false, got {redact(data['suspend'])}")
@@ -99,14 +76,7 @@ def collect_options(data: Mapping[str, Any]) -> list[Any]:
 
 
 def import_function(reference: str) -> Any:
-    """Import a function. The working directory comes first in the search path, as for ``python -m``.
-
-    Args:
-        reference: The function as ``module:function``.
-
-    Raises:
-        InvalidRequestError: The function cannot be imported.
-    """
+    """Import a function. The working directory comes first in the search path, as for ``python -m``."""
     module_name, _, path = reference.partition(":")
     if not module_name or module_name.startswith(".") or not path:
         raise InvalidRequestError(
@@ -126,14 +96,7 @@ def import_function(reference: str) -> Any:
 
 
 def read_yaml_documents(path: str) -> list[Any]:
-    """Return the documents of a YAML file, without empty ones.
-
-    Args:
-        path: Path of the file; ``-`` for standard input.
-
-    Raises:
-        InvalidRequestError: The file cannot be read, or is not YAML.
-    """
+    """Return the documents of a YAML file, without empty ones."""
     try:
         return parse_yaml(_read_text(path))
     except FileNotFoundError as error:

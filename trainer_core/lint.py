@@ -75,28 +75,13 @@ class Problem:
 
 
 def find_definitions(path: str, connections: Sequence[str] = ()) -> Iterator[Definition]:
-    """Yield the TrainJobs that the registered readers find below a path.
-
-    Args:
-        path: Path of a file or folder.
-        connections: Ids of the orchestrator's connections. A TrainJob that names no backend is checked for the backend
-            of each. The default is none: what depends on the backend is not checked.
-
-    Raises:
-        TrainerError: A reader needs a package that is not installed.
-    """
+    """Yield the TrainJobs that the registered readers find below a path."""
     for entry_point in metadata.entry_points(group=GROUP):
         yield from entry_point.load()(path, connections)
 
 
 def find_problems(definitions: Iterable[Definition], *, server: bool = False) -> Iterator[Problem]:
-    """Yield the problems of definitions.
-
-    Args:
-        definitions: The definitions, from `find_definitions`.
-        server: Whether to send a dry run of each valid definition to its backend. A definition with values that are
-            known only at run time is not sent. Default False.
-    """
+    """Yield the problems of definitions."""
     for definition in definitions:
         messages = [definition.error] if definition.error else list(_validate(definition))
         if server and not messages and not definition.unknown:

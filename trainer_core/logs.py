@@ -77,15 +77,7 @@ def tail_steps(
     limit: int,
     read_step: Callable[[str, Any, int], tuple[list[str], Any, bool]],
 ) -> LogChunk:
-    """Read the new log lines of several steps, one step after the other.
-
-    Args:
-        steps: Names of the steps.
-        cursors: The cursor of each step that was read before.
-        limit: Maximum number of lines of all steps together.
-        read_step: Called with the step, its cursor (None at first) and the remaining number of lines. Returns the
-            lines, the new cursor, and whether these were all lines.
-    """
+    """Read the new log lines of several steps, one step after the other."""
     lines: list[tuple[str, str]] = []
     reached, complete = dict(cursors), True
     for step in steps:
@@ -96,16 +88,7 @@ def tail_steps(
 
 
 def select_steps(job_name: str, steps: Iterable[str], only: str | None) -> list[str]:
-    """Return the steps of a TrainJob, or the only one to read.
-
-    Args:
-        job_name: Name of the TrainJob.
-        steps: Names of its steps.
-        only: Name of the only step; None for all.
-
-    Raises:
-        InvalidRequestError: The TrainJob has no such step; the message lists its steps.
-    """
+    """Return the steps of a TrainJob, or the only one to read."""
     names = list(steps)
     if only is None:
         return names
@@ -115,15 +98,7 @@ def select_steps(job_name: str, steps: Iterable[str], only: str | None) -> list[
 
 
 def parse_progress(line: str) -> dict[str, Any] | None:
-    """Parse a log line; return None if it is not a progress line.
-
-    Args:
-        line: A log line, with or without a prefix of a launcher.
-
-    Returns:
-        ``step``, ``total``, ``metrics`` (floats by name), ``checkpoint`` and ``resumed_from`` (steps), as far as they
-        are known.
-    """
+    """Parse a log line; return None if it is not a progress line."""
     return parse_timed_progress(line)[0]
 
 
@@ -131,9 +106,6 @@ def parse_timed_progress(line: str) -> tuple[dict[str, Any] | None, int | None]:
     """Return what `parse_progress` returns, and when the line was printed, in milliseconds since 1970.
 
     The time is None if the line does not have it.
-
-    Args:
-        line: A log line, with or without a prefix of a launcher.
     """
     _, found, text = line.partition(PREFIX)
     if not found:
@@ -160,11 +132,7 @@ def _is_number(value: Any) -> bool:
 
 
 def find_last_progress(lines: Iterable[str]) -> Progress | None:
-    """Return the progress report that is nearest to the end of a log, None if there is none.
-
-    Args:
-        lines: Log lines, newest first. Only as many as needed are read.
-    """
+    """Return the progress report that is nearest to the end of a log, None if there is none."""
     report = next((found for line in lines if (found := parse_progress(line)) is not None), None)
     if report is None:
         return None
@@ -172,21 +140,12 @@ def find_last_progress(lines: Iterable[str]) -> Progress | None:
 
 
 def find_checkpoint(diagnosis: Diagnosis, records: Iterable[Mapping[str, Any] | None] = ()) -> dict[str, Any]:
-    """Return the fields of a failed TrainJob's outcome about checkpoints.
-
-    Args:
-        diagnosis: Why it failed, with the end of the log.
-        records: Termination records of its nodes, newest first.
-    """
+    """Return the fields of a failed TrainJob's outcome about checkpoints."""
     return extract_checkpoint(records, find_last_progress(reversed(diagnosis.log_tail)))
 
 
 def build_progress(report: Mapping[str, Any]) -> Progress:
-    """Return the progress report of a parsed line.
-
-    Args:
-        report: What `parse_progress` returned.
-    """
+    """Return the progress report of a parsed line."""
     numbers = {name: report.get(name) for name in _NUMBERS + _CHECKPOINT_STEPS}
     return Progress(metrics=report.get("metrics") or {}, **numbers)
 
@@ -205,12 +164,6 @@ def merge_streams(sources: Mapping[str, Iterator[str]]) -> Iterator[tuple[str, s
 
     The lines of one stream keep their order. A thread reads each stream. Closing this iterator early does not wait
     for the threads: each ends with the next line of its stream, or with the process.
-
-    Args:
-        sources: Streams by name. They are consumed.
-
-    Raises:
-        Exception: The error of the first stream that fails.
     """
     # At least one place for each stream: see `_stop`.
     lines: Queue[_Line | _End] = Queue(max(_BUFFERED_LINES, len(sources)))

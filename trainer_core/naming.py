@@ -40,16 +40,7 @@ _OBJECT_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-
 
 
 def build_job_name(slug: str, owner_key: str, attempt: int = 0) -> str:
-    """Return the name of an owner's TrainJob: ``<slug>-<10 hex digits of sha256(owner_key)>[-<attempt>]``.
-
-    Args:
-        slug: Readable part, such as a task id. Characters that a DNS label cannot have are dropped.
-        owner_key: Key of the owner. Equal keys give equal names.
-        attempt: 0 (the default) for the first TrainJob of the owner, whose name has no suffix.
-
-    Raises:
-        ValueError: The key is empty, or the attempt is negative.
-    """
+    """Return the name of an owner's TrainJob: ``<slug>-<10 hex digits of sha256(owner_key)>[-<attempt>]``."""
     if not owner_key:
         raise ValueError("owner key must not be empty: name what the TrainJob belongs to, such as dag/run/task")
     if attempt < 0:
@@ -60,35 +51,20 @@ def build_job_name(slug: str, owner_key: str, attempt: int = 0) -> str:
 
 
 def find_attempt(slug: str, owner_key: str, name: str) -> int | None:
-    """Return the attempt whose TrainJob has a name that `build_job_name` built, 0 for the first; None for another name.
-
-    Args:
-        slug: Readable part.
-        owner_key: Key of the owner.
-        name: The name.
-    """
+    """Return the attempt in a name that `build_job_name` built, 0 for the first; None for another name."""
     suffix = name.rpartition("-")[2]
     candidates = [0, *([int(suffix)] if suffix.isdecimal() and len(suffix) <= _MAX_ATTEMPT_DIGITS else [])]
     return next((each for each in candidates if build_job_name(slug, owner_key, each) == name), None)
 
 
 def build_attempt_name(name: str, attempt: int) -> str:
-    """Return the name of a later attempt of a TrainJob with a given name: ``<name>-<attempt>``, shortened to fit.
-
-    Args:
-        name: The given name.
-        attempt: The attempt, at least 1.
-    """
+    """Return the name of a later attempt of a TrainJob with a given name: ``<name>-<attempt>``, shortened to fit."""
     suffix = f"-{attempt}"
     return name[: MAX_NAME_LENGTH - len(suffix)].rstrip("-") + suffix
 
 
 def generate_name(function: str | None = None) -> str:
-    """Return a random name: that of a function and 10 hex digits; one letter and 11, as in the Kubeflow SDK, without.
-
-    Args:
-        function: Name of the training function. None for a TrainJob without one.
-    """
+    """Return a random name: a function's and 10 hex digits; without one, a letter and 11, as in the Kubeflow SDK."""
     if function is None:
         return secrets.choice(string.ascii_lowercase) + secrets.token_hex(6)[:11]
     suffix = f"-{secrets.token_hex(_DIGEST_LENGTH // 2)}"
@@ -96,14 +72,7 @@ def generate_name(function: str | None = None) -> str:
 
 
 def validate_name(name: Any) -> str:
-    """Return the name if a TrainJob can have it on every backend.
-
-    Args:
-        name: The name.
-
-    Raises:
-        ValueError: The name is not a DNS-1035 label, or too long.
-    """
+    """Return the name if a TrainJob can have it on every backend."""
     shown = shorten(repr(name) if isinstance(name, str) else type(name).__name__, 80)
     if not isinstance(name, str) or not _LABEL.fullmatch(name):
         raise ValueError(
@@ -116,11 +85,7 @@ def validate_name(name: Any) -> str:
 
 
 def hash_owner_key(key: str) -> str:
-    """Return the value of an owner label: 40 hex digits, because a label cannot hold every key.
-
-    Args:
-        key: Key of the owner. Equal keys give equal values.
-    """
+    """Return the value of an owner label: 40 hex digits, because a label cannot hold every key."""
     return hashlib.sha256(key.encode()).hexdigest()[:_OWNER_HASH_LENGTH]
 
 

@@ -17,25 +17,13 @@ def split_name(name: str) -> tuple[str, int]:
 
 
 def build_request(request: TrainJobRequest, base: str, attempt: int) -> TrainJobRequest:
-    """Return the request of an attempt of a TrainJob without an owner, which shares the checkpoints of the first one.
-
-    Args:
-        request: Request of an earlier attempt.
-        base: Name of the first attempt.
-        attempt: The attempt.
-    """
+    """Return the request of an attempt of a TrainJob without an owner; all attempts share the first one's checkpoints."""
     named = request.with_name(naming.build_attempt_name(base, attempt))
     return named if request.checkpoints is None else named.with_checkpoints_scope(checkpoint_place.build_scope(request))
 
 
 def restore_owned_request(request: TrainJobRequest, name: str, attempt: int) -> TrainJobRequest:
-    """Return a stored request of a TrainJob with an owner as it was submitted: without the number of its attempt.
-
-    Args:
-        request: The stored request.
-        name: Name of the TrainJob.
-        attempt: Its attempt.
-    """
+    """Return a stored request of a TrainJob with an owner as it was submitted: without the number of its attempt."""
     owner = request.owner
     if owner is None or name == naming.build_job_name(owner.slug, owner.key, attempt):
         return request.model_copy(update={"name": None})

@@ -21,11 +21,7 @@ _MIN_PAUSE, _MAX_PAUSE = 0.5, 4.0
 
 
 def read_limit(default: float) -> float:
-    """Return the seconds for which to repeat: those of the environment, else the default.
-
-    Raises:
-        ValueError: The variable is not a number of seconds.
-    """
+    """Return the seconds for which to repeat: those of the environment, else the default."""
     text = os.environ.get(_LIMIT_VARIABLE)
     if not text:
         return default
@@ -44,14 +40,7 @@ def repeat_while_failing(
     limit: float,
     report: Callable[[Exception, float], object],
 ) -> _T:
-    """Return the result of an action, which is repeated as long as its error may pass by itself.
-
-    Args:
-        action: What to do.
-        may_pass: Returns whether an error may pass; another one is raised at once.
-        limit: Seconds after which the last error is raised.
-        report: Called with the first error, and then every ten seconds, and with the remaining seconds.
-    """
+    """Return the result of an action, which is repeated as long as its error may pass by itself."""
     begin = next_report = time.monotonic()
     pause = _MIN_PAUSE
     while True:

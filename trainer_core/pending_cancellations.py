@@ -27,11 +27,7 @@ _ASKED_AT = "asked_at"
 
 
 def add(ref_data: Mapping[str, Any]) -> None:
-    """Record that a TrainJob is to be cancelled; without a folder that can be written, log it.
-
-    Args:
-        ref_data: The ref as JSON data; ``server`` is the identity of its cluster, where it is known.
-    """
+    """Record that a TrainJob is to be cancelled; without a folder that can be written, log it."""
     path = _get_path(ref_data)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -47,11 +43,7 @@ def remove(ref_data: Mapping[str, Any]) -> None:
 
 
 def cancel_pending(client: TrainerClient) -> Iterator[tuple[str, TrainerError | None]]:
-    """Cancel the TrainJobs of a client's backend and cluster that are still to be cancelled.
-
-    Yields:
-        The name of a job that is cancelled; or of one that is not, with the error.
-    """
+    """Cancel the TrainJobs of a client's backend and cluster that are still to be cancelled."""
     found = [entry for entry in _list_entries() if entry["backend"] == client.config.backend]
     if not found:
         return

@@ -46,17 +46,7 @@ __all__ = ["LIMITED", "MISSING", "OK", "UNKNOWN", "PreflightCheck", "PreflightRe
 def check_backend(
     config: BackendConfig, checkpoints_uri: str | None = None, code_uri: str | None = None
 ) -> PreflightReport:
-    """Check what a backend needs, its places of checkpoints and code, and the tracking server. Leaves nothing behind.
-
-    Args:
-        config: Configuration of the backend.
-        checkpoints_uri: Place of checkpoints to check. None (the default) for the one of the configuration or backend.
-        code_uri: Place of large ``code`` to check. None (the default) for the one of the configuration, if it has one.
-
-    Raises:
-        BackendUnavailableError: The backend cannot be used at all; the message names what is missing.
-        UnsupportedError: The backend has no such place of checkpoints.
-    """
+    """Check what a backend needs, its places of checkpoints and code, and the tracking server; leave nothing behind."""
     report = _check_platform(config)
     if not report.fit:
         return report

@@ -25,11 +25,7 @@ _PROGRESS_SECONDS = 30.0
 
 
 def format_log_line(line: str) -> str | None:
-    """Return a line of a log; a progress report as text; None for one about checkpoints only, which have own lines.
-
-    Args:
-        line: The line.
-    """
+    """Return a line of a log; a progress report as text; None for one about checkpoints only, which have own lines."""
     report = parse_progress(line)
     if report is None:
         return line
@@ -39,9 +35,6 @@ def format_log_line(line: str) -> str | None:
 
 class ReadableLog:
     """Shows lines of training, and progress now and then; leaves out the use of resources and torchrun's reports.
-
-    Args:
-        percent: The percentage that was shown last; None for none.
 
     Attributes:
         progress: The last progress that the training reported; None if it reported none.
@@ -55,13 +48,7 @@ class ReadableLog:
         self._reports: dict[str, _TorchrunReport] = {}
 
     def format(self, step: str, line: str, now: float) -> list[str]:
-        """Return what to show of a line.
-
-        Args:
-            step: The step whose log has the line.
-            line: The line.
-            now: Time in seconds by a monotonic clock.
-        """
+        """Return what to show of a line."""
         report = parse_progress(line)
         if report is None:
             text = strip_resource_report(line)

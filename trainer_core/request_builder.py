@@ -65,22 +65,6 @@ def build_request_data(
     """Build a request as plain JSON data, in which templates may still have to be rendered.
 
     Opens no connection and generates no name. Equal arguments give equal data.
-
-    Args:
-        backend: The backend that the request is for, or its class. It determines which options are accepted. None if it
-            is not known yet: `select_backend` then completes the data.
-        runtime: Runtime or name of a runtime (``spec.runtimeRef``). None for the backend's default.
-        trainer: What to run (``spec.trainer``): a trainer, or a dict of its fields (``{"func": "module:function"}``,
-            ``{"image": …}`` or ``{"config": {…}}``). None runs the runtime unchanged.
-        initializer: What to fetch first (``spec.initializer``). None fetches nothing.
-        options: Options, each called as ``option(job_spec, trainer, backend)``, or their plain data: see
-            `parse_options`. None for none. If the backend is not known, each is called with None: once, and once more
-            for each backend that an `OnBackend` names.
-        folder: Folder of relative paths in the trainer's ``code``. None for the working directory.
-
-    Raises:
-        ValueError: A value is invalid, the backend does not accept an option, or a secret is given as text instead of
-            a `SecretRef`.
     """
     data, literals = _flatten(backend, runtime, trainer, initializer, options, folder)
     if any(secrets.has_credentials(url) for url in data.get("trainer", {}).get("pip_index_urls", ())):
@@ -106,20 +90,7 @@ def build_request(
     owner: Owner | None = None,
     folder: Path | None = None,
 ) -> TrainJobRequest:
-    """Build a validated request. Secrets given as text stay in this process, outside of its JSON.
-
-    Args:
-        backend: As in `build_request_data`.
-        runtime: As in `build_request_data`.
-        trainer: As in `build_request_data`.
-        initializer: As in `build_request_data`.
-        options: As in `build_request_data`.
-        owner: What the TrainJob belongs to. None for a TrainJob that is identified by its name.
-        folder: As in `build_request_data`.
-
-    Raises:
-        ValueError: A value is invalid.
-    """
+    """Build a validated request. Secrets given as text stay in this process, outside of its JSON."""
     data, literals = _flatten(backend, runtime, trainer, initializer, options, folder)
     owned = {"owner": owner.model_dump()} if owner else {}
     return TrainJobRequest.parse({**data, **owned, "literal_secrets": literals})
@@ -129,15 +100,6 @@ def select_backend(data: Mapping[str, Any], backend: type[Backend] | Backend) ->
     """Complete request data that were built for an unknown backend. Other request data are returned unchanged.
 
     The result equals what `build_request_data` returns for this backend.
-
-    Args:
-        data: The request as plain data. ``options`` in it has the names of the options, ``on_backend`` what each
-            `OnBackend` changes.
-        backend: The backend that is used, or its class.
-
-    Raises:
-        ValueError: The backend does not accept an option.
-        InvalidRequestError: ``options`` or ``on_backend`` is invalid.
     """
     names = data.get("options", [])
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names) or isinstance(names, str):
@@ -153,14 +115,7 @@ def select_backend(data: Mapping[str, Any], backend: type[Backend] | Backend) ->
 
 
 def list_variants(data: Mapping[str, Any]) -> dict[str | None, dict[str, Any]]:
-    """Return request data as they are on each backend that an `OnBackend` names, and with key None on all others.
-
-    Args:
-        data: The request as plain data, as for `select_backend`.
-
-    Raises:
-        InvalidRequestError: ``on_backend`` is invalid.
-    """
+    """Return request data as they are on each backend that an `OnBackend` names, and with key None on all others."""
     parts = data.get("on_backend", {})
     if not isinstance(parts, Mapping) or not all(isinstance(part, Mapping) for part in parts.values()):
         raise InvalidRequestError("on_backend of a request must be a dict of the fields that change on each backend")
@@ -176,12 +131,6 @@ def parse_options(options: Sequence[Any] | None) -> list[Any]:
     An option without settings is its name (``"Suspend"``). An option with one setting is a dict of its name and the
     value (``{"QueueName": "nightly"}``), with several settings a dict of its name and the settings
     (``{"Workspace": {"claim": "data", "size": "1Ti"}}``).
-
-    Args:
-        options: List of options and plain data. None for none.
-
-    Raises:
-        ValueError: Not a list, an unknown option, an unknown setting, or a value that the option refuses.
     """
     if options is None:
         return []

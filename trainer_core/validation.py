@@ -123,15 +123,7 @@ def check_tracking_uri(field: str, value: object) -> None:
 
 
 def check_size(what: str, value: object) -> None:
-    """Check that plain data are neither nested too deeply nor too many. A list that contains itself is both.
-
-    Args:
-        what: Name of the field, for the message.
-        value: The value: mappings, lists, and anything else as a single value.
-
-    Raises:
-        ValueError: More than `MAX_DEPTH` levels, or more than `MAX_VALUES` values.
-    """
+    """Check that plain data are neither nested too deeply nor too many. A list that contains itself is both."""
     count = 0
     pending: list[tuple[object, int]] = [(value, 0)]
     while pending:
@@ -148,15 +140,7 @@ def check_size(what: str, value: object) -> None:
 
 
 def parse_json(what: str, text: str | bytes) -> Any:
-    """Return the value of a JSON text.
-
-    Args:
-        what: What the text is, for the message.
-        text: The text.
-
-    Raises:
-        InvalidRequestError: Not JSON, nested too deeply, or a number of thousands of digits.
-    """
+    """Return the value of a JSON text."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -166,11 +150,7 @@ def parse_json(what: str, text: str | bytes) -> Any:
 
 
 def list_names(names: Iterable[object]) -> str:
-    """Return names for a message: the first ones, shortened, separated by commas.
-
-    Args:
-        names: The names, of any number, length and content.
-    """
+    """Return names for a message: the first ones, shortened, separated by commas."""
     given = [name if isinstance(name, str) else redact(name) for name in names]
     shown = [shorten(name, _MAX_LISTED_LENGTH) for name in given[:_MAX_LISTED]]
     more = [f"and {len(given) - _MAX_LISTED} more"] if len(given) > _MAX_LISTED else []
@@ -183,16 +163,7 @@ def is_placeholder(value: object) -> bool:
 
 
 def check_count(what: str, value: object, minimum: int = 1) -> None:
-    """Check a whole number. Accepts None, and strings, which are validated after rendering.
-
-    Args:
-        what: Name of the field, for the message.
-        value: The value.
-        minimum: Smallest valid number. Default 1.
-
-    Raises:
-        ValueError: The value is a bool, not a whole number, or out of range.
-    """
+    """Check a whole number. Accepts None, and strings, which are validated after rendering."""
     if value is None or isinstance(value, str):
         return
     if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= _MAX_COUNT:
@@ -200,11 +171,7 @@ def check_count(what: str, value: object, minimum: int = 1) -> None:
 
 
 def check_seconds(what: str, value: object) -> None:
-    """Check a number of seconds. Accepts None, and strings, which are validated after rendering.
-
-    Raises:
-        ValueError: The value is a bool, not a finite number, or less than 0.
-    """
+    """Check a number of seconds. Accepts None, and strings, which are validated after rendering."""
     if value is None or isinstance(value, str):
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
@@ -212,11 +179,7 @@ def check_seconds(what: str, value: object) -> None:
 
 
 def parse_duration(value: object) -> float:
-    """Return a duration in seconds: a number of seconds, or a text such as ``90s``, ``20m``, ``6h`` or ``2d``.
-
-    Raises:
-        ValueError: It is neither, or not greater than 0.
-    """
+    """Return a duration in seconds: a number of seconds, or a text such as ``90s``, ``20m``, ``6h`` or ``2d``."""
     seconds = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
     if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
         seconds = float(match[1]) * _UNITS[match[2]]
@@ -234,11 +197,7 @@ def format_duration(seconds: float) -> str:
 
 
 def check_fraction(what: str, value: object) -> None:
-    """Check a number from 0 to 1. Accepts None, and strings, which are validated after rendering.
-
-    Raises:
-        ValueError: The value is a bool, not a number, or out of range.
-    """
+    """Check a number from 0 to 1. Accepts None, and strings, which are validated after rendering."""
     if value is None or isinstance(value, str):
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
@@ -246,21 +205,13 @@ def check_fraction(what: str, value: object) -> None:
 
 
 def check_string(what: str, value: object, example: str) -> None:
-    """Check a string that is not blank.
-
-    Raises:
-        ValueError: The value is not a string, blank, or contains a NUL character.
-    """
+    """Check a string that is not blank."""
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         raise ValueError(f"{what} must be a non-empty string such as {example!r}, got {redact(value)}")
 
 
 def check_image(what: str, value: object) -> None:
-    """Check a reference to a container image, such as ``ghcr.io/team/train:1.0``. Accepts None and templates.
-
-    Raises:
-        ValueError: The value is not a reference that a container engine accepts.
-    """
+    """Check a reference to a container image, such as ``ghcr.io/team/train:1.0``. Accepts None and templates."""
     if value is None or is_placeholder(value):
         return
     check_string(what, value, "ghcr.io/team/train:1.0")
@@ -272,11 +223,7 @@ def check_image(what: str, value: object) -> None:
 
 
 def check_strings(what: str, values: object, example: str) -> None:
-    """Check a list of strings. Accepts None. Refuses a single string, which would be read letter by letter.
-
-    Raises:
-        ValueError: The value is not a list, or an entry is not a string.
-    """
+    """Check a list of strings. Accepts None. Refuses a single string, which would be read letter by letter."""
     if values is None:
         return
     if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
@@ -286,11 +233,7 @@ def check_strings(what: str, values: object, example: str) -> None:
 
 
 def check_mapping(what: str, value: object, example: str) -> None:
-    """Check a dict with strings as keys. Accepts None.
-
-    Raises:
-        ValueError: The value is not a dict, or a key is not a string.
-    """
+    """Check a dict with strings as keys. Accepts None."""
     if value is None:
         return
     if not isinstance(value, Mapping):
@@ -301,21 +244,13 @@ def check_mapping(what: str, value: object, example: str) -> None:
 
 
 def check_one_of(what: str, value: object, known: Sequence[str]) -> None:
-    """Check that a value is one of the known ones.
-
-    Raises:
-        ValueError: The value is unknown; the message lists the known ones.
-    """
+    """Check that a value is one of the known ones."""
     if value not in known:
         raise ValueError(f"{what} must be one of {', '.join(known)}; got {redact(value)}")
 
 
 def check_object_name(what: str, value: object) -> None:
-    """Check the name of a Kubernetes object, such as a queue. Accepts a template.
-
-    Raises:
-        ValueError: The value is not a DNS-1123 subdomain.
-    """
+    """Check the name of a Kubernetes object, such as a queue. Accepts a template."""
     if not naming.is_object_name(value) and not is_placeholder(value):
         raise ValueError(
             f"{what} must be a name of at most 253 lower-case letters, digits, '-' and '.', got {redact(value)}"
@@ -323,11 +258,7 @@ def check_object_name(what: str, value: object) -> None:
 
 
 def check_env(what: str, env: object) -> None:
-    """Check environment variables, whose values are strings or `SecretRef`. Accepts None.
-
-    Raises:
-        ValueError: A name or a value is invalid, or a value is larger than Linux accepts.
-    """
+    """Check environment variables, whose values are strings or `SecretRef`. Accepts None."""
     check_mapping(what, env, "{'LOG_LEVEL': 'debug'}")
     size = 0
     for name, value in env.items() if isinstance(env, Mapping) else ():
@@ -366,30 +297,14 @@ def _check_resource_interval(what: str, value: str) -> None:
 
 
 def check_reserved_env(what: str, names: Iterable[str], is_reserved: Callable[[str], Any], setter: str) -> None:
-    """Check that a request sets no environment variable that the backend or its controller sets.
-
-    Args:
-        what: Name of the field, such as ``trainer.env``.
-        names: Names of the variables in it.
-        is_reserved: Returns a true value for a reserved name.
-        setter: Who sets them, such as ``the Training Operator``.
-
-    Raises:
-        InvalidRequestError: A name is reserved.
-    """
+    """Check that a request sets no environment variable that the backend or its controller sets."""
     reserved = sorted(name for name in names if is_reserved(name))
     if reserved:
         raise InvalidRequestError(f"{what} must not set {list_names(reserved)}: {setter} sets it; leave it out")
 
 
 def check_packages(what: str, packages: object) -> None:
-    """Check requirements for pip. Accepts None.
-
-    Raises:
-        ValueError: The value is not a list of strings, an entry is neither a requirement nor a path or URL (pip would
-            read one with a dash as an option), or a URL has a password: the manifest, the log and the arguments of pip
-            would show it.
-    """
+    """Check requirements for pip. Accepts None."""
     check_strings(what, packages, "scikit-learn>=1.5")
     for index, package in enumerate(packages if isinstance(packages, (list, tuple)) else ()):
         # `-r` reads files, and `--index-url` sends requests to another server.
@@ -408,9 +323,6 @@ def check_index_urls(what: str, urls: object) -> None:
 
     A password is accepted here: the job of the local backend can keep it. Plain data refuse it
     (`request_builder.build_request_data`), and so do containers and clusters (`packaging.argv_payload`).
-
-    Raises:
-        ValueError: The value is not a list of URLs, or a URL has a token after ``?``.
     """
     check_strings(what, urls, "https://packages.example.com/simple")
     for index, url in enumerate(urls if isinstance(urls, (list, tuple)) else ()):
@@ -425,12 +337,7 @@ def check_index_urls(what: str, urls: object) -> None:
 
 
 def check_result_uri(what: str, value: object) -> None:
-    """Check the place where a training function writes its result. Accepts None and a template.
-
-    Raises:
-        ValueError: The value is neither an absolute path nor the ``file://`` URI of one. A relative path would be in
-            another folder on each backend.
-    """
+    """Check the place where a training function writes its result. Accepts None and a template."""
     if value is None or is_placeholder(value):
         return
     check_string(what, value, "file:///data/result.json")
@@ -444,11 +351,7 @@ def check_result_uri(what: str, value: object) -> None:
 
 
 def check_labels(what: str, labels: object) -> None:
-    """Check Kubernetes labels. Accepts None, and templates as values.
-
-    Raises:
-        ValueError: A key or value is not valid in a label.
-    """
+    """Check Kubernetes labels. Accepts None, and templates as values."""
     check_mapping(what, labels, "{'team': 'vision'}")
     for key, value in labels.items() if isinstance(labels, Mapping) else ():
         _check_label_key(what, key)
@@ -462,11 +365,7 @@ def check_labels(what: str, labels: object) -> None:
 
 
 def check_annotations(what: str, annotations: object) -> None:
-    """Check Kubernetes annotations. Accepts None.
-
-    Raises:
-        ValueError: A key is invalid, a value is not a string, or all together exceed 256 KiB.
-    """
+    """Check Kubernetes annotations. Accepts None."""
     check_mapping(what, annotations, "{'note': 'any text'}")
     size = 0
     for key, value in annotations.items() if isinstance(annotations, Mapping) else ():
@@ -479,15 +378,7 @@ def check_annotations(what: str, annotations: object) -> None:
 
 
 def known_fields(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return plain data as keyword arguments of a dataclass.
-
-    Args:
-        kind: The dataclass.
-        data: Values by field.
-
-    Raises:
-        ValueError: The data is not a dict, a key is not a field, or a field without default is missing.
-    """
+    """Return plain data as keyword arguments of a dataclass."""
     if not isinstance(data, Mapping):
         raise ValueError(f"{kind.__name__} must be a dict of its fields, got {type(data).__name__}")
     known = [item.name for item in fields(kind) if item.init]
@@ -504,11 +395,7 @@ def known_fields(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def format_problems(error: ValidationError) -> str:
-    """Return pydantic's report as one line: ``trainer.num_nodes: Input should be greater than 0, got -1``.
-
-    Args:
-        error: Pydantic's error.
-    """
+    """Return pydantic's report as one line: ``trainer.num_nodes: Input should be greater than 0, got -1``."""
     problems = [text for _, text in list_problems(error)]
     shown = "; ".join(problems)
     while len(shown) > MAX_MESSAGE and len(problems) > 1:
@@ -518,11 +405,7 @@ def format_problems(error: ValidationError) -> str:
 
 
 def list_problems(error: ValidationError) -> list[tuple[tuple[str, ...], str]]:
-    """Return the problems that pydantic reports: for each the path of the value and a message of one line.
-
-    Args:
-        error: Pydantic's error.
-    """
+    """Return the problems that pydantic reports: for each the path of the value and a message of one line."""
     problems = []
     for item in error.errors(include_url=False):
         path = tuple(shorten(str(part), _MAX_LISTED_LENGTH) for part in item["loc"])
@@ -555,20 +438,12 @@ def _is_encodable(text: str) -> bool:
 
 
 def check_place_uri(what: str, uri: object) -> None:
-    """Check the place of checkpoints: a claim, a bucket or a folder.
-
-    Raises:
-        ValueError: It has another form, a path with ``..``, or too many characters.
-    """
+    """Check the place of checkpoints: a claim, a bucket or a folder."""
     _check_place(what, uri, "pvc://<claim>/<path>, s3://<bucket>/<path> or file:///<folder>")
 
 
 def check_code_uri(what: str, uri: object) -> None:
-    """Check the place of code: a bucket or a folder. A claim is refused by the backends, which give the reason.
-
-    Raises:
-        ValueError: It has another form, a path with ``..``, or too many characters.
-    """
+    """Check the place of code: a bucket or a folder. A claim is refused by the backends, which give the reason."""
     _check_place(what, uri, "s3://<bucket>/<path> or file:///<folder>")
 
 
@@ -584,10 +459,6 @@ def _check_place(what: str, uri: object, forms: str) -> None:
 
 
 def check_load(load: object) -> None:
-    """Check what a TrainJob starts from.
-
-    Raises:
-        ValueError: It is neither a known word nor the place of checkpoints.
-    """
+    """Check what a TrainJob starts from."""
     if load not in _LOADS:
         check_place_uri(f"Checkpoints load must be {', '.join(_LOADS)} or a URI: it", load)

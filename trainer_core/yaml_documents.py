@@ -20,14 +20,7 @@ MAX_LENGTH = 4_000_000
 
 
 def parse_yaml(text: str) -> list[Any]:
-    """Return the documents of a YAML text, without empty ones.
-
-    Args:
-        text: The text, with any number of documents.
-
-    Raises:
-        ValueError: Not YAML, too many values, or nested too deeply. One line that has the line and the key.
-    """
+    """Return the documents of a YAML text, without empty ones."""
     if len(text) > MAX_LENGTH:
         raise ValueError(f"more than {MAX_LENGTH} characters; write several files")
     loader = _Loader(text)

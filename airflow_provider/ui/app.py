@@ -241,14 +241,7 @@ def list_jobs(
 def compare_jobs(
     session: SessionDep, user: GetUserDep, job: Annotated[list[str], Query(min_length=1, max_length=_MAX_COMPARED)]
 ) -> dict[str, Any]:
-    """Return the columns of several jobs, in the order of the request.
-
-    Args:
-        session: Session of Airflow's database.
-        user: The user.
-        job: Key of the task of each job, as the query of its page. A job that the user may not read is as one that does
-            not exist.
-    """
+    """Return the columns of several jobs, in the order of the request."""
     readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
     found: list[SubmittedJob] = []
     rows: list[dict[str, Any]] = []

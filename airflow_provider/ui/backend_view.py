@@ -92,11 +92,7 @@ class LogPart:
 
 
 def connect(job: SubmittedJob) -> TrainerClient:
-    """Return a client for the job, after checking that the job belongs to the task.
-
-    Raises:
-        UnreachableError: The API server cannot reach the job, or the job belongs to another task.
-    """
+    """Return a client for the job, after checking that the job belongs to the task."""
     try:
         naming.validate_name(job.ref.name)
         client = _create_client(job)
@@ -109,11 +105,7 @@ def connect(job: SubmittedJob) -> TrainerClient:
 
 
 def read_job(client: TrainerClient, ref: TrainJobRef) -> JobDetails:
-    """Read a job.
-
-    Raises:
-        UnreachableError: The job was deleted meanwhile, or its backend is unavailable.
-    """
+    """Read a job."""
     try:
         return JobDetails(client.get_job(ref.name), client.observe(ref), client.get_job_events(ref))
     except TrainerError as error:
@@ -124,10 +116,6 @@ def read_unfinished(jobs: Iterable[SubmittedJob], limit: int) -> Iterator[tuple[
     """Yield the jobs with the backend's status of those that have not ended according to their task's XComs.
 
     A backend that is unavailable is requested once, not once for each job.
-
-    Args:
-        jobs: The jobs.
-        limit: Ends before the first job for which a backend would be requested once more than this.
     """
     unavailable = set()
     for job in jobs:
@@ -167,19 +155,6 @@ def read_log(
 
     Every backend of this package but the debug backend, whose jobs no API server has, continues at the cursor without
     reading what is before it. A long log is returned in several parts.
-
-    Args:
-        client: A client of the job's backend.
-        ref: The job.
-        step: Name of the step.
-        cursor: `LogPart.cursor` of the previous part; empty for the beginning.
-        job_ended: Whether the job has ended: the last line counts even without a line end. Default False.
-        text: Return only lines that contain this text, in any case. Default: all.
-        max_lines: Largest number of lines to return, the last ones. Default 500.
-
-    Raises:
-        TrainerError: The step does not exist, or its log cannot be read.
-        InvalidCursorError: The cursor is not one of this backend.
     """
     lines: deque[tuple[str, int | None]] = deque()
     points: deque[dict[str, Any]] = deque(maxlen=_MAX_POINTS)
@@ -226,20 +201,12 @@ def _tail(client: TrainerClient, ref: TrainJobRef, step: str, cursor: Mapping[st
 
 
 def read_manifest(client: TrainerClient, ref: TrainJobRef) -> dict[str, Any]:
-    """Return the manifest from which the backend created the job.
-
-    Raises:
-        TrainerError: The job's request cannot be read.
-    """
+    """Return the manifest from which the backend created the job."""
     return client.render(client.get_job_request(ref))
 
 
 def _create_client(job: SubmittedJob) -> TrainerClient:
-    """Return a client of the task's connection; without a connection, a client of this machine's local jobs.
-
-    Raises:
-        UnreachableError: The task has no connection, or a local job is in another state folder.
-    """
+    """Return a client of the task's connection; without a connection, a client of this machine's local jobs."""
     ref = job.ref
     known = CONFIGS[ref.backend].model_fields if ref.backend in CONFIGS else {}
     hook = TrainJobHook(job.conn_id, ref.backend, {"namespace": ref.namespace} if "namespace" in known else None)

@@ -47,13 +47,7 @@ _MAX_IN_LABEL, _MAX_VALUE_IN_LABEL = 3, 20
 def build_columns(
     job: SubmittedJob, live: TrainJob | None, details: comparison.JobDetails | None = None
 ) -> dict[str, Any]:
-    """Return the columns of a job that have a value, named as by `trainjob list --columns`.
-
-    Args:
-        job: The job, from the XComs of its task.
-        live: The backend's state of the job; None if it was not read.
-        details: What else the backend knows of the job. Default: it was not read.
-    """
+    """Return the columns of a job that have a value, named as by `trainjob list --columns`."""
     params = _get_dict(job, PARAMETERS_KEY)
     if details:
         # The XCom, if there is one, has values of limited length and without secrets.
@@ -77,12 +71,7 @@ def build_columns(
 
 
 def build_labels(jobs: Sequence[SubmittedJob], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what tells jobs apart: their task, and the arguments in which they differ, as ``train [5] lr=0.6``.
-
-    Args:
-        jobs: The jobs.
-        rows: What `build_columns` returned for each job.
-    """
+    """Return what tells jobs apart: their task, and the arguments in which they differ, as ``train [5] lr=0.6``."""
     arguments = dict.fromkeys(column for row in rows for column in row if column.startswith(comparison.PARAM))
     differing = [column for column in arguments if len({str(row.get(column)) for row in rows}) > 1][:_MAX_IN_LABEL]
     return [
@@ -92,12 +81,7 @@ def build_labels(jobs: Sequence[SubmittedJob], rows: Sequence[Mapping[str, Any]]
 
 
 def label_tasks(jobs: Sequence[SubmittedJob], rows: Sequence[Mapping[str, Any]]) -> dict[TaskKey, str]:
-    """Return the labels of jobs in a list: the arguments are those in which the jobs of a mapped task differ.
-
-    Args:
-        jobs: The jobs.
-        rows: What `build_columns` returned for each job.
-    """
+    """Return the labels of jobs in a list: the arguments are those in which the jobs of a mapped task differ."""
     labels: dict[TaskKey, str] = {}
     mapped: dict[tuple[str, str, str], list[int]] = {}
     for number, job in enumerate(jobs):
@@ -120,13 +104,7 @@ def _format_argument(row: Mapping[str, Any], column: str) -> str:
 def serialize_comparison(
     jobs: Sequence[SubmittedJob], rows: Sequence[Mapping[str, Any]], mask: Callable[[str, str | None], str]
 ) -> dict[str, Any]:
-    """Return jobs side by side.
-
-    Args:
-        jobs: The jobs.
-        rows: What `build_columns` returned for each job.
-        mask: Called with a string and the name of its argument; returns the masked string.
-    """
+    """Return jobs side by side."""
     columns = [
         {
             "column": column,
@@ -149,11 +127,7 @@ def _mask_argument(column: str, value: Any, mask: Callable[[str, str | None], st
 
 
 def list_column_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the columns that the list can have in addition to those that it always has.
-
-    Args:
-        rows: What `build_columns` returned for the jobs.
-    """
+    """Return the columns that the list can have in addition to those that it always has."""
     named = {column for row in rows for column in row if column.startswith((comparison.PARAM, comparison.METRIC))}
     return ["duration", "reason", *sorted(named, key=lambda column: (not column.startswith(comparison.PARAM), column))]
 
@@ -161,14 +135,7 @@ def list_column_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 def serialize_row(
     job: SubmittedJob, live: TrainJob | None, label: str, columns: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return a job as a row of the list.
-
-    Args:
-        job: The job, from the XComs of its task.
-        live: The backend's state of the job; None if it was not read.
-        label: What tells it apart, from `label_tasks`.
-        columns: The values of the columns that the user chose. Default: none.
-    """
+    """Return a job as a row of the list."""
     status = live.status if live else _get_last_status(job)
     progress = _serialize_progress(live.progress) if live else _get_last_progress(job)
     has_ended = status in _ENDED_STATUSES
@@ -196,13 +163,7 @@ def matches_text(job: SubmittedJob, text: str) -> bool:
 
 
 def serialize_job(job: SubmittedJob, details: JobDetails | None, unreachable: str | None) -> dict[str, Any]:
-    """Return all data of one job's page.
-
-    Args:
-        job: The job, from the XComs of its task.
-        details: What the backend returned; None if it cannot be read.
-        unreachable: Why it cannot be read; None if it can.
-    """
+    """Return all data of one job's page."""
     fields = _serialize_details(details) if details else _serialize_xcoms(job)
     return _drop_empty(
         {
@@ -244,12 +205,7 @@ def serialize_log(part: LogPart) -> dict[str, Any]:
 
 
 def mask_manifest(rendered: Mapping[str, Any], mask: Callable[[str, str | None], str]) -> Any:
-    """Return a manifest without secret values and without code.
-
-    Args:
-        rendered: The manifest.
-        mask: Called with a string and the name of its field or variable; returns the masked string.
-    """
+    """Return a manifest without secret values and without code."""
     return _mask_node(rendered, None, mask)
 
 

@@ -242,12 +242,7 @@ def _belong_together(one: Any, other: Any) -> tuple[ColumnElement[bool], ...]:
 
 
 def _build_statement(keys: Sequence[str], tasks: Subquery) -> Select[Any]:
-    """Return the query with one row for each task: its ref, its state, and its other XComs or null, newest first.
-
-    Args:
-        keys: Keys of the other XComs.
-        tasks: The tasks, as `_select_tasks` returns them.
-    """
+    """Return the query with one row for each task: its ref, its state, and its other XComs or null, newest first."""
     ref = aliased(XComModel)
     others = [aliased(XComModel) for _ in keys]
     columns = (ref.dag_id, ref.run_id, ref.task_id, ref.map_index, tasks.c.timestamp, TaskInstance.state, ref.value)

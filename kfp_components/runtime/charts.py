@@ -16,11 +16,7 @@ _ROW = 22
 
 
 def render_curve(points: Sequence[tuple[float, float]]) -> str:
-    """Return the curve of a metric.
-
-    Args:
-        points: (step, value), two at least.
-    """
+    """Return the curve of a metric."""
     steps, values = [step for step, _ in points], [value for _, value in points]
     low, high, first, last = min(values), max(values), min(steps), max(steps)
     width, height = _WIDTH - _LEFT - _TOP, _HEIGHT - 3 * _TOP
@@ -49,12 +45,7 @@ def render_curve(points: Sequence[tuple[float, float]]) -> str:
 def render_timeline(
     bars: Sequence[tuple[str, str, datetime, datetime]], marks: Sequence[tuple[str, datetime]] = ()
 ) -> str:
-    """Return when each step ran.
-
-    Args:
-        bars: (name, status, start, end), one at least.
-        marks: (text, time) of what happened meanwhile; each has a row below the bars.
-    """
+    """Return when each step ran."""
     begin, end = min(bar[2] for bar in bars), max(bar[3] for bar in bars)
     whole = (end - begin).total_seconds() or 1.0
     left, width = 150, _WIDTH - 150 - 70

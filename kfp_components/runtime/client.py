@@ -28,13 +28,7 @@ _PLACES = {"local": "home", "debug": None}
 
 
 def ride_out(action: Callable[[], _T], may_pass: Callable[[Exception], bool], once: bool = False) -> _T:
-    """Repeat an action as long as a wait tolerates errors, with a line in the step's log each ten seconds.
-
-    Args:
-        action: What to do.
-        may_pass: Returns whether an error may pass.
-        once: True to do it only once.
-    """
+    """Repeat an action as long as a wait tolerates errors, with a line in the step's log each ten seconds."""
 
     def report(error: Exception, remaining: float) -> None:
         print(f"repeated for {remaining:.0f} s: {error}", file=sys.stderr, flush=True)
@@ -91,22 +85,12 @@ class _PatientClient(TrainerClient):
 
 
 def create_client(backend: str, settings: dict[str, Any] | None) -> TrainerClient:
-    """Return a client of a backend.
-
-    Raises:
-        ValueError: Unknown backend or setting.
-        BackendUnavailableError: It cannot be used here.
-    """
+    """Return a client of a backend."""
     config = config_from_dict(backend, settings or {})
     return (_PatientClient if isinstance(config, ClusterConfig) else TrainerClient)(config)
 
 
 def create_client_for_ref(ref: TrainJobRef, settings: dict[str, Any] | None) -> TrainerClient:
-    """Return a client that reaches the job of a ref; settings win over what the ref says.
-
-    Raises:
-        ValueError: Unknown backend or setting.
-        BackendUnavailableError: It cannot be used here.
-    """
+    """Return a client that reaches the job of a ref; settings win over what the ref says."""
     place = _PLACES.get(ref.backend, "namespace")
     return create_client(ref.backend, {**({place: ref.namespace} if place else {}), **(settings or {})})

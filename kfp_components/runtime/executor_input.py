@@ -82,11 +82,7 @@ class Artifact:
         return path
 
     def require_path(self) -> Path:
-        """Return where its content lies or goes.
-
-        Raises:
-            InvalidRequestError: KFP does not put it on this machine.
-        """
+        """Return where its content lies or goes."""
         if self.path is None:
             raise InvalidRequestError(
                 f"artifact {redact(self.name)}: {redact(self.uri)} is not on this machine; use s3, gs or minio"
@@ -95,11 +91,7 @@ class Artifact:
 
 
 class Task:
-    """One run of a component: its inputs, and the places of its outputs.
-
-    Args:
-        executor_input: What KFP puts in place of ``{{$}}``.
-    """
+    """One run of a component: its inputs, and the places of its outputs."""
 
     def __init__(self, executor_input: Mapping[str, Any]) -> None:
         inputs, outputs = executor_input.get("inputs") or {}, executor_input.get("outputs") or {}
@@ -117,15 +109,7 @@ class Task:
 
     @classmethod
     def parse(cls, text: str, request: str | None = None) -> Task:
-        """Read the arguments of the entry point.
-
-        Args:
-            text: The executor input, as JSON.
-            request: Value of the input of that name, encoded, if it does not come with the executor input.
-
-        Raises:
-            InvalidRequestError: The executor input or the request is damaged.
-        """
+        """Read the arguments of the entry point."""
         try:
             data = json.loads(text)
             validation.check_size("it", data)
@@ -152,9 +136,6 @@ class Task:
 
         An input that is missing, or None, takes the function's default: the backend fills in a component's
         defaults, the local runner passes null for some, and neither does for all.
-
-        Raises:
-            InvalidRequestError: An input is missing or has the wrong type.
         """
         hints = typing.get_type_hints(target)
         wanted = [p for p in inspect.signature(target).parameters.values() if p.kind is p.KEYWORD_ONLY]
@@ -182,11 +163,7 @@ class Task:
                 path.parent.mkdir(parents=True, exist_ok=True)
 
     def get_artifact(self, name: str) -> Artifact:
-        """Return an output artifact, to fill in.
-
-        Raises:
-            InvalidRequestError: The component declares none of that name.
-        """
+        """Return an output artifact, to fill in."""
         if name not in self.artifacts:
             raise InvalidRequestError(
                 f"the component has no output artifact {redact(name)}; its image is of another version"
@@ -194,11 +171,7 @@ class Task:
         return self.artifacts[name]
 
     def write(self, name: str, value: Any) -> None:
-        """Write an output parameter: text as it is, anything else as JSON; None for an output without a value.
-
-        Raises:
-            InvalidRequestError: The component declares none of that name.
-        """
+        """Write an output parameter: text as it is, anything else as JSON; None for an output without a value."""
         if name not in self._files:
             raise InvalidRequestError(f"the component has no output {redact(name)}; its image is of another version")
         if value is None:

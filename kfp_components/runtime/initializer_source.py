@@ -64,17 +64,6 @@ def set_initializer_source(
 
     The other settings of the request's own initializer, such as its endpoint, secrets and `ignore_patterns`, stay where
     the old and the new URI are of one kind.
-
-    Args:
-        data: The request as plain data; changed in place.
-        role: ``dataset`` or ``model``.
-        artifact: The artifact, if one is given.
-        uri: The URI, or an absolute path of a mounted volume, if one is given.
-        backend: Name of the job's backend.
-        mounts: The claims that this step and the job's pods mount.
-
-    Raises:
-        InvalidRequestError: Both are given, or a job of the backend cannot read the data.
     """
     if artifact is not None and uri:
         raise InvalidRequestError(f"{role} and {role}_uri are both given; give one of them")
@@ -93,9 +82,6 @@ def convert_to_s3(role: str, source: Mapping[str, Any]) -> dict[str, Any]:
     """Return a source whose URI an initializer can read: gs:// and minio:// become s3:// with an endpoint.
 
     For minio:// the endpoint and the secret are those of KFP's own store, unless the source has its own.
-
-    Raises:
-        InvalidRequestError: gs:// without an S3 endpoint and keys.
     """
     scheme, _, rest = str(source["storage_uri"]).partition("://")
     if scheme == "minio":

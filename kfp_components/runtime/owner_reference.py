@@ -57,12 +57,7 @@ class Run:
 
 
 def find_run(client: TrainerClient, run_id: str | None) -> Run:
-    """Return the run of this step, from the labels and owners of the step's pod.
-
-    Args:
-        client: Client of the job's backend.
-        run_id: Id of the run, if it is an input of the step.
-    """
+    """Return the run of this step, from the labels and owners of the step's pod."""
     if not isinstance(client.config, ClusterConfig) or not is_kfp_pod():
         return Run(run_id)
     try:

@@ -82,16 +82,7 @@ def render_html(
     curves: Mapping[str, Sequence[tuple[float, float]]] = MappingProxyType({}),
     resumptions: Sequence[Resumption] = (),
 ) -> str:
-    """Return the page.
-
-    Args:
-        ref: The job.
-        status: Its status.
-        job: Its steps; None where they are not known.
-        outcome: What it left; None for a job that has not ended.
-        curves: Points (step, value) by metric.
-        resumptions: When the training resumed from a checkpoint.
-    """
+    """Return the page."""
     sections = [_render_pairs(_list_facts(ref, job, outcome))]
     if outcome is not None and outcome.diagnosis is not None:
         sections += ["<h2>Diagnosis</h2>", *_render_diagnosis(outcome.diagnosis)]

@@ -24,16 +24,7 @@ __all__ = ["add_run_labels", "build_request", "load_request", "set_output_path",
 
 
 def load_request(client: TrainerClient, request: dict[str, Any] | None, file: Artifact | None) -> dict[str, Any]:
-    """Return the request as plain data, as `trainer_core.request_builder.build_request_data` does.
-
-    Args:
-        client: Says which options its backend accepts.
-        request: Given as a parameter: plain data, or a definition as in a file.
-        file: Given as a file, in JSON or YAML.
-
-    Raises:
-        InvalidRequestError: Neither or both are given, or a value in it is invalid.
-    """
+    """Return the request as plain data, as `trainer_core.request_builder.build_request_data` does."""
     if (request is None) == (file is None):
         raise InvalidRequestError("give either request or request_file: the TrainJob as a dict, or as a file")
     from trainer_core import definition_file, request_builder  # They load the code that packages functions.
@@ -47,30 +38,14 @@ def load_request(client: TrainerClient, request: dict[str, Any] | None, file: Ar
 
 
 def build_request(data: dict[str, Any], job_name: str | None, uri: str, slug: str) -> TrainJobRequest:
-    """Validate a request that has a name, or else belongs to an output of this task.
-
-    Args:
-        data: The request as plain data.
-        job_name: Wins over everything. A named job belongs to no run: every task that submits the same request gets it.
-        uri: Of an output artifact.
-        slug: The readable part of the job's name.
-
-    Raises:
-        InvalidRequestError: A value in the request is invalid.
-    """
+    """Validate a request that has a name, or else belongs to an output of this task."""
     name = job_name or data.get("name")
     identity = {"name": name} if name else {"owner": {"key": uri, "slug": slug}}
     return TrainJobRequest.parse({**data, **identity})
 
 
 def add_run_labels(data: dict[str, Any], run_id: str | None, on_kill: str | None) -> None:
-    """Label the job with its run, from the moment it exists: `delete` and `trainjob reap` find it by that.
-
-    Args:
-        data: The request as plain data.
-        run_id: Id of the run; None for a job that belongs to none.
-        on_kill: What becomes of the job when the run is terminated; None while no step waits for it.
-    """
+    """Label the job with its run, from the moment it exists: `delete` and `trainjob reap` find it by that."""
     if run_id:
         metadata = data.get("metadata") or {}
         labels = {KFP_RUN_LABEL: run_id, **({KFP_ON_KILL_LABEL: on_kill} if on_kill else {})}
@@ -81,10 +56,6 @@ def set_tracking(data: dict[str, Any], run_id: str | None) -> None:
     """Track the job below the MLflow run of this step, which KFP's plugin passes as ``MLFLOW_RUN_ID``; else by default.
 
     The variable is removed from the environment: the training has a separate run.
-
-    Args:
-        data: The request as plain data; changed in place.
-        run_id: Id of the KFP run; None for a job that belongs to none.
     """
     parent = os.environ.pop("MLFLOW_RUN_ID", None)
     if parent is None and not os.environ.get("MLFLOW_TRACKING_URI"):
@@ -95,17 +66,7 @@ def set_tracking(data: dict[str, Any], run_id: str | None) -> None:
 
 
 def set_output_path(data: dict[str, Any], output_path: str, owner: str, mounts: ClaimMounts) -> None:
-    """Let `output_path()` of the training function be in a volume that the pods of the job mount.
-
-    Args:
-        data: The request as plain data; changed in place.
-        output_path: Folder in a mounted claim. Each job has a separate folder in it.
-        owner: What distinguishes the job from others of the run, and is the same for each retry of the task.
-        mounts: The claims that the pods of the job mount.
-
-    Raises:
-        InvalidRequestError: No claim is mounted there, or the request has no trainer.
-    """
+    """Let `output_path()` of the training function be in a volume that the pods of the job mount."""
     if not any(PurePosixPath(output_path).is_relative_to(folder) for folder in mounts):
         raise InvalidRequestError(
             f"output_path: no volume claim is mounted at {output_path} in the pods that train; use "
@@ -119,16 +80,7 @@ def set_output_path(data: dict[str, Any], output_path: str, owner: str, mounts: 
 
 
 def set_trainer_fields(data: dict[str, Any], func_args: dict[str, Any], **fields: Any) -> None:
-    """Set arguments and other fields of the trainer of a request.
-
-    Args:
-        data: The request as plain data; changed in place.
-        func_args: Arguments of its training function, over those that it has.
-        **fields: Fields of the trainer; one that is None, zero or empty stays as the request has it.
-
-    Raises:
-        InvalidRequestError: The request has no trainer, or its trainer does not have these fields.
-    """
+    """Set arguments and other fields of the trainer of a request."""
     wanted = {key: value for key, value in fields.items() if value}
     if not func_args and not wanted:
         return

@@ -34,11 +34,7 @@ def encode_request(request: Mapping[str, Any]) -> str:
 
 
 def decode_request(text: str) -> dict[str, Any]:
-    """Read what `encode_request` wrote.
-
-    Raises:
-        InvalidRequestError: The text is damaged.
-    """
+    """Read what `encode_request` wrote."""
     try:
         unpacker = zlib.decompressobj()
         data = unpacker.decompress(base64.b64decode(text, validate=True), _MAX_LENGTH)

@@ -57,11 +57,7 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
 
 
 def check_on_kill(on_kill: str) -> None:
-    """Refuse a value of `on_kill` that `cancel_on_sigterm` does not know.
-
-    Raises:
-        InvalidRequestError: It is neither ``cancel`` nor ``keep``.
-    """
+    """Refuse a value of `on_kill` that `cancel_on_sigterm` does not know."""
     if on_kill not in ON_KILL:
         raise InvalidRequestError(f"on_kill must be one of {', '.join(ON_KILL)}, got {redact(on_kill)}")
 
@@ -113,9 +109,6 @@ def submit_job(client: TrainerClient, request: TrainJobRequest, on_kill: str, ru
     """Submit a request; cancel its TrainJob as `cancel_on_sigterm` does, also on SIGTERM during the submission.
 
     On SIGTERM before the job is created, nothing is created.
-
-    Raises:
-        TrainerError: The request was refused; nothing was created.
     """
     received: list[int] = []
 

@@ -26,11 +26,7 @@ def is_kfp_pod() -> bool:
 
 
 def find_step_pod(client: TrainerClient) -> dict[str, Any] | None:
-    """Return the pod of this step; None outside KFP, and where the client reaches another cluster.
-
-    Raises:
-        TrainerError: The API server refuses to list pods, or does not answer.
-    """
+    """Return the pod of this step; None outside KFP, and where the client reaches another cluster."""
     if not is_kfp_pod():
         return None
     namespace = None  # That of the client.

@@ -42,14 +42,6 @@ def apply_task_config(data: dict[str, Any], task_config: Mapping[str, Any] | Non
     """Write the TaskConfig of a task into a request.
 
     Processes of the local and debug backends run in the step's own pod, which has its environment and volumes.
-
-    Args:
-        data: The request as plain data; changed in place.
-        task_config: What KFP's driver wrote; None where KFP passes nothing on.
-        backend: Name of the backend that runs the job.
-
-    Raises:
-        InvalidRequestError: The user set something on the task that the backend or the request cannot express.
     """
     config = {key: value for key, value in _remove_nulls(task_config or {}).items() if value}
     if backend in LOCAL_BACKENDS:

@@ -84,23 +84,7 @@ def follow_attempts(
     inputs: WaitInputs,
     ref_output: str = "job",
 ) -> None:
-    """Wait for a TrainJob, submit its next attempts as long as a retry can help, and write the outputs of the last one.
-
-    Args:
-        task: This task.
-        client: Client of the job's backend.
-        job: The first job to wait for.
-        get_request: Returns the request of a job, for its next attempt.
-        run: The pipeline run of this step.
-        inputs: The inputs.
-        ref_output: The output for the ref of the job that was followed last.
-
-    Raises:
-        JobFailedError: The job failed; its diagnosis is printed.
-        InvalidRequestError: The job did not report a metric that an output needs.
-        WaitTimeoutError: The time is over; the job continues.
-        Terminated: The step received SIGTERM.
-    """
+    """Wait for a TrainJob, submit its next attempts while a retry can help, and write the last one's outputs."""
     history = MetricHistory()
     deadline = time.monotonic() + inputs.timeout if inputs.timeout else None
     while True:
@@ -141,18 +125,7 @@ def _count_attempts(client: TrainerClient, request: TrainJobRequest, ref: TrainJ
 
 
 def wait_for_job(client: TrainerClient, ref: TrainJobRef, deadline: float | None, history: MetricHistory) -> Outcome:
-    """Wait for a TrainJob and print its log meanwhile, from its beginning.
-
-    Args:
-        client: Of the job's backend.
-        ref: The job.
-        deadline: When to stop waiting, as of `time.monotonic`; None for as long as it takes.
-        history: Where the metrics in the log are added.
-
-    Raises:
-        WaitTimeoutError: The time is over; the job continues.
-        Terminated: The step received SIGTERM; `cancel_on_sigterm` decides what becomes of the job.
-    """
+    """Wait for a TrainJob and print its log meanwhile, from its beginning."""
     printers = [_Printer(client, ref, step, history) for step in _PRINTED_STEPS]
     pending = PendingFailureLog(ref.name, lambda line: print(line, file=sys.stderr, flush=True))
 

@@ -25,15 +25,7 @@ BACKENDS = {
 
 
 def backend_class(name: str) -> type[Backend]:
-    """Return the class of a backend. Does not load its client library.
-
-    Args:
-        name: Name of the backend, such as ``"local"``.
-
-    Raises:
-        ValueError: No backend has this name.
-        BackendUnavailableError: The backend is not part of this release.
-    """
+    """Return the class of a backend. Does not load its client library."""
     if name not in list(BACKENDS):  # A list: the name may be a value that cannot be hashed.
         raise ValueError(f"unknown backend {redact(name)}; known are {', '.join(sorted(BACKENDS))}")
     module, _, attribute = BACKENDS[name].partition(":")

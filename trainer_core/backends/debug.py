@@ -93,11 +93,7 @@ class _DebugJob:
 
 
 class DebugBackend(Backend):
-    """Runs TrainJobs inside the calling process, one at a time.
-
-    Args:
-        config: Has no settings.
-    """
+    """Runs TrainJobs inside the calling process, one at a time."""
 
     name: ClassVar[str] = "debug"
     accepts: ClassVar[frozenset[str]] = frozenset({"Name", "Labels", "Annotations", "Checkpoints", "Tracking"})
@@ -287,13 +283,7 @@ def _to_existing_job(job: _DebugJob) -> ExistingJob:
 
 
 def _run_job(job: _DebugJob, cache_folder: Path, checkpoint_env: Mapping[str, str]) -> Outcome:
-    """Run all steps of a job and return its outcome.
-
-    Args:
-        job: The job; its logs are filled.
-        cache_folder: Folder of fetched data.
-        checkpoint_env: Variables that tell the function where its checkpoints are.
-    """
+    """Run all steps of a job and return its outcome."""
     started = _utc_timestamp()
     fetched: dict[str, str] = {}
     for role, source in job.request.initializer_sources():
@@ -405,12 +395,7 @@ def _run_payload(payload: dict[str, Any], folder: Path) -> int:
 
 @contextlib.contextmanager
 def _import_from_project(project: Mapping[str, Any], parent: Path) -> Iterator[None]:
-    """Let the job import its own copies of the modules of its project, and restore those of this process afterwards.
-
-    Args:
-        project: The project.
-        parent: The folder that the function unpacks it into.
-    """
+    """Let the job import its own copies of the modules of its project, and restore those of this process afterwards."""
     parent.mkdir(mode=0o700, exist_ok=True)
     tops: set[str] = set()
     with contextlib.suppress(ProjectError):  # The function cannot be loaded, and reports it.

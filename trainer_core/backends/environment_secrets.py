@@ -12,11 +12,7 @@ __all__ = ["read_secrets"]
 
 
 def read_secrets(request: TrainJobRequest) -> dict[str, str]:
-    """Return the secrets of a request by ``role.ENV``: those given as text, and those that it refers to.
-
-    Raises:
-        UnsupportedError: The environment of this process does not have one that the request refers to.
-    """
+    """Return the secrets of a request by ``role.ENV``: those given as text, and those that it refers to."""
     secrets = {key: value.get_secret_value() for key, value in request.literal_secrets.items()}
     # By the name of the secret: where it is in the request, the reference, and the variable that has the value here.
     references = {

@@ -35,48 +35,19 @@ class Follower(ABC):
 
     @abstractmethod
     def next_observation(self, timeout: float) -> Observation:
-        """Return the next observation: at once on the first call, later when the TrainJob has changed.
-
-        Args:
-            timeout: Seconds after which to return an observation without a change.
-
-        Raises:
-            JobNotFoundError: The TrainJob was deleted.
-            BackendUnavailableError: The backend cannot be reached now; the next call may succeed.
-        """
+        """Return the next observation: at once on the first call, later when the TrainJob has changed."""
 
     @abstractmethod
     async def next_observation_async(self, timeout: float) -> Observation:
-        """Return the next observation as `next_observation` does, without blocking the event loop.
-
-        Args:
-            timeout: Seconds after which to return an observation without a change.
-
-        Raises:
-            JobNotFoundError: The TrainJob was deleted.
-            BackendUnavailableError: The backend cannot be reached now; the next call may succeed.
-        """
+        """Return the next observation as `next_observation` does, without blocking the event loop."""
 
     @abstractmethod
     def get_job(self) -> TrainJob:
-        """Return the TrainJob as of the last observation, or as it is now.
-
-        Raises:
-            JobNotFoundError: The TrainJob was deleted.
-        """
+        """Return the TrainJob as of the last observation, or as it is now."""
 
     @abstractmethod
     def tail(self, cursor: Mapping[str, Any], job_ended: bool = False, max_lines: int = MAX_LOG_LINES) -> LogChunk:
-        """Return the log lines of all steps after a cursor, as `Backend.tail` does, with what is cached already.
-
-        Args:
-            cursor: `LogChunk.cursor` of the previous chunk; empty for the beginning.
-            job_ended: Whether the TrainJob has ended: the last line counts even without a line end.
-            max_lines: Approximate limit of lines to return.
-
-        Raises:
-            JobNotFoundError: The TrainJob was deleted.
-        """
+        """Return the log lines of all steps after a cursor, as `Backend.tail` does, with what is cached already."""
 
     @abstractmethod
     def close(self) -> None:
@@ -84,17 +55,7 @@ class Follower(ABC):
 
 
 class PollingFollower(Follower):
-    """Follower for a backend without a watch. All followers in this process share one poll of each TrainJob.
-
-    Args:
-        backend: Backend of the TrainJob.
-        ref: The TrainJob.
-        progress: Whether the observations must have the latest progress. Default False.
-        scope: Where the TrainJob lives, for backends of which several objects read the same TrainJobs. None (the
-            default) for the backend itself.
-        read_version: Returns a value that changes whenever the status does, and costs much less to read than an
-            observation; None if it cannot be read. None (the default): the TrainJob is observed at each poll.
-    """
+    """Follower for a backend without a watch. All followers in this process share one poll of each TrainJob."""
 
     def __init__(
         self,

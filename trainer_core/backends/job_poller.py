@@ -43,12 +43,7 @@ class PollInterval:
     reads_per_second: float
 
     def compute(self, unchanged: float, jobs: int) -> float:
-        """Return the interval.
-
-        Args:
-            unchanged: Seconds since the last change.
-            jobs: Number of jobs that are polled.
-        """
+        """Return the interval."""
         return max(min(self.maximum, max(self.minimum, self.share * unchanged)), jobs / self.reads_per_second)
 
 
@@ -82,13 +77,7 @@ _pollers: dict[Hashable, _JobPoller] = {}
 
 
 def subscribe(scope: Hashable, key: Hashable, reader: JobReader) -> Subscription:
-    """Subscribe to a job and request a read. Returns at once; the thread of the scope reads the job.
-
-    Args:
-        scope: Where the job lives. One thread reads all jobs of a scope.
-        key: Identity of the job, and of what is read, in the scope.
-        reader: Reads the job. Not used if there is already a subscription with this key.
-    """
+    """Subscribe to a job and request a read. Returns at once; the thread of the scope reads the job."""
     with _lock:
         poller = _pollers.get(scope)
         is_new = poller is None
@@ -154,14 +143,7 @@ class Subscription:
             self._poller.wake.set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until there is a notification since the last call of `get_observation`.
-
-        Args:
-            timeout: Seconds to wait; None for no limit.
-
-        Returns:
-            Whether there is one.
-        """
+        """Block until there is a notification since the last call of `get_observation`."""
         return self._changed.wait(timeout)
 
     async def wait_async(self, timeout: float | None = None) -> bool:
@@ -169,11 +151,7 @@ class Subscription:
         return await self._changed.wait_async(timeout)
 
     def get_observation(self) -> Observation:
-        """Return the last observation.
-
-        Raises:
-            Exception: The last read failed with this error.
-        """
+        """Return the last observation."""
         self._changed.clear()
         result = self._job.result
         if isinstance(result, Observation):
@@ -213,11 +191,7 @@ class _PolledJob:
         self._observed = 0.0
 
     def poll(self, jobs: int) -> bool:
-        """Read the job, and set when it is due again; return whether there is something to report.
-
-        Args:
-            jobs: Number of jobs that are polled.
-        """
+        """Read the job, and set when it is due again; return whether there is something to report."""
         # Read before the observation: a change in between gives another version at the next poll.
         version = self._read_version()
         now = time.monotonic()
@@ -255,9 +229,6 @@ class _PolledJob:
 
 class _JobPoller:
     """Reads the jobs of one scope that have subscriptions, in a thread.
-
-    Args:
-        scope: The scope.
 
     Attributes:
         thread: The thread.

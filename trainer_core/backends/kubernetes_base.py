@@ -61,13 +61,6 @@ class BaseKubernetesBackend(Backend):
     """Backend whose jobs are objects of a Kubernetes cluster.
 
     All state is in the cluster: any process that reaches it can follow, suspend or delete a job.
-
-    Args:
-        config: Connection and namespace.
-        adapter: The kind of job that the backend creates.
-
-    Raises:
-        BackendUnavailableError: The extra `kubernetes` is not installed, or no cluster is configured.
     """
 
     def __init__(self, config: ClusterConfig, adapter: WorkloadAdapter) -> None:
@@ -160,11 +153,7 @@ class BaseKubernetesBackend(Backend):
         return ref
 
     def _drop_unstorable_credentials(self, request: TrainJobRequest) -> TrainJobRequest:
-        """Leave out a tracking server whose credentials no Secret can hold, unless tracking is required.
-
-        Raises:
-            TrainerError: The Secret is refused, and the job cannot do without it.
-        """
+        """Leave out a tracking server whose credentials no Secret can hold, unless tracking is required."""
         if not _has_only_tracking_secrets(request):
             return request
         metadata = {"name": manifest_common.get_secret_name(request.require_name()), "namespace": self.namespace}
@@ -185,11 +174,7 @@ class BaseKubernetesBackend(Backend):
         return request
 
     def _check_checkpoint_claim(self, request: TrainJobRequest) -> None:
-        """Check that all nodes can mount the claim of the checkpoints, as far as it exists and can be read.
-
-        Raises:
-            UnsupportedError: The job has several nodes, and only one can mount the claim.
-        """
+        """Check that all nodes can mount the claim of the checkpoints, as far as it exists and can be read."""
         volumes = manifest_common.build_checkpoints_patch(request).get("volumes") or ()
         for name in (volume["persistentVolumeClaim"]["claimName"] for volume in volumes):
             try:
@@ -219,12 +204,7 @@ class BaseKubernetesBackend(Backend):
             self._create_if_absent(secret, timeout)
 
     def _create_if_absent(self, raw: RawObject, timeout: float = 0.0) -> bool:
-        """Create an object unless one of its name exists; return whether it was created.
-
-        Args:
-            raw: The object.
-            timeout: Seconds to wait until an object of the same name, which an earlier job owns, is deleted.
-        """
+        """Create an object unless one of its name exists; return whether it was created."""
         from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
         retrying = Retrying(

@@ -17,15 +17,7 @@ _KUBERNETES_ONLY = {
 
 
 def check_source_supported(role: str, source: InitializerSource) -> None:
-    """Check that a process outside Kubernetes can fetch a source. Pure.
-
-    Args:
-        role: ``dataset`` or ``model``.
-        source: The source.
-
-    Raises:
-        UnsupportedError: Only Kubernetes supports the scheme.
-    """
+    """Check that a process outside Kubernetes can fetch a source. Pure."""
     scheme = _get_scheme(source)
     if scheme not in registry.SOURCE_MODULES:
         supported = ", ".join(f"{each}://" for each in registry.SOURCE_MODULES)
@@ -34,16 +26,7 @@ def check_source_supported(role: str, source: InitializerSource) -> None:
 
 
 def check_source_available(role: str, source: InitializerSource) -> None:
-    """Check that this machine can fetch a source, before a job is created.
-
-    Args:
-        role: ``dataset`` or ``model``.
-        source: The source.
-
-    Raises:
-        BackendUnavailableError: The extra for the scheme is not installed.
-        InvalidRequestError: The file or folder does not exist.
-    """
+    """Check that this machine can fetch a source, before a job is created."""
     missing_extra = registry.find_missing_extra(_get_scheme(source))
     if missing_extra:
         raise BackendUnavailableError(f"initializer.{role}: {missing_extra}; no job was created", transient=False)

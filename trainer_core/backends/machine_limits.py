@@ -11,15 +11,7 @@ MAX_PROCESSES = 1000
 
 
 def check_process_count(num_nodes: int, num_processes: int) -> None:
-    """Check the number of processes of a TrainJob whose nodes all run on this machine.
-
-    Args:
-        num_nodes: Number of nodes.
-        num_processes: Processes per node.
-
-    Raises:
-        UnsupportedError: More than `MAX_PROCESSES`.
-    """
+    """Check the number of processes of a TrainJob whose nodes all run on this machine."""
     if num_nodes * num_processes > MAX_PROCESSES:
         raise UnsupportedError(
             f"num_nodes={num_nodes} with {num_processes} processes each is more than one machine runs; use at most "

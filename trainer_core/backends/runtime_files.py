@@ -24,15 +24,7 @@ def list_runtime_files(path: Path) -> list[Path]:
 
 
 def read_runtime_file(path: Path) -> str:
-    """Return the text of a file of runtimes.
-
-    Args:
-        path: The file, or a link to one.
-
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: Not text in UTF-8, or not a regular file: a pipe or a device may have no end.
-    """
+    """Return the text of a file of runtimes."""
     # Without O_NONBLOCK, opening a pipe waits for a writer.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), encoding="utf-8") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -44,11 +36,6 @@ def parse_runtimes(source: str, text: str, parse: Callable[[Mapping[str, Any]], 
     """Parse the runtimes of a YAML file. Documents of another kind are ignored.
 
     A runtime that cannot be parsed is skipped with a warning, so that one mistake does not hide the other runtimes.
-
-    Args:
-        source: Where the text comes from, for warnings.
-        text: YAML, with any number of documents.
-        parse: Validates one runtime and returns what the backend needs of it.
     """
     from trainer_core.yaml_documents import parse_yaml  # 20 ms, needed only where runtimes are read
 

@@ -36,16 +36,7 @@ def print_installed_packages() -> None:
 
 
 def list_runtime_packages(backend: Backend, runtime: Runtime) -> list[str]:
-    """Run a short TrainJob on one node of a runtime and return its packages as ``name==version``.
-
-    Args:
-        backend: Where the job runs. The job is deleted afterwards.
-        runtime: The runtime.
-
-    Raises:
-        ValueError: The runtime is for a BuiltinTrainer and cannot run a function.
-        JobFailedError: The job failed.
-    """
+    """Run a short TrainJob on one node of a runtime and return its packages as ``name==version``."""
     if runtime.trainer.trainer_type is TrainerType.BUILTIN_TRAINER:
         raise ValueError(
             f"Cannot get Runtime packages for BuiltinTrainer: runtime {runtime.name!r} cannot run a function"

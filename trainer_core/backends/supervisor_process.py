@@ -42,14 +42,6 @@ def start_supervisor(module: str, arguments: Sequence[str], stdin: str) -> subpr
     """Run a supervisor module in a new session and return when it has detached itself.
 
     It has the environment of this process, without the variables of the job that this process may run in.
-
-    Args:
-        module: Dotted name of the module. It forks, and its first process exits.
-        arguments: Command line arguments. Other users can read them, so they contain no secrets.
-        stdin: Text for its standard input, which may contain secrets.
-
-    Raises:
-        OSError: The process cannot be started, or has not detached itself after two minutes.
     """
     try:
         return subprocess.run(

@@ -52,15 +52,7 @@ _PROGRESS_OBSERVATION_SECONDS = 2.0
 
 
 class WatchFollower(Follower):
-    """Observes a job when its watch reports a change. Reads events and logs only where they explain a failure.
-
-    Args:
-        reader: Reads jobs.
-        connection: The API server and the namespace of the job.
-        adapter: How the jobs are stored.
-        ref: The job.
-        progress: Also read the progress of a running job from its log, which has no watch. Default False.
-    """
+    """Observes a job when its watch reports a change. Reads events and logs only where they explain a failure."""
 
     def __init__(
         self,
@@ -164,9 +156,6 @@ class WatchFollower(Follower):
 
         Then the job has been deleted, or has another resource (an initialize-only job), or RBAC denies the watch. Only
         reading it can tell.
-
-        Raises:
-            TrainerError: The watch fails.
         """
         if snapshot is None or isinstance(snapshot.error, ForbiddenError):
             return None
@@ -260,11 +249,7 @@ class WatchFollower(Follower):
         return self._uncached
 
     async def _read_before_first_list(self) -> Observation:
-        """Read the job while the informer's first list is under way. Thousands of followers share a few reads.
-
-        Raises:
-            BackendUnavailableError: Other followers use all reads: the server is busy enough.
-        """
+        """Read the job while the informer's first list is under way. Thousands of followers share a few reads."""
         if not self._reader.early_reads.acquire(blocking=False):
             raise BackendUnavailableError(
                 f"TrainJob {self._ref.name!r} is not known yet: listing the jobs of its namespace takes long; retry"

@@ -11,11 +11,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code.
-
-    Args:
-        arguments: Arguments without the name of the program; None for those of the process.
-    """
+    """Run the command and return its exit code."""
     try:
         from trainer_core.cli.app import run
     except ModuleNotFoundError as error:

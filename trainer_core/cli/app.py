@@ -73,11 +73,7 @@ def parse_global_options(
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; print errors as one line on standard error.
-
-    Args:
-        arguments: Arguments without the name of the program; None for those of the process.
-    """
+    """Run the command; print errors as one line on standard error."""
     logging.basicConfig(format="trainjob: %(message)s")
     # They name each OnBackend that is skipped.
     logging.getLogger("trainer_core.options").setLevel(logging.INFO)

@@ -47,11 +47,7 @@ class GlobalOptions:
 
 
 def move_global_options(arguments: Sequence[str]) -> list[str]:
-    """Return arguments with the global options before the subcommand, where they may also have been given after it.
-
-    Args:
-        arguments: Arguments without the name of the program.
-    """
+    """Return arguments with the global options before the subcommand, where they may also have been given after it."""
     # `runtimes create --namespace` is another option.
     names = {"--backend", "--home", "--context"} | ({"--namespace"} if "create" not in arguments else set())
     first: list[str] = []
@@ -69,15 +65,7 @@ def move_global_options(arguments: Sequence[str]) -> list[str]:
 
 
 def parse_key_values(option: str, values: Sequence[str] | None) -> dict[str, str]:
-    """Parse the values of an option, each ``name=value``.
-
-    Args:
-        option: Name of the option, for the error message.
-        values: Its values; None if the option is not used.
-
-    Raises:
-        InvalidRequestError: A value has no ``=`` or no name.
-    """
+    """Parse the values of an option, each ``name=value``."""
     found: dict[str, str] = {}
     for value in values or ():
         name, is_given, text = value.partition("=")
@@ -90,14 +78,7 @@ def parse_key_values(option: str, values: Sequence[str] | None) -> dict[str, str
 
 
 def parse_options(values: Sequence[str] | None) -> list[Any]:
-    """Parse the values of ``--option``: ``Name=value``, or an option as definitions have it.
-
-    Args:
-        values: The values; None if the option is not used.
-
-    Raises:
-        InvalidRequestError: A value is not YAML or JSON.
-    """
+    """Parse the values of ``--option``: ``Name=value``, or an option as definitions have it."""
     found = []
     for value in values or ():
         name, is_short, text = value.partition("=")

@@ -12,16 +12,7 @@ __all__ = ["wait_with_progress"]
 
 
 def wait_with_progress(client: TrainerClient, ref: TrainJobRef, timeout: float | None) -> Outcome:
-    """Wait until a TrainJob has ended, and print its progress to standard error.
-
-    Args:
-        client: Client of the job's backend.
-        ref: The job.
-        timeout: Seconds; None for no limit.
-
-    Raises:
-        WaitTimeoutError: The job has not ended after the timeout.
-    """
+    """Wait until a TrainJob has ended, and print its progress to standard error."""
     console = Console(stderr=True)
     if not console.is_terminal:
         return client.wait(ref, timeout, _LinePrinter(console, ref.name).print_if_changed)

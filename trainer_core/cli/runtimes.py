@@ -225,11 +225,7 @@ def delete(
 
 
 def create_runtime_admin(options: GlobalOptions) -> RuntimeAdmin:
-    """Return the administration of the cluster's runtimes.
-
-    Raises:
-        InvalidRequestError: The backend is not a cluster with Kubeflow Trainer.
-    """
+    """Return the administration of the cluster's runtimes."""
     config = options.config
     if not isinstance(config, KubernetesBackendConfig):
         raise InvalidRequestError(
@@ -243,11 +239,7 @@ def _is_trainer_cluster(options: GlobalOptions) -> bool:
 
 
 def read_manifests(path: str) -> list[Any]:
-    """Return the YAML documents of a file, or of standard input for ``-``; they may be of any type.
-
-    Raises:
-        InvalidRequestError: There are no documents.
-    """
+    """Return the YAML documents of a file, or of standard input for ``-``; they may be of any type."""
     documents = read_yaml_documents(path)
     if not documents:
         raise InvalidRequestError(f"{path} has no YAML documents; it must have at least one")

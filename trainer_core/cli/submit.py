@@ -193,17 +193,7 @@ def print_job(client: TrainerClient, ref: TrainJobRef, wait: bool, timeout: floa
 
 
 def wait_and_print(client: TrainerClient, ref: TrainJobRef, timeout: float | None, output: OutputFormat) -> int:
-    """Wait for a TrainJob, print its result or failure, and return the exit code.
-
-    Args:
-        client: Client of the job's backend.
-        ref: The job.
-        timeout: Seconds; None for no limit.
-        output: Output format.
-
-    Raises:
-        WaitTimeoutError: The job has not ended after the timeout.
-    """
+    """Wait for a TrainJob, print its result or failure, and return the exit code."""
     try:
         outcome = progress.wait_with_progress(client, ref, timeout)
     except KeyboardInterrupt:

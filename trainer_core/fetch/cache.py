@@ -24,20 +24,7 @@ _READABLE = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
 
 
 def fetch_to_cache(source: Source, cache: Path, progress: FetchProgress, private: bool = True) -> tuple[Path, bool]:
-    """Fetch a source into a folder of a cache, unless the cache has it. Concurrent calls fetch it once.
-
-    Args:
-        source: The source.
-        cache: Folder of the cache; created if it does not exist.
-        progress: Receives the progress.
-        private: Only this user can read the files.
-
-    Returns:
-        The folder with the files, and whether they were fetched by this call.
-
-    Raises:
-        FetchError: The source cannot be fetched, or the disk has not enough space. A later call resumes the fetch.
-    """
+    """Fetch a source into a folder of a cache, unless the cache has it. Concurrent calls fetch it once."""
     snapshot = list_source(source, cache)
     entry = cache / snapshot.digest
     if _has_files(entry, snapshot):
@@ -61,17 +48,6 @@ def fetch_to_folder(source: Source, target: Path, progress: FetchProgress) -> bo
     """Replace the content of a folder by the files of a source.
 
     Readers see the old or the new content, never a mixture.
-
-    Args:
-        source: The source.
-        target: The folder. A file beside it records the digest of its content.
-        progress: Receives the progress.
-
-    Returns:
-        Whether the files were fetched by this call.
-
-    Raises:
-        FetchError: The source cannot be fetched, the disk has not enough space, or the folder is a mount point.
     """
     snapshot = list_source(source, target.parent)
     parent, name = target.parent, target.name

@@ -28,15 +28,7 @@ class CacheableSource(Source):
 
 
 def list_source(source: Source, folder: Path) -> Snapshot:
-    """Return the files of a source; offline, the listing that was stored in the folder by the last call.
-
-    Args:
-        source: The source; listings are stored only for a `CacheableSource`.
-        folder: Folder of the cache; created if it does not exist.
-
-    Raises:
-        FetchError: The source cannot be listed.
-    """
+    """Return the files of a source; offline, the listing that was stored in the folder by the last call."""
     if not isinstance(source, CacheableSource):
         return source.list_files()
     # The name of the file is part of the cache's format: caches outlive upgrades.

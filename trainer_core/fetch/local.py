@@ -26,11 +26,7 @@ _COPY_BLOCK_BYTES = 1 << 20
 
 
 def parse_local_path(uri: str) -> Path:
-    """Return the path of a ``file://`` URI.
-
-    Raises:
-        ValueError: The URI names another host or a relative path.
-    """
+    """Return the path of a ``file://`` URI."""
     parts = urlsplit(uri)
     path = Path(unquote(parts.path))
     if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not path.is_absolute():
@@ -50,11 +46,7 @@ def find_local_problem(uri: str) -> str | None:
 
 
 def create_source(settings: FetchSettings) -> LocalSource:
-    """Return the source of a ``file://`` URI.
-
-    Raises:
-        FetchError: The URI names another host or a relative path.
-    """
+    """Return the source of a ``file://`` URI."""
     try:
         return LocalSource(parse_local_path(settings.uri), settings.ignore, settings.link)
     except ValueError as error:
@@ -62,13 +54,7 @@ def create_source(settings: FetchSettings) -> LocalSource:
 
 
 class LocalSource(Source):
-    """A folder or file of this machine. Only regular files are data, and what cannot be read fails the fetch.
-
-    Args:
-        path: Path of the folder or file.
-        ignore: Glob patterns of files to leave out, matched with the path inside the source and with the file name.
-        link: Create symbolic links to the source's files instead of copies.
-    """
+    """A folder or file of this machine. Only regular files are data, and what cannot be read fails the fetch."""
 
     def __init__(self, path: Path, ignore: tuple[str, ...] = (), link: bool = False) -> None:
         self._path = path

@@ -13,16 +13,7 @@ _Item = TypeVar("_Item")
 
 
 def run_parallel(function: Callable[[_Item], object], items: Iterable[_Item], workers: int) -> None:
-    """Call a function once for each item.
-
-    Args:
-        function: The function to call.
-        items: The items; read while the calls run.
-        workers: Number of threads.
-
-    Raises:
-        Exception: The exception of the first call that failed. Calls that are running complete; no further call starts.
-    """
+    """Call a function once for each item."""
     iterator, lock = iter(items), threading.Lock()
     #: In the order of time: others may be consequences of the first.
     errors: list[BaseException] = []

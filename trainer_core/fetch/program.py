@@ -32,14 +32,7 @@ _MAX_LINE = 1000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fetch what the environment names.
-
-    Args:
-        arguments: Command-line arguments without the program's name; None for those of the process.
-
-    Returns:
-        0 if the files are in place, `trainer_core.node.env.TRY_AGAIN` if a retry can succeed, 1 for any other failure.
-    """
+    """Fetch what the environment names."""
     role = _parse_role(arguments)
     try:
         print(f"{role}: {_fetch(FetchSettings.from_env(role, os.environ))}", flush=True)

@@ -25,23 +25,14 @@ _MB = 1e6
 
 
 def create_progress(role: str) -> FetchProgress:
-    """Return a bar if standard error is a terminal and rich is installed, else lines in the log.
-
-    Args:
-        role: ``dataset`` or ``model``.
-    """
+    """Return a bar if standard error is a terminal and rich is installed, else lines in the log."""
     if sys.stderr is not None and sys.stderr.isatty() and find_spec("rich") is not None:
         return _BarProgress(role)
     return LogProgress(role)
 
 
 class LogProgress:
-    """Prints one line at the beginning, one every `INTERVAL` seconds while the numbers change, and one at the end.
-
-    Args:
-        role: ``dataset`` or ``model``.
-        clock: Monotonic clock, in seconds.
-    """
+    """Prints one line at the beginning, one every `INTERVAL` seconds while the numbers change, and one at the end."""
 
     def __init__(self, role: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._role = role

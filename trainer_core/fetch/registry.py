@@ -38,11 +38,7 @@ def find_missing_extra(scheme: str) -> str | None:
 
 
 def create_source(settings: FetchSettings) -> Source:
-    """Return the source of a URI.
-
-    Raises:
-        FetchError: The scheme is unknown, a package is not installed, or the URI is not valid for its scheme.
-    """
+    """Return the source of a URI."""
     if settings.scheme not in SOURCE_MODULES:
         supported = ", ".join(f"{scheme}://" for scheme in SOURCE_MODULES)
         raise FetchError(f"{settings.scheme}:// cannot be fetched here; supported are {supported}")

@@ -53,15 +53,7 @@ class FetchSettings:
 
     @classmethod
     def from_env(cls, role: str, env: Mapping[str, str]) -> FetchSettings:
-        """Read the settings from environment variables; an empty variable counts as unset.
-
-        Args:
-            role: ``dataset`` or ``model``.
-            env: The environment.
-
-        Raises:
-            FetchError: ``STORAGE_URI`` is not set or is not a URI.
-        """
+        """Read the settings from environment variables; an empty variable counts as unset."""
         prefix = ENV_PREFIX if ENV_PREFIX + "STORAGE_URI" in env else ""
 
         def read(name: str) -> str | None:

@@ -31,12 +31,7 @@ _READABLE = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
 
 
 class FetchError(Exception):
-    """A source cannot be fetched. The message is one line: subject, problem, remedy; it contains no secrets.
-
-    Args:
-        message: The message.
-        retryable: Whether a retry without a change can succeed.
-    """
+    """A source cannot be fetched. The message is one line: subject, problem, remedy; it contains no secrets."""
 
     def __init__(self, message: str, retryable: bool = False) -> None:
         super().__init__(message)
@@ -51,9 +46,6 @@ class SourceFile:
         path: Path inside the folder: relative, with ``/``, without ``..``.
         size: Bytes.
         tag: Differs if the content differs: an ETag, a blob id or a modification time.
-
-    Raises:
-        FetchError: The path leads out of the folder, or is not valid on a file system.
     """
 
     path: str
@@ -73,9 +65,6 @@ class Snapshot:
     Attributes:
         identity: The URI with its revision, and everything else that selects the content.
         files: The files to fetch, without ignored ones.
-
-    Raises:
-        FetchError: A path occurs twice, or is both a file and a folder.
     """
 
     identity: str
@@ -107,20 +96,10 @@ class FetchProgress(Protocol):
     """Receives the progress of a fetch. `advance` may be called from several threads at once."""
 
     def begin(self, size: int, files: int) -> None:
-        """Start the fetch.
-
-        Args:
-            size: Bytes of all files, including those in place already, which `advance` reports, too.
-            files: Number of all files.
-        """
+        """Start the fetch."""
 
     def advance(self, size: int, files: int = 0) -> None:
-        """Add to the bytes in place and to the complete files.
-
-        Args:
-            size: Bytes; negative if bytes are fetched again.
-            files: Number of files.
-        """
+        """Add to the bytes in place and to the complete files."""
 
     def end(self) -> None:
         """End the fetch: all files are in place, or it has failed."""
@@ -147,11 +126,7 @@ class Source(ABC):
 
     @abstractmethod
     def list_files(self) -> Snapshot:
-        """Return the files that the source has now.
-
-        Raises:
-            FetchError: The source does not exist or cannot be read.
-        """
+        """Return the files that the source has now."""
 
     @abstractmethod
     def fetch_files(self, folder: Path, snapshot: Snapshot, progress: FetchProgress) -> None:
@@ -160,14 +135,6 @@ class Source(ABC):
         The folder may hold files of an earlier call that was killed: files that are complete (`is_complete`) are not
         fetched again, and partial downloads are resumed where that is possible. No other process writes to the folder
         meanwhile. On return the folder has all files of the snapshot and no others.
-
-        Args:
-            folder: An existing folder.
-            snapshot: Return value of `list_files`.
-            progress: Receives all bytes and files, including those in place already.
-
-        Raises:
-            FetchError: A file cannot be read, or has changed since it was listed.
         """
 
 

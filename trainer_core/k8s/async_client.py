@@ -61,12 +61,7 @@ class ResourceCollection:
 async def list_pages(
     connection: Connection, session: aiohttp.ClientSession, collection: ResourceCollection
 ) -> AsyncGenerator[dict[str, Any], None]:
-    """Yield the pages of a list as the server sends them.
-
-    Raises:
-        ResourceExpiredError: The server no longer has the next page: list again.
-        TrainerError: See `trainer_core.k8s.errors`.
-    """
+    """Yield the pages of a list as the server sends them."""
     token: str | None = ""
     page_size = _FIRST_PAGE_SIZE
     while token is not None:
@@ -88,22 +83,7 @@ async def watch_events(
     silence_timeout: float,
     on_open: Callable[[], object],
 ) -> AsyncGenerator[dict[str, Any], None]:
-    """Yield the events after a resourceVersion, including bookmarks, until the server ends the watch.
-
-    Args:
-        connection: The API server.
-        session: The aiohttp client.
-        collection: The objects to watch.
-        version: resourceVersion of a list, an object or a bookmark.
-        silence_timeout: Seconds without an event that count as silence; servers send a bookmark about every minute.
-        on_open: Called when the server has accepted the watch.
-
-    Raises:
-        ResourceExpiredError: The server no longer has the events after this version: list again.
-        SilentWatchError: The server is silent: list again, for it may not know this version.
-        StreamInterruptedError: The stream ended within an event: watch again from the last version.
-        TrainerError: See `trainer_core.k8s.errors`.
-    """
+    """Yield the events after a resourceVersion, including bookmarks, until the server ends the watch."""
     query = collection.build_query(
         watch="true", allowWatchBookmarks="true", resourceVersion=version, timeoutSeconds=str(_WATCH_SECONDS)
     )

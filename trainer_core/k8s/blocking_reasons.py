@@ -117,13 +117,7 @@ class BlockingReason:
 
 
 def explain_container_error(reason: str, message: str, image: str) -> BlockingReason | None:
-    """Explain why a container waits or did not start; None for a reason of a normal start.
-
-    Args:
-        reason: `state.waiting.reason` or `state.terminated.reason`.
-        message: Message of the same state.
-        image: Image of the container.
-    """
+    """Explain why a container waits or did not start; None for a reason of a normal start."""
     if reason in _IMAGE_REASONS:
         return explain_image_error(reason, message, image)
     if reason == _CONFIG_ERROR:
@@ -153,12 +147,7 @@ def explain_image_error(reason: str, message: str, image: str) -> BlockingReason
 
 
 def explain_creation_error(message: str, pods: int = 1) -> BlockingReason:
-    """Explain why a controller cannot create a child object: refused by admission, over quota, or a server error.
-
-    Args:
-        message: Message of the controller's event.
-        pods: How many such objects the job needs at the same time.
-    """
+    """Explain why a controller cannot create a child object: refused by admission, over quota, or a server error."""
     if _QUOTA.search(message):
         return _explain_quota(message, pods)
     text = _truncate(f"child object cannot be created: {message}")
@@ -198,11 +187,7 @@ def explain_mount_error(message: str) -> BlockingReason:
 
 
 def explain_disruption(reason: str, message: str) -> dict[str, str]:
-    """Explain why a pod was removed from its Kubernetes node, as fields of `diagnosis.StepFacts`.
-
-    Returns:
-        `preempted`, `node_lost` or, if the pod exceeded its own storage limit, `message`; empty for any other reason.
-    """
+    """Explain why a pod was removed from its Kubernetes node, as fields of `diagnosis.StepFacts`."""
     if _STORAGE_LIMIT.search(message):
         return {"message": _truncate(f"storage limit exceeded: {message}; request more ephemeral storage")}
     for field, explanations in (("preempted", _PREEMPTED), ("node_lost", _NODE_LOST)):

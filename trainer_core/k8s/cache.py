@@ -74,9 +74,6 @@ class CachedJob:
 class JobCache:
     """Jobs by name. Holds only the jobs added to `jobs`; events of other jobs are ignored.
 
-    Args:
-        target: The jobs, and what to keep of them.
-
     Attributes:
         jobs: The cached jobs by name.
     """
@@ -101,16 +98,7 @@ class JobCache:
                 entry.pods_list_version = 0
 
     def apply_event(self, stream: Stream, event_type: str, raw: RawObject) -> str | None:
-        """Apply a watch event or an item of a list.
-
-        Args:
-            stream: What the object is: a job or a pod.
-            event_type: ``ADDED``, ``MODIFIED`` or ``DELETED``.
-            raw: The object.
-
-        Returns:
-            The name of the job whose cached state changed; None if nothing changed.
-        """
+        """Apply a watch event or an item of a list."""
         metadata = raw.get("metadata") or {}
         self._note_version(stream, parse_resource_version(metadata.get("resourceVersion")))
         if stream == Stream.JOBS:
@@ -120,18 +108,7 @@ class JobCache:
     def finish_list(
         self, stream: Stream, listed: Mapping[str, Collection[str]], version: int, jobs: Mapping[str, CachedJob]
     ) -> list[str]:
-        """Remove what a complete list does not contain.
-
-        Args:
-            stream: What was listed: jobs or pods.
-            listed: Names of the listed jobs, each with the names of its listed pods.
-            version: resourceVersion of the list.
-            jobs: The jobs in scope of the list, as they were cached when it began. A job that was added since then is
-                skipped: items of it may have arrived before it was added, and were ignored.
-
-        Returns:
-            The names of the jobs whose cached state changed.
-        """
+        """Remove what a complete list does not contain."""
         self._note_version(stream, version)
         current = [(name, entry) for name, entry in jobs.items() if self.jobs.get(name) is entry]
         if stream == Stream.JOBS:

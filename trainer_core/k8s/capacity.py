@@ -132,11 +132,6 @@ def explain_waiting(
 
     The worst state of all pods counts, except that no job is ended while an autoscaler adds a node for one of its pods.
     A pod of which no autoscaler reports anything is taken to be treated as the others.
-
-    Args:
-        pods: The job's pods without a node; at least one.
-        events: Events of the job's pods, oldest first.
-        limits: None to leave out how long the job may wait.
     """
     reported = {pod.name: _find_report(pod, events, limits) for pod in pods}
     shared = max((each for each in reported.values() if each), key=lambda each: each.state, default=None)
@@ -151,16 +146,7 @@ def explain_waiting(
 def explain_queue(
     queue: str, events: Iterable[EventRecord], limits: SchedulingLimits | None
 ) -> tuple[str, float | None]:
-    """Explain what a job in a queue of Kueue waits for.
-
-    Args:
-        queue: Name of the queue.
-        events: Events of the job, oldest first.
-        limits: None to leave out how long the job may wait.
-
-    Returns:
-        The reason, and the seconds that it may last; None for no limit.
-    """
+    """Explain what a job in a queue of Kueue waits for."""
     waiting = f"queued: waits for admission by Kueue queue {queue!r}"
     answers = [event for event in events if (event.object_kind, event.reason) == (WORKLOAD_KIND, _KUEUE_EVENT)]
     if not answers:

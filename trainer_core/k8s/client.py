@@ -74,26 +74,13 @@ class ApiClient:
     Objects are dicts as the server sends them. Requests that are safe to repeat (reads, and writes to a named object)
     are retried a few times after a connection error, 429 or 5xx. Every method raises the errors of
     `trainer_core.k8s.errors`.
-
-    Args:
-        connection: The API server. Its namespace is the default of all methods.
     """
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
     def get(self, resource: ApiResource, name: str, *, namespace: str | None = None) -> dict[str, Any]:
-        """Return one object.
-
-        Args:
-            resource: Resource of the object.
-            name: Name of the object.
-            namespace: Its namespace; None for the connection's.
-
-        Raises:
-            NotFoundError: There is no object of this name.
-            ApiNotServedError: The server does not serve the resource.
-        """
+        """Return one object."""
         namespace, suffix = self._get_namespace(resource, namespace)
         task = f"read {resource.kind} {name!r}{suffix}"
         return self._send(_Request("GET", resource.build_path(namespace, name), task, resource))
@@ -111,15 +98,7 @@ class ApiClient:
         namespace: str | None = None,
         all_namespaces: bool = False,
     ) -> builtins.list[dict[str, Any]]:
-        """Return the objects of a resource, read in pages of 500.
-
-        Args:
-            resource: The resource.
-            label_selector: Label selector; empty for all objects.
-            field_selector: Field selector; empty for all objects.
-            namespace: Their namespace; None for the connection's.
-            all_namespaces: List all namespaces instead.
-        """
+        """Return the objects of a resource, read in pages of 500."""
         if all_namespaces:
             path, suffix = resource.build_path(), " in all namespaces"
         else:
@@ -147,18 +126,7 @@ class ApiClient:
     def create(
         self, resource: ApiResource, body: Mapping[str, Any], *, namespace: str | None = None, dry_run: bool = False
     ) -> dict[str, Any]:
-        """Create an object and return it. The server refuses unknown fields.
-
-        Args:
-            resource: Resource of the object.
-            body: The object.
-            namespace: Its namespace; None for that of the body, or the connection's.
-            dry_run: Let the server validate the object without storing it.
-
-        Raises:
-            AlreadyExistsError: The name is taken, possibly by this very request, if its first response was lost.
-            RejectedError: The server or an admission webhook refuses the object.
-        """
+        """Create an object and return it. The server refuses unknown fields."""
         metadata = body.get("metadata", {})
         name = metadata.get("name")
         namespace, suffix = self._get_namespace(resource, namespace or metadata.get("namespace"))
@@ -176,21 +144,7 @@ class ApiClient:
         subresource: str | None = None,
         dry_run: bool = False,
     ) -> dict[str, Any]:
-        """Apply a JSON merge patch to an object and return it.
-
-        Args:
-            resource: Resource of the object.
-            name: Name of the object.
-            change: The patch; None removes a field.
-            namespace: Its namespace; None for the connection's.
-            subresource: Subresource to patch, such as ``status``.
-            dry_run: Let the server validate the patch without storing it.
-
-        Raises:
-            NotFoundError: There is no object of this name.
-            WriteConflictError: The patch names a ``uid`` or ``resourceVersion`` that the object does not have.
-            RejectedError: The server or an admission webhook refuses the patch.
-        """
+        """Apply a JSON merge patch to an object and return it."""
         namespace, suffix = self._get_namespace(resource, namespace)
         path, query = resource.build_path(namespace, name, subresource), _build_write_query(dry_run)
         task = f"patch {resource.kind} {name!r}{suffix}"
@@ -205,19 +159,7 @@ class ApiClient:
         force: bool = False,
         dry_run: bool = False,
     ) -> dict[str, Any]:
-        """Create or update an object by server-side apply and return it.
-
-        Args:
-            resource: Resource of the object.
-            body: The object, with its name.
-            namespace: Its namespace; None for that of the body, or the connection's.
-            force: Take ownership of fields that another field manager has set.
-            dry_run: Let the server validate the object without storing it.
-
-        Raises:
-            WriteConflictError: Another field manager has set one of the fields.
-            RejectedError: The server or an admission webhook refuses the object.
-        """
+        """Create or update an object by server-side apply and return it."""
         metadata = body["metadata"]
         namespace, suffix = self._get_namespace(resource, namespace or metadata.get("namespace"))
         path = resource.build_path(namespace, metadata["name"])
@@ -234,18 +176,7 @@ class ApiClient:
         foreground: bool = True,
         namespace: str | None = None,
     ) -> bool:
-        """Request the deletion of an object. It may exist for a while afterwards.
-
-        Args:
-            resource: Resource of the object.
-            name: Name of the object.
-            uid: Delete only the object with this uid; None for any.
-            foreground: Delete the dependents first (``propagationPolicy: Foreground``).
-            namespace: Its namespace; None for the connection's.
-
-        Returns:
-            False if there is no such object, or it has another uid.
-        """
+        """Request the deletion of an object. It may exist for a while afterwards."""
         where, suffix = self._get_namespace(resource, namespace)
         options: dict[str, Any] = {"propagationPolicy": "Foreground" if foreground else "Background"}
         if uid:
@@ -271,16 +202,7 @@ class ApiClient:
         namespace: str | None = None,
         all_namespaces: bool = False,
     ) -> bool:
-        """Return whether RBAC allows the user a verb, by a SelfSubjectAccessReview.
-
-        Args:
-            verb: The verb, such as ``create``.
-            resource: The resource.
-            name: Name of an object; None for all.
-            subresource: Subresource, such as ``log``.
-            namespace: Namespace; None for the connection's.
-            all_namespaces: Ask for all namespaces instead.
-        """
+        """Return whether RBAC allows the user a verb, by a SelfSubjectAccessReview."""
         scope = None if all_namespaces or not resource.namespaced else namespace or self.connection.namespace
         attributes = {
             "verb": verb,
@@ -306,16 +228,6 @@ class ApiClient:
 
         Each line has its line end, so that an incomplete line can be recognised. A line of more than 1 MiB comes in
         pieces.
-
-        Args:
-            name: Name of the pod.
-            options: Options of the request; None for everything that the pod's only container has written.
-            namespace: Namespace of the pod; None for the connection's.
-
-        Raises:
-            NotFoundError: The pod does not exist.
-            RejectedError: The container does not exist or has not started.
-            BackendUnavailableError: The connection was lost; continue with `PodLogOptions.since_time`.
         """
         options = options or PodLogOptions()
         namespace, suffix = self._get_namespace(PODS, namespace)

@@ -52,12 +52,6 @@ class InClusterConfig:
     """Configuration from the service account of the pod that this process runs in.
 
     Has the attributes of `kubernetes.client.Configuration` that a connection reads.
-
-    Args:
-        folder: Folder with the token and the cluster's CA.
-
-    Raises:
-        ClusterConfigError: The service account is incomplete.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -106,14 +100,6 @@ def load_client_config(config: ClusterConfig, service_account: Path = SERVICE_AC
     The first that applies: the given Configuration; with `in_cluster`, the pod's service account; the kubeconfig named
     by the configuration or by KUBECONFIG (also if only a context is given); the pod's service account; the kubeconfig
     in the home folder.
-
-    Args:
-        config: The cluster.
-        service_account: Folder of the pod's service account.
-
-    Raises:
-        ClusterConfigError: A package of the extra `kubernetes` is not installed, a kubeconfig cannot be read or lacks
-            the context, or there is no configuration at all.
     """
     for package in _PACKAGES:
         if find_spec(package) is None:

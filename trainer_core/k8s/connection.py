@@ -44,15 +44,8 @@ class Connection:
 
     Creating it sends no request.
 
-    Args:
-        config: The cluster and the default namespace.
-        service_account: Folder of the service account, used if this process runs in a pod.
-
     Attributes:
         namespace: Namespace of objects unless a request names another.
-
-    Raises:
-        ClusterConfigError: The configuration leads to no cluster.
     """
 
     def __init__(self, config: ClusterConfig, service_account: Path = SERVICE_ACCOUNT_PATH) -> None:
@@ -127,9 +120,6 @@ class Connection:
         """Return the headers of a request, with valid credentials.
 
         This may run the credential plugin of a kubeconfig, which can take seconds.
-
-        Raises:
-            ClusterConfigError: The credentials cannot be renewed.
         """
         self._renew_after_fork()
         with self._lock:
@@ -143,18 +133,7 @@ class Connection:
         return {"User-Agent": _get_user_agent(), "Accept": "application/json", **credentials}
 
     def reload_credentials(self, generation: int) -> bool:
-        """Load the credentials again after the server has refused them.
-
-        Args:
-            generation: The `credentials_generation` that was refused. If another thread has reloaded the credentials
-                since, they are not loaded again.
-
-        Returns:
-            Whether the credentials may have changed, so that the request should be sent again.
-
-        Raises:
-            ClusterConfigError: There are no credentials now.
-        """
+        """Load the credentials again after the server has refused them."""
         self._renew_after_fork()
         with self._lock:
             if generation == self._generation and self._loaded.reloadable:

@@ -155,15 +155,7 @@ def build_response_error(
     resource: ApiResource | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> TrainerError:
-    """Return the exception for a response other than success.
-
-    Args:
-        status: HTTP status.
-        body: Body of the response.
-        task: What the request was to do, as an infinitive.
-        resource: Resource of the request.
-        headers: Headers of the response.
-    """
+    """Return the exception for a response other than success."""
     refusal = _parse_refusal(status, body, task, resource, headers or {})
     builders = {
         401: _build_unauthorized,
@@ -187,13 +179,7 @@ def build_response_error(
 
 
 def build_connection_error(task: str, host: str, cause: BaseException) -> BackendUnavailableError:
-    """Return the exception for a request without a response.
-
-    Args:
-        task: What the request was to do, as an infinitive.
-        host: The server's address, without credentials.
-        cause: Exception of the HTTP library.
-    """
+    """Return the exception for a request without a response."""
     text = to_single_line(str(cause) or type(cause).__name__, 300)
     advice = "check the network, the proxy and that the server is up"
     if "CERTIFICATE_VERIFY" in text.upper():

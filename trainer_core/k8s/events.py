@@ -122,16 +122,7 @@ def filter_job_events(
     name_patterns: Mapping[str, re.Pattern[str]],
     pods: Iterable[str] = (),
 ) -> list[EventRecord]:
-    """Return the events of a job and of its child objects, oldest first.
-
-    Args:
-        events: Events of the job's namespace.
-        uid: UID of the job. Names alone are not enough: events outlive their objects and names are reused.
-        created: Creation time of the job; older events of the same names belong to an earlier job.
-        name: Name of the job.
-        name_patterns: Names of the job's child objects, by kind.
-        pods: Names of the job's pods. Deleted pods are matched by `name_patterns`.
-    """
+    """Return the events of a job and of its child objects, oldest first."""
     pod_names = frozenset(pods)
     patterns = {**name_patterns, WORKLOAD_KIND: re.compile(rf"[a-z]+-{re.escape(name)}-[0-9a-f]{{5}}")}
 
@@ -148,12 +139,7 @@ def filter_job_events(
 
 
 def build_jobset_name_patterns(name: str, replicated_jobs: Iterable[str] = ()) -> dict[str, re.Pattern[str]]:
-    """Return the names of the objects that JobSet creates for a job, and of the pods of a plain Job, by kind.
-
-    Args:
-        name: Name of the TrainJob, or of the Job of an initialize-only request.
-        replicated_jobs: Names of the TrainJob's replicated jobs besides the standard ones.
-    """
+    """Return the names of the objects that JobSet creates for a job, and of the pods of a plain Job, by kind."""
     standard = (DATASET_INITIALIZER, MODEL_INITIALIZER, LAUNCHER, NODE)
     names = "|".join(re.escape(each) for each in sorted({*standard, *replicated_jobs}))
     return {

@@ -102,15 +102,7 @@ def detect_pending_failure(
     limits: SchedulingLimits | None = None,
     job: JobState | None = None,
 ) -> PendingFailure | None:
-    """Return the most severe problem of an active job; None if there is none.
-
-    Args:
-        pods: Pods of the job.
-        events: Its events, if the caller has listed them.
-        tails: Last log lines by step, if the caller has read them.
-        limits: How long a pod may wait for a node; None for no limit.
-        job: The job, for its number of nodes and whether it expects restarts.
-    """
+    """Return the most severe problem of an active job; None if there is none."""
     problems = _find_problems(pods, events, tails or {}, limits, job, is_active=True)
     findings = sorted(problems, key=lambda finding: finding.sort_key)
     if not findings:
@@ -126,14 +118,7 @@ def detect_pending_failure(
 def collect_failure_facts(
     pods: Sequence[PodState], events: Sequence[EventRecord] = (), tails: Tails | None = None, message: str = ""
 ) -> Facts:
-    """Collect the facts about a failed job for its diagnosis.
-
-    Args:
-        pods: Pods of the job, including deleted ones that the caller has cached.
-        events: Its events, if the caller has listed them.
-        tails: Last log lines by step, if the caller has read them.
-        message: Message of the job's Failed condition.
-    """
+    """Collect the facts about a failed job for its diagnosis."""
     findings = list(_find_problems(pods, events, tails or {}))
     if not findings:
         # A pod may have been removed just after it was last read: it is known as running.
@@ -149,10 +134,6 @@ def needs_events(pods: Sequence[PodState], now: datetime | None = None) -> bool:
 
     That is why there are none, why one does not start or, some time after a scheduler found no node for one, whether an
     autoscaler adds one.
-
-    Args:
-        pods: Pods of the job.
-        now: Time of the API server; None to leave out pods for which no node was found.
     """
     newest = [group[-1] for group in group_pods_by_step(pods).values()]
     return not newest or any(

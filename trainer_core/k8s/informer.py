@@ -58,16 +58,7 @@ def subscribe(
     timings: WatchTimings | None = None,
     shares_list: bool = False,
 ) -> Subscription:
-    """Subscribe to one job. Returns at once; the informer's thread sends the requests.
-
-    Args:
-        connection: The API server and the namespace. Equal connections share the informer of the first.
-        target: The jobs to watch, and the part of each object to keep.
-        name: ``metadata.name`` of the job.
-        uid: ``metadata.uid`` of the job; empty for any job of this name.
-        timings: Timeouts of the informer; None for the defaults.
-        shares_list: What another subscription to the job has been told is new enough: the job is not listed again.
-    """
+    """Subscribe to one job. Returns at once; the informer's thread sends the requests."""
     timings = timings or _DEFAULT_TIMINGS
     key = (connection.identity, connection.namespace, target, timings)
     with _registry_lock:
@@ -86,9 +77,6 @@ def stop_informers(url: str = "") -> None:
     """Stop the informers of an API server, or all: the server, or this program, is about to end.
 
     Open subscriptions are not notified: their owners would subscribe again.
-
-    Args:
-        url: The server's address; empty for all.
     """
     with _registry_lock:
         stopped = {key: each for key, each in _informers.items() if url in ("", each.url)}
@@ -173,14 +161,7 @@ class Subscription:
         self._informer.remove(self)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until the state has changed since the last snapshot.
-
-        Args:
-            timeout: Seconds to wait; None for no limit.
-
-        Returns:
-            Whether it has changed.
-        """
+        """Block until the state has changed since the last snapshot."""
         return self._changed.wait(timeout)
 
     async def wait_async(self, timeout: float | None = None) -> bool:
@@ -225,11 +206,6 @@ class ListScope:
 
 class JobInformer:
     """Watches the jobs of one namespace that have subscriptions, caches them, and notifies the subscriptions.
-
-    Args:
-        connection: The API server and the namespace.
-        target: The jobs to watch, and the part of each object to keep.
-        timings: Timeouts.
 
     Attributes:
         lock: Protects all attributes.

@@ -43,18 +43,7 @@ def is_initialize_only(request: TrainJobRequest) -> bool:
 def render_manifests(
     request: TrainJobRequest, config: FetchingClusterConfig, namespace: str, attempt: int = 0
 ) -> list[dict[str, Any]]:
-    """Render the volume claim and the Job of a request, in the order in which they are created.
-
-    Args:
-        request: The request, with a name, an initializer and no trainer.
-        config: Configuration with the initializer images.
-        namespace: Namespace of the job.
-        attempt: Attempt of its owner, 0 for the first.
-
-    Raises:
-        UnsupportedError: A Job cannot download the source, or an option needs a TrainJob.
-        InvalidRequestError: A label or annotation is reserved, or the request has no name.
-    """
+    """Render the volume claim and the Job of a request, in the order in which they are created."""
     manifest_common.check_reserved_metadata(request)
     manifest_common.build_checkpoints_patch(request)
     _check_request(request)
@@ -147,12 +136,7 @@ def _render_container(role: str, source: InitializerSource, request: TrainJobReq
 
 
 def parse_job(raw: RawObject, backend: str) -> JobState:
-    """Parse the Job of an initialize-only request.
-
-    Args:
-        raw: The Job as the server returns it.
-        backend: Name of the backend.
-    """
+    """Parse the Job of an initialize-only request."""
     spec = raw.get("spec") or {}
     return job_state.build_job_state(
         raw,

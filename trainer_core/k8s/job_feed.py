@@ -31,11 +31,6 @@ _ENDED = (COMPLETE, FAILED)
 class JobFeed:
     """The state of one job, without a request while the watch works. A context manager.
 
-    Args:
-        reader: Reads the job where the watch does not have it.
-        ref: The job.
-        subscribe: Subscribes to the job; None where it cannot be watched.
-
     Attributes:
         pods: Its pods, as of the last `read`.
     """
@@ -62,12 +57,7 @@ class JobFeed:
             self._subscription.close()
 
     def read(self) -> tuple[JobState, Sequence[PodState]]:
-        """Return the job and its pods.
-
-        Raises:
-            JobNotFoundError: The job has been deleted.
-            BackendUnavailableError: The cluster cannot be reached, or RBAC denies to read it.
-        """
+        """Return the job and its pods."""
         snapshot = self._subscription.snapshot() if self._subscription else None
         job = snapshot.job if snapshot and snapshot.error is None and snapshot.pods is not None else None
         self._is_watched = job is not None

@@ -113,11 +113,6 @@ class LiveProgress:
 class JobReader:
     """Reads jobs. Safe to use from several threads.
 
-    Args:
-        api: The API server.
-        adapter: How the jobs are stored.
-        scheduling_grace: Seconds for which a pod may wait for a node without a known reason.
-
     Attributes:
         early_reads: Limits the reads of single jobs while the informer's first list of all is under way.
         uncached_followers: Those whose job no watch reports, for example because RBAC denies it.
@@ -148,11 +143,7 @@ class JobReader:
         return max(_UNCACHED_READ_SECONDS, len(self.uncached_followers) / _UNCACHED_READS_PER_SECOND)
 
     def claim_status_check(self, now: float) -> bool:
-        """Return whether a follower whose watch is silent may read its job now. Limits the rate of all followers.
-
-        Args:
-            now: Monotonic time in seconds.
-        """
+        """Return whether a follower whose watch is silent may read its job now. Limits the rate of all followers."""
         # Two threads may both get True at the same moment, which is harmless.
         if now < self._next_status_check:
             return False
@@ -160,11 +151,7 @@ class JobReader:
         return True
 
     def get_object(self, name: str, namespace: str) -> RawObject:
-        """Return the object of the job that has this name now.
-
-        Raises:
-            JobNotFoundError: There is no such job.
-        """
+        """Return the object of the job that has this name now."""
         for resource in self._adapter.pod_labels:
             raw = self._find_object(resource, name, namespace)
             if raw is not None:
@@ -174,11 +161,7 @@ class JobReader:
         )
 
     def get_object_by_ref(self, ref: TrainJobRef) -> RawObject:
-        """Return the object of the job of a ref.
-
-        Raises:
-            JobNotFoundError: The job has been deleted, or another job has its name.
-        """
+        """Return the object of the job of a ref."""
         raw = self.get_object(ref.name, ref.namespace)
         if raw["metadata"]["uid"] != ref.uid:
             raise JobNotFoundError(
@@ -218,12 +201,7 @@ class JobReader:
         return self._explain_train_job(job, pods), observation, request
 
     def read_state(self, ref: TrainJobRef) -> tuple[JobState, list[PodState]]:
-        """Read a job and its pods.
-
-        Raises:
-            JobNotFoundError: The job has been deleted.
-            BackendUnavailableError: RBAC denies it.
-        """
+        """Read a job and its pods."""
         job = self._adapter.parse_job(self.get_object_by_ref(ref))
         return job, self.list_log_pods(job)
 
@@ -311,11 +289,7 @@ class JobReader:
             return []
 
     def list_log_pods(self, job: JobState) -> list[PodState]:
-        """Return the pods of a job, oldest first.
-
-        Raises:
-            ForbiddenError: RBAC denies it.
-        """
+        """Return the pods of a job, oldest first."""
         selector = self._adapter.build_pod_selector(job)
         raws = self._api.list(resources.PODS, label_selector=selector, namespace=job.namespace)
         return job.select_pods(map(self._adapter.parse_pod, raws))
@@ -335,17 +309,7 @@ class JobReader:
         return sorted(found, key=lambda event: event.event_time)
 
     def stream_log_lines(self, ref: TrainJobRef, step: str, feed: JobFeed | None) -> Iterator[str]:
-        """Yield the lines of a step's log; see `logs.stream_lines`.
-
-        Args:
-            ref: The job.
-            step: Name of the step.
-            feed: Where its state comes from while the log is followed, closed at the end; None for the present log.
-
-        Raises:
-            JobNotFoundError: The job has been deleted.
-            InvalidRequestError: It has no such step.
-        """
+        """Yield the lines of a step's log; see `logs.stream_lines`."""
         try:
             state = feed.read() if feed else self.read_state(ref)
             select_steps(ref.name, [each.name for each in self._explain_train_job(*state).steps], step)

@@ -166,16 +166,7 @@ def build_job_state(
     restart_limit: int | None = None,
     **fields: Any,
 ) -> JobState:
-    """Build a JobState from the metadata of a raw job and the fields that its backend has parsed.
-
-    Args:
-        raw: The job as the server returns it.
-        backend: Name of the backend.
-        kind: Kind of the job.
-        suspend: Whether the spec asks for suspension.
-        restart_limit: Number of restarts that the spec sets; None for the default.
-        **fields: Further attributes of `JobState`.
-    """
+    """Build a JobState from the metadata of a raw job and the fields that its backend has parsed."""
     metadata = raw["metadata"]
     job_labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     return JobState(

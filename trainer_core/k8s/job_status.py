@@ -76,10 +76,6 @@ def get_status(job: JobState, pods: Sequence[PodState] = ()) -> str:
     """Return the status of a job: one of `trainer_core.jobs.STATUSES`.
 
     Complete and Failed are final. A cancelled job is Failed, although its object is only suspended.
-
-    Args:
-        job: The job.
-        pods: Its pods; without them a job without replicated job status counts as Created.
     """
     if job.get_condition(COMPLETE):
         return RUNNING if job.completes_with_first_node and any(_is_active(pod) for pod in pods) else COMPLETE
@@ -102,17 +98,7 @@ def build_observation(
     tails: Mapping[str, Sequence[str]] | None = None,
     limits: SchedulingLimits | None = None,
 ) -> Observation:
-    """Build the observation of a job.
-
-    Args:
-        job: The job.
-        pods: Its pods, including deleted ones that the caller has cached.
-        events: Its events, if the caller has listed them.
-        ref: Its ref.
-        progress: Progress from its log, if the caller has read it.
-        tails: Last log lines by step, if the caller has read them.
-        limits: How long pods may wait for a node; None to leave that out.
-    """
+    """Build the observation of a job."""
     status, progress = get_status(job, pods), progress or job.progress
     recorded = get_recorded_outcome(job)
     if recorded is not None and recorded.status == status:
@@ -194,13 +180,7 @@ def get_recorded_outcome(job: JobState) -> Outcome | None:
 
 
 def needs_events(job: JobState, pods: Sequence[PodState] = (), now: datetime | None = None) -> bool:
-    """Return whether events are needed to explain the status, because job and pods do not explain it.
-
-    Args:
-        job: The job.
-        pods: Its pods.
-        now: Time of the API server; None to leave out pods and nodes that the job has been waiting for.
-    """
+    """Return whether events are needed to explain the status, because job and pods do not explain it."""
     status = get_status(job, pods)
     if status == FAILED:
         return not _was_cancelled(job) and not failure_detection.collect_failure_facts(pods).steps
@@ -224,15 +204,7 @@ def build_train_job(
     events: Sequence[EventRecord] = (),
     progress: Progress | None = None,
 ) -> TrainJob:
-    """Build the public `TrainJob`.
-
-    Args:
-        job: The job.
-        pods: Its pods.
-        runtime: Its runtime; None if it was deleted or reading it is forbidden.
-        events: Its events, if the caller has listed them.
-        progress: Progress from its log, if the caller has read it.
-    """
+    """Build the public `TrainJob`."""
     observation = build_observation(job, pods, events, ref=build_ref(job), progress=progress)
     runtime = runtime or _build_unknown_runtime(job)
     return TrainJob(
@@ -287,11 +259,7 @@ def parse_existing_job(raw: RawObject, parse_job: Callable[[RawObject], JobState
 
 
 def parse_request(raw: RawObject) -> TrainJobRequest:
-    """Return the request that a raw job was created from.
-
-    Raises:
-        InvalidRequestError: The job was not created by this library, or its annotation is damaged.
-    """
+    """Return the request that a raw job was created from."""
     name = raw["metadata"]["name"]
     text = (raw["metadata"].get("annotations") or {}).get(labels.REQUEST)
     if text is None:

@@ -39,12 +39,7 @@ _MAX_DELETION_SECONDS = 120.0
 
 
 class JobWriter:
-    """Changes and deletes jobs.
-
-    Args:
-        api: The API server.
-        adapter: How the jobs are stored.
-    """
+    """Changes and deletes jobs."""
 
     def __init__(self, api: ApiClient, adapter: WorkloadAdapter) -> None:
         self._api = api
@@ -54,15 +49,7 @@ class JobWriter:
         self._stored_lock = threading.Lock()
 
     def set_suspended(self, raw: RawObject, suspended: bool) -> None:
-        """Suspend or resume a job. A job that has ended is not changed.
-
-        Args:
-            raw: The job.
-            suspended: True deletes its pods and keeps the job; False starts it again.
-
-        Raises:
-            WriteConflictError: The job has changed since it was read. It may have been cancelled; read it again.
-        """
+        """Suspend or resume a job. A job that has ended is not changed."""
         job = self._adapter.parse_job(raw)
         if job_status.get_status(job) in _ENDED or job.suspend == suspended:
             return
@@ -80,10 +67,6 @@ class JobWriter:
 
         The job is suspended, and an annotation marks it as cancelled. A job in a Kueue queue is deleted instead,
         because Kueue would resume it.
-
-        Args:
-            raw: The job.
-            diagnosis: Diagnosis of the cancelled job; None for "cancelled".
         """
         job = self._adapter.parse_job(raw)
         if job_status.get_status(job) in _ENDED:
@@ -162,18 +145,7 @@ class JobWriter:
         labels: Mapping[str, str | None],
         only_with: Mapping[str, str],
     ) -> Mapping[str, str]:
-        """Replace the ownerReferences of one kind on a job, and change labels, with one patch.
-
-        Args:
-            raw: The job.
-            kind: Kind of the owners to remove.
-            owner: The new owner of this kind. None for no owner of this kind.
-            labels: Labels to set; the value None removes a label.
-            only_with: Labels without which the job is not changed.
-
-        Returns:
-            The labels that the job had before.
-        """
+        """Replace the ownerReferences of one kind on a job, and change labels, with one patch."""
         present: dict[str, str] = raw["metadata"].get("labels") or {}
         # With the labels in place, an earlier try may have set an owner that this one cannot read.
         is_done = owner is None and bool(labels) and all(present.get(key) == text for key, text in labels.items())
@@ -185,11 +157,7 @@ class JobWriter:
         return present
 
     def delete(self, raw: RawObject) -> None:
-        """Delete a job and its dependents; wait until its name is free and its pods are gone.
-
-        Raises:
-            BackendUnavailableError: A part of the job still exists after two minutes.
-        """
+        """Delete a job and its dependents; wait until its name is free and its pods are gone."""
         from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_exponential
 
         job = self._adapter.parse_job(raw)

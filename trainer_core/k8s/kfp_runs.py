@@ -60,10 +60,6 @@ def list_pipeline_runs(config: ClusterConfig, namespace: str, run_ids: Collectio
     """Return those of some runs whose Workflows are in a namespace.
 
     A Workflow has up to a megabyte, so only those of these runs are read, a few in a request.
-
-    Raises:
-        InvalidRequestError: The namespace has no Workflow, so it is probably not where pipelines run.
-        BackendUnavailableError: The cluster cannot be reached, or RBAC denies listing Workflows.
     """
     api = ApiClient(Connection(config))
     ordered = sorted(run_ids)
@@ -89,11 +85,7 @@ def list_pipeline_runs(config: ClusterConfig, namespace: str, run_ids: Collectio
 
 
 def has_run_ended(config: ClusterConfig, namespace: str, workflow: str) -> bool:
-    """Whether a user has terminated or deleted the run of a Workflow.
-
-    Raises:
-        TrainerError: The Workflow cannot be read.
-    """
+    """Whether a user has terminated or deleted the run of a Workflow."""
     try:
         found = ApiClient(Connection(config)).get(resources.WORKFLOWS, workflow, namespace=namespace)
     except NotFoundError:

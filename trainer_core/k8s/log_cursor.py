@@ -43,10 +43,6 @@ class LogCursor:
 
     Call `start_stream` for each stream, `feed` with its bytes in pieces of any size, `finish_stream` if it was the
     complete log of a run, and `flush` when no other stream follows.
-
-    Args:
-        max_line_bytes: Maximum length of a line; a longer line is returned in pieces.
-        position: `position` of an earlier instance; None to start at the beginning.
     """
 
     def __init__(self, max_line_bytes: int = MAX_LINE_BYTES, position: Sequence[int] | None = None) -> None:
@@ -91,12 +87,7 @@ class LogCursor:
         ]
 
     def start_stream(self, strict: bool = False) -> str | None:
-        """Start another stream; return its `sinceTime`, None for the complete log.
-
-        Args:
-            strict: The stream must contain the last returned line. Otherwise lines newer than that are returned. If no
-                line was returned yet, a strict stream must be empty: its lines may be those of a later run.
-        """
+        """Start another stream; return its `sinceTime`, None for the complete log."""
         # The buffer of the previous stream is kept until this one has data.
         self._stream_is_empty = True
         self._strict = strict
@@ -106,12 +97,7 @@ class LogCursor:
         return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def feed(self, data: bytes) -> list[LogLine]:
-        """Process bytes of the stream; return the new lines without line endings.
-
-        Raises:
-            CursorLostError: The stream is strict and does not contain the last returned line, or no line was returned
-                yet. The position is unchanged.
-        """
+        """Process bytes of the stream; return the new lines without line endings."""
         if self._stream_is_empty and data:
             self._reset_stream()
         *lines, rest = data.split(b"\n")

@@ -46,21 +46,6 @@ def stream_lines(
 
     Bytes that are not UTF-8 are escaped as ``\xNN``. A line of more than 256 KiB is split. Memory does not grow with
     the log. If a container was restarted, the log of its previous run comes first.
-
-    Args:
-        stream_pod_log: Streams the log of a pod.
-        find_pods: Returns the existing pods of the step, including replaced ones, oldest first.
-        container: Container of the pods; empty for the main container.
-        follow: Continue until the job has ended, wait for pods that do not exist yet, and retry while the cluster is
-            unavailable.
-        has_ended: Returns whether the job has ended or was deleted; called when there is nothing more to read.
-        wait_for_change: Waits until there may be something more to read; the number of seconds is for who cannot know.
-            None sleeps.
-        clock: Monotonic time in seconds.
-        sleep: Sleeps for a number of seconds.
-
-    Raises:
-        BackendUnavailableError: Reading logs is forbidden, or the cluster is unavailable for too long.
     """
     step_log = _StepLog(stream_pod_log, find_pods, container)
     delay = _MIN_POLL_SECONDS
@@ -97,19 +82,7 @@ def read_chunk(
     max_lines: int,
     job_ended: bool,
 ) -> tuple[list[str], dict[str, Any], bool]:
-    """Read the lines of a step after a cursor, without waiting.
-
-    Args:
-        stream_pod_log: Streams the log of a pod.
-        pods: Existing pods of the step, oldest first.
-        container: Container of the pods; empty for the main container.
-        cursor: Cursor that the previous call returned; empty to start at the beginning.
-        max_lines: Approximate maximum number of lines.
-        job_ended: Whether the job has ended, so that a last line without a line ending is complete.
-
-    Returns:
-        The lines, the cursor after them, and whether these are all present lines.
-    """
+    """Read the lines of a step after a cursor, without waiting."""
     lines: list[str] = []
     positions: dict[str, Any] = {}
     complete = True
@@ -143,11 +116,7 @@ class _StepLog:
         self._logs: dict[str, _PodLog] = {}
 
     def read(self, follow: bool) -> Iterator[str]:
-        """Yield the new lines of each pod; with `follow`, stream the log of a running pod to its end.
-
-        Raises:
-            BackendUnavailableError: The log of one pod cannot be read; those of the other pods were read.
-        """
+        """Yield the new lines of each pod; with `follow`, stream the log of a running pod to its end."""
         pods = self._find_pods()
         for uid in self._logs.keys() - {pod.uid for pod in pods}:
             yield from self._logs.pop(uid).flush()
@@ -178,14 +147,7 @@ class _LineLimitError(Exception):
 
 
 class _PodLog:
-    """Log of one container of one pod.
-
-    Args:
-        stream_pod_log: Streams the log of a pod.
-        pod: Name of the pod.
-        container: Name of the container; empty for the main container.
-        position: `position` of an earlier instance; None to start at the beginning.
-    """
+    """Log of one container of one pod."""
 
     def __init__(
         self, stream_pod_log: StreamPodLog, pod: str, container: str, position: Sequence[int] | None = None
@@ -216,13 +178,7 @@ class _PodLog:
         return lines, True
 
     def read(self, pod: PodState, follow: bool, job_ended: bool = True) -> Generator[str, None, None]:
-        """Yield the lines since the last call.
-
-        Args:
-            pod: Current state of the pod.
-            follow: Stream until the container ends.
-            job_ended: Without `follow`, yield a last line of a running container that has no line ending.
-        """
+        """Yield the lines since the last call."""
         container = _find_container(pod, self._container)
         self._container = container.name if container else self._container
         if container is None or not (container.running_since or container.latest_termination):

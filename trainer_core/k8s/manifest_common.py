@@ -59,11 +59,7 @@ _RESERVED_ANNOTATIONS = (
 
 
 def check_reserved_metadata(request: TrainJobRequest) -> None:
-    """Check that a request sets no label or annotation that the backend writes.
-
-    Raises:
-        InvalidRequestError: A reserved key is set.
-    """
+    """Check that a request sets no label or annotation that the backend writes."""
     metadata = request.metadata
     for what, keys, reserved in (
         ("labels", metadata.labels, _RESERVED_LABELS),
@@ -75,14 +71,7 @@ def check_reserved_metadata(request: TrainJobRequest) -> None:
 
 
 def check_size(manifest: Mapping[str, Any]) -> None:
-    """Check that etcd can store an object.
-
-    Args:
-        manifest: The object.
-
-    Raises:
-        UnsupportedError: It is too large, as one in which two pod templates carry a large project.
-    """
+    """Check that etcd can store an object."""
     size = len(json.dumps(manifest, ensure_ascii=False).encode())
     if size > _MAX_OBJECT_BYTES:
         raise UnsupportedError(
@@ -95,18 +84,7 @@ def check_size(manifest: Mapping[str, Any]) -> None:
 def build_metadata(
     request: TrainJobRequest, namespace: str, attempt: int, annotations: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Build the metadata of a job.
-
-    Args:
-        request: The request, with a name.
-        namespace: Namespace of the job.
-        attempt: Attempt of its owner, 0 for the first.
-        annotations: Further annotations.
-
-    Raises:
-        UnsupportedError: The request exceeds the size limit of annotations.
-        InvalidRequestError: The request has no name.
-    """
+    """Build the metadata of a job."""
     job_labels = {**request.metadata.labels, labels.MANAGED_BY: labels.MANAGER}
     if request.owner:
         job_labels[labels.OWNER] = naming.hash_owner_key(request.owner.key)
@@ -139,15 +117,7 @@ def build_metadata(
 def build_secret(
     request: TrainJobRequest, job: str, namespace: str, owner_uid: str, owner: ApiResource
 ) -> dict[str, Any] | None:
-    """Build the Secret with the literal secrets of a request; None if it has none.
-
-    Args:
-        request: The request.
-        job: Name of the job that owns the Secret.
-        namespace: Namespace of the job.
-        owner_uid: UID of the job.
-        owner: Kind of the job.
-    """
+    """Build the Secret with the literal secrets of a request; None if it has none."""
     if not request.literal_secrets:
         return None
     reference = {"apiVersion": owner.api_version, "kind": owner.kind, "name": job, "uid": owner_uid}
@@ -191,19 +161,7 @@ def render_function(
     launch: argv_payload.Launcher,
     exported: Sequence[str] = (),
 ) -> tuple[list[str], list[str]]:
-    """Render `command` and `args` of the container that runs a training function.
-
-    Args:
-        request: The request.
-        trainer: Its trainer.
-        code: The function of the trainer.
-        launch: See `argv_payload.render_argv`.
-        exported: See `argv_payload.render_argv`.
-
-    Raises:
-        InvalidRequestError: An index URL contains a user or password.
-        UnsupportedError: The function is too large.
-    """
+    """Render `command` and `args` of the container that runs a training function."""
     argv = argv_payload.render_argv(
         code,
         trainer.packages,
@@ -232,10 +190,6 @@ def build_checkpoints_patch(request: TrainJobRequest) -> dict[str, Any]:
     """Build the pod spec patch that mounts the claim with the checkpoints; empty without one.
 
     The claim is mounted without a subPath, whose folder the kubelet would create for root.
-
-    Raises:
-        UnsupportedError: The place is not a claim, or the trainer has no checkpoints.
-        InvalidRequestError: The name of the claim is invalid.
     """
     uri = _get_checkpoints_uri(request)
     if uri is None or checkpoint_place.is_bucket(uri):
@@ -295,11 +249,7 @@ def build_pvc_patch(role: str, uri: str) -> dict[str, Any]:
 
 
 def check_pvc_uri(role: str, uri: str) -> None:
-    """Check that a ``pvc://`` URI consists of the name of a claim and a path inside it.
-
-    Raises:
-        InvalidRequestError: The name is invalid, or the path contains ``..``.
-    """
+    """Check that a ``pvc://`` URI consists of the name of a claim and a path inside it."""
     claim, _, path = uri.removeprefix(PVC_SCHEME).partition("/")
     if not naming.is_object_name(claim) or ".." in path.split("/"):
         raise InvalidRequestError(

@@ -202,14 +202,7 @@ def get_job_name(raw: RawObject) -> str:
 
 
 def parse_pod(raw: RawObject, main: str = NODE, job: str | None = None, step: str | None = None) -> PodState:
-    """Parse a raw pod.
-
-    Args:
-        raw: The pod as the server returns it.
-        main: Name of the main container; without a container of that name, an initializer or the first container.
-        job: Name of the job; None to read it from the labels of JobSet and Job.
-        step: Name of the step; None to derive it from these labels.
-    """
+    """Parse a raw pod."""
     metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
     labels = metadata.get("labels") or {}
     main_container, other_containers = _parse_containers(spec, status, main, in_jobset=JOBSET_LABEL in labels)

@@ -91,14 +91,7 @@ def check_cluster(
     check_backend: Callable[[ApiClient], Iterable[PreflightCheck]],
     permissions: Iterable[RequiredPermission],
 ) -> PreflightReport:
-    """Check everything that a backend needs from a cluster. Creates nothing.
-
-    Args:
-        config: The cluster and the namespace.
-        job_resource: Resource of the jobs.
-        check_backend: Runs the checks of the backend.
-        permissions: The permissions that the backend needs.
-    """
+    """Check everything that a backend needs from a cluster. Creates nothing."""
     try:
         api = ApiClient(Connection(config))
     except BackendUnavailableError as error:
@@ -115,14 +108,7 @@ def check_cluster(
 
 
 def check_api_group(api: ApiClient, what: str, group: str, cost: str) -> PreflightCheck:
-    """Check that the server serves an API group.
-
-    Args:
-        api: The API server.
-        what: Subject of the check.
-        group: The API group.
-        cost: What does not work without it.
-    """
+    """Check that the server serves an API group."""
     try:
         found = api.get_path(f"/apis/{group}")
     except (NotFoundError, ApiNotServedError):

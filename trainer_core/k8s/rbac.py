@@ -90,13 +90,7 @@ def build_rules(permissions: Iterable[RequiredPermission]) -> list[dict[str, Any
 def build_rbac_objects(
     permissions: Iterable[RequiredPermission], user: str | None, namespace: str
 ) -> list[dict[str, Any]]:
-    """Return the roles and role bindings that grant permissions to a user.
-
-    Args:
-        permissions: The permissions.
-        user: User name at the API server; None for a placeholder.
-        namespace: Namespace of the role.
-    """
+    """Return the roles and role bindings that grant permissions to a user."""
     permissions = list(permissions)
     namespaced = [each for each in permissions if each.api_resource.namespaced]
     cluster_wide = [each for each in permissions if not each.api_resource.namespaced]

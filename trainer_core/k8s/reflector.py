@@ -58,14 +58,6 @@ class WatchTimings:
 class Reflector:
     """Lists and watches the jobs or the pods of a namespace, and forwards them to an informer.
 
-    Args:
-        connection: The API server and the namespace.
-        target: The jobs to watch.
-        stream: Which of the two is listed and watched.
-        job_name: The only job to watch; None for all.
-        timings: Timeouts.
-        informer: Receives objects and errors.
-
     Attributes:
         first_listed: Set when the first list is complete.
     """

@@ -55,13 +55,7 @@ class ApiResource:
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def build_path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
-        """Return the URL path of an object, of its subresource, or of all objects.
-
-        Args:
-            namespace: Namespace; None for all namespaces. Ignored for a resource that is not namespaced.
-            name: Name of the object; None for all objects.
-            subresource: Subresource of the object, such as ``log`` or ``status``.
-        """
+        """Return the URL path of an object, of its subresource, or of all objects."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         scope = f"/namespaces/{quote(namespace, safe='')}" if self.namespaced and namespace else ""
         parts = [quote(part, safe="") for part in (name, subresource) if part]
@@ -104,9 +98,5 @@ _BY_NAME = {
 
 
 def get_resource_of_object(raw: Mapping[str, Any]) -> ApiResource:
-    """Return the resource of an object, by its ``apiVersion`` and ``kind``.
-
-    Raises:
-        KeyError: The resource is not in this module.
-    """
+    """Return the resource of an object, by its ``apiVersion`` and ``kind``."""
     return _BY_NAME[raw["apiVersion"], raw["kind"]]

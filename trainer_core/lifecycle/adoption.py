@@ -92,16 +92,7 @@ class Decision:
 
 
 def decide(request: TrainJobRequest, existing: Sequence[ExistingJob]) -> Decision:
-    """Decide what a submit of a request does.
-
-    Args:
-        request: The request, with a name or an owner.
-        existing: All TrainJobs that have the request's name or belong to its owner.
-
-    Raises:
-        ConflictError: The name belongs to another owner or to another request, or the request is of an older generation
-            than a TrainJob of its owner.
-    """
+    """Decide what a submit of a request does."""
     if request.owner is None:
         return _decide_by_name(request, existing)
     key = request.owner.key

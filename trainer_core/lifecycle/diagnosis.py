@@ -121,9 +121,6 @@ def diagnose(facts: Facts) -> Diagnosis:
     objects were refused; the infrastructure failed; its image could not be pulled; no machine accepts it; a step
     failed. Among several failed steps, one with an exception is the cause, because the others only lost their peer; one
     that was told to stop, or lost its peer and saved a checkpoint, is the last to be.
-
-    Args:
-        facts: The facts.
     """
     if facts.cancel_diagnosis is not None:
         return facts.cancel_diagnosis

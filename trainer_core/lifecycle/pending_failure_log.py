@@ -10,12 +10,7 @@ __all__ = ["PendingFailureLog"]
 
 
 class PendingFailureLog:
-    """Writes each pending failure of a TrainJob once, when it appears or changes, and once that it is queued.
-
-    Args:
-        name: Name of the TrainJob.
-        write_line: Called with the line.
-    """
+    """Writes each pending failure of a TrainJob once, when it appears or changes, and once that it is queued."""
 
     def __init__(self, name: str, write_line: Callable[[str], object]) -> None:
         self._name = name
@@ -24,11 +19,7 @@ class PendingFailureLog:
         self._was_queued = False
 
     def report(self, observation: Observation) -> None:
-        """Write the pending failure of an observation, unless it was written last, and when the job is queued.
-
-        Args:
-            observation: The observation.
-        """
+        """Write the pending failure of an observation, unless it was written last, and when the job is queued."""
         pending = observation.pending_failure
         reason = str(pending.diagnosis) if pending is not None else ""
         if reason and reason != self._last:

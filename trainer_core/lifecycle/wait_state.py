@@ -73,15 +73,7 @@ class WaitState:
     should_cancel: bool = False
 
     def on_observation(self, observation: Observation, now: float) -> WaitState:
-        """Return the state after an observation.
-
-        Args:
-            observation: The observation.
-            now: Time of the caller's clock, in seconds.
-
-        Raises:
-            WaitTimeoutError: The TrainJob has not ended and the deadline has passed.
-        """
+        """Return the state after an observation."""
         state = replace(self, errors=0, unavailable_since=None)
         if observation.outcome is not None:
             explained = state._explain(observation.outcome)
@@ -100,14 +92,6 @@ class WaitState:
         A TrainJob that does not exist counts as deleted. One that lives on another host is raised at once. An
         unreachable backend is tolerated for `MAX_UNAVAILABLE_SECONDS`, other errors `MAX_CONSECUTIVE_ERRORS` times in a
         row.
-
-        Args:
-            error: The error.
-            now: Time of the caller's clock, in seconds.
-
-        Raises:
-            TrainerError: The error itself, once it is no longer tolerated.
-            WaitTimeoutError: The deadline has passed.
         """
         if isinstance(error, JobNotFoundError):
             return replace(self, outcome=_build_deleted_outcome(self.ref))
@@ -121,11 +105,7 @@ class WaitState:
         return state
 
     def timeout(self, now: float) -> float:
-        """Return the seconds after which to observe the TrainJob even if its follower reports no change.
-
-        Args:
-            now: Time of the caller's clock, in seconds.
-        """
+        """Return the seconds after which to observe the TrainJob even if its follower reports no change."""
         limits = [at - now for at in (self.deadline, self._grace_end()) if at is not None]
         return max(0.0, min([self._compute_retry() if self.errors else _MAX_WAIT_SECONDS, *limits]))
 
@@ -185,25 +165,12 @@ class WaitState:
 
 
 def start(ref: TrainJobRef, now: float, timeout: float | None = None, fail_fast: bool = True) -> WaitState:
-    """Return the state at the begin of a wait.
-
-    Args:
-        ref: The TrainJob.
-        now: Time of the caller's clock, in seconds. Use a monotonic clock: clock changes must not matter.
-        timeout: Maximum time to wait, in seconds. None (the default) for no limit.
-        fail_fast: Whether to cancel a TrainJob that cannot start or recover (an image that does not exist, a crash
-            loop, no node that fits for half an hour) before its backend reports the failure. Default True.
-    """
+    """Return the state at the begin of a wait."""
     return WaitState(ref, deadline=None if timeout is None else now + timeout, fail_fast=fail_fast)
 
 
 def restore(state: WaitState, data: Mapping[str, Any]) -> WaitState:
-    """Continue a wait of another process: a pending failure and errors in a row keep their time and number.
-
-    Args:
-        state: A wait that was just started, with a clock that all processes share.
-        data: What `WaitState.to_dict` returned in the other process.
-    """
+    """Continue a wait of another process: a pending failure and errors in a row keep their time and number."""
     if "diagnosis" in data:
         pending = PendingFailure(Diagnosis.from_dict(data["diagnosis"]), data["grace"])
         state = replace(state, pending_failure=pending, pending_since=data["since"])
@@ -213,25 +180,14 @@ def restore(state: WaitState, data: Mapping[str, Any]) -> WaitState:
 
 
 def raise_if_failed(outcome: Outcome) -> Outcome:
-    """Return the outcome of a complete TrainJob.
-
-    Args:
-        outcome: The outcome.
-
-    Raises:
-        JobFailedError: The TrainJob failed; the message holds the diagnosis.
-    """
+    """Return the outcome of a complete TrainJob."""
     if outcome.succeeded:
         return outcome
     raise JobFailedError(failure_message(outcome), outcome)
 
 
 def failure_message(outcome: Outcome) -> str:
-    """Return the failure of a TrainJob in one line, and whether a retry can help.
-
-    Args:
-        outcome: Outcome of a failed TrainJob.
-    """
+    """Return the failure of a TrainJob in one line, and whether a retry can help."""
     diagnosis = outcome.diagnosis
     if diagnosis is None:
         return f"TrainJob {outcome.job.name!r} is Failed"

@@ -88,16 +88,7 @@ def _call_and_share() -> dict[str, Any]:
 
 
 def call(payload: dict[str, Any], folder: Path) -> Any:
-    """Load the function of a payload, call it with its arguments, and return its result.
-
-    Args:
-        payload: ``kind``, ``text``, ``entry`` and ``args``.
-        folder: Folder for the file of a source function.
-
-    Raises:
-        PayloadError: The payload is damaged, or the function is asynchronous or a generator.
-        Exception: Any exception of the function.
-    """
+    """Load the function of a payload, call it with its arguments, and return its result."""
     function = load(payload, folder)
     try:
         value = function(**payload.get("args") or {})

@@ -63,15 +63,7 @@ def read_launch(place: Place) -> str:
 
 
 class Ranks:
-    """The ranks of one start.
-
-    Args:
-        place: Where they write.
-        rank: That of this process.
-        size: Their number.
-        grace: Seconds that a process has from SIGTERM to its end.
-        overlaps: Whether a process may start before the one in its place has ended, as on a cluster.
-    """
+    """The ranks of one start."""
 
     def __init__(self, place: Place, rank: int, size: int, grace: float = 0, overlaps: bool = False) -> None:
         self.place, self.rank, self.size = place, rank, size
@@ -132,12 +124,7 @@ class Ranks:
         return self.place.read("start.json").get("nonce") == self.nonce
 
     def wait(self, ask: Callable[[], Any], what: str, task: str = "") -> Any:
-        """Ask until there is an answer, as a part of a task that other ranks may fail in.
-
-        Raises:
-            CheckpointError: There is none in time, or another rank has failed.
-            Stopped: A rank was started again.
-        """
+        """Ask until there is an answer, as a part of a task that other ranks may fail in."""
         deadline, polls = time.monotonic() + self.place.timeout, 0
         while not (answer := ask()):
             if time.monotonic() > deadline:
@@ -149,16 +136,7 @@ class Ranks:
         return answer
 
     def check(self, task: str | None = None) -> None:
-        """Raise an error if this rank would wait for the others in vain.
-
-        Args:
-            task: A task of which this rank waits for others; None where it does not wait.
-
-        Raises:
-            Stopped: Another rank was started again: ranks that wait for each other must be of one start.
-            CheckpointError: Another rank has failed in the task, or in what comes before each.
-            OSError: This rank cannot write.
-        """
+        """Raise an error if this rank would wait for the others in vain."""
         if self.size == 1 or not self.nonce:
             return
         self.place.check()
@@ -226,11 +204,6 @@ class Agreement:
     """What all ranks do at the same call: save, stop, and the call at which they ask again. Rank 0 decides.
 
     Decisions are kept by the number of the call, as a training may ask at one step several times.
-
-    Args:
-        ranks: The ranks.
-        is_time: Whether rank 0 saves because it is time.
-        is_stopping: Whether this process was told to stop.
     """
 
     def __init__(self, ranks: Ranks, is_time: Callable[[], bool], is_stopping: Callable[[], bool]) -> None:
@@ -243,11 +216,7 @@ class Agreement:
         self.stop = False
 
     def ask(self, saves: bool) -> bool:
-        """Return whether all ranks save now, because it is time.
-
-        Args:
-            saves: Whether they save anyway. They wait for each other then, and a stop is never later than that.
-        """
+        """Return whether all ranks save now, because it is time."""
         self._call += 1
         if not saves and self._call < self._next:
             return False

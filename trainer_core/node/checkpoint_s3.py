@@ -68,14 +68,7 @@ class _StoredCheckpoint(Checkpoint):
 
 
 class CheckpointBucket:
-    """The checkpoints of one training in a bucket.
-
-    Args:
-        root: ``s3://<bucket>/<prefix>``.
-
-    Raises:
-        OSError: There are no credentials.
-    """
+    """The checkpoints of one training in a bucket."""
 
     shares_parts = False
     #: Requests cost time and money: ranks ask less often than in a folder, and wait longer.
@@ -282,11 +275,7 @@ class CheckpointBucket:
                     self.discard(int(match["step"]))
 
     def _open(self, bucket: Bucket, entry: Entry, entries: list[Entry]) -> _StoredCheckpoint:
-        """Return the checkpoint of a manifest, if all objects that it names are among those of a listing.
-
-        Raises:
-            DamagedError: They are not, or the manifest is not what was written.
-        """
+        """Return the checkpoint of a manifest, if all objects that it names are among those of a listing."""
         manifest, folder = self._read_manifest(bucket, entry), entry.key.rpartition("/")[0]
         part, sizes = manifest.get("part", ""), {each.key: each.size for each in entries}
         if not (_PART_NAME.fullmatch(part) and all(map(_is_safe, manifest["files"]))):
@@ -309,11 +298,7 @@ class CheckpointBucket:
         return self._manifests[known]
 
     def _fetch(self, found: _StoredCheckpoint) -> Path:
-        """Return a folder with the files; of the ranks of a node, one fetches them and the others wait.
-
-        Raises:
-            CheckpointError: They cannot be fetched, or a file is damaged; the next attempt resumes from another one.
-        """
+        """Return a folder with the files; of the ranks of a node, one fetches them and the others wait."""
         name, part = found.key.rpartition("/")[2], found.manifest["part"]
         target = self._scratch / f"{name}-{part.lstrip('.')}"
         try:

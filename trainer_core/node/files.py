@@ -22,9 +22,6 @@ def write(path: Path, data: bytes) -> None:
 
     A file that is a mount point, as Kubernetes mounts the termination log, cannot be replaced; it is overwritten in
     place.
-
-    Raises:
-        OSError: Both ways fail.
     """
     try:
         replace(path, data)
@@ -51,14 +48,6 @@ def replace(path: Path, data: bytes, durable: bool = False) -> None:
 
     Readers see the old or the new content, never a part. If the write fails, for example on a full disk, the old file
     stays unchanged and no temporary file remains.
-
-    Args:
-        path: The file.
-        data: Its new content.
-        durable: Whether the new content must survive a power failure once this returns.
-
-    Raises:
-        OSError: The file cannot be written.
     """
     handle, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)
     temporary = Path(name)
@@ -99,10 +88,6 @@ def locked(folder: Path, timeout: float = _LOCK_TIMEOUT) -> Iterator[None]:
     The lock is on the folder itself, which needs no write permission and leaves no file. If it cannot be acquired (a
     network file system, a lock held for too long), the block runs anyway: reporting twice is better than reporting
     never.
-
-    Args:
-        folder: The folder.
-        timeout: Seconds to wait for it.
     """
     handle = None
     with contextlib.suppress(OSError):

@@ -22,12 +22,6 @@ def to_json_data(value: Any) -> tuple[Any, list[str]]:
 
     Tuples become lists, paths become strings, and numbers and small arrays of numpy or torch become numbers and lists.
     NaN and infinity become null.
-
-    Returns:
-        The data, and the places in it where a number became null.
-
-    Raises:
-        NotJsonError: A value cannot be converted; the message names it.
     """
     lost: list[str] = []
     return _plain(value, "result", lost), lost

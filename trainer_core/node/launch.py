@@ -39,12 +39,7 @@ class LaunchError(Exception):
 
 
 def main(launch: str, folder: str) -> None:
-    """Install the packages and replace this process with the program of the node. Does not return.
-
-    Args:
-        launch: ``torchrun``, or ``python`` for one plain process.
-        folder: Folder with the unpacked files.
-    """
+    """Install the packages and replace this process with the program of the node. Does not return."""
     os.environ[env.PAYLOAD] = os.path.join(folder, PAYLOAD)
     has_checkpoints = bool(env.setting(env.CHECKPOINT_PATH))
     if has_checkpoints:

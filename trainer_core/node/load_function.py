@@ -39,18 +39,7 @@ def digest(kind: str, text: str, entry: str) -> str:
 
 
 def load(payload: Mapping[str, Any], folder: Path) -> Callable[..., Any]:
-    """Return the function of a payload.
-
-    Args:
-        payload: ``kind``, ``text`` and ``entry``, and optionally their ``digest``, the ``origin`` of the text
-            (``train.py:12``) and the files of a ``project``.
-        folder: Folder for the files, if it is private to this user; else a temporary folder is used.
-
-    Raises:
-        PayloadError: The payload is damaged, or its kind is unknown.
-        ProjectError: The files of the project are damaged or cannot be written.
-        Exception: Any exception of the import.
-    """
+    """Return the function of a payload."""
     kind, text, entry = (str(payload.get(key, "")) for key in ("kind", "text", "entry"))
     if payload.get("digest") and payload["digest"] != digest(kind, text, entry):
         raise PayloadError("the packaged function does not match its digest: it was changed on the way")

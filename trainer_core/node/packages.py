@@ -34,12 +34,7 @@ _PIP = ("install", "--no-input", "--disable-pip-version-check", "--progress-bar"
 
 
 class PackageInstallError(Exception):
-    """The packages cannot be installed; the message is one line for the user.
-
-    Args:
-        message: The packages and the reason.
-        output: The last lines of the installer.
-    """
+    """The packages cannot be installed; the message is one line for the user."""
 
     __module__ = "trainjob"
 
@@ -49,15 +44,7 @@ class PackageInstallError(Exception):
 
 
 def ensure_packages(wanted: Mapping[str, Any]) -> str:
-    """Return the Python interpreter that has the packages, after installing them if necessary.
-
-    Args:
-        wanted: ``packages``, requirements of pip, and ``index_urls``: the index and extra indexes; empty for pip's
-            configuration.
-
-    Raises:
-        PackageInstallError: The packages cannot be installed.
-    """
+    """Return the Python interpreter that has the packages, after installing them if necessary."""
     if not wanted["packages"]:
         return sys.executable
     try:
@@ -112,15 +99,7 @@ def _make(environment: Path, wanted: Mapping[str, Any]) -> None:
 
 
 def create_virtualenv(folder: Path, with_pip: bool = False) -> None:
-    """Create a virtual environment that also sees the packages of this interpreter.
-
-    Args:
-        folder: The folder of the environment.
-        with_pip: Install pip into it; needed if this interpreter has none.
-
-    Raises:
-        ImportError: This interpreter has no venv module.
-    """
+    """Create a virtual environment that also sees the packages of this interpreter."""
     import venv  # Some images do not have it.
 
     venv.create(folder, symlinks=True, with_pip=with_pip)

@@ -33,15 +33,7 @@ class ProjectError(Exception):
 
 
 def unpack(project: Mapping[str, Any], parent: str) -> str:
-    """Return the folder with the files, written first unless another process of the node has done it.
-
-    Args:
-        project: ``digest``, and ``archive`` or ``uri``.
-        parent: A folder that only this user can write to.
-
-    Raises:
-        ProjectError: The files are damaged, or cannot be fetched or written.
-    """
+    """Return the folder with the files, written first unless another process of the node has done it."""
     folder = os.path.join(parent, "code-" + project["digest"][:12])
     if project.get("uri"):
         from . import project_fetch  # Travels only with jobs that need it.
@@ -51,15 +43,7 @@ def unpack(project: Mapping[str, Any], parent: str) -> str:
 
 
 def decompress(data: bytes | str, digest: str) -> bytes:
-    """Return the uncompressed files.
-
-    Args:
-        data: The compressed files, as bytes or in base64.
-        digest: Their digest.
-
-    Raises:
-        ProjectError: They do not match the digest.
-    """
+    """Return the uncompressed files."""
     try:
         text = zlib.decompress(base64.b64decode(data) if isinstance(data, str) else data)
     except (ValueError, zlib.error):
@@ -70,11 +54,7 @@ def decompress(data: bytes | str, digest: str) -> bytes:
 
 
 def write_all(text: bytes, folder: str) -> str:
-    """Write uncompressed files into a folder unless it exists; return the folder.
-
-    Raises:
-        ProjectError: They cannot be written.
-    """
+    """Write uncompressed files into a folder unless it exists; return the folder."""
     if os.path.isdir(folder):
         return folder
     parent = os.path.dirname(folder)

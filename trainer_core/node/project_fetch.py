@@ -24,17 +24,7 @@ class FetchError(ProjectError):
 
 
 def unpack(uri: str, digest: str, folder: str) -> str:
-    """Write the files of an object into a folder, unless another process of the node has done it; return the folder.
-
-    Args:
-        uri: ``s3://`` or ``file://`` URI of the object.
-        digest: Digest of the files.
-        folder: The folder.
-
-    Raises:
-        FetchError: The object cannot be read, or does not match the digest.
-        ProjectError: The files cannot be written.
-    """
+    """Write the files of an object into a folder, unless another process of the node has done it; return the folder."""
     with files.locked(Path(folder).parent, _TIMEOUT):
         # A folder is complete: it has got its name after its files.
         return folder if Path(folder).is_dir() else write_all(_fetch(uri, digest), folder)

@@ -68,11 +68,7 @@ class Gpu(NamedTuple):
 
 
 def get_interval(environ: Mapping[str, str]) -> float:
-    """Return the seconds between two reports; 0 for no reports. Anything but a number is the default.
-
-    Args:
-        environ: Environment of the training.
-    """
+    """Return the seconds between two reports; 0 for no reports. Anything but a number is the default."""
     try:
         return max(0.0, float(environ[env.RESOURCE_INTERVAL]))
     except (KeyError, ValueError):
@@ -83,13 +79,6 @@ def read_usage(root: Path = Path("/")) -> Usage:
     """Return the use of the container of this process: of its cgroup, version 2 or 1, or of the machine without one.
 
     Memory is the working set, as the kubelet and ``kubectl top`` compute it: without file caches that are not in use.
-
-    Args:
-        root: Folder with ``proc`` and ``sys``.
-
-    Raises:
-        OSError: The files of the machine cannot be read.
-        ValueError: A file has another format.
     """
     machine = _read(root / "proc/meminfo")
     total = _get(machine, "MemTotal:") * 1024
@@ -118,12 +107,7 @@ def read_usage(root: Path = Path("/")) -> Usage:
 
 
 def parse_gpus(text: str, visible: str = "") -> list[Gpu]:
-    """Parse the output of ``nvidia-smi``. Other lines, such as errors, are left out.
-
-    Args:
-        text: The output.
-        visible: Value of ``CUDA_VISIBLE_DEVICES``: if it has numbers, other GPUs are left out.
-    """
+    """Parse the output of ``nvidia-smi``. Other lines, such as errors, are left out."""
     gpus = []
     numbers = [each.strip() for each in visible.split(",") if each.strip().isdecimal()]
     for line in text.splitlines():
@@ -137,12 +121,7 @@ def parse_gpus(text: str, visible: str = "") -> list[Gpu]:
 
 
 class GpuQuery:
-    """Reads the GPUs from one ``nvidia-smi`` that keeps running: to start it takes much longer than a reading.
-
-    Args:
-        environ: Environment of the training, for ``PATH`` and ``CUDA_VISIBLE_DEVICES``.
-        interval: Seconds between two readings; at least 1.
-    """
+    """Reads the GPUs from one ``nvidia-smi`` that keeps running: to start it takes much longer than a reading."""
 
     def __init__(self, environ: Mapping[str, str], interval: float) -> None:
         self._visible, self._path = environ.get("CUDA_VISIBLE_DEVICES"), environ.get("PATH")
@@ -183,15 +162,7 @@ class GpuQuery:
 
 
 class Monitor:
-    """Samples the use of resources, and reports at every second sample.
-
-    Args:
-        read: Returns the use of processor and memory.
-        gpus: Reads the GPUs.
-        write: Called with each report, one line with its line end.
-        record: File of the termination record, for the totals.
-        clock: Monotonic clock, in seconds. The totals begin now.
-    """
+    """Samples the use of resources, and reports at every second sample."""
 
     def __init__(
         self,

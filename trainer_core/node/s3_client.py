@@ -91,14 +91,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class Bucket:
-    """A bucket of AWS, or of other storage if AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL is set.
-
-    Args:
-        name: Name of the bucket.
-
-    Raises:
-        S3Error: There are no credentials, or the endpoint is not a URL.
-    """
+    """A bucket of AWS, or of other storage if AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL is set."""
 
     def __init__(self, name: str) -> None:
         environ = os.environ.get
@@ -141,11 +134,7 @@ class Bucket:
         self._request("PUT", key, body=body)
 
     def create(self, key: str, body: bytes) -> None:
-        """Write an object that does not exist; storage without conditional writes overwrites it.
-
-        Raises:
-            S3Error: It exists with another content.
-        """
+        """Write an object that does not exist; storage without conditional writes overwrites it."""
         try:
             self._request("PUT", key, body=body, headers={"If-None-Match": "*"})
         except S3Error as error:

@@ -19,12 +19,7 @@ _RESERVE = 2.0
 
 
 class StopSignal:
-    """Sets a flag on SIGTERM, and ends the process shortly before the grace is over.
-
-    Args:
-        grace: Seconds from SIGTERM to SIGKILL; 0 for no handler.
-        announce: Is called in a thread after SIGTERM.
-    """
+    """Sets a flag on SIGTERM, and ends the process shortly before the grace is over."""
 
     def __init__(self, grace: float, announce: Callable[[], None]) -> None:
         self.received = False

@@ -56,12 +56,7 @@ def result_record(value: Any) -> dict[str, Any]:
 
 
 def error_record(error: BaseException, output: str | None = None) -> dict[str, Any]:
-    """Describe an exception: ``type``, ``message``, ``traceback``, ``rank`` (and ``restart``, if any).
-
-    Args:
-        error: The exception.
-        output: Text that replaces the traceback, such as the output of pip.
-    """
+    """Describe an exception: ``type``, ``message``, ``traceback``, ``rank`` (and ``restart``, if any)."""
     summary = TracebackException(type(error), error, error.__traceback__)
     trace = "".join(summary.format()) if output is None else output
     trace = project.shorten(trace.rstrip())
@@ -166,12 +161,7 @@ def report_record(record: dict[str, Any]) -> None:
 
 
 def report_error(error: BaseException, output: str | None = None) -> None:
-    """Report the exception, unless another rank of this node has reported one. Never raises.
-
-    Args:
-        error: The exception.
-        output: Text that replaces the traceback, such as the output of pip.
-    """
+    """Report the exception, unless another rank of this node has reported one. Never raises."""
     record = error_record(error, output)
     _report("error", lambda limit: encode_error(record, limit))
 

@@ -54,26 +54,7 @@ def render_argv(
     processes: int | None = None,
     s3: bool = False,
 ) -> list[str]:
-    """Return the command of a container that runs a function; equal functions give equal commands.
-
-    Args:
-        code: The function.
-        packages: Requirements that pip installs first, once per container.
-        pip_index_urls: Package indexes: the first is the index, the others are extra ones. Empty: pip's configuration.
-        launch: ``torchrun`` with the controller's PET_* variables, or one plain process where torch is not installed;
-            ``python`` for one process; ``mpirun`` for one process per slot of Trainer's hostfile.
-        exported: With ``mpirun``, names of environment variables for the processes.
-        processes: Requested processes per node; more than one are refused where torch is not installed.
-        s3: Whether checkpoints are in a bucket. Without it, and without code in a bucket, the programs for it do not
-            travel.
-
-    Returns:
-        Everything up to `UNPACKER` is the command, the rest are its arguments.
-
-    Raises:
-        InvalidRequestError: An index URL contains a user or password.
-        UnsupportedError: The function is too large.
-    """
+    """Return the command of a container that runs a function; equal functions give equal commands."""
     _check_index_urls(pip_index_urls)
     # Sorted keys: requests with another key order are equal and must give equal arguments.
     payload = json.dumps(json.loads(serializer.payload(code.model_dump())), sort_keys=True)

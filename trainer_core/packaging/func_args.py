@@ -24,13 +24,6 @@ def check_func_args(func: Callable[..., Any], args: Mapping[str, Any] | None) ->
     """Return a copy of the arguments as plain JSON data: tuples as lists, subclasses as their base types.
 
     Strings are not converted, because they may be templates.
-
-    Args:
-        func: The function.
-        args: Its keyword arguments.
-
-    Raises:
-        ValueError: The arguments do not match the signature, or one is not JSON; the message names it.
     """
     plain = check_json(args)
     parameters = _signature(func)
@@ -40,11 +33,7 @@ def check_func_args(func: Callable[..., Any], args: Mapping[str, Any] | None) ->
 
 
 def check_json(args: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a copy of the arguments as plain JSON data, without checking a signature.
-
-    Raises:
-        ValueError: An argument is not JSON; the message names it.
-    """
+    """Return a copy of the arguments as plain JSON data, without checking a signature."""
     if args is None:
         return {}
     if not isinstance(args, Mapping):
@@ -70,14 +59,6 @@ def coerce(args: Mapping[str, Any], types: Mapping[str, str], function: str = "t
     Templates and command lines turn values into strings, and KFP turns numbers into floats: ``"10"`` and ``10.0``
     become 10, ``"true"`` becomes True, and JSON text (or a Python literal) becomes a list or dict. None stays None, and
     arguments without a declared type stay unchanged.
-
-    Args:
-        args: Keyword arguments.
-        types: The result of `declared_types`.
-        function: Name of the function, for the message.
-
-    Raises:
-        ValueError: A value cannot be converted; the message names parameter, value and type.
     """
     return {name: _coerced(name, value, types.get(name), function) for name, value in args.items()}
 

@@ -49,14 +49,7 @@ class GitCommit:
 
 
 def parse_git_uri(uri: str) -> GitCommit:
-    """Return the commit that a URI names.
-
-    Args:
-        uri: Such as ``git+https://example.com/team/churn.git@<commit id>#subdirectory=training``.
-
-    Raises:
-        ValueError: It has another form, or a password.
-    """
+    """Return the commit that a URI names."""
     if has_credentials(uri):
         raise ValueError("code: the git URL contains a user or password; use git's credential helper")
     match = _URI.fullmatch(uri)
@@ -70,14 +63,7 @@ def parse_git_uri(uri: str) -> GitCommit:
 
 
 def fetch_commit(commit: GitCommit) -> Path:
-    """Return the folder with the files of a commit, fetched unless that was done before.
-
-    Args:
-        commit: The commit.
-
-    Raises:
-        ValueError: git is not installed, or the commit or its folder cannot be fetched; one line.
-    """
+    """Return the folder with the files of a commit, fetched unless that was done before."""
     place = _get_cache() / commit.commit / commit.name
     if not place.is_dir():
         _fetch(commit, place)

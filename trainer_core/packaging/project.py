@@ -95,11 +95,7 @@ class Project:
         return self.files.get(inside) if self._place(inside) == path else None
 
     def pack(self, roots: Sequence[str] = ("",)) -> dict[str, Any]:
-        """Return the project as plain data: the compressed files, their digest, number and size, and import roots.
-
-        Args:
-            roots: Folders below which modules are imported, in the order of ``sys.path``.
-        """
+        """Return the project as plain data: the compressed files, their digest, number and size, and import roots."""
         content = {self._place(path): _to_json(data) for path, data in self.files.items()}
         executable = sorted(self._place(path) for path in self.executable)
         text = json.dumps({"executable": executable, "files": content}, sort_keys=True, separators=(",", ":")).encode()
@@ -117,11 +113,7 @@ class Project:
 
 
 def check_code(code: object) -> None:
-    """Check the form of the ``code`` of a trainer. Accepts None. Reads no file.
-
-    Raises:
-        ValueError: It is neither a path nor a list of paths.
-    """
+    """Check the form of the ``code`` of a trainer. Accepts None. Reads no file."""
     if code is None:
         return
     entries = code if isinstance(code, (list, tuple)) else [code]
@@ -141,17 +133,7 @@ def check_code(code: object) -> None:
 
 
 def read_project(code: CodePaths, folder: Path | None = None) -> Project:
-    """Read the files that a trainer names.
-
-    Args:
-        code: A folder, a file, a commit of a git repository, or a list of paths and patterns relative to `folder`. In a
-            list, a file that is written out travels whatever the ignore files say, and although its name is that of a
-            secret.
-        folder: Folder of relative paths. None for the working directory.
-
-    Raises:
-        ValueError: A path does not exist, a file may be a secret, or there are no files or too many; one line.
-    """
+    """Read the files that a trainer names."""
     check_code(code)
     base = Path(folder or Path.cwd()).resolve()
     if isinstance(code, (list, tuple)):
@@ -446,11 +428,7 @@ def _to_json(data: bytes) -> str | dict[str, str]:
 
 
 def describe_size(sizes: Mapping[str, int]) -> str:
-    """Return number, size and the largest ones of files as text.
-
-    Args:
-        sizes: Bytes by path.
-    """
+    """Return number, size and the largest ones of files as text."""
     largest = sorted(sizes, key=lambda name: (-sizes[name], name))[:_LISTED]
     listed = ", ".join(f"{name} ({format_size(sizes[name])})" for name in largest)
     return f"{len(sizes)} files have {format_size(sum(sizes.values()))} (the largest are {listed})"

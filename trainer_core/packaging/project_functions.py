@@ -33,18 +33,7 @@ class Module:
 
 
 def find_reference(func: Callable[..., Any], project: Project) -> str | None:
-    """Return ``module:function`` of a function that a file of the project defines at the top level of its module.
-
-    Args:
-        func: The function.
-        project: The files.
-
-    Returns:
-        None for a function that is defined elsewhere, nested, or in a file without a module name, such as a DAG file.
-
-    Raises:
-        ValueError: Its file is in the folder of the project and does not travel.
-    """
+    """Return ``module:function`` of a function that a file of the project defines at the top level of its module."""
     name, path = getattr(func, "__module__", None) or "", getattr(func, "__qualname__", "<locals>")
     module = sys.modules.get(name)
     file = getattr(module, "__file__", None)
@@ -64,15 +53,7 @@ def find_reference(func: Callable[..., Any], project: Project) -> str | None:
 
 
 def find_module(reference: str, project: Project) -> Module:
-    """Return the module of a reference.
-
-    Args:
-        reference: ``module:function``.
-        project: The files.
-
-    Raises:
-        ValueError: No file of the project, or more than one, is this module.
-    """
+    """Return the module of a reference."""
     name = reference.partition(":")[0]
     parts = name.split(".")
     for placed in _place(project, parts):
@@ -102,18 +83,7 @@ def list_roots(project: Project) -> tuple[str, ...]:
 
 
 def read_signature(reference: str, module: Module) -> Callable[..., Any] | None:
-    """Return a function with the parameters of the one that a reference names, without importing its module.
-
-    Args:
-        reference: ``module:function``.
-        module: The module.
-
-    Returns:
-        None where the file alone does not determine them: for a decorated, imported or assigned function.
-
-    Raises:
-        ValueError: The file is not Python, or defines no such name.
-    """
+    """Return a function with the parameters of the one that a reference names, without importing its module."""
     name = reference.partition(":")[2]
     tree = _parse(module)
     if "." in name:

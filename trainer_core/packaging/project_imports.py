@@ -48,11 +48,6 @@ def find_missing_imports(code: Mapping[str, Any], packages: Sequence[str], has_i
     """Yield one line for each import of the training function, and of the modules that it imports, that will fail.
 
     Imports in a ``try`` that handles ImportError, and those for type checkers, are left out.
-
-    Args:
-        code: The packaged function with its ``project``.
-        packages: Requirements that are installed in the job.
-        has_image: Whether the job has an image of the user, whose packages are unknown.
     """
     project = _Modules(read_files(code["project"]), code["project"]["roots"])
     waiting: list[tuple[str, str, bytes]] = []

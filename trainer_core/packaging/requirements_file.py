@@ -33,16 +33,7 @@ def is_requirements_file(path: str) -> bool:
 
 
 def read_requirements(file: str, folder: Path) -> list[str]:
-    """Return the requirements that a file lists.
-
-    Args:
-        file: Path of the file, relative to `folder`.
-        folder: The folder of the project.
-
-    Raises:
-        ValueError: The file cannot be read, or has something that pip would not install from the request alone; the
-            message names the line.
-    """
+    """Return the requirements that a file lists."""
     path = folder / file
     if path.name == "uv.lock":
         found = _read_uv_lock(_read_toml(path), path)

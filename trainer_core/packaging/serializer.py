@@ -48,23 +48,7 @@ def package(
     mode: str = "source",
     project: Project | None = None,
 ) -> dict[str, Any]:
-    """Package a function.
-
-    Args:
-        func: The function, or its import path ``"module:function"``, which is always a reference.
-        args: Keyword arguments: JSON data; strings may be templates.
-        mode: ``source`` (for images with another Python), ``reference`` (to a module that is installed there) or
-            ``cloudpickle`` (includes globals and closures; requires the same Python and cloudpickle there).
-        project: Files that travel with the function. A function that one of them defines is imported from it, unless
-            the mode is ``cloudpickle``. None for no files.
-
-    Returns:
-        ``kind``, ``text``, ``entry``, ``args``, ``types`` (declared types, for `coerce`) and ``digest``; with files
-        also ``project``; for source also ``origin``, if it is known: file and line, for tracebacks.
-
-    Raises:
-        ValueError: The function cannot be packaged in this mode, or the arguments do not match its signature.
-    """
+    """Package a function."""
     if mode not in _MODES:
         raise ValueError(f"packaging={redact(mode)} is unknown; known are {', '.join(_MODES)}")
     if project is not None:
@@ -118,9 +102,6 @@ def ship(folder: Path) -> Path:
     """Write the files that travel with every job into a private folder; return the path of the bootstrap program.
 
     Idempotent, also when several processes do it at the same time.
-
-    Raises:
-        OSError: The files cannot be written.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for relative, text in shipped_files().items():

@@ -44,12 +44,6 @@ def extract_source(func: Callable[..., Any]) -> tuple[str, str]:
     """Return the text of a module that defines the function, and the function's name in it.
 
     Decorators that are not part of the given object are left out: ``@task.trainjob`` passes the function below it.
-
-    Args:
-        func: A plain function.
-
-    Raises:
-        ValueError: The function cannot travel as source; one line with the reason and what to do.
     """
     raw = inspect.unwrap(func)
     name = getattr(func, "__qualname__", type(func).__name__)
@@ -71,10 +65,6 @@ def find_origin(func: Callable[..., Any], text: str) -> str | None:
 
     Lines that were added above the function count, so that the line can be lower than that of the function. None if
     that is not possible, or the function comes from no file.
-
-    Args:
-        func: The function.
-        text: Its text, as `extract_source` returned it.
     """
     raw = inspect.unwrap(func)
     file = PurePath(raw.__code__.co_filename).name

@@ -26,11 +26,7 @@ def wrap(value: Any) -> dict[str, Any]:
 
 
 def unwrap(raw: Any) -> Any:
-    """Return the value that `wrap` wrapped.
-
-    Raises:
-        ValueError: The format is different.
-    """
+    """Return the value that `wrap` wrapped."""
     if isinstance(raw, Mapping) and raw.keys() == {"value"}:
         return raw["value"]
     if isinstance(raw, Mapping) and raw.keys() == {"items"} and isinstance(raw["items"], Mapping):

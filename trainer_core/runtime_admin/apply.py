@@ -51,12 +51,6 @@ class RuntimeAdmin:
     TrainJobs.
 
     Every method raises `BackendUnavailableError` if the cluster is unreachable or RBAC denies the request.
-
-    Args:
-        config: Cluster and namespace. Default: None, for the in-cluster configuration or the kubeconfig.
-
-    Raises:
-        BackendUnavailableError: There is no usable cluster configuration.
     """
 
     def __init__(self, config: KubernetesBackendConfig | None = None) -> None:
@@ -77,11 +71,7 @@ class RuntimeAdmin:
         return fields or ml_policies.NEWEST
 
     def validate(self, runtime: Raw) -> builtins.list[Diagnostic]:
-        """Return the problems of a runtime on this cluster, errors first. Sends no runtime to the API server.
-
-        Args:
-            runtime: Manifest of the runtime.
-        """
+        """Return the problems of a runtime on this cluster, errors first. Sends no runtime to the API server."""
         return validate.validate_runtime(runtime, self.ml_policy_fields)
 
     def _check(self, runtime: Raw) -> ApiResource:
@@ -113,14 +103,7 @@ class RuntimeAdmin:
         return sorted(summaries.values(), key=lambda each: each.name)
 
     def get(self, name: str) -> dict[str, Any]:
-        """Return the runtime that a TrainJob of the namespace uses under this name.
-
-        Args:
-            name: Name of the runtime.
-
-        Raises:
-            RuntimeNotFoundError: It does not exist; the message lists the existing ones.
-        """
+        """Return the runtime that a TrainJob of the namespace uses under this name."""
         for kind in (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES):
             try:
                 return self._api.get(kind, name)
@@ -129,15 +112,7 @@ class RuntimeAdmin:
         raise self._build_not_found_error(name)
 
     def create(self, runtime: Raw) -> dict[str, Any]:
-        """Create a runtime and return it as stored by the API server.
-
-        Args:
-            runtime: Manifest of the runtime.
-
-        Raises:
-            InvalidRequestError: It violates a rule, or the API server refuses it. Nothing was created.
-            ConflictError: A runtime of this name exists.
-        """
+        """Create a runtime and return it as stored by the API server."""
         kind = self._check(runtime)
         try:
             return self._api.create(kind, runtime)
@@ -148,14 +123,7 @@ class RuntimeAdmin:
             ) from None
 
     def diff(self, runtime: Raw) -> builtins.list[Change]:
-        """Return what `apply` would change; one change at path ``""`` if the runtime does not exist.
-
-        Args:
-            runtime: Manifest of the runtime.
-
-        Raises:
-            InvalidRequestError: It violates a rule.
-        """
+        """Return what `apply` would change; one change at path ``""`` if the runtime does not exist."""
         live = self._find_live(self._check(runtime), runtime)
         return [Change("", None, dict(runtime))] if live is None else diff.list_changes(live, runtime)
 
@@ -163,15 +131,6 @@ class RuntimeAdmin:
         """Create a runtime, or change the existing one.
 
         Running TrainJobs are not affected: since Trainer 2.3 each has a copy of its runtime.
-
-        Args:
-            runtime: Manifest of the runtime.
-            recreate: Delete and create the runtime if the API server refuses a change (`Change.fixed`). Default: False.
-
-        Raises:
-            InvalidRequestError: It violates a rule, or the API server refuses it. Nothing was changed.
-            ConflictError: A change requires `recreate`, an older Trainer keeps the runtime for running TrainJobs, or
-                another client changed the runtime at the same time. Nothing was changed.
         """
         kind = self._check(runtime)
         live = self._find_live(kind, runtime)
@@ -184,14 +143,7 @@ class RuntimeAdmin:
         return self._change(kind, live, runtime)
 
     def dry_run(self, runtime: Raw) -> None:
-        """Validate a runtime on the API server, without creating or changing it.
-
-        Args:
-            runtime: Manifest of the runtime.
-
-        Raises:
-            InvalidRequestError: It violates a rule, or the API server refuses it.
-        """
+        """Validate a runtime on the API server, without creating or changing it."""
         kind = self._check(runtime)
         live = self._find_live(kind, runtime)
         if live is None or any(change.fixed for change in diff.list_changes(live, runtime)):
@@ -201,11 +153,7 @@ class RuntimeAdmin:
             self._api.patch(kind, name, diff.build_patch(live, runtime), namespace=namespace, dry_run=True)
 
     def list_trainjobs(self, runtime: Raw) -> builtins.list[str]:
-        """Return the unfinished TrainJobs that refer to a runtime, as ``namespace/name``.
-
-        Args:
-            runtime: Result of `get`.
-        """
+        """Return the unfinished TrainJobs that refer to a runtime, as ``namespace/name``."""
         metadata = runtime["metadata"]
         everywhere = _get_kind(runtime) is CLUSTER_TRAINING_RUNTIMES
         jobs = self._api.list(TRAINJOBS, namespace=metadata.get("namespace"), all_namespaces=everywhere)
@@ -213,18 +161,7 @@ class RuntimeAdmin:
         return sorted(f"{job['namespace']}/{job['name']}" for job in using)
 
     def delete(self, name: str, *, scope: ApiResource | None = None, force: bool = False) -> None:
-        """Delete a runtime.
-
-        Args:
-            name: Name of the runtime.
-            scope: `TRAINING_RUNTIMES` or `CLUSTER_TRAINING_RUNTIMES`. Default: None, for the runtime that `get`
-                returns.
-            force: Delete it even if TrainJobs use it. Default: False.
-
-        Raises:
-            RuntimeNotFoundError: It does not exist.
-            ConflictError: Unfinished TrainJobs refer to it; the message names them.
-        """
+        """Delete a runtime."""
         runtime = self._get(scope, name) if scope else self.get(name)
         kind = _get_kind(runtime)
         if not force:
@@ -368,11 +305,7 @@ class RuntimeSummary:
 
 
 def summarize_runtime(raw: Mapping[str, Any]) -> RuntimeSummary:
-    """Return the summary of a runtime.
-
-    Args:
-        raw: Manifest of the runtime.
-    """
+    """Return the summary of a runtime."""
     runtime = runtimes.parse_runtime(raw)
     return RuntimeSummary(
         name=runtime.name,

@@ -82,10 +82,6 @@ def list_changes(live: Raw, desired: Raw) -> list[Change]:
 
     Fields that servers add are ignored: defaults, ``managedFields`` and the like. So are labels and annotations that
     only the live runtime has, because another client may have set them.
-
-    Args:
-        live: Runtime as read from the API server.
-        desired: Desired manifest.
     """
     changes = [Change(path, before, after) for path, before, after in _list_metadata_differences(live, desired)]
     for path, before, after in _list_differences(live.get("spec") or {}, desired.get("spec") or {}, "spec"):
@@ -94,12 +90,7 @@ def list_changes(live: Raw, desired: Raw) -> list[Change]:
 
 
 def build_patch(live: Raw, desired: Raw) -> dict[str, Any]:
-    """Return the JSON merge patch from the live runtime to the desired one; empty if they are equal.
-
-    Args:
-        live: Runtime as read from the API server.
-        desired: Desired manifest.
-    """
+    """Return the JSON merge patch from the live runtime to the desired one; empty if they are equal."""
     metadata: dict[str, Any] = {}
     for path, _, after in _list_metadata_differences(live, desired):
         _, part, key = path.split(".", 2)

@@ -52,13 +52,7 @@ class ConvertedCommand:
 
 
 def convert_command(command: Sequence[str] | None, args: Sequence[str] | None, nodes: int) -> ConvertedCommand:
-    """Convert the command of a container.
-
-    Args:
-        command: Command of the container; None for that of the image.
-        args: Arguments of the container; None for those of the image.
-        nodes: Number of nodes.
-    """
+    """Convert the command of a container."""
     if not command:
         return _convert_entry_point(args, nodes)
     words = [*command, *(args or ())]

@@ -88,14 +88,7 @@ def iterate_pytorch_jobs(document: Any) -> Iterator[Raw]:
 
 
 def migrate_pytorch_job(job: Mapping[str, Any]) -> Migration:
-    """Convert a PyTorchJob to a TrainJob.
-
-    Args:
-        job: Manifest of the PyTorchJob.
-
-    Raises:
-        InvalidRequestError: The job has no replicas, or no container ``pytorch``.
-    """
+    """Convert a PyTorchJob to a TrainJob."""
     spec, name = job.get("spec") or {}, (job.get("metadata") or {}).get("name") or ""
     replicas = {kind: one for kind, one in (spec.get("pytorchReplicaSpecs") or {}).items() if one}
     if not replicas:
@@ -303,13 +296,7 @@ class RunPolicy:
 
 
 def convert_run_policy(spec: Mapping[str, Any], restart: str | None, nodes: int) -> RunPolicy:
-    """Convert ``runPolicy`` and the restart policy of a PyTorchJob.
-
-    Args:
-        spec: Spec of the PyTorchJob.
-        restart: Restart policy of its replicas; None for the operator's default.
-        nodes: Number of nodes.
-    """
+    """Convert ``runPolicy`` and the restart policy of a PyTorchJob."""
     run_policy, policy = RunPolicy(), spec.get("runPolicy") or {}
     for name in ("activeDeadlineSeconds", "suspend"):
         if policy.get(name):

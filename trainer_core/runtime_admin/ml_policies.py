@@ -23,11 +23,7 @@ VERSIONS: Mapping[str, MlPolicyFields] = {"2.0": _FIRST, "2.1": _FIRST, "2.2": _
 
 
 def get_fields(version: str) -> MlPolicyFields:
-    """Return the fields of a version of Trainer, such as ``2.1`` or ``v2.1.0``.
-
-    Raises:
-        ValueError: The version is unknown.
-    """
+    """Return the fields of a version of Trainer, such as ``2.1`` or ``v2.1.0``."""
     fields = VERSIONS.get(".".join(version.removeprefix("v").split(".")[:2]))
     if fields is None:
         raise ValueError(f"Trainer version {version!r} is unknown; the known versions are {', '.join(VERSIONS)}")
@@ -35,11 +31,7 @@ def get_fields(version: str) -> MlPolicyFields:
 
 
 def parse_openapi(document: Mapping[str, Any]) -> MlPolicyFields | None:
-    """Return the fields of the OpenAPI v3 document of Trainer's API group; None if it has no runtimes.
-
-    Args:
-        document: The document, from ``/openapi/v3/apis/trainer.kubeflow.org/v1alpha1``.
-    """
+    """Return the fields of the OpenAPI v3 document of Trainer's API group; None if it has no runtimes."""
     for schema in document.get("components", {}).get("schemas", {}).values():
         kinds = [gvk.get("kind") for gvk in schema.get("x-kubernetes-group-version-kind") or ()]
         if "ClusterTrainingRuntime" in kinds:

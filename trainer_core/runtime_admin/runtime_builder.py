@@ -62,15 +62,7 @@ _ACCESS_MODES = ("ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod", "ReadOnly
 
 @dataclass(frozen=True)
 class Coscheduling:
-    """Gang scheduling with the coscheduling plugin (``spec.podGroupPolicy.coscheduling``).
-
-    Args:
-        timeout_seconds: Seconds until the plugin stops looking for nodes for all pods (``scheduleTimeoutSeconds``).
-            Default: 60.
-
-    Raises:
-        ValueError: The number is not positive.
-    """
+    """Gang scheduling with the coscheduling plugin (``spec.podGroupPolicy.coscheduling``)."""
 
     timeout_seconds: int = 60
 
@@ -80,18 +72,7 @@ class Coscheduling:
 
 @dataclass(frozen=True)
 class Volcano:
-    """Gang scheduling with Volcano (``spec.podGroupPolicy.volcano``).
-
-    Args:
-        queue: Volcano queue. Default: None, for Volcano's default queue.
-        topology: ``hard`` or ``soft``: place the pods close to each other in the network (``networkTopology.mode``).
-            Default: None, for no placement rule.
-        highest_tier: Highest network tier that the pods may span, with `topology`
-            (``networkTopology.highestTierAllowed``). Default: 1.
-
-    Raises:
-        ValueError: A value is invalid.
-    """
+    """Gang scheduling with Volcano (``spec.podGroupPolicy.volcano``)."""
 
     queue: str | None = None
     topology: str | None = None
@@ -110,18 +91,7 @@ PodGroupPolicy = Coscheduling | Volcano
 
 @dataclass(frozen=True)
 class PodParameters:
-    """Fields of the pods of the training nodes, spelled as in a Kubernetes pod.
-
-    Args:
-        node_selector: Node labels that a pod requires (``nodeSelector``).
-        tolerations: Tolerations of the pods.
-        service_account: Name of the service account (``serviceAccountName``). Default: None, for that of the namespace.
-        volumes: Volumes of the pods.
-        mounts: Volume mounts of the training container: ``{"name": …, "mountPath": …}``.
-
-    Raises:
-        ValueError: A value is invalid.
-    """
+    """Fields of the pods of the training nodes, spelled as in a Kubernetes pod."""
 
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[Mapping[str, Any]] = ()
@@ -142,25 +112,7 @@ class PodParameters:
 
 @dataclass(frozen=True)
 class RuntimeParameters:
-    """Parameters of a runtime.
-
-    Args:
-        name: Name of the runtime.
-        image: Image of the training nodes. Default: None, for the image of Trainer's own runtime of the framework.
-        num_nodes: Nodes of a TrainJob that sets none (``spec.mlPolicy.numNodes``). Default: 1.
-        namespace: Namespace of a TrainingRuntime. Default: None, for a ClusterTrainingRuntime.
-        labels: Further labels of the runtime.
-        command: Command of the training container. Default: empty, for the command of the TrainJob.
-        args: Arguments of the command.
-        env: Environment variables of the training container: strings, or references to secrets.
-        resources: Resources of each node, such as ``{"gpu": 2, "memory": "64Gi"}``; set as limits, which are also the
-            requests.
-        pod: Fields of the pods.
-        gang: Gang scheduling of the pods (``spec.podGroupPolicy``). Default: None.
-
-    Raises:
-        ValueError: A value is invalid.
-    """
+    """Parameters of a runtime."""
 
     name: str
     image: str | None = None
@@ -200,17 +152,7 @@ class RuntimeParameters:
 
 @dataclass(frozen=True)
 class MpiParameters:
-    """Parameters of an MPI runtime (``spec.mlPolicy.mpi``).
-
-    Args:
-        procs_per_node: Processes per node of a TrainJob that sets none (``numProcPerNode``). Default: 1.
-        ssh_path: Folder of the SSH keys in the image (``sshAuthMountPath``). Default: ``/home/mpiuser/.ssh``.
-        user: User id in the container. Default: 1000.
-        launcher_as_node: Whether the launcher also trains (``runLauncherAsNode``). Default: True.
-
-    Raises:
-        ValueError: A value is invalid.
-    """
+    """Parameters of an MPI runtime (``spec.mlPolicy.mpi``)."""
 
     procs_per_node: int = 1
     ssh_path: str = "/home/mpiuser/.ssh"
@@ -228,17 +170,7 @@ class MpiParameters:
 
 @dataclass(frozen=True)
 class InitializerParameters:
-    """Parameters of an initializer job of a runtime.
-
-    Args:
-        uri: Source of a TrainJob that sets none. Default: None.
-        image: Image of the initializer. Default: None, for Trainer's image.
-        secret: Secret whose entries become environment variables, such as ``ACCESS_TOKEN``. Default: None.
-        service_account: Name of the service account. Default: None, for that of the namespace.
-
-    Raises:
-        ValueError: A value is invalid.
-    """
+    """Parameters of an initializer job of a runtime."""
 
     uri: str | None = None
     image: str | None = None
@@ -256,17 +188,7 @@ class InitializerParameters:
 
 @dataclass(frozen=True)
 class StorageParameters:
-    """The volume that initializers write and training nodes read.
-
-    Args:
-        claim: Name of an existing PersistentVolumeClaim. Default: None, for a new claim per TrainJob.
-        size: Size of a new claim. Default: ``20Gi``.
-        access_mode: Access mode of a new claim; several nodes require ``ReadWriteMany``. Default: ``ReadWriteOnce``.
-        storage_class: Storage class of a new claim. Default: None, for the cluster's default.
-
-    Raises:
-        ValueError: A value is invalid.
-    """
+    """The volume that initializers write and training nodes read."""
 
     claim: str | None = None
     size: str = "20Gi"
@@ -334,11 +256,7 @@ def build_xgboost_runtime(parameters: RuntimeParameters) -> Manifest:
 
 
 def build_plain_runtime(parameters: RuntimeParameters) -> Manifest:
-    """Build a runtime without an ML policy: its nodes are independent.
-
-    Raises:
-        ValueError: `image` is missing.
-    """
+    """Build a runtime without an ML policy: its nodes are independent."""
     return _build_single_job_runtime(parameters, "plain", {})
 
 
@@ -355,17 +273,7 @@ def build_mlx_runtime(parameters: RuntimeParameters, mpi: MpiParameters | None =
 def build_mpi_runtime(
     parameters: RuntimeParameters, mpi: MpiParameters | None = None, framework: str = "mpi"
 ) -> Manifest:
-    """Build a runtime whose launcher starts the processes of all nodes with mpirun.
-
-    Args:
-        parameters: Parameters; command, args and env are those of the launcher. The image must contain an SSH server
-            that reads ``/home/mpiuser/.sshd_config`` and listens on port 2222.
-        mpi: MPI parameters. Default: `MpiParameters()`.
-        framework: Value of the framework label. Default: ``mpi``.
-
-    Raises:
-        ValueError: `image` is missing, and Trainer has no image for the framework.
-    """
+    """Build a runtime whose launcher starts the processes of all nodes with mpirun."""
     mpi = mpi or MpiParameters()
     policy = {
         "numProcPerNode": mpi.procs_per_node,
@@ -397,18 +305,7 @@ def build_torchtune_runtime(
     model: InitializerParameters | None = None,
     storage: StorageParameters | None = None,
 ) -> Manifest:
-    """Build a runtime that fetches a dataset and a language model, and fine-tunes the model with torchtune.
-
-    Args:
-        parameters: Parameters. Trainer reads the model from the name, which must be one of `TORCHTUNE_MODELS`, such as
-            ``torchtune-llama3.2-1b``.
-        dataset: Dataset initializer. Default: ``hf://tatsu-lab/alpaca``.
-        model: Model initializer. Default: the model in the name.
-        storage: Volume of both. Default: `StorageParameters()`.
-
-    Raises:
-        ValueError: The name contains no model that Trainer knows.
-    """
+    """Build a runtime that fetches a dataset and a language model, and fine-tunes the model with torchtune."""
     if parameters.name not in TORCHTUNE_MODELS:
         known = ", ".join(TORCHTUNE_MODELS)
         raise ValueError(
@@ -431,17 +328,7 @@ def add_initializers(
     model: InitializerParameters | None = None,
     storage: StorageParameters | None = None,
 ) -> Manifest:
-    """Return the runtime with initializer jobs, and a volume at ``/workspace`` that all jobs share.
-
-    Args:
-        runtime: Result of a builder function.
-        dataset: Initializer that fetches to ``/workspace/dataset``. Default: None.
-        model: Initializer that fetches to ``/workspace/model``. Default: None.
-        storage: The volume. Default: `StorageParameters()`, a new claim of 20Gi per TrainJob.
-
-    Raises:
-        ValueError: Neither a dataset nor a model is given, or the runtime already has initializers.
-    """
+    """Return the runtime with initializer jobs, and a volume at ``/workspace`` that all jobs share."""
     initializers = {name: each for name, each in zip(INITIALIZERS, (dataset, model), strict=True) if each is not None}
     existing = [job.name for job in list_replicated_jobs(runtime) if job.name in INITIALIZERS]
     if not initializers or existing:

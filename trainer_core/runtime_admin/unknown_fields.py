@@ -24,13 +24,7 @@ def check_unknown_fields(runtime: Mapping[str, Any]) -> Diagnostics:
 
 
 def find_unknown_fields(data: Mapping[str, Any], kind: str, path: str) -> Iterator[tuple[str, str]]:
-    """Yield the path of each field that does not exist, and a message with the nearest name.
-
-    Args:
-        data: An object of Trainer's API with Kubernetes' field names.
-        kind: Its type in Trainer's API, such as ``RuntimePatch``.
-        path: Path of the object.
-    """
+    """Yield the path of each field that does not exist, and a message with the nearest name."""
     try:
         from kubeflow_trainer_api import models  # type: ignore[import-untyped]  # Takes seconds.
     except ImportError:

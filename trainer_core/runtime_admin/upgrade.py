@@ -16,11 +16,7 @@ _TORCH = "spec.mlPolicy.torch"
 
 
 def upgrade_runtime(runtime: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return a runtime without the fields that Trainer 2.2 removed, and one line for each change.
-
-    Args:
-        runtime: Manifest of a runtime whose field types are correct (`check_types`). It is not changed.
-    """
+    """Return a runtime without the fields that Trainer 2.2 removed, and one line for each change."""
     upgraded: dict[str, Any] = copy.deepcopy(dict(runtime))
     policy: dict[str, Any] = dict(get_mapping(upgraded, "spec", "mlPolicy"))
     changes = []

@@ -18,10 +18,6 @@ def validate_runtime(runtime: Mapping[str, Any], fields: MlPolicyFields = NEWEST
     """Return the problems of a runtime, errors first.
 
     A runtime without problems can still be refused by the API server, which checks more.
-
-    Args:
-        runtime: Manifest of a ClusterTrainingRuntime or TrainingRuntime.
-        fields: Fields of ``spec.mlPolicy`` in the version of Trainer. Default: those of the newest known version.
     """
     problems = list(check_types(runtime))
     if not problems:

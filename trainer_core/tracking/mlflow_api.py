@@ -227,11 +227,7 @@ class MlflowApi:
         params: Mapping[str, str] | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> dict[str, TrackingError]:
-        """Send metrics, parameters and tags, the tags last, in as many requests as the limits of the server need.
-
-        Returns:
-            What the server refused, by key: it was left out.
-        """
+        """Send metrics, parameters and tags, the tags last, in as many requests as the limits of the server need."""
         fields = [("params", each) for each in _to_list(params or {}, MAX_VALUE)]
         fields += [("tags", each) for each in _to_list(tags or {}, _MAX_TAG_VALUE)]
         refused: dict[str, TrackingError] = {}

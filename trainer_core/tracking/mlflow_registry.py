@@ -111,9 +111,6 @@ class MlflowRegistry(ModelRegistry):
     """The model registry of an MLflow server, by its REST API.
 
     Files of ``file://`` models are uploaded through the server. Other URIs stay where they are.
-
-    Args:
-        server: Address and credentials.
     """
 
     def __init__(self, server: MlflowServer) -> None:

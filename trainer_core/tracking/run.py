@@ -275,9 +275,6 @@ def bind_run(
     """Complete the run of a TrainJob with its stored request, and settle the other runs of the same work.
 
     Repeating it changes nothing.
-
-    Returns:
-        The runs of earlier attempts whose jobs have ended, and how, if their reports are not complete.
     """
     tracking = request.tracking
     if tracking is None or tracking.run_id is None or tracking.experiment_id is None:

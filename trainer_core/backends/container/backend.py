@@ -67,9 +67,6 @@ class ContainerBackend(Backend):
     The state of a job is on the engine, so any process that reaches the engine can follow, suspend or delete the job. A
     detached supervisor on the submitter's machine starts the containers. If it is killed, an observer of the job
     starts another one.
-
-    Args:
-        config: Engine, images and runtime sources. Default: ``ContainerBackendConfig()``.
     """
 
     name: ClassVar[str] = "container"
@@ -201,11 +198,7 @@ class ContainerBackend(Backend):
     def _read_step(
         self, job: ContainerJob, step: str, cursor: Mapping[str, Any], job_ended: bool, limit: int
     ) -> tuple[list[str], dict[str, Any], bool]:
-        """Read the log of a step from a cursor on, across all its runs.
-
-        Returns:
-            The lines, the new cursor, and whether these were all lines.
-        """
+        """Read the log of a step from a cursor on, across all its runs."""
         copy_result = job.get_copy_result(step)
         if copy_result is not None:
             first = int(cursor.get("lines", 0))
@@ -328,12 +321,7 @@ class ContainerBackend(Backend):
         return self._progress_reader.read(first) if first is not None and first.started else None
 
     def _check_engine(self, request: TrainJobRequest, plan: Mapping[str, Any]) -> None:
-        """Refuse what this engine cannot do, or would ignore.
-
-        Raises:
-            UnsupportedError: The engine cannot do it.
-            InvalidRequestError: A ``file://`` source does not exist.
-        """
+        """Refuse what this engine cannot do, or would ignore."""
         if self._engine.product == engine_discovery.PODMAN and any(step.get("gpus") for step in plan["steps"]):
             raise UnsupportedError(
                 "resources_per_node: Podman ignores gpu in requests of the Docker API; use Docker, or give all "

@@ -22,13 +22,7 @@ _ORPHAN_AGE = timedelta(minutes=10)
 
 
 def remove_job(engine: Engine, job: ContainerJob, keep_containers: bool = False) -> None:
-    """Remove all objects of a job that has ended.
-
-    Args:
-        engine: The engine.
-        job: The job.
-        keep_containers: Keep the stopped containers, under other names.
-    """
+    """Remove all objects of a job that has ended."""
     label = f"{names.UID_LABEL}={job.uid}"
     _remove_containers(engine, label, job.uid, keep_containers)
     engine.remove_volume(names.claim_volume(job.namespace, job.name))

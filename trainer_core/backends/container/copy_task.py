@@ -22,12 +22,7 @@ __all__ = ["CopyTask"]
 
 
 class CopyTask:
-    """One copy, started by the constructor.
-
-    Args:
-        step: The step of the plan.
-        engine: Its clock is used for the timestamps.
-    """
+    """One copy, started by the constructor."""
 
     def __init__(self, step: Mapping[str, Any], engine: Engine) -> None:
         self._step = step

@@ -49,13 +49,7 @@ class CreateInputs:
 
 
 def build_create_request(job: ContainerJob, step: Mapping[str, Any], inputs: CreateInputs) -> dict[str, Any]:
-    """Return the body of the call that creates the container of a step.
-
-    Args:
-        job: The job.
-        step: The step, with its command.
-        inputs: Values that the plan does not contain.
-    """
+    """Return the body of the call that creates the container of a step."""
     host = step.get("host") or names.host_name(job.name, step["name"])
     network = names.network_name(job.uid)
     # What is in the file of the credentials is of no use without them.

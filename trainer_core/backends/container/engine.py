@@ -54,15 +54,7 @@ class EngineConflictError(EngineRequestError):
 
 
 class Engine:
-    """Connection to a container engine.
-
-    Args:
-        address: Address such as ``unix:///var/run/docker.sock``.
-        tls: TLS settings of the `docker` library.
-
-    Raises:
-        BackendUnavailableError: The engine does not answer.
-    """
+    """Connection to a container engine."""
 
     def __init__(self, address: str, tls: Any = False) -> None:
         self.address = address
@@ -183,11 +175,7 @@ class Engine:
             return dict(self._api.inspect_image(image).get("Config") or {})
 
     def pull_image(self, image: str) -> None:
-        """Pull an image from its registry.
-
-        Raises:
-            EngineRequestError: The image cannot be pulled.
-        """
+        """Pull an image from its registry."""
         api = self._connect(self.api_version or _MIN_API_VERSION, _PULL_TIMEOUT_SECONDS)
         with self._translate_errors(), closing(api):
             # Without a tag the library would pull all tags.
@@ -214,17 +202,7 @@ class Engine:
             return dict(self._api.inspect_container(container))
 
     def create_container(self, name: str, body: Mapping[str, Any]) -> str:
-        """Create a container and return its id.
-
-        Args:
-            name: Name of the container.
-            body: Body of the API call.
-
-        Raises:
-            EngineConflictError: Another container has the name.
-            EngineNotFoundError: The image does not exist.
-            EngineRequestError: The engine refuses the container.
-        """
+        """Create a container and return its id."""
         with self._translate_errors():
             return str(self._api.create_container_from_config(dict(body), name)["Id"])
 
@@ -239,12 +217,7 @@ class Engine:
             self._api.stop(container, timeout=grace_seconds)
 
     def remove_container(self, container: str, force: bool = True) -> None:
-        """Remove a container and its anonymous volumes. If it does not exist, this succeeds.
-
-        Args:
-            container: Id or name.
-            force: Also remove a running container.
-        """
+        """Remove a container and its anonymous volumes. If it does not exist, this succeeds."""
         with self._translate_errors(), _ignore_not_found():
             self._api.remove_container(container, v=True, force=force)
 
@@ -254,14 +227,7 @@ class Engine:
             self._api.rename(container, name)
 
     def stream_log(self, container: str, since: int, tail: int | None = None) -> Iterator[Frame]:
-        """Yield the log of a container.
-
-        Args:
-            container: Id or name.
-            since: Unix timestamp of the first second.
-            tail: Number of last lines; None for all. Podman before 4.7 joins and loses lines that were printed in
-                several pieces. Then only the timestamps are reliable.
-        """
+        """Yield the log of a container."""
         # Requested directly: the library's method for logs does not close the connection if reading stops early.
         url = f"{self._api.base_url}/v{self._api.api_version}/containers/{container}/logs"
         params = {"stdout": True, "stderr": True, "timestamps": True, "tail": tail or "all", "since": since or None}
@@ -288,15 +254,7 @@ class Engine:
             return file.read() if file is not None else None
 
     def write_file(self, container: str, path: str, data: bytes, owner: int = 0, mode: int = 0o400) -> None:
-        """Write a file into a container.
-
-        Args:
-            container: Id or name.
-            path: Absolute path.
-            data: Content.
-            owner: Numeric user and group id.
-            mode: Its permissions; by default only its owner can read it.
-        """
+        """Write a file into a container."""
         member = tarfile.TarInfo(path.lstrip("/"))
         member.size, member.mode, member.uid, member.gid = len(data), mode, owner, owner
         archive = io.BytesIO()

@@ -42,13 +42,7 @@ class ConnectionAttempt:
 
 
 def list_candidates(config: ContainerBackendConfig, env: Mapping[str, str], home: Path) -> list[EngineCandidate]:
-    """Return the addresses to try, in this order. Pure.
-
-    Args:
-        config: Configuration of the backend. ``container_host`` is the only candidate if it is set.
-        env: Environment variables. ``DOCKER_HOST`` or ``CONTAINER_HOST`` is the only candidate if it is set.
-        home: Home folder of the user.
-    """
+    """Return the addresses to try, in this order. Pure."""
     if config.container_host:
         return [EngineCandidate("container_host", config.container_host)]
     product = config.container_runtime
@@ -106,11 +100,7 @@ def find_engine(config: ContainerBackendConfig) -> tuple[Engine | None, list[Con
 
 
 def connect_engine(config: ContainerBackendConfig) -> Engine:
-    """Return the engine to use.
-
-    Raises:
-        BackendUnavailableError: No engine answers. The message lists the addresses that were tried.
-    """
+    """Return the engine to use."""
     try:
         import docker  # noqa: F401 -- imported only to report that it is missing
     except ImportError as error:

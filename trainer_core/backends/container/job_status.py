@@ -44,12 +44,7 @@ def get_status(job: ContainerJob) -> str:
 
 
 def observe_job(job: ContainerJob, progress: Progress | None) -> Observation:
-    """Return status, progress and outcome of a job.
-
-    Args:
-        job: The job.
-        progress: Last progress report of the training function.
-    """
+    """Return status, progress and outcome of a job."""
     return Observation(get_status(job), progress=progress, outcome=job.outcome)
 
 
@@ -66,11 +61,7 @@ def to_existing_job(job: ContainerJob) -> ExistingJob:
 
 
 def parse_request(job: ContainerJob) -> TrainJobRequest:
-    """Return the request that a job was created from.
-
-    Raises:
-        InvalidRequestError: Another version wrote the request, and this one cannot parse it.
-    """
+    """Return the request that a job was created from."""
     try:
         return TrainJobRequest.parse(job.claim["request"])
     except InvalidRequestError as error:
@@ -93,12 +84,7 @@ def get_end_time(job: ContainerJob) -> datetime | None:
 
 
 def build_train_job(job: ContainerJob, progress: Progress | None) -> TrainJob:
-    """Return a job with its steps.
-
-    Args:
-        job: The job.
-        progress: Last progress report of the training function.
-    """
+    """Return a job with its steps."""
     metadata = job.claim["request"].get("metadata") or {}
     return TrainJob(
         name=job.name,

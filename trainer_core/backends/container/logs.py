@@ -71,25 +71,13 @@ class LogRead:
 
 
 def find_tail_cursor(frames: Iterable[Frame], num_lines: int) -> ContainerLogCursor:
-    """Return a cursor with at least this number of lines after it; the start of a log that has fewer.
-
-    Args:
-        frames: What the engine returned when it was asked for this number of last lines.
-        num_lines: Number of lines.
-    """
+    """Return a cursor with at least this number of lines after it; the start of a log that has fewer."""
     seconds = [second for _, second, _ in _parse_frames(frames, 0)]
     return ContainerLogCursor(min(seconds) if len(seconds) >= num_lines else 0)
 
 
 def read_lines(frames: Iterable[Frame], cursor: ContainerLogCursor, ended: bool, limit: int) -> LogRead:
-    """Read lines from a cursor on.
-
-    Args:
-        frames: What the engine returned for ``cursor.since``.
-        cursor: Where to start.
-        ended: The container has exited, so an unfinished last line is returned too.
-        limit: Maximum number of lines.
-    """
+    """Read lines from a cursor on."""
     assembler = _LineAssembler(cursor)
     complete = True
     for stream, second, piece in _parse_frames(frames, cursor.since):
@@ -115,11 +103,7 @@ def read_last_lines(engine: Engine, container: Container, num_lines: int) -> lis
 
 
 class ProgressReader:
-    """Finds the last progress report in the logs of containers, and reads each part of a log only once.
-
-    Args:
-        engine: The engine.
-    """
+    """Finds the last progress report in the logs of containers, and reads each part of a log only once."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -31,14 +31,7 @@ _TAIL_LINES = 50
 def build_failed_entry(
     job: ContainerJob, facts: Facts, now: datetime, records: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """Return the content of the entry for a job that has failed.
-
-    Args:
-        job: The job.
-        facts: Facts about the failure.
-        now: The current time of the engine's clock.
-        records: Termination records of its nodes.
-    """
+    """Return the content of the entry for a job that has failed."""
     diagnosis = diagnose(facts)
     outcome = Outcome(
         ref=job.ref.to_dict(),
@@ -53,12 +46,7 @@ def build_failed_entry(
 
 
 def build_complete_entry(job: ContainerJob, engine: Engine) -> dict[str, Any]:
-    """Return the content of the entry for a job that is complete. Writes the result to ``result_uri``.
-
-    Args:
-        job: The job.
-        engine: The engine.
-    """
+    """Return the content of the entry for a job that is complete. Writes the result to ``result_uri``."""
     first = job.get_current_container("node-0")
     records = read_node_records(job, engine)
     termination = records.get("node-0", {})
@@ -80,13 +68,7 @@ def build_complete_entry(job: ContainerJob, engine: Engine) -> dict[str, Any]:
 
 
 def collect_facts(job: ContainerJob, engine: Engine, failure: Fail) -> Facts:
-    """Collect the facts about a failure.
-
-    Args:
-        job: The job.
-        engine: The engine, for logs and termination messages of the containers.
-        failure: Why the job failed.
-    """
+    """Collect the facts about a failure."""
     if failure.deadline_seconds is not None:
         return Facts(deadline_seconds=failure.deadline_seconds)
     if failure.copy_step is not None:

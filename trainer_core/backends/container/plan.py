@@ -60,17 +60,7 @@ _RESERVED_PREFIXES = ("PET_", "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "J
 
 
 def render_plan(request: TrainJobRequest, runtime: Mapping[str, Any], config: ContainerBackendConfig) -> dict[str, Any]:
-    """Return the plan of a request.
-
-    Args:
-        request: A request with a name.
-        runtime: Its runtime; not used for a request without a trainer.
-        config: Configuration of the backend.
-
-    Raises:
-        UnsupportedError: The container backend does not support something in the request or runtime.
-        InvalidRequestError: The request has no work to do, or sets a variable that the backend sets.
-    """
+    """Return the plan of a request."""
     _check_request(request)
     checkpoint_place.resolve_uri(request, config.checkpoints_uri)
     images = {"dataset": config.dataset_initializer_image, "model": config.model_initializer_image}
@@ -98,11 +88,7 @@ def strip_commands(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def restore_commands(plan: Mapping[str, Any], request: TrainJobRequest) -> dict[str, Any]:
-    """Return the plan as it was before `strip_commands`.
-
-    Raises:
-        InvalidRequestError: The request contains no function.
-    """
+    """Return the plan as it was before `strip_commands`."""
     steps = [
         {**step, "command": _build_argv(request.trainer, step["launch"], step["env"])}
         if step.get("launch") and request.trainer
@@ -284,11 +270,7 @@ def _render_command(
 
 
 def _list_secrets(request: TrainJobRequest, trainer: TrainerRequest) -> dict[str, list[str]]:
-    """Return the names of a node's secrets, and of the variables that it gets only with those of the tracking server.
-
-    Raises:
-        UnsupportedError: The trainer is an image, which may have no program that reads the file of the secrets.
-    """
+    """Return the names of a node's secrets, and of the variables that it gets only with the tracking server's."""
     given = {key for key in request.literal_secrets if key.startswith("trainer.")}
     own = given - TRACKING_SECRETS | {f"trainer.{name}" for name in trainer.secret_env}
     if trainer.code is None:
@@ -371,11 +353,7 @@ def _render_data_mounts(request: TrainJobRequest) -> Iterator[dict[str, Any]]:
 
 
 def _deduplicate_mounts(mounts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merge equal mounts: dataset and model may be in the same volume.
-
-    Raises:
-        UnsupportedError: Different volumes have the same target.
-    """
+    """Merge equal mounts: dataset and model may be in the same volume."""
     by_target: dict[str, dict[str, Any]] = {}
     for mount in mounts:
         if by_target.setdefault(mount["target"], mount) != mount:

@@ -26,11 +26,7 @@ _SUPPORTED_RESOURCES = frozenset({"cpu", "memory", _GPU})
 
 
 def apply_patches(runtime: Mapping[str, Any], patches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the pod spec of a runtime's nodes with the patches of a request applied.
-
-    Raises:
-        UnsupportedError: A patch sets a field that needs a cluster, or a pod of the runtime has several containers.
-    """
+    """Return the pod spec of a runtime's nodes with the patches of a request applied."""
     job = runtimes.find_trainer_job(runtime)
     if job is None or runtimes.find_trainer_container(runtime) is None:
         raise UnsupportedError(
@@ -56,11 +52,7 @@ def get_node_container(pod: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def get_container_settings(pod: Mapping[str, Any]) -> dict[str, Any]:
-    """Return mounts, shared memory, environment, user, capabilities and working directory of the training container.
-
-    Raises:
-        UnsupportedError: A volume, or the source of a variable, needs a Kubernetes cluster.
-    """
+    """Return mounts, shared memory, environment, user, capabilities and working directory of the training container."""
     container = get_node_container(pod)
     volumes = {volume["name"]: volume for volume in pod.get("volumes") or ()}
     mounts = [_convert_mount(mount, volumes) for mount in container.get("volumeMounts") or ()]
@@ -75,15 +67,7 @@ def get_container_settings(pod: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def get_limits(requested: Mapping[str, Any], container: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the resource limits of a container. Requested amounts override those of the runtime.
-
-    Args:
-        requested: ``resources_per_node``, with full resource names.
-        container: The training container of the runtime.
-
-    Raises:
-        UnsupportedError: A requested resource is not CPU, memory or an NVIDIA GPU.
-    """
+    """Return the resource limits of a container. Requested amounts override those of the runtime."""
     unsupported = sorted(set(requested) - _SUPPORTED_RESOURCES)
     if unsupported:
         raise UnsupportedError(

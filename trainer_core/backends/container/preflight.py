@@ -21,11 +21,7 @@ _MIN_API_VERSION = (1, 41)
 
 
 def check_engine(config: ContainerBackendConfig) -> PreflightReport:
-    """Check what the container backend needs from an engine. Creates nothing.
-
-    Args:
-        config: Configuration of the backend.
-    """
+    """Check what the container backend needs from an engine. Creates nothing."""
     if find_spec("docker") is None:
         problem = missing_extra("the container backend (Docker or Podman)", "docker", "containers")
         return PreflightReport((PreflightCheck("docker library", MISSING, problem),))

@@ -63,13 +63,7 @@ class _CannotStartError(Exception):
 
 
 class ContainerJobRunner:
-    """Runs one job.
-
-    Args:
-        store: The store that contains the job.
-        ref: The job.
-        secrets: Literal secrets of the initializers and of the nodes, by ``role.ENV``.
-    """
+    """Runs one job."""
 
     def __init__(self, store: JobStore, ref: TrainJobRef, secrets: Mapping[str, str]) -> None:
         self._store = store
@@ -79,12 +73,7 @@ class ContainerJobRunner:
         self._copy_task: CopyTask | None = None
 
     def reconcile_once(self) -> Action:
-        """Read the state of the job, execute the next action and return it.
-
-        Raises:
-            JobNotFoundError: The job was deleted.
-            BackendUnavailableError: The engine does not answer.
-        """
+        """Read the state of the job, execute the next action and return it."""
         job = self._store.get(self._ref)
         action = next_action(job, self._engine.now())
         if isinstance(action, Stop):
@@ -333,13 +322,7 @@ class ContainerJobRunner:
 
 
 def stop_containers(engine: Engine, containers: Sequence[Container], grace_seconds: int | None = None) -> None:
-    """Stop containers in parallel.
-
-    Args:
-        engine: The engine.
-        containers: The containers.
-        grace_seconds: Time for a container to exit after SIGTERM. None for the default.
-    """
+    """Stop containers in parallel."""
     grace = grace_seconds or _TERMINATION_GRACE_SECONDS
     if containers:
         with ThreadPoolExecutor(min(len(containers), _MAX_PARALLEL_STOPS)) as threads:

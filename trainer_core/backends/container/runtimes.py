@@ -39,22 +39,14 @@ _GITHUB_API = "https://api.github.com/repos"
 
 
 class RuntimeCatalog:
-    """The runtimes that a request can name.
-
-    Args:
-        sources: Sources of ``runtime_source``. If two have a runtime of the same name, the first one takes precedence.
-    """
+    """The runtimes that a request can name."""
 
     def __init__(self, sources: list[str]) -> None:
         self._sources = sources
         self._loaded: tuple[float, dict[str, dict[str, Any]]] | None = None
 
     def get(self, name: str) -> dict[str, Any]:
-        """Return one runtime as its file contains it.
-
-        Raises:
-            RuntimeNotFoundError: The runtime does not exist. The message lists the existing ones.
-        """
+        """Return one runtime as its file contains it."""
         known = self._load()
         if name not in known:
             raise RuntimeNotFoundError(

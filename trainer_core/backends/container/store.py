@@ -23,12 +23,7 @@ __all__ = ["JobStore"]
 
 
 class JobStore:
-    """The jobs of one namespace.
-
-    Args:
-        engine: The engine.
-        namespace: The namespace.
-    """
+    """The jobs of one namespace."""
 
     def __init__(self, engine: Engine, namespace: str) -> None:
         self.engine = engine
@@ -37,18 +32,7 @@ class JobStore:
     def create_job(
         self, request: TrainJobRequest, attempt: int, plan: Mapping[str, Any], extra: Mapping[str, Any]
     ) -> ContainerJob:
-        """Create the claim of a job. This single call to the engine creates the complete job.
-
-        Args:
-            request: A request with a name.
-            attempt: Number of the attempt of its owner.
-            plan: The plan, without commands.
-            extra: Further content of the claim.
-
-        Raises:
-            NameTakenError: Another job has the name.
-            ConflictError: A volume that is not a claim has the name.
-        """
+        """Create the claim of a job. This single call to the engine creates the complete job."""
         name, uid = request.require_name(), uuid.uuid4().hex
         owner = request.owner
         claim = {
@@ -81,19 +65,7 @@ class JobStore:
         raise NameTakenError(name)
 
     def append_entry(self, job: ContainerJob, kind: str, data: Mapping[str, Any]) -> bool:
-        """Write the next entry of a job's journal.
-
-        Args:
-            job: The job, with the journal as the caller has read it.
-            kind: Kind of the entry.
-            data: Content of the entry.
-
-        Returns:
-            Whether it was written. False if another process has written an entry since the journal was read.
-
-        Raises:
-            JobNotFoundError: The job was deleted. The entry was removed again.
-        """
+        """Write the next entry of a job's journal."""
         token = uuid.uuid4().hex
         labels = {
             **names.job_labels(self.namespace, job.name, job.uid),
@@ -111,11 +83,7 @@ class JobStore:
         return True
 
     def get_by_name(self, name: str) -> ContainerJob:
-        """Return the job that currently has this name.
-
-        Raises:
-            JobNotFoundError: The job does not exist.
-        """
+        """Return the job that currently has this name."""
         labels = self._read_claim_labels(name)
         if labels.get(names.KIND_LABEL) != names.JOB_KIND:
             raise JobNotFoundError(
@@ -125,12 +93,7 @@ class JobStore:
         return self._get_by_uid(labels[names.UID_LABEL], name)
 
     def get(self, ref: TrainJobRef) -> ContainerJob:
-        """Return the job of a ref.
-
-        Raises:
-            JobNotFoundError: The job was deleted. Another job may have its name.
-            JobElsewhereError: The job was created on another engine.
-        """
+        """Return the job of a ref."""
         try:
             return self._get_by_uid(ref.uid, ref.name)
         except JobNotFoundError:
@@ -155,11 +118,7 @@ class JobStore:
         return str((volume.get("Labels") or {}).get(names.ENGINE_LABEL, ""))
 
     def _check_same_engine(self, ref: TrainJobRef) -> None:
-        """Check that a job that is missing on the engine was deleted from it.
-
-        Raises:
-            JobElsewhereError: The job was created on another engine.
-        """
+        """Check that a job that is missing on the engine was deleted from it."""
         if ref.host is None:
             return
         host, _, created_on = ref.host.rpartition("/")

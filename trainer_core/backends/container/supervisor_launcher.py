@@ -17,16 +17,7 @@ __all__ = ["is_supervised", "launch_supervisor"]
 
 
 def launch_supervisor(ref: TrainJobRef, config: Mapping[str, Any], secrets: Mapping[str, str]) -> None:
-    """Start a supervisor. If one is already running on this machine, the new one exits.
-
-    Args:
-        ref: The job.
-        config: Configuration of the backend as JSON data.
-        secrets: Literal secrets of the initializers and nodes, by ``role.ENV``. They are passed through a pipe.
-
-    Raises:
-        BackendUnavailableError: The supervisor cannot be started.
-    """
+    """Start a supervisor. If one is already running on this machine, the new one exits."""
     folder = lock_path(ref.uid).parent
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -61,9 +61,6 @@ class LocalProcessBackend(Backend):
     Each job has a detached supervisor process, which runs the initializers and nodes and writes everything into the
     folder of the job. Any process that can read the folder can follow, suspend or delete the job. The job does not
     depend on the process that submitted it.
-
-    Args:
-        config: State folder and retention of finished jobs. Default: ``LocalProcessBackendConfig()``.
     """
 
     name: ClassVar[str] = "local"
@@ -177,13 +174,7 @@ class LocalProcessBackend(Backend):
         return self._make_ref(record)
 
     def _start_supervisor(self, staged: JobFolder, record: JobRecord, secrets: Mapping[str, str]) -> None:
-        """Start the supervisor, and wait until it has renamed the staged folder to the folder of the job.
-
-        Raises:
-            NameTakenError: Another job has the name.
-            BackendUnavailableError: The supervisor did not start.
-            OSError: It could not be started, or did not answer in time. It may have created the job.
-        """
+        """Start the supervisor, and wait until it has renamed the staged folder to the folder of the job."""
         finished = start_supervisor(
             "trainer_core.backends.local.supervisor",
             [str(staged.path)],
@@ -320,12 +311,7 @@ class LocalProcessBackend(Backend):
         return make_ref(self._state, record)
 
     def _get_folder(self, ref: TrainJobRef) -> JobFolder:
-        """Return the folder of the job of a ref.
-
-        Raises:
-            JobNotFoundError: The job was deleted.
-            JobElsewhereError: The job lives in a folder of another host that has the same path.
-        """
+        """Return the folder of the job of a ref."""
         state = _get_state_folder(ref)
         folder = _get_job_folder(state, ref.name)
         try:
@@ -337,11 +323,7 @@ class LocalProcessBackend(Backend):
 
     @contextmanager
     def _lock_job(self, ref: TrainJobRef) -> Iterator[JobFolder]:
-        """Keep other processes from changing the desired state of a job or removing it, and return its folder.
-
-        Raises:
-            JobNotFoundError: The job was deleted.
-        """
+        """Keep other processes from changing the desired state of a job or removing it, and return its folder."""
         folder = self._get_folder(ref)
         try:
             with folder.lock_desired():
@@ -405,11 +387,7 @@ def _write_job(staged: JobFolder, request: TrainJobRequest, plan: dict[str, Any]
 
 
 def _check_torchrun(plan: dict[str, Any]) -> None:
-    """Check that this interpreter has torch if the job runs torchrun in it.
-
-    Raises:
-        BackendUnavailableError: torch is not installed.
-    """
+    """Check that this interpreter has torch if the job runs torchrun in it."""
     uses_torchrun = any("torch.distributed.run" in step["command"] for step in plan["steps"])
     if uses_torchrun and plan["environment"] is None and find_spec("torch") is None:
         what = f"runtime {plan['runtime']!r} (in {sys.executable})"

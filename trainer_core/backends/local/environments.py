@@ -44,30 +44,14 @@ def environment_key(packages: Sequence[str], index_urls: Sequence[str]) -> str:
 
 
 def get_interpreter(environments: Path, spec: dict[str, Any] | None) -> Path:
-    """Return the path of the Python interpreter of a job.
-
-    Args:
-        environments: Folder of all environments.
-        spec: ``packages`` and ``index_urls``; None for a job that runs in this interpreter.
-    """
+    """Return the path of the Python interpreter of a job."""
     if spec is None:
         return Path(sys.executable)
     return environments / environment_key(spec["packages"], spec["index_urls"]) / "bin" / "python"
 
 
 def build_environment(environments: Path, spec: dict[str, Any], log: IO[bytes], process_env: Mapping[str, str]) -> None:
-    """Build an environment unless it exists. Of several concurrent builders, one builds and the others wait.
-
-    Args:
-        environments: Folder of all environments.
-        spec: ``packages`` and ``index_urls``.
-        log: Receives the output of the installer.
-        process_env: Additional environment variables of the installer; the job's uid, so that cancelling the job
-            ends the installer.
-
-    Raises:
-        EnvironmentBuildError: The installer failed.
-    """
+    """Build an environment unless it exists. Of several concurrent builders, one builds and the others wait."""
     key = environment_key(spec["packages"], spec["index_urls"])
     folder = environments / key
     with _lock_environment(environments, key):
@@ -85,23 +69,12 @@ def build_environment(environments: Path, spec: dict[str, Any], log: IO[bytes], 
 
 
 def list_environments(environments: Path) -> list[Path]:
-    """Return the folders of the complete environments.
-
-    Args:
-        environments: Folder of all environments.
-    """
+    """Return the folders of the complete environments."""
     return [marker.parent for marker in environments.glob(f"*/{_MARKER}")]
 
 
 def remove_environments(environments: Path, in_use: Set[str], min_age: float) -> None:
-    """Remove the environments that no job uses.
-
-    Args:
-        environments: Folder of all environments.
-        in_use: Keys of the environments that jobs refer to.
-        min_age: Minimum number of seconds since the last use. Protects the environment of a job that is being
-            created and is not listed yet.
-    """
+    """Remove the environments that no job uses."""
     for folder in list_environments(environments):
         marker = folder / _MARKER
         if folder.name in in_use:

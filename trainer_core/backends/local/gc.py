@@ -23,16 +23,7 @@ _DAY_SECONDS = 86_400.0
 
 
 def remove_old_jobs(state: StateFolder, keep: int, keep_days: float) -> list[str]:
-    """Remove old finished jobs and abandoned folders.
-
-    Args:
-        state: The state folder.
-        keep: Number of finished jobs to keep; the newest are kept.
-        keep_days: Number of days to keep a finished job.
-
-    Returns:
-        The names of the removed jobs.
-    """
+    """Remove old finished jobs and abandoned folders."""
     _remove_abandoned_folders(state)
     _remove_old_queues(state, keep_days)
     now = time.time()
@@ -84,12 +75,7 @@ def _list_jobs(state: StateFolder) -> Iterator[tuple[float, Path]]:
 
 
 def _has_ended(folder: JobFolder, unchanged: float) -> bool:
-    """Return whether a job has ended, or its supervisor was killed long ago.
-
-    Args:
-        folder: The folder of the job.
-        unchanged: Seconds since its status changed.
-    """
+    """Return whether a job has ended, or its supervisor was killed long ago."""
     try:
         record = JobRecord.from_dict(read_json(folder.status))
     except (OSError, ValueError):

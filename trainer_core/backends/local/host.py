@@ -57,11 +57,7 @@ class HostIdentity:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, str]) -> HostIdentity:
-        """Parse the data that `to_dict` returned.
-
-        Raises:
-            TypeError: The data is not a host identity.
-        """
+        """Parse the data that `to_dict` returned."""
         return cls(**data)
 
 

@@ -26,12 +26,7 @@ _LOCK = "lock"
 
 
 class Ticket:
-    """Place of one job in the queue.
-
-    Args:
-        path: The file.
-        descriptor: Descriptor that holds the lock of the file.
-    """
+    """Place of one job in the queue."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self._path = path
@@ -49,22 +44,14 @@ class Ticket:
 
 
 class JobQueue:
-    """The queue of this host in one state folder. Hosts that share a folder have a queue each.
-
-    Args:
-        path: Folder of the queues in the state folder.
-    """
+    """The queue of this host in one state folder. Hosts that share a folder have a queue each."""
 
     def __init__(self, path: Path) -> None:
         host = get_host_identity()
         self.path = path / (host.boot_id or host.hostname)
 
     def join(self) -> Ticket:
-        """Take the next number.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
+        """Take the next number."""
         self.path.mkdir(mode=0o700, exist_ok=True)
         with self._lock():
             path = self.path / f"{max(self._list_numbers(), default=0) + 1:012d}"
@@ -78,10 +65,6 @@ class JobQueue:
 
         Removes tickets of killed supervisors. Hundreds of jobs can wait, so each tests only the tickets that decide
         about its own turn: those that may run, and the one directly before its own.
-
-        Args:
-            ticket: Ticket of the job.
-            limit: How many jobs may run.
         """
         ahead = [number for number in self._list_numbers() if number < ticket.number]
         if len(ahead) < limit:

@@ -113,11 +113,7 @@ class JobRecord:
 
     @classmethod
     def from_dict(cls, data: Any) -> JobRecord:
-        """Parse the data that `to_dict` returned.
-
-        Raises:
-            ValueError: The data is not a job record.
-        """
+        """Parse the data that `to_dict` returned."""
         if not isinstance(data, dict):
             raise ValueError(f"not a job record: {type(data).__name__}")
         try:

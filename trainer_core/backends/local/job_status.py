@@ -42,10 +42,6 @@ def read_record(folder: JobFolder) -> JobRecord:
     """Return the record of a job.
 
     If status.json is damaged, the record has the status `DAMAGED` and the identity that the lock file holds.
-
-    Raises:
-        JobNotFoundError: The job does not exist.
-        BackendUnavailableError: The folder cannot be read.
     """
     try:
         return JobRecord.from_dict(read_json(folder.status))
@@ -63,11 +59,7 @@ def job_not_found(name: str, jobs: Path) -> JobNotFoundError:
 
 
 def check_uid(folder: JobFolder, ref: TrainJobRef) -> JobRecord:
-    """Return the record if the folder still belongs to the job of the ref.
-
-    Raises:
-        JobNotFoundError: The job was deleted. Another job may have its name.
-    """
+    """Return the record if the folder still belongs to the job of the ref."""
     record = read_record(folder)
     if record.uid not in (ref.uid, _UNKNOWN_UID):
         raise JobNotFoundError(f"TrainJob {ref.name!r} (uid {ref.uid[:8]}) was deleted; another job has its name now")
@@ -75,11 +67,7 @@ def check_uid(folder: JobFolder, ref: TrainJobRef) -> JobRecord:
 
 
 def check_signals_possible(record: JobRecord, folder: JobFolder) -> None:
-    """Check that the process ids in a record mean the processes of the job.
-
-    Raises:
-        JobElsewhereError: The job lives on another host or in another PID namespace.
-    """
+    """Check that the process ids in a record mean the processes of the job."""
     if record.host is not None and not host.get_host_identity().sees_processes_of(record.host):
         raise job_elsewhere(record, folder)
 
@@ -93,11 +81,7 @@ def job_elsewhere(record: JobRecord, folder: JobFolder) -> JobElsewhereError:
 
 
 def check_same_folder(state: StateFolder, ref: TrainJobRef) -> None:
-    """Check that a job that is missing in a state folder was deleted from it.
-
-    Raises:
-        JobElsewhereError: The job was created in another folder, which has the same path on another host.
-    """
+    """Check that a job that is missing in a state folder was deleted from it."""
     if ref.host is None or ref.host.rpartition("/")[2] == state.read_id():
         return
     raise JobElsewhereError(
@@ -120,12 +104,7 @@ def read_version(folder: JobFolder) -> tuple[bytes, bool] | None:
 
 
 def observe_job(folder: JobFolder, ref: TrainJobRef) -> Observation:
-    """Return the current status, progress and outcome of a job.
-
-    Raises:
-        JobNotFoundError: The job was deleted.
-        JobElsewhereError: It lives on another host, and its lock does not show whether it still runs.
-    """
+    """Return the current status, progress and outcome of a job."""
     record = check_uid(folder, ref)
     if not record.is_finished and not folder.is_supervised():
         # The supervisor may have recorded the outcome and exited between the two reads.
@@ -149,11 +128,7 @@ def _progress_step(record: JobRecord) -> str:
 
 
 def read_request(folder: JobFolder) -> TrainJobRequest:
-    """Return the request that a job was created from.
-
-    Raises:
-        InvalidRequestError: The file is missing or damaged.
-    """
+    """Return the request that a job was created from."""
     try:
         return TrainJobRequest.parse(read_json(folder.request))
     except (OSError, ValueError) as error:
@@ -171,11 +146,7 @@ def read_grace_seconds(folder: JobFolder) -> float:
 
 
 def read_train_job(folder: JobFolder, ref: TrainJobRef) -> TrainJob:
-    """Return a job with its steps.
-
-    Raises:
-        JobNotFoundError: The job was deleted.
-    """
+    """Return a job with its steps."""
     observation = observe_job(folder, ref)
     record = read_record(folder)
     metadata = _read_metadata(folder)

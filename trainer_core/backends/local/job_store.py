@@ -54,11 +54,7 @@ def _random_name() -> str:
 
 
 class StateFolder:
-    """Root folder of one local backend.
-
-    Args:
-        path: The folder; created on first use.
-    """
+    """Root folder of one local backend."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -103,11 +99,7 @@ class StateFolder:
         return [name for name in self.list_job_names() if self.job_folder(name).owner_path(owner_key).exists()]
 
     def list_job_names(self) -> list[str]:
-        """Return the names of all jobs.
-
-        Raises:
-            BackendUnavailableError: The folder cannot be read.
-        """
+        """Return the names of all jobs."""
         try:
             return [entry.name for entry in os.scandir(self.jobs) if entry.is_dir(follow_symlinks=False)]
         except FileNotFoundError:
@@ -141,11 +133,7 @@ class StateFolder:
 
 
 class JobFolder:
-    """Files of one job.
-
-    Args:
-        path: The folder of the job.
-    """
+    """Files of one job."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -208,10 +196,6 @@ class JobFolder:
 
         Inside the block, check that the folder still belongs to the job: another process may have removed it, and a new
         job may have its name.
-
-        Raises:
-            FileNotFoundError: The folder does not exist.
-            BackendUnavailableError: Another process did not release the lock in time.
         """
         deadline = time.monotonic() + _DESIRED_LOCK_SECONDS
         while (descriptor := acquire_lock(self.desired_lock)) is None:
@@ -237,27 +221,12 @@ class JobFolder:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        FileNotFoundError: The file does not exist.
-        ValueError: The content is not JSON.
-    """
+    """Read a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 def write_json(path: Path, data: Any, durable: bool = False, reserve: Path | None = None) -> None:
-    """Replace a JSON file atomically. On a full disk the old content stays, unless there is a reserve.
-
-    Args:
-        path: The file.
-        data: The new content.
-        durable: Whether it must survive a power failure: what identifies a job, its cancellation and its end.
-        reserve: A file with allocated disk space, which becomes the JSON file if the disk is full.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Replace a JSON file atomically. On a full disk the old content stays, unless there is a reserve."""
     content = json.dumps(data, ensure_ascii=False).encode()
     try:
         files.replace(path, content, durable)
@@ -285,9 +254,6 @@ def acquire_lock(path: Path) -> int | None:
 
     `fcntl.flock` is used instead of a lock library because a forked child must inherit the lock, and because
     `is_locked` must test it without ever blocking a process that acquires it.
-
-    Returns:
-        The file descriptor that holds the lock until it is closed; None if another process holds the lock.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:

@@ -17,11 +17,6 @@ def record_growth(log: Path, times: Path, known: int) -> int:
     """Append a log's time of modification and size to the file of its times if the log has grown; return the size.
 
     Creates the file of the times if it does not exist: without it, a log counts as one without times.
-
-    Args:
-        log: The log.
-        times: The file of its times.
-        known: The size that the previous call returned; 0 at first.
     """
     with suppress(OSError):  # A full disk: the lines get a later time.
         status = log.stat()
@@ -33,11 +28,6 @@ def record_growth(log: Path, times: Path, known: int) -> int:
 
 
 def read_growth(times: Path) -> tuple[array[int], array[int]]:
-    """Return the times at which the log had grown, and its sizes at these times.
-
-    Raises:
-        OSError: There is no such file.
-        ValueError: Its size is not that of pairs of numbers.
-    """
+    """Return the times at which the log had grown, and its sizes at these times."""
     recorded = array("Q", times.read_bytes())
     return recorded[::2], recorded[1::2]

@@ -33,12 +33,6 @@ def read_lines(folder: JobFolder, ref: TrainJobRef, step: str, follow: bool) -> 
     """Yield each line of a log once, without its line end.
 
     An unfinished last line is yielded when the job has ended. A very long line is yielded in pieces.
-
-    Args:
-        folder: Folder of the job.
-        ref: The job.
-        step: The step.
-        follow: Continue until the job has ended.
     """
     rest = b""
     at_end = not follow
@@ -68,16 +62,7 @@ def read_lines(folder: JobFolder, ref: TrainJobRef, step: str, follow: bool) -> 
 def tail_lines(
     folder: JobFolder, ref: TrainJobRef, step: str, offset: int, limit: int, ended: bool
 ) -> tuple[list[str], int, bool]:
-    """Return the lines of a log from an offset on, the next offset, and whether these are all lines.
-
-    Args:
-        folder: Folder of the job.
-        ref: The job.
-        step: The step.
-        offset: Byte offset at which to start.
-        limit: Maximum number of lines.
-        ended: The job has ended, so an unfinished last line is returned too.
-    """
+    """Return the lines of a log from an offset on, the next offset, and whether these are all lines."""
     file = _open_log(folder, ref, step)
     if file is None:
         return [], offset, True

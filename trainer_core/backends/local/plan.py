@@ -32,18 +32,7 @@ _PYTHON = "python"
 def render_plan(
     request: TrainJobRequest, runtime: LocalRuntime, state: StateFolder, checkpoints_uri: str | None = None
 ) -> dict[str, Any]:
-    """Return the plan.
-
-    Args:
-        request: A request with a name.
-        runtime: The runtime of the request.
-        state: The state folder. The plan contains absolute paths inside it.
-        checkpoints_uri: Place of checkpoints of a request that names none. None for the state folder.
-
-    Raises:
-        UnsupportedError: Local processes do not support something in the request.
-        InvalidRequestError: The request has no work to do, or sets a variable that the launcher sets.
-    """
+    """Return the plan."""
     _check_request(request)
     folder = state.job_folder(request.require_name())
     checkpoint_env = _render_checkpoint_env(request, state, checkpoints_uri)

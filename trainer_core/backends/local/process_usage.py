@@ -18,12 +18,7 @@ _PAUSE_FACTOR = 100
 
 
 class UsageReader:
-    """Measures a process and its descendants, again and again.
-
-    Args:
-        pid: The process.
-        proc: Where procfs is mounted.
-    """
+    """Measures a process and its descendants, again and again."""
 
     def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
         self._pid = pid
@@ -36,10 +31,6 @@ class UsageReader:
 
         Memory is resident memory without files and shared memory. What a process shares with those that it forked, such
         as the workers of a DataLoader, counts once.
-
-        Raises:
-            OSError: The files of the machine cannot be read.
-            ValueError: A file has another format.
         """
         limits = resource_monitor.read_usage(self._proc.parent)
         ticks = pages = 0

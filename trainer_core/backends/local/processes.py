@@ -54,10 +54,6 @@ def kill_job_processes(uids: Collection[str], proc: Path = _PROC) -> None:
     """Kill every process of some jobs and wait until they have ended.
 
     The search is repeated, because a process may start another one during the search.
-
-    Args:
-        uids: Uids of the jobs.
-        proc: Where procfs is mounted. Where it does not exist, psutil finds the processes.
     """
     for _ in range(_MAX_ROUNDS):
         killed = []
@@ -90,12 +86,6 @@ def _read_environment(process: Path) -> list[bytes]:
     """Return the environment of a process.
 
     While a process begins another program, it has neither environment nor command line: wait for the end of `exec`.
-
-    Args:
-        process: Its folder in procfs.
-
-    Raises:
-        OSError: It has ended, is a kernel thread, or belongs to another user.
     """
     deadline, is_set_up = time.monotonic() + _EXEC_SECONDS, False
     while not (environment := (process / "environ").read_bytes()):

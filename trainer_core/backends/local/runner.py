@@ -81,14 +81,7 @@ class _StepFailedError(Exception):
 
 
 class LocalJobRunner:
-    """Executes the plan of one job and keeps its record up to date.
-
-    Args:
-        state: The state folder.
-        folder: The folder of the job. Only this object changes its record.
-        secrets: Literal secrets of the initializers and of the nodes, by ``role.ENV``.
-        ticket: The place of the job in the queue.
-    """
+    """Executes the plan of one job and keeps its record up to date."""
 
     def __init__(self, state: StateFolder, folder: JobFolder, secrets: Mapping[str, str], ticket: Ticket) -> None:
         self._state = state
@@ -478,12 +471,6 @@ def reserve_port(folder: Path) -> Iterator[int]:
 
     A port that the system reports as free can be in use a moment later. Therefore a lock file protects each port from
     other jobs, and binding to it checks that no other program uses it.
-
-    Args:
-        folder: Folder of the lock files.
-
-    Raises:
-        OSError: None of the tried ports was free.
     """
     for port in random.sample(range(_FIRST_PORT, _LAST_PORT), _PORT_TRIES):
         path = folder / f"{port}.lock"

@@ -55,15 +55,7 @@ class LocalRuntime:
 
 
 def get_runtime(folder: Path, name: str) -> LocalRuntime:
-    """Return one runtime.
-
-    Args:
-        folder: Folder with the user's runtimes.
-        name: Name of the runtime.
-
-    Raises:
-        RuntimeNotFoundError: The runtime does not exist. The message lists the existing ones.
-    """
+    """Return one runtime."""
     known = {runtime.name: runtime for runtime in list_runtimes(folder)}
     if name not in known:
         raise RuntimeNotFoundError(
@@ -74,14 +66,7 @@ def get_runtime(folder: Path, name: str) -> LocalRuntime:
 
 
 def list_runtimes(folder: Path) -> list[LocalRuntime]:
-    """Return all runtimes: those of the folder, and the packaged ones whose names it does not use.
-
-    Args:
-        folder: Folder with the user's runtimes; it need not exist.
-
-    Raises:
-        BackendUnavailableError: The folder cannot be read.
-    """
+    """Return all runtimes: those of the folder, and the packaged ones whose names it does not use."""
     known: dict[str, LocalRuntime] = {}
     try:
         own = list_runtime_files(folder) if folder.is_dir() else []

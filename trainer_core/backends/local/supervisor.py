@@ -28,9 +28,6 @@ def main(staged: Path) -> None:
     """Claim the staged job and run it to its end in a detached process.
 
     Prints ``created``, ``taken`` (another job has the name) or ``error: …`` for `LocalProcessBackend.create`.
-
-    Args:
-        staged: The staged folder.
     """
     state = StateFolder(staged.parent.parent)
     secrets = json.loads(sys.stdin.read() or "{}")
@@ -73,11 +70,7 @@ def _run_job(state: StateFolder, folder: JobFolder, secrets: dict[str, str], tic
 
 
 def _claim_job(state: StateFolder, staged: JobFolder) -> tuple[JobFolder, str, Ticket]:
-    """Rename the staged folder to the folder of the job. The lock is acquired before and stays on the renamed file.
-
-    Returns:
-        The folder of the job, its uid, and its place in the queue, before all jobs that are submitted later.
-    """
+    """Rename the staged folder to the folder of the job. The lock is acquired before and stays on the renamed file."""
     lock = acquire_lock(staged.lock)
     if lock is None:
         raise OSError(f"{staged.lock} is locked by another process")
@@ -115,12 +108,7 @@ def _detach(folder: JobFolder) -> None:
 
 
 def _fork_guard(uid: str) -> int:
-    """Fork the guard process.
-
-    Returns:
-        The write end of a pipe to the guard. If it is closed before a byte was written to it, which happens when this
-        process dies, the guard kills the processes of the job.
-    """
+    """Fork the guard process."""
     read_end, write_end = os.pipe()
     if not os.fork():
         _run_guard(uid, read_end)

@@ -31,12 +31,6 @@ class RunaiBackend(BaseKubernetesBackend):
 
     A job with one node is a TrainingWorkload; a job with several nodes, or with an MPI runtime, is a
     DistributedWorkload. A runtime is built in, or a Run:ai template of the project or of all projects.
-
-    Args:
-        config: Connection and project.
-
-    Raises:
-        BackendUnavailableError: The extra `kubernetes` is not installed, or no cluster is configured.
     """
 
     name: ClassVar[str] = "runai"
@@ -56,19 +50,6 @@ class RunaiBackend(BaseKubernetesBackend):
         self, name: str, spec: TrainingWorkloadSpec, framework: str | None = None, shared: bool = False
     ) -> Runtime:
         """Create a Run:ai template, which requests can use as their runtime.
-
-        Args:
-            name: Name of the template.
-            spec: Fields of the template: image, resources, volumes, environment, …; upstream ``spec``.
-            framework: Framework, such as ``torch`` or ``python``. None (the default) for ``torch``.
-            shared: Create it for all projects, in namespace ``runai``; needs permission there. Default False.
-
-        Returns:
-            The runtime.
-
-        Raises:
-            ConflictError: A workload or template of this name exists.
-            ValueError: A template cannot have one of the fields.
 
         Example:
             ```python

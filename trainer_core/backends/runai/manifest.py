@@ -49,19 +49,7 @@ def get_num_nodes(request: TrainJobRequest) -> int:
 def render_workload(
     request: TrainJobRequest, template: RuntimeTemplate, config: RunaiBackendConfig, namespace: str, attempt: int = 0
 ) -> dict[str, Any]:
-    """Render the workload of a request.
-
-    Args:
-        request: The request, with a name.
-        template: Its runtime.
-        config: Configuration with project and cluster id.
-        namespace: Namespace of the workload.
-        attempt: Attempt of its owner, 0 for the first.
-
-    Raises:
-        UnsupportedError: A workload cannot express the request, or it is too large.
-        InvalidRequestError: The request has no name, or fields of RunaiSpec contradict it.
-    """
+    """Render the workload of a request."""
     metadata = manifest_common.build_metadata(
         request, namespace, attempt, {k8s_labels.RUNTIME: runtimes.dump_runtime(template.to_runtime())}
     )
@@ -88,17 +76,7 @@ def render_workload(
 def render_template(
     name: str, spec: TrainingWorkloadSpec, namespace: str, framework: str | None = None
 ) -> dict[str, Any]:
-    """Render a template: a workload that never runs and from which others inherit.
-
-    Args:
-        name: Name of the template; requests use it as the name of their runtime.
-        spec: Fields of the template.
-        namespace: Namespace of the project; ``runai`` for a template of all projects.
-        framework: Framework, such as ``torch`` or ``python``; None for no label, which means ``torch``.
-
-    Raises:
-        ValueError: A template cannot have one of the fields.
-    """
+    """Render a template: a workload that never runs and from which others inherit."""
     spec = TrainingWorkloadSpec(name=name, usage="Template").merge_over(spec)
     labels = {
         k8s_labels.MANAGED_BY: k8s_labels.MANAGER,
@@ -140,13 +118,7 @@ def _build_spec(
 
 
 def _build_base_spec(template: RuntimeTemplate, inherit: bool) -> TrainingWorkloadSpec:
-    """Build the fields of the runtime.
-
-    Args:
-        template: The runtime.
-        inherit: Refer to a Run:ai template instead of copying its fields. A template is a TrainingWorkload; Run:ai does
-            not document whether a DistributedWorkload can inherit from it.
-    """
+    """Build the fields of the runtime."""
     if template.spec is not None and inherit:
         return TrainingWorkloadSpec(base_workload=template.name)
     if template.spec is not None:
@@ -292,9 +264,6 @@ def _build_claims(request: TrainJobRequest) -> dict[str, VolumeClaim]:
 
     Run:ai mounts a claim without a subPath. A claim that has a folder for the role is mounted at /workspace, otherwise
     at the folder of the role.
-
-    Raises:
-        UnsupportedError: The source is in another folder, or two claims have the same mount path.
     """
     claims: dict[str, VolumeClaim] = {}
     for role, source in request.initializer_sources():

@@ -43,12 +43,7 @@ class Phases(NamedTuple):
 
 
 def parse_job(raw: RawObject, phases: Phases) -> JobState:
-    """Parse a raw TrainingWorkload or DistributedWorkload.
-
-    Args:
-        raw: The workload; ``status.phase`` is the source of its status.
-        phases: The meaning of the phases.
-    """
+    """Parse a raw TrainingWorkload or DistributedWorkload."""
     spec, status = raw.get("spec") or {}, raw.get("status") or {}
     # Items of a list lack a kind; only a DistributedWorkload has a jobType.
     distributed = raw.get("kind", "") == resources.DISTRIBUTED_WORKLOADS.kind or "jobType" in spec

@@ -17,11 +17,7 @@ __all__ = ["check_runai_cluster"]
 
 
 def check_runai_cluster(config: RunaiBackendConfig) -> PreflightReport:
-    """Check everything that the backend needs of a cluster. Read-only.
-
-    Args:
-        config: Connection and project.
-    """
+    """Check everything that the backend needs of a cluster. Read-only."""
     project_config = config.model_copy(update={"namespace": config.project_namespace})
     return preflight.check_cluster(project_config, resources.TRAINING_WORKLOADS, _run_checks, PERMISSIONS)
 

@@ -104,11 +104,7 @@ def is_template(raw: RawObject) -> bool:
 
 
 def parse_template(raw: RawObject) -> RuntimeTemplate:
-    """Parse a raw Run:ai template. Its framework is in the label that Trainer uses for runtimes.
-
-    Raises:
-        ValueError: A field of the template is invalid.
-    """
+    """Parse a raw Run:ai template. Its framework is in the label that Trainer uses for runtimes."""
     metadata, spec = raw["metadata"], TrainingWorkloadSpec.from_wire(raw.get("spec") or {})
     return RuntimeTemplate(
         name=metadata["name"],

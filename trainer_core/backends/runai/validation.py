@@ -33,16 +33,7 @@ _UNSUPPORTED_PARTS = {
 
 
 def check_request(request: TrainJobRequest, template: RuntimeTemplate) -> None:
-    """Check a request for what a workload cannot express.
-
-    Args:
-        request: The request, with a name.
-        template: Its runtime.
-
-    Raises:
-        UnsupportedError: Run:ai or the runtime does not support the request.
-        InvalidRequestError: A value is reserved or invalid.
-    """
+    """Check a request for what a workload cannot express."""
     manifest_common.check_reserved_metadata(request)
     for name, reason in _UNSUPPORTED_PARTS.items():
         if getattr(request, name):

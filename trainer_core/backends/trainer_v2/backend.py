@@ -31,14 +31,7 @@ _OPENAPI_PATH = f"/openapi/v3/apis/{resources.TRAINJOBS.api_version}"
 
 
 class KubernetesBackend(BaseKubernetesBackend):
-    """TrainJobs of Kubeflow Trainer v2 on a Kubernetes cluster.
-
-    Args:
-        config: Connection, namespace and images; None for the defaults.
-
-    Raises:
-        BackendUnavailableError: The extra `kubernetes` is not installed, or no cluster is configured.
-    """
+    """TrainJobs of Kubeflow Trainer v2 on a Kubernetes cluster."""
 
     name: ClassVar[str] = "kubernetes"
     accepts: ClassVar[frozenset[str]] = frozenset(
@@ -149,11 +142,7 @@ class KubernetesBackend(BaseKubernetesBackend):
 
 
 def fetch_trainjob_schema(api: ApiClient) -> schema_compat.TrainJobSchema:
-    """Read the schema of TrainJob from the OpenAPI document, or from the CRD if that is not served or forbidden.
-
-    Raises:
-        BackendUnavailableError: The cluster does not serve TrainJob, or neither can be read.
-    """
+    """Read the schema of TrainJob from the OpenAPI document, or from the CRD if that is not served or forbidden."""
     try:
         return schema_compat.parse_openapi(api.get_path(_OPENAPI_PATH))
     except (NotFoundError, ApiNotServedError, ForbiddenError):

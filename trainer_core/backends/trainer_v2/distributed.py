@@ -85,11 +85,7 @@ def copy_resources_to_trainer(request: TrainJobRequest) -> TrainJobRequest:
 
 
 def check_distributed(request: TrainJobRequest, runtime: Mapping[str, Any]) -> None:
-    """Check for what a TrainJob cannot express, and for what would reach only some of the nodes.
-
-    Raises:
-        UnsupportedError: The message has the field and an alternative.
-    """
+    """Check for what a TrainJob cannot express, and for what would reach only some of the nodes."""
     config = request.distributed
     if config is None:
         return

@@ -35,19 +35,7 @@ _LAUNCHERS: dict[str | None, Launcher] = {"torch": "torchrun", "mpi": "mpirun"}
 def render_trainjob(
     request: TrainJobRequest, runtime: Mapping[str, Any], schema: TrainJobSchema, namespace: str, attempt: int = 0
 ) -> dict[str, Any]:
-    """Render the TrainJob of a request.
-
-    Args:
-        request: The request, with a name.
-        runtime: Its raw runtime.
-        schema: Schema of TrainJob on the cluster.
-        namespace: Namespace of the job.
-        attempt: Attempt of its owner, 0 for the first.
-
-    Raises:
-        UnsupportedError: The cluster's Trainer version cannot express the request, or it is too large.
-        InvalidRequestError: The request has no name.
-    """
+    """Render the TrainJob of a request."""
     spec = {
         "runtimeRef": {
             "apiGroup": resources.TRAINJOBS.group,
@@ -130,14 +118,7 @@ def _render_resources(trainer: TrainerRequest) -> dict[str, Any] | None:
 def _render_command(
     request: TrainJobRequest, trainer: TrainerRequest, policy: str | None, exported: list[str]
 ) -> tuple[list[str] | None, list[str] | None]:
-    """Render command and args; None keeps those of the runtime.
-
-    Args:
-        request: The request.
-        trainer: Its trainer.
-        policy: ML policy of the runtime, such as ``torch``.
-        exported: Names of the variables that mpirun passes on: with MPI only the launcher has the environment.
-    """
+    """Render command and args; None keeps those of the runtime."""
     if trainer.kind == "builtin":
         dataset = getattr(request.initializer, "dataset", None)
         args = torchtune.recipe_arguments(trainer.config or {}, dataset.storage_uri if dataset else None)

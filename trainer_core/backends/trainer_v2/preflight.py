@@ -25,12 +25,7 @@ _TRAINER_CONFIG_MAP = "kubeflow-trainer-public"
 
 
 def check_trainer_cluster(config: KubernetesBackendConfig, lint_runtime: LintRuntime) -> PreflightReport:
-    """Check everything that the backend needs of a cluster. Read-only.
-
-    Args:
-        config: Connection and namespace.
-        lint_runtime: Lints a runtime and returns its findings.
-    """
+    """Check everything that the backend needs of a cluster. Read-only."""
 
     def run_checks(api: ApiClient) -> Iterator[PreflightCheck]:
         yield _check_trainer(api)

@@ -86,11 +86,7 @@ class TrainJobSchema:
 
 
 def parse_crd(crd: Mapping[str, Any]) -> TrainJobSchema:
-    """Parse the CustomResourceDefinition of TrainJob.
-
-    Raises:
-        BackendUnavailableError: It does not serve the supported version of TrainJob.
-    """
+    """Parse the CustomResourceDefinition of TrainJob."""
     for version in crd.get("spec", {}).get("versions", ()):
         if version.get("name") == resources.TRAINJOBS.version and version.get("served"):
             return _parse_schema(version["schema"]["openAPIV3Schema"])
@@ -100,11 +96,7 @@ def parse_crd(crd: Mapping[str, Any]) -> TrainJobSchema:
 
 
 def parse_openapi(document: Mapping[str, Any]) -> TrainJobSchema:
-    """Parse the OpenAPI v3 document of the API group, from ``/openapi/v3/apis/<group>/<version>``.
-
-    Raises:
-        BackendUnavailableError: It does not contain TrainJob.
-    """
+    """Parse the OpenAPI v3 document of the API group, from ``/openapi/v3/apis/<group>/<version>``."""
     for schema in document.get("components", {}).get("schemas", {}).values():
         gvks = schema.get("x-kubernetes-group-version-kind") or ()
         # The schema of the list of TrainJobs has the kind TrainJobList.
@@ -116,15 +108,7 @@ def parse_openapi(document: Mapping[str, Any]) -> TrainJobSchema:
 
 
 def render_overrides(patches: Sequence[Mapping[str, Any]], schema: TrainJobSchema) -> dict[str, Any]:
-    """Render RuntimePatch entries as the fields of `spec` that the cluster's Trainer version has.
-
-    Args:
-        patches: Entries in the format of ``spec.runtimePatches``.
-        schema: Schema of TrainJob on the cluster.
-
-    Raises:
-        UnsupportedError: The Trainer version has no equivalent for a part of a patch; the message has its dotted path.
-    """
+    """Render RuntimePatch entries as the fields of `spec` that the cluster's Trainer version has."""
     if not patches:
         return {}
     if schema.override_field is None:
@@ -140,11 +124,7 @@ def render_overrides(patches: Sequence[Mapping[str, Any]], schema: TrainJobSchem
 
 
 def check_spec(spec: Mapping[str, Any], schema: TrainJobSchema) -> None:
-    """Check a spec against the schema: unknown fields, limits, and list entries with equal keys.
-
-    Raises:
-        UnsupportedError: The server would reject the spec; the message has the dotted path.
-    """
+    """Check a spec against the schema: unknown fields, limits, and list entries with equal keys."""
     _check_object(spec, "spec", "spec", schema)
 
 

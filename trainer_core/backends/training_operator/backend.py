@@ -23,14 +23,7 @@ _CLEAN_POD_POLICY = "cleanPodPolicy"
 
 
 class TrainingOperatorBackend(BaseKubernetesBackend):
-    """PyTorchJobs (``kubeflow.org/v1``) on a Kubernetes cluster with the Training Operator.
-
-    Args:
-        config: Connection, namespace, images and folder of runtimes; None for the defaults.
-
-    Raises:
-        BackendUnavailableError: The extra `kubernetes` is not installed, or no cluster is configured.
-    """
+    """PyTorchJobs (``kubeflow.org/v1``) on a Kubernetes cluster with the Training Operator."""
 
     name: ClassVar[str] = "training-operator"
     accepts: ClassVar[frozenset[str]] = frozenset(

@@ -32,19 +32,7 @@ def render_pytorch_job(
     namespace: str,
     attempt: int = 0,
 ) -> dict[str, Any]:
-    """Render the PyTorchJob of a request.
-
-    Args:
-        request: The request, with a name.
-        runtime: Its raw runtime.
-        config: Configuration with the initializer images.
-        namespace: Namespace of the job.
-        attempt: Attempt of its owner, 0 for the first.
-
-    Raises:
-        UnsupportedError: A PyTorchJob cannot express the request, or it is too large.
-        InvalidRequestError: The request has no name.
-    """
+    """Render the PyTorchJob of a request."""
     pod_template = _render_pod_template(request, runtime, config)
     spec = {
         "nprocPerNode": _render_num_processes(request, runtime, pod_template),

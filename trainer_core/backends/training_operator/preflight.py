@@ -23,11 +23,7 @@ _OPERATOR = "training operator"
 
 
 def check_training_operator(config: TrainingOperatorBackendConfig) -> PreflightReport:
-    """Check everything that the backend needs of a cluster. Read-only.
-
-    Args:
-        config: Connection, namespace and folder of runtimes.
-    """
+    """Check everything that the backend needs of a cluster. Read-only."""
     run_checks = partial(_run_checks, config.runtimes_folder)
     return preflight.check_cluster(config, resources.PYTORCH_JOBS, run_checks, PERMISSIONS)
 

@@ -13,16 +13,7 @@ __all__ = ["get_volcano_queue", "list_pod_patches"]
 
 
 def list_pod_patches(patches: Sequence[Mapping[str, Any]], runtime: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the patches of the pod template of the trainer job, in order.
-
-    Args:
-        patches: The RuntimePatch entries of a request.
-        runtime: Its raw runtime.
-
-    Raises:
-        UnsupportedError: A patch changes something that a PyTorchJob does not have, or names a container or volume that
-            the runtime does not have.
-    """
+    """Return the patches of the pod template of the trainer job, in order."""
     name, trainer_job = runtimes.get_name(runtime), runtimes.find_trainer_job(runtime) or {}
     pods = [pod for patch in patches for pod in _get_pod_templates(patch, trainer_job, name)]
     volumes = runtimes.list_volumes(runtime, trainer_job)

@@ -22,17 +22,7 @@ _KINDS = frozenset({resources.CLUSTER_TRAINING_RUNTIMES.kind, resources.TRAINING
 
 
 def get_raw_runtime(folder: Path | None, name: str, kind: str | None = None) -> dict[str, Any]:
-    """Return one runtime.
-
-    Args:
-        folder: Folder of further runtimes; None for the packaged ones only.
-        name: Name of the runtime.
-        kind: Its kind; None for any.
-
-    Raises:
-        RuntimeNotFoundError: There is no runtime of this name; the message lists the known ones.
-        BackendUnavailableError: The folder does not exist.
-    """
+    """Return one runtime."""
     raws = list_raw_runtimes(folder)
     for raw in raws:
         if runtimes.get_name(raw) == name and kind in (None, raw["kind"]):
@@ -45,14 +35,7 @@ def get_raw_runtime(folder: Path | None, name: str, kind: str | None = None) -> 
 
 
 def list_raw_runtimes(folder: Path | None) -> list[dict[str, Any]]:
-    """Return all runtimes, sorted by name. Files and documents that are not runtimes are skipped with a warning.
-
-    Args:
-        folder: Folder of further runtimes; None for the packaged ones only.
-
-    Raises:
-        BackendUnavailableError: The folder does not exist.
-    """
+    """Return all runtimes, sorted by name. Files and documents that are not runtimes are skipped with a warning."""
     if folder is not None and not folder.is_dir():
         raise BackendUnavailableError(f"runtimes: {folder} is not a folder; create it, or remove the setting")
     raws: dict[str, dict[str, Any]] = {}

@@ -28,16 +28,7 @@ _POLICIES = ("torch", None)
 
 
 def check_request(request: TrainJobRequest, runtime: Mapping[str, Any]) -> None:
-    """Check a request for what a PyTorchJob cannot express.
-
-    Args:
-        request: The request, with a name.
-        runtime: Its raw runtime.
-
-    Raises:
-        UnsupportedError: A PyTorchJob or the runtime does not support the request.
-        InvalidRequestError: A value is reserved or invalid.
-    """
+    """Check a request for what a PyTorchJob cannot express."""
     manifest_common.check_reserved_metadata(request)
     if request.workspace is not None:
         raise UnsupportedError("workspace is supported only by `initialize`; remove it")

@@ -52,17 +52,7 @@ class FileDownloader:
     token: str | None = field(default=None, repr=False)
 
     def download(self, folder: Path, file: SourceFile, progress: FetchProgress, stop: threading.Event) -> None:
-        """Fetch a file from huggingface_hub's own cache or from the Hub, and verify it.
-
-        Args:
-            folder: Target folder; may hold a part of the file.
-            file: The file.
-            progress: Receives the bytes.
-            stop: Event that stops the download.
-
-        Raises:
-            FetchError: The file cannot be downloaded, or its hash is wrong.
-        """
+        """Fetch a file from huggingface_hub's own cache or from the Hub, and verify it."""
         target = folder / file.path
         target.parent.mkdir(parents=True, exist_ok=True)
         if self._copy_from_library_cache(target, file):

@@ -40,13 +40,7 @@ def is_transient(error: BaseException) -> bool:
 
 @contextmanager
 def convert_errors(name: str, endpoint: str, has_token: bool) -> Iterator[None]:
-    """Raise errors of huggingface_hub as `FetchError`: one line without URLs of files, which may contain a signature.
-
-    Args:
-        name: Subject of the message, such as ``hf://owner/name``.
-        endpoint: URL of the Hub.
-        has_token: Whether the requests have a token.
-    """
+    """Raise huggingface_hub's errors as `FetchError`: one line without URLs of files, which may contain a signature."""
     try:
         yield
     except HUB_ERRORS as error:

@@ -58,15 +58,7 @@ class HubLocation:
 
     @classmethod
     def parse(cls, uri: str, kind: str) -> HubLocation:
-        """Parse a ``hf://`` URI.
-
-        Args:
-            uri: The URI.
-            kind: ``dataset`` or ``model``; a URI with ``datasets/`` or ``models/`` must agree.
-
-        Raises:
-            FetchError: The URI does not name a repository of this kind.
-        """
+        """Parse a ``hf://`` URI."""
         match = _URI.fullmatch(uri)
         form = f"hf://owner/name, hf://owner/name@revision or hf://{_KINDS[kind]}/owner/name@revision/path"
         if match is None or match["kind"] not in (None, _KINDS[kind]):
@@ -80,11 +72,7 @@ class HubLocation:
 
 
 def create_source(settings: FetchSettings) -> HuggingFaceSource:
-    """Return the source of a ``hf://`` URI.
-
-    Raises:
-        FetchError: The URI does not name a repository.
-    """
+    """Return the source of a ``hf://`` URI."""
     location = HubLocation.parse(settings.uri, settings.role)
     # With the prefix if the request sets it for this source only.
     endpoint = os.environ.get(f"{ENV_PREFIX}HF_ENDPOINT") or os.environ.get("HF_ENDPOINT")
@@ -92,14 +80,7 @@ def create_source(settings: FetchSettings) -> HuggingFaceSource:
 
 
 class HuggingFaceSource(CacheableSource):
-    """A repository of the Hub.
-
-    Args:
-        location: Repository, revision and path.
-        ignore: Glob patterns of files to leave out, matched with the path and with the file name.
-        token: Token; None for the token that huggingface_hub finds: ``HF_TOKEN``, or the one of ``hf auth login``.
-        endpoint: URL of the Hub or a mirror; None for the Hub. (huggingface_hub reads ``HF_ENDPOINT`` only on import.)
-    """
+    """A repository of the Hub."""
 
     def __init__(
         self, location: HubLocation, ignore: tuple[str, ...] = (), token: str | None = None, endpoint: str | None = None

@@ -34,24 +34,12 @@ _RETRIES = 8
 
 
 def create_source(settings: FetchSettings) -> S3Source:
-    """Return the source of an ``s3://`` URI.
-
-    Raises:
-        FetchError: The URI does not name a bucket.
-    """
+    """Return the source of an ``s3://`` URI."""
     return S3Source(settings)
 
 
 class S3Source(Source):
-    """The objects below a prefix, or a single object.
-
-    Args:
-        settings: URI, ignored patterns, endpoint, region and credentials.
-        retries: Number of times a request is repeated after a transient failure.
-
-    Raises:
-        FetchError: The URI does not name a bucket.
-    """
+    """The objects below a prefix, or a single object."""
 
     def __init__(self, settings: FetchSettings, retries: int = _RETRIES) -> None:
         match = _URI.fullmatch(settings.uri)

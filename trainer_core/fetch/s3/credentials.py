@@ -68,16 +68,7 @@ class _GivenKeys:
 
 
 def connect(settings: FetchSettings, bucket: str, retries: int) -> Connection:
-    """Return the connection to a bucket; sends no request to the bucket.
-
-    Args:
-        settings: Endpoint, region, keys and role.
-        bucket: Name of the bucket.
-        retries: Number of times a request is repeated after a transient failure.
-
-    Raises:
-        FetchError: The settings contradict each other, or the role cannot be assumed.
-    """
+    """Return the connection to a bucket; sends no request to the bucket."""
     endpoint = settings.endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     _check_settings(settings, endpoint)
     region = settings.region
@@ -101,15 +92,7 @@ def connect(settings: FetchSettings, bucket: str, retries: int) -> Connection:
 
 
 def find_bucket_region(bucket: str, url: str = _AWS) -> str:
-    """Ask AWS for the region of a bucket; the request needs no credentials.
-
-    Args:
-        bucket: Name of the bucket.
-        url: URL of S3.
-
-    Returns:
-        The region; the default region of the environment if S3 does not answer.
-    """
+    """Ask AWS for the region of a bucket; the request needs no credentials."""
     request = urllib.request.Request(f"{url}/{bucket}", method="HEAD")  # noqa: S310 -- the URL is AWS's
     try:
         with urllib.request.urlopen(request, timeout=_REGION_TIMEOUT) as response:  # noqa: S310

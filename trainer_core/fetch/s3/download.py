@@ -37,14 +37,7 @@ _TRIES = 2
 
 
 class ObjectDownloader:
-    """Downloads objects of a bucket into a folder.
-
-    Args:
-        connection: Connection to the bucket.
-        bucket: Name of the bucket.
-        folder: Target folder.
-        progress: Receives bytes and files.
-    """
+    """Downloads objects of a bucket into a folder."""
 
     def __init__(self, connection: Connection, bucket: str, folder: Path, progress: FetchProgress) -> None:
         self._connection = connection
@@ -55,15 +48,7 @@ class ObjectDownloader:
         self._has_opaque_etags = False
 
     def download(self, key: str, file: SourceFile) -> None:
-        """Download an object by one request.
-
-        Args:
-            key: Key of the object.
-            file: The file of the snapshot.
-
-        Raises:
-            FetchError: The object cannot be read, or differs from its listing.
-        """
+        """Download an object by one request."""
         path = self._folder / file.path
         previous = None
         for _ in range(_TRIES):
@@ -76,15 +61,7 @@ class ObjectDownloader:
         raise self._build_mismatch_error(key)
 
     def download_pieces(self, key: str, file: SourceFile) -> None:
-        """Download a large object by several requests at once; resume an interrupted download.
-
-        Args:
-            key: Key of the object.
-            file: The file of the snapshot.
-
-        Raises:
-            FetchError: The object cannot be read, or differs from its listing.
-        """
+        """Download a large object by several requests at once; resume an interrupted download."""
         path = self._folder / file.path
         part = _guess_part_size(file)
         piece = part if 0 < part <= _MAX_PIECE_SIZE else _PIECE_SIZE
@@ -247,14 +224,7 @@ class Upload:
 
 
 def read_upload(client: Any, bucket: str, key: str, size: int) -> Upload:
-    """Return how an object was uploaded, as far as the storage reports it.
-
-    Args:
-        client: S3 client of botocore.
-        bucket: Name of the bucket.
-        key: Key of the object.
-        size: Bytes of the object; a first part of this size means that the storage does not report parts.
-    """
+    """Return how an object was uploaded, as far as the storage reports it."""
     from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]  # imported by the client
 
     try:

@@ -29,12 +29,7 @@ def count_parts(etag: str) -> int:
 
 
 def guess_part_size(size: int, count: int) -> int:
-    """Return the most likely part size: the roundest one that gives the number of parts.
-
-    Args:
-        size: Bytes of the object.
-        count: Number of parts.
-    """
+    """Return the most likely part size: the roundest one that gives the number of parts."""
     if count <= 1:
         return max(1, size)
     smallest, largest = -(-size // count), (size - 1) // (count - 1)
@@ -48,11 +43,7 @@ def combine_md5s(parts: Sequence[bytes]) -> str:
 
 
 class Checksum:
-    """Computes an ETag incrementally.
-
-    Args:
-        part_size: Bytes of a part; 0 for an upload without parts.
-    """
+    """Computes an ETag incrementally."""
 
     def __init__(self, part_size: int = 0) -> None:
         self._part_size = part_size

@@ -13,13 +13,7 @@ _RECORD = struct.Struct("<I16s")
 
 
 class PieceJournal:
-    """The pieces of one file that are in place. The journal is a file with one record for each piece.
-
-    Args:
-        path: Path of the journal; pieces of an existing journal are read.
-        size: Bytes of the file.
-        piece_size: Bytes of a piece.
-    """
+    """The pieces of one file that are in place. The journal is a file with one record for each piece."""
 
     def __init__(self, path: Path, size: int, piece_size: int) -> None:
         self._path = path.with_name(f"{path.name}.{piece_size}")

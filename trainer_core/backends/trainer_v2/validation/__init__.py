@@ -37,18 +37,7 @@ _INITIALIZER_SCHEMES = {"dataset": ("hf", "s3", "cache"), "model": ("hf", "s3")}
 
 
 def check_request(request: TrainJobRequest, runtime: Mapping[str, Any], schema: TrainJobSchema, namespace: str) -> None:
-    """Check a request for what the server would reject, fail to run later, or drop silently.
-
-    Args:
-        request: The request, with a name.
-        runtime: Its raw runtime.
-        schema: Schema of TrainJob on the cluster.
-        namespace: Namespace of the job.
-
-    Raises:
-        UnsupportedError: The runtime or the cluster's Trainer version does not support the request.
-        InvalidRequestError: A value is reserved or invalid.
-    """
+    """Check a request for what the server would reject, fail to run later, or drop silently."""
     check_reserved_metadata(request)
     _check_namespace(runtime, namespace)
     _check_deadline(request, schema)

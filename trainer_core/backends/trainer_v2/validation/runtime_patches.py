@@ -21,12 +21,7 @@ _NO_ENV = tuple(runtimes.CONTAINER_BY_ANCESTOR.values())
 
 
 def check_patches(patches: Sequence[Mapping[str, Any]], runtime: Mapping[str, Any]) -> None:
-    """Check patches against the runtime.
-
-    Raises:
-        InvalidRequestError: The manager of a patch is not a domain-prefixed path.
-        UnsupportedError: A patch names something that the runtime lacks or that a patch cannot change.
-    """
+    """Check patches against the runtime."""
     for patch in patches:
         manager = patch.get("manager")
         if not isinstance(manager, str) or not _MANAGER.fullmatch(manager):

@@ -24,11 +24,7 @@ _RUNTIME_ARGUMENTS = ("output_dir", "tokenizer.path", "checkpointer.checkpoint_d
 
 
 def check_recipe(request: TrainJobRequest, runtime: Mapping[str, Any]) -> None:
-    """Check that torchtune has a recipe for a request; other jobs are not checked.
-
-    Raises:
-        UnsupportedError: There is no recipe for this model, number of nodes and arguments.
-    """
+    """Check that torchtune has a recipe for a request; other jobs are not checked."""
     trainer = request.trainer
     if trainer is None or runtimes.get_ml_policy(runtime) != "torch" or not _runs_torchtune(trainer):
         return
