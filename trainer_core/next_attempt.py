@@ -17,7 +17,7 @@ def split_name(name: str) -> tuple[str, int]:
 
 
 def build_request(request: TrainJobRequest, base: str, attempt: int) -> TrainJobRequest:
-    """Return the request of an attempt of a TrainJob without an owner; all attempts share the first one's checkpoints."""
+    """Return the request of an attempt of a TrainJob without an owner; attempts share the first one's checkpoints."""
     named = request.with_name(naming.build_attempt_name(base, attempt))
     return named if request.checkpoints is None else named.with_checkpoints_scope(checkpoint_place.build_scope(request))
 
