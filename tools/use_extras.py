@@ -36,7 +36,7 @@ MODULES = {
     "airflow_provider.lineage_facets": "openlineage",
     "airflow_provider.testing": "pytest",
     "airflow_provider.": "airflow",
-    "kfp_components.runtime": None,
+    "kfp_components.step": None,
     "kfp_components.": "kfp",
 }
 #: What needs an extra when it is used.
