@@ -211,10 +211,8 @@ def test_an_engine_without_the_image_of_the_tests_builds_it(find_resources):
 def test_without_an_engine_one_line_states_how_to_get_one(find_resources):
     exported, said = find_resources()
     assert exported == ""
-    assert said.splitlines() == [
-        "test-resources: no container engine: tests in containers are skipped; start Docker or Podman, or be root on "
-        "Debian"
-    ]
+    (line,) = said.splitlines()
+    assert line.startswith("test-resources: no container engine: tests in containers are skipped; start Docker or ")
 
 
 def test_every_install_line_takes_the_package_from_a_clone_with_extras_that_exist():
