@@ -84,7 +84,6 @@ def test_plain_data_and_objects_are_the_same_definition() -> None:
 def test_an_invalid_space_is_refused(space: Any, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         parse_space(space)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
