@@ -119,6 +119,19 @@ from .runtimes import (
     RuntimeTrainer as RuntimeTrainer,
     TrainerType as TrainerType,
 )
+from .search.definition import (
+    Asha as Asha,
+    Direction as Direction,
+    GridSearch as GridSearch,
+    MedianStop as MedianStop,
+    Objective as Objective,
+    OptunaSampler as OptunaSampler,
+    RandomSearch as RandomSearch,
+    TrialConfig as TrialConfig,
+)
+from .search.space import (
+    Search as Search,
+)
 from .secrets import (
     SecretRef as SecretRef,
 )
