@@ -371,7 +371,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         joined = spec.join_code(self.spec, self._code_content, self._get_func_args())
         data = request_builder.select_backend(joined, self.hook.client.backend)
         if is_tracked:
-            server = self.hook.client.tracking
+            server = self.hook.client.runs.server
             data = tracking.add_task_tags(data, ti, server.experiment if server else None)
         literals = connection_secrets.resolve_secrets(self.secrets, data)
         parts = {**data, "literal_secrets": literals}
@@ -396,7 +396,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         self.log.info("The worker of an earlier try was lost; its TrainJob %s still runs and %s", ref.name, what)
         if is_same and isinstance(client.config, ClusterConfig):
             # Another host may have recorded that this job is to be cancelled.
-            client.set_job_owner(ref, "", None, {ATTACHED_LABEL: str(int(time.time()))})
+            client.backend.set_owner(ref, "", None, {ATTACHED_LABEL: str(int(time.time()))}, {})
         return is_same
 
     def _get_func_args(self) -> Mapping[str, Any]:

@@ -58,7 +58,7 @@ class WaitState:
         outcome: Set once the wait is finished.
         outcome_is_stored: Whether the TrainJob itself already has this outcome.
         should_cancel: True if the TrainJob is to be cancelled with the diagnosis of `outcome`.
-            `TrainerClient.finish_wait` does that.
+            `trainer_core.client.waiting.finish_wait` does that.
     """
 
     ref: TrainJobRef
