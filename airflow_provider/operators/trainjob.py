@@ -53,7 +53,6 @@ from trainer_core.errors import (
     RuntimeNotFoundError,
     TrainerError,
     WaitTimeoutError,
-    format_size,
 )
 from trainer_core.initializers import Initializer
 from trainer_core.jobs import ATTACHED_LABEL, CREATED, FAILED, Observation, Outcome, TrainJobRef
@@ -61,6 +60,7 @@ from trainer_core.lifecycle.pending_failure_log import PendingFailureLog
 from trainer_core.request import TrainJobRequest
 from trainer_core.request_builder import Option, Trainer
 from trainer_core.runtimes import Runtime
+from trainer_core.text import format_size
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -396,7 +396,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         self.log.info("The worker of an earlier try was lost; its TrainJob %s still runs and %s", ref.name, what)
         if is_same and isinstance(client.config, ClusterConfig):
             # Another host may have recorded that this job is to be cancelled.
-            client.backend.set_owner(ref, "", None, {ATTACHED_LABEL: str(int(time.time()))}, {})
+            client.set_job_owner(ref, "", None, {ATTACHED_LABEL: str(int(time.time()))})
         return is_same
 
     def _get_func_args(self) -> Mapping[str, Any]:

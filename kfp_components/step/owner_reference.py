@@ -92,7 +92,7 @@ def bind_to_run(client: TrainerClient, ref: TrainJobRef, run: Run, on_kill: str)
     labels: list[Mapping[str, str]] = []
     with _print_errors(ref, "is not bound to the run"):
         only_with = {KFP_RUN_LABEL: run.id}
-        labels.append(client.backend.set_owner(ref, _WORKFLOW, owner, {KFP_ON_KILL_LABEL: on_kill}, only_with))
+        labels.append(client.set_job_owner(ref, _WORKFLOW, owner, {KFP_ON_KILL_LABEL: on_kill}, only_with))
     try:
         yield
     except TrainerError:
@@ -107,9 +107,9 @@ def _release_job(client: TrainerClient, ref: TrainJobRef) -> None:
     with _print_errors(ref, "stays bound to the run"):
         job = client.get_job(ref)
         if job.status not in (COMPLETE, FAILED):
-            client.backend.set_owner(ref, _WORKFLOW, None, {KFP_ON_KILL_LABEL: None}, {})
+            client.set_job_owner(ref, _WORKFLOW, None, {KFP_ON_KILL_LABEL: None})
         elif DELETE_AFTER_LABEL in job.labels:
-            client.backend.set_owner(ref, _WORKFLOW, None, {}, {})
+            client.set_job_owner(ref, _WORKFLOW, None)
 
 
 @contextmanager

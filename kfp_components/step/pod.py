@@ -32,7 +32,7 @@ def find_step_pod(client: TrainerClient) -> dict[str, Any] | None:
     namespace = None  # That of the client.
     with suppress(OSError):
         namespace = _NAMESPACE_FILE.read_text(encoding="utf-8").strip()
-    return client.backend.get_pod(os.environ[_POD], os.environ[_POD_UID], namespace)
+    return client.get_pod(os.environ[_POD], os.environ[_POD_UID], namespace)
 
 
 def extract_claims(pod: Mapping[str, Any] | None) -> dict[str, Any]:

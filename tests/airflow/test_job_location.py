@@ -211,7 +211,7 @@ def test_a_cancellation_for_another_cluster_waits_for_a_client_of_that_cluster(
 def test_a_job_that_a_task_has_attached_to_since_is_not_cancelled(uncancelled, first, home):
     """A person has cleared the task, and its new try runs on another host with another state folder."""
     attached = {ATTACHED_LABEL: str(int(time.time()) + 1)}
-    TrainJobHook().client.backend.set_owner(TrainJobRef.from_dict(uncancelled), "", None, attached, {})
+    TrainJobHook().client.set_job_owner(TrainJobRef.from_dict(uncancelled), "", None, attached)
 
     run_another_task(home)
 

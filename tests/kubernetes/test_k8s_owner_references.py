@@ -37,8 +37,8 @@ def test_the_owner_of_a_pod_becomes_the_owner_of_a_job(stage, ref):
     }
     uid = cluster.add(pod)["metadata"]["uid"]
 
-    owners = client.backend.get_pod("step", uid)["metadata"]["ownerReferences"]
-    client.backend.set_owner(ref, "Workflow", OwnerReference.from_manifest(owners[0]), {KFP_RUN_LABEL: "run-id"}, {})
+    owners = client.get_pod("step", uid)["metadata"]["ownerReferences"]
+    client.set_job_owner(ref, "Workflow", OwnerReference.from_manifest(owners[0]), {KFP_RUN_LABEL: "run-id"})
 
     assert metadata(cluster)["ownerReferences"] == [OWNER]
     assert metadata(cluster)["labels"][KFP_RUN_LABEL] == "run-id"
@@ -46,14 +46,13 @@ def test_the_owner_of_a_pod_becomes_the_owner_of_a_job(stage, ref):
 
 
 def test_a_pod_of_the_same_name_with_another_uid_is_not_found(stage, ref):
-    assert stage[1].backend.get_pod("step", "another") is None
+    assert stage[1].get_pod("step", "another") is None
 
 
 def test_setting_the_owner_again_keeps_one_reference(stage, ref):
     cluster, client = stage
-    client.backend.set_owner(ref, "Workflow", WORKFLOW, {}, {})
-    second = OwnerReference(**{**vars(WORKFLOW), "name": "run-2", "uid": "w-2"})
-    client.backend.set_owner(ref, "Workflow", second, {}, {})
+    client.set_job_owner(ref, "Workflow", WORKFLOW)
+    client.set_job_owner("job", "Workflow", OwnerReference(**{**vars(WORKFLOW), "name": "run-2", "uid": "w-2"}))
 
     assert [owner["name"] for owner in metadata(cluster)["ownerReferences"]] == ["run-2"]
 
@@ -61,10 +60,10 @@ def test_setting_the_owner_again_keeps_one_reference(stage, ref):
 def test_removing_the_owner_of_a_kind_keeps_the_others(stage, ref):
     cluster, client = stage
     other = OwnerReference("v1", "ConfigMap", "settings", "c-1")
-    client.backend.set_owner(ref, "ConfigMap", other, {}, {})
-    client.backend.set_owner(ref, "Workflow", WORKFLOW, {KFP_RUN_LABEL: "run-id"}, {})
+    client.set_job_owner(ref, "ConfigMap", other)
+    client.set_job_owner(ref, "Workflow", WORKFLOW, {KFP_RUN_LABEL: "run-id"})
 
-    client.backend.set_owner(ref, "Workflow", None, {KFP_RUN_LABEL: None}, {})
+    client.set_job_owner(ref, "Workflow", None, {KFP_RUN_LABEL: None})
 
     assert metadata(cluster)["ownerReferences"] == [other.to_manifest()]
     assert KFP_RUN_LABEL not in metadata(cluster)["labels"]
@@ -75,7 +74,7 @@ def test_a_deleted_job_gets_no_owner(stage, ref):
     client.delete_job(ref)
 
     with pytest.raises(JobNotFoundError, match="'job'"):
-        client.backend.set_owner(ref, "Workflow", WORKFLOW, {}, {})
+        client.set_job_owner(ref, "Workflow", WORKFLOW)
 
 
 def test_a_role_that_denies_listing_pods_is_reported(stage):
@@ -83,4 +82,4 @@ def test_a_role_that_denies_listing_pods_is_reported(stage):
     cluster.forbid("list", "pods", client.backend.namespace)
 
     with pytest.raises(BackendUnavailableError, match="pods"):
-        a_client(cluster).backend.get_pod("step", "uid")
+        a_client(cluster).get_pod("step", "uid")

@@ -117,9 +117,9 @@ def test_packages_are_listed_without_being_printed(client, capsys):
 
 
 def test_an_owner_reference_needs_a_backend_on_kubernetes(client, ref):
-    assert client.backend.get_pod("pod", "uid") is None
+    assert client.get_pod("pod", "uid") is None
     with pytest.raises(UnsupportedError, match="'job' cannot have an ownerReference: the debug backend"):
-        client.backend.set_owner(ref, "Workflow", WORKFLOW, {}, {})
+        client.set_job_owner(ref, "Workflow", WORKFLOW)
 
 
 class DeletingBackend(DebugBackend):

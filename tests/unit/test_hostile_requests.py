@@ -26,11 +26,12 @@ from trainer_core import (
 from trainer_core.cli.app import run
 from trainer_core.config import CONFIGS, config_from_dict
 from trainer_core.definition_file import build_definition_request, read_definition
-from trainer_core.errors import MAX_MESSAGE, InvalidRequestError, TrainerError, UnsupportedError
+from trainer_core.errors import InvalidRequestError, TrainerError, UnsupportedError
 from trainer_core.initializers import initializer_from_dict
 from trainer_core.options import BaseOption
 from trainer_core.request import InitializerSource, Owner, TrainerRequest, TrainJobRequest
 from trainer_core.request_builder import build_request_data, parse_options
+from trainer_core.text import MAX_MESSAGE
 from trainer_core.yaml_documents import parse_yaml
 
 TEXTS = st.one_of(

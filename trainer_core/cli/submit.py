@@ -15,7 +15,7 @@ from trainer_core.cli import exit_codes, progress
 from trainer_core.cli.options import parse_key_values, parse_options
 from trainer_core.cli.output import OutputFormat, OutputOption, print_json, print_yaml
 from trainer_core.client import TrainerClient
-from trainer_core.errors import InvalidRequestError, format_size
+from trainer_core.errors import InvalidRequestError
 from trainer_core.initializers import initializer_from_dict
 from trainer_core.jobs import Diagnosis, TrainJobRef
 from trainer_core.lifecycle.adoption import describe_existing
@@ -23,6 +23,7 @@ from trainer_core.lifecycle.wait_state import failure_message
 from trainer_core.packaging import requirements_file
 from trainer_core.readable_log import format_log_line
 from trainer_core.request import TrainJobRequest
+from trainer_core.text import format_size
 from trainer_core.trainers import CustomTrainer, CustomTrainerContainer
 
 __all__ = ["print_job", "register", "wait_and_print"]

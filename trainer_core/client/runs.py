@@ -48,10 +48,14 @@ class JobRuns:
         redact: Masks secrets in a diagnosis before it is sent to a run. Default: the text unchanged.
     """
 
-    def __init__(self, backend: Backend, server: MlflowServer | None) -> None:
+    def __init__(
+        self, backend: Backend, server: MlflowServer | None, get_request: Callable[[TrainJobRef], TrainJobRequest]
+    ) -> None:
         self.server = server
         self.redact: Callable[[str], str] = str
         self._backend = backend
+        #: Of the client: that of a KFP step waits for a cluster that is away.
+        self._get_request = get_request
         #: Uid of the last job whose end a wait of this process has reported.
         self._reported_uid: str | None = None
         #: Whether the job of this uid has the option Tracking, for the last one that was asked about.
@@ -71,7 +75,7 @@ class JobRuns:
             return True
         try:
             if ref.uid not in self._tracked:
-                self._tracked = {ref.uid: self._backend.get_request(ref).tracking is not None}
+                self._tracked = {ref.uid: self._get_request(ref).tracking is not None}
         except TrainerError:
             return False
         return self._tracked[ref.uid]
@@ -97,7 +101,7 @@ class JobRuns:
 
     def get_run(self, ref: TrainJobRef) -> TrackedRun | None:
         """Return the run of a job; None if it is not tracked, or has no run yet."""
-        tracking = self._backend.get_request(ref).tracking
+        tracking = self._get_request(ref).tracking
         if tracking is None or not (tracking.run_id and tracking.experiment_id and tracking.uri):
             return None
         from trainer_core.tracking.server import choose_server

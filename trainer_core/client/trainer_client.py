@@ -15,7 +15,7 @@ from trainer_core.client import waiting
 from trainer_core.client.runs import JobRuns, TrackedRun
 from trainer_core.config import BackendConfig, ClusterConfig, LocalProcessBackendConfig, config_from_dict
 from trainer_core.errors import BackendUnavailableError, JobNotFoundError
-from trainer_core.jobs import Event, Observation, Outcome, TrainJob, TrainJobRef
+from trainer_core.jobs import Event, Observation, Outcome, OwnerReference, TrainJob, TrainJobRef
 from trainer_core.lifecycle import adoption
 from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.logs import MAX_LOG_LINES, LogChunk
@@ -82,7 +82,7 @@ class TrainerClient:
 
     Attributes:
         config: The configuration that is used.
-        backend: The backend. Orchestrators use it for what only they need, such as the owner of a TrainJob.
+        backend: The backend.
         runs: The MLflow runs of TrainJobs, for orchestrators that report to them.
 
     Raises:
@@ -104,7 +104,7 @@ class TrainerClient:
         self.config = backend_config
         # Every backend class is constructed from its own configuration.
         self.backend: Backend = backend_class(backend_config.backend)(backend_config)  # type: ignore[call-arg]
-        self.runs = JobRuns(self.backend, tracking)
+        self.runs = JobRuns(self.backend, tracking, self.get_job_request)
 
     def list_runtimes(self) -> list[Runtime]:
         """Return the runtimes that a TrainJob can refer to."""
@@ -370,7 +370,7 @@ class TrainerClient:
                 alias compares another metric.
             TrackingError: The registry cannot be reached, or refuses.
         """
-        from trainer_core.tracking.model_registry import open_registry  # Only for promotion.
+        from trainer_core.tracking.registries import open_registry  # Only for promotion.
 
         ref = self.get_job_ref(job)
         outcome = self.get_job_outcome(ref)
@@ -702,6 +702,52 @@ class TrainerClient:
         ref = self._find_ref(job)
         if ref is not None:
             self.backend.cancel(ref)
+
+    def get_pod(self, name: str, uid: str, namespace: str | None = None) -> dict[str, Any] | None:
+        """Return a pod, such as the pod that this process runs in.
+
+        Args:
+            name: Name of the pod.
+            uid: Uid of the pod.
+            namespace: Namespace of the pod. None (the default) for the namespace of the client.
+
+        Returns:
+            The pod as Kubernetes returns it, with ``metadata`` and ``spec``. None if the namespace has no such pod,
+            and on a backend that does not run on Kubernetes.
+
+        Raises:
+            BackendUnavailableError: The cluster cannot be reached, or denies to list pods.
+        """
+        return self.backend.get_pod(name, uid, namespace)
+
+    def set_job_owner(
+        self,
+        job: str | TrainJobRef,
+        kind: str,
+        owner: OwnerReference | None,
+        labels: Mapping[str, str | None] | None = None,
+        only_with: Mapping[str, str] | None = None,
+    ) -> Mapping[str, str]:
+        """Set or remove the Kubernetes ownerReference of one kind on a TrainJob (``metadata.ownerReferences``).
+
+        Kubernetes deletes the TrainJob when its owner is deleted. The owner must be in the TrainJob's namespace.
+
+        Args:
+            job: Its name or ref.
+            kind: Kind of the owner, such as ``"Workflow"``. Existing references to owners of this kind are removed.
+            owner: The new owner of this kind. None removes only.
+            labels: Labels to set with the same request; the value None removes a label. None (the default) for none.
+                Without an owner, a TrainJob that has these labels keeps its owners.
+            only_with: Labels without which the TrainJob is not changed. None (the default) for none.
+
+        Returns:
+            The labels that the TrainJob had before.
+
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+            UnsupportedError: The backend does not run on Kubernetes.
+        """
+        return self.backend.set_owner(self.get_job_ref(job), kind, owner, labels or {}, only_with or {})
 
     def _find_ref(self, job: str | TrainJobRef) -> TrainJobRef | None:
         try:

@@ -9,8 +9,8 @@ from contextlib import suppress
 
 from trainer_core.backends.base import Backend
 from trainer_core.client.runs import JobRuns
-from trainer_core.errors import JobEndedError, JobFailedError, JobNotFoundError, TrainerError, WaitTimeoutError
-from trainer_core.jobs import COMPLETE, FAILED, STATUSES, Observation, Outcome, TrainJob, TrainJobRef
+from trainer_core.errors import JobEndedError, JobNotFoundError, TrainerError, WaitTimeoutError
+from trainer_core.jobs import COMPLETE, FAILED, STATUSES, JobFailedError, Observation, Outcome, TrainJob, TrainJobRef
 from trainer_core.lifecycle import wait_state
 
 __all__ = ["finish_wait", "wait_for_outcome", "wait_for_status"]

@@ -13,12 +13,11 @@ from typing import Any
 from trainer_core.errors import (
     BackendUnavailableError,
     JobElsewhereError,
-    JobFailedError,
     JobNotFoundError,
     TrainerError,
     WaitTimeoutError,
 )
-from trainer_core.jobs import Category, Diagnosis, Observation, Outcome, PendingFailure, TrainJobRef
+from trainer_core.jobs import Category, Diagnosis, JobFailedError, Observation, Outcome, PendingFailure, TrainJobRef
 from trainer_core.logs import find_checkpoint
 
 __all__ = [
