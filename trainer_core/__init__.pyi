@@ -143,7 +143,9 @@ from .tracking.model_registry import (
     ModelVersion as ModelVersion,
     Promotion as Promotion,
 )
-from .tracking.registries import open_registry as open_registry
+from .tracking.registries import (
+    open_registry as open_registry,
+)
 from .tracking.server import (
     MlflowServer as MlflowServer,
 )
