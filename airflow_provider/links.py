@@ -115,7 +115,7 @@ def sanitize_url(url: Any) -> str:
         return ""
 
 
-def push_links(ti: Any, operator: Any, conn_id: str) -> None:
+def push_links(ti: Any, operator: Any, conn_id: str | None) -> None:
     """Push the links and the connection id. Call it right after submission."""
     ti.xcom_push(key=CONN_ID_KEY, value=conn_id)
     select_links(operator, ti)
