@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import random
 import re
+import shutil
 import signal
 import sys
 import threading
@@ -367,6 +368,115 @@ def test_local_files_can_be_downloaded_by_alias_with_the_real_client(mlflow_uri,
     downloaded = Path(ask("download", uri=f"models:/{model}@champion", folder=str(tmp_path / "downloaded")))
 
     assert [path.read_bytes() for path in downloaded.rglob("model.bin")] == [b"weights"]
+
+
+def test_a_folder_keeps_each_promoted_model_although_its_job_is_deleted(tmp_path):
+    registry = FolderRegistry(tmp_path / "registry")
+    for name, value in (("one", 0.5), ("two", 0.6)):
+        candidate = build_model_folder(tmp_path, name, value)
+        registry.promote_candidate(candidate, model="digits")
+        shutil.rmtree(tmp_path / name)
+
+    assert [read_model(each) for each in registry.list_versions("digits")] == ["one", "two"]
+
+
+def test_a_promoted_outcome_in_a_folder_has_the_name_metrics_and_uid_of_its_job(tmp_path):
+    (tmp_path / "model.bin").write_text("weights")
+    outcome = build_outcome(
+        artifacts={"model": (tmp_path / "model.bin").as_uri()}, metrics={"accuracy": 0.5, "loss": 1.5}
+    )
+    promotion = FolderRegistry(tmp_path).promote(
+        outcome, model="digits", metric="loss", mode="min", min_delta=0.25, alias="smallest"
+    )
+
+    entry = json.loads((tmp_path / "digits" / "smallest.json").read_text())
+    assert entry == {
+        "version": "nightly", "mode": "min", "metric": 1.5, "metric_name": "loss", "uid": "uid-1",
+        "path": "versions/nightly/model.bin", "metrics": {"accuracy": 0.5, "loss": 1.5}, "number": 1,
+    }  # fmt: skip
+    assert promotion == Promotion(True, "nightly", (tmp_path / "digits" / entry["path"]).as_uri(), 1.5)
+
+
+@pytest.mark.parametrize("uri", ["s3://models/digits", "file://other-host/models/digits"])
+def test_a_folder_records_where_a_model_of_another_place_is(tmp_path, uri):
+    promotion = FolderRegistry(tmp_path).promote_candidate(Candidate("job", uri, "accuracy", 0.5), model="digits")
+
+    assert (promotion.uri, FolderRegistry(tmp_path).get_champion("digits").uri) == (uri, uri)
+
+
+def test_a_model_that_is_not_there_or_has_a_broken_link_is_refused_and_nothing_is_left(tmp_path):
+    registry, folder = FolderRegistry(tmp_path / "registry"), tmp_path / "model"
+    with pytest.raises(InvalidRequestError, match=r"there is no model at .*/model"):
+        registry.promote_candidate(Candidate("job", folder.as_uri(), "accuracy", 0.5), model="digits")
+    folder.mkdir()
+    (folder / "weights").symlink_to("gone")
+    with pytest.raises(InvalidRequestError, match=r"model/weights is a broken link"):
+        registry.promote_candidate(Candidate("job", folder.as_uri(), "accuracy", 0.5), model="digits")
+
+    assert (registry.list_versions("digits"), registry.get_champion("digits")) == ([], None)
+    assert list((tmp_path / "registry" / "digits" / "versions").glob("**/*")) == []
+
+
+def test_a_link_in_a_model_is_copied_as_the_file_that_it_leads_to(tmp_path):
+    candidate = build_model_folder(tmp_path, "one", 0.5)
+    (tmp_path / "one" / "model.bin").rename(tmp_path / "weights")
+    (tmp_path / "one" / "model.bin").symlink_to(tmp_path / "weights")
+    FolderRegistry(tmp_path / "registry").promote_candidate(candidate, model="digits")
+    (tmp_path / "weights").unlink()
+
+    assert read_model(FolderRegistry(tmp_path / "registry").get_champion("digits")) == "one"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mode": "best"}, "mode must be max or min, got 'best'"),
+        ({"min_delta": -0.1}, "min_delta must be a number of at least 0, got -0.1"),
+        ({"min_delta": float("nan")}, "min_delta must be a number of at least 0, got nan"),
+        ({"min_delta": float("inf")}, "min_delta must be a number of at least 0, got inf"),
+        ({"alias": "a/b"}, "alias must be letters"),
+    ],
+)
+def test_a_wrong_argument_is_refused_and_nothing_is_registered(tmp_path, options, message):
+    with pytest.raises(InvalidRequestError, match=message):
+        FolderRegistry(tmp_path).promote_candidate(build_candidate(tmp_path, "job", 0.5), model="digits", **options)
+
+    assert not (tmp_path / "digits").exists()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_metric_that_cannot_be_compared_is_refused(value):
+    with pytest.raises(InvalidRequestError, match="give a finite number"):
+        Candidate("job", "s3://models/digits", "accuracy", value)
+
+
+def test_a_folder_that_is_no_registry_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "digits").mkdir()
+    (tmp_path / "digits" / "current.json").write_text("{}")
+    with pytest.raises(InvalidRequestError, match=r"current.json is not that of a registry"):
+        FolderRegistry(tmp_path).promote_candidate(build_candidate(tmp_path, "job", 0.5), model="digits")
+
+    assert (tmp_path / "digits" / "current.json").read_text() == "{}"
+
+
+def test_models_are_listed_by_name_and_the_folder_itself_has_the_empty_name(tmp_path):
+    registry = FolderRegistry(tmp_path)
+    for model in ("b", "a", ""):
+        registry.promote_candidate(Candidate("job", "s3://models/digits", "accuracy", 0.5), model=model)
+
+    assert registry.list_models() == ["", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("home", "folder"), [("/data/jobs", "/data/jobs/registry"), ("", "/home/me/.trainjob/registry")]
+)
+def test_the_default_registry_is_beside_the_jobs_of_this_machine(monkeypatch, home, folder):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("TRAINJOB_HOME", home)
+    monkeypatch.setenv("HOME", "/home/me")
+    registry = open_registry()
+
+    assert (type(registry), registry._folder) == (FolderRegistry, Path(folder))
 
 
 def test_a_model_elsewhere_stays_there(mlflow_uri, model, ask):
