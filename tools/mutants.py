@@ -1,8 +1,8 @@
 """Play one-line mistakes on the modules that decide, and print those that no test notices (`make mutants`).
 
 Each mutant changes one expression or statement of a module, in a copy of the checkout. The tests that `MODULES` lists
-for the module run against it up to the first failure, in a forked process that has imported all libraries. Which mutants
-are played depends on the seed and their own text only: a change of one line leaves the others the same.
+for the module run against it up to the first failure, in a forked process that has imported all libraries. The seed and
+the text of a mutant decide whether it is played: a change of one line leaves the others the same.
 tools/mutants_equivalent.txt lists mutants that change no behaviour.
 """
 
@@ -44,7 +44,8 @@ MODULES = {
     "trainer_core/backends/local/observations.py": "local/test_damaged_files.py local/test_suspend_resume.py "
     "local/test_supervisor.py local/test_other_hosts.py",
     "trainer_core/backends/local/job_store.py": "local/test_damaged_files.py local/test_job_queue.py "
-    "local/test_state_folder.py local/test_other_hosts.py local/test_garbage_collection.py local/test_suspend_resume.py",
+    "local/test_state_folder.py local/test_other_hosts.py local/test_garbage_collection.py "
+    "local/test_suspend_resume.py",
     "trainer_core/backends/local/runner.py": "local/test_local_logs.py local/test_supervisor.py "
     "local/test_suspend_resume.py local/test_local_fetching.py local/test_local_checkpoints.py",
     "trainer_core/backends/container/outcome.py": "containers/test_container_observation.py "
@@ -215,9 +216,6 @@ def play(module: str, mutants: list[Mutant]) -> tuple[float, list[tuple[Mutant, 
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
         folder = Path(name, "checkout")
         copy_checkout(folder)
-        # Processes that tests start import the copy as well.
-        os.environ |= {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": name}
-        tempfile.tempdir = name
         os.chdir(folder)
         tests = [f"tests/{test}" for test in MODULES[module].split()]
         verdict, seconds = _run_tests(tests, Path(name, "modules"), Path(name, "log"))
@@ -261,6 +259,10 @@ def _run_pytest(tests: list[str], modules: Path | None) -> int:
 
     try:
         sys.path.insert(0, str(Path.cwd()))
+        # Processes that tests start import the copy as well.
+        variables = {"PYTHONPATH": str(Path.cwd()), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(Path.cwd().parent)}
+        os.environ |= variables
+        tempfile.tempdir = None
         code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-o", f"timeout={TEST_TIMEOUT}", *tests])
     except BaseException:  # noqa: BLE001  (whatever a mutant does when it is imported)
         return 70
