@@ -12,11 +12,10 @@ from trainer_core.errors import (
     BackendUnavailableError,
     InvalidRequestError,
     JobElsewhereError,
-    JobFailedError,
     JobNotFoundError,
     WaitTimeoutError,
 )
-from trainer_core.jobs import Observation, PendingFailure
+from trainer_core.jobs import JobFailedError, Observation, PendingFailure
 from trainer_core.lifecycle import wait_state
 
 REF = TrainJobRef("local", "/home", "job", "uid")
