@@ -27,7 +27,7 @@ REF = TrainJobRef("local", "/home", "job", "uid-1")
 
 @pytest.fixture
 def step(tmp_path):
-    """A task with the outputs that every task with an outcome has; the model has facts of its own."""
+    """A task with the outputs that every task with an outcome has; the model has facts beside those of the job."""
     files = {"result": {"outputFile": str(tmp_path / "result")}}
     facts = {"model": {"framework": "torch", "accuracy": "of the pipeline"}}
     artifacts = {

@@ -96,7 +96,7 @@ def test_a_rank_that_takes_part_in_a_save_ends_with_the_one_that_failed(ranks, t
     for waiting in (first, third):
         with pytest.raises(CheckpointError, match=r"the checkpoint was not saved: rank 1 failed; see its log"):
             waiting.check("7")
-    second.check("7")  # Of its own failure it knows.
+    second.check("7")  # It knows that it failed.
 
 
 def test_two_ranks_that_fail_together_each_name_the_other_and_the_last_one_knows_that_it_is(ranks):
