@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider.compat import AirflowException
 from airflow_provider.hooks.trainjob import TrainJobHook
 from airflow_provider.links import CONN_ID_KEY
-from trainer_core import comparison, naming
+from trainer_core import job_table, naming
 from trainer_core.client import TrainerClient
 from trainer_core.config import CONFIGS, LocalProcessBackendConfig, config_from_dict
 from trainer_core.errors import BackendUnavailableError, JobNotFoundError, TrainerError
@@ -123,13 +123,13 @@ def find_attempt(job: SubmittedJob, name: str) -> SubmittedJob:
     return replace(job, ref=ref, xcoms={key: value for key, value in job.xcoms.items() if key == CONN_ID_KEY})
 
 
-def read_attempts(client: TrainerClient, ref: TrainJobRef) -> list[tuple[ExistingJob, comparison.JobDetails]]:
+def read_attempts(client: TrainerClient, ref: TrainJobRef) -> list[tuple[ExistingJob, job_table.JobDetails]]:
     """Read the attempts of a job's owner, the first one first."""
     existing = sorted(client.find_jobs(client.get_job_request(ref)), key=lambda each: each.attempt)
     attempts = []
     for each in existing[-_MAX_ATTEMPTS:]:
         with suppress(JobNotFoundError):  # Deleted since it was listed.
-            attempts.append((each, comparison.read_details(client, each.name)))
+            attempts.append((each, job_table.read_details(client, each.name)))
     return attempts
 
 
@@ -163,10 +163,10 @@ def read_unfinished(jobs: Iterable[SubmittedJob], limit: int) -> Iterator[tuple[
             yield job, None
 
 
-def read_details(job: SubmittedJob) -> comparison.JobDetails | None:
+def read_details(job: SubmittedJob) -> job_table.JobDetails | None:
     """Read what a comparison shows of a job; None if the API server cannot reach it."""
     try:
-        return comparison.read_details(connect(job), job.ref.name)
+        return job_table.read_details(connect(job), job.ref.name)
     except (UnreachableError, TrainerError):
         return None
 
