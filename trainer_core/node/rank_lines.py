@@ -70,7 +70,7 @@ def _get_last_state(line: str) -> str:
 
 
 def _drop_earlier_states(line: str) -> str:
-    """Return the last state of a line that has not ended; a return at its end stays: the next text replaces the state."""
+    """Return the last state of a line that has not ended; a return at its end stays, as the next text replaces it."""
     if "\r" not in line:
         return line
     return f"\r{_get_last_state(line)}" + "\r" * line.endswith("\r")
