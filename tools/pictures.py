@@ -89,6 +89,7 @@ def make_airflow_pictures(browser: Browser, folder: Path) -> None:
             picture_running_job(page, running)
             picture_task_log(page, running)
             picture_failed_job(page, failed)
+            picture_list(page)
     finally:
         for job in jobs.list_jobs():
             jobs.delete_job(job.name)
@@ -132,6 +133,16 @@ def picture_failed_job(page: Page, run: Run) -> None:
     frame = open_job(page, run, 975)
     frame.get_by_role("log").filter(has_text="generating").wait_for()
     save(page, "trainjob-failed")
+
+
+def picture_list(page: Page) -> None:
+    """List of the jobs, also on a phone."""
+    page.goto("/trainjobs/?column=metric.loss&column=duration")
+    page.set_viewport_size({"width": _WIDTH, "height": 420})
+    page.get_by_role("link", name="train").first.wait_for()
+    save(page, "trainjobs-list")
+    page.set_viewport_size({"width": 390, "height": 700})
+    save(page, "trainjobs-phone")
 
 
 def picture_task_log(page: Page, run: Run) -> None:

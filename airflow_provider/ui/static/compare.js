@@ -93,7 +93,7 @@ function drawRow({ column, values, differs }, jobs, sort) {
 function drawValue(column, value) {
   if (column.startsWith("artifact.") && typeof value === "string") return uri(value);
   const text = formatValue(column, value);
-  return typeof text === "string" ? breakable(text) : text ?? "-";
+  return typeof value === "string" ? breakable(text) : text ?? "-";
 }
 
 const sortOf = (column, sort) => (sort === column ? "ascending" : sort === `-${column}` ? "descending" : undefined);

@@ -106,8 +106,8 @@ function drawList({ jobs, older, asked, page }) {
   if (!jobs.length) return [FILTERS.some((name) => asked.includes(name)) || page > 0 ? noMatches() : noJobs(), turns];
   const optional = [...chosen].map((column) => [formatColumn(column), ({ columns }) => {
     const text = formatValue(column, columns?.[column]);
-    return text === undefined ? undefined : el("span", { class: column === "reason" && "lines" }, breakable(text));
-  }, column === "reason" || column.startsWith("param.") ? undefined : "number", column]);
+    return text === undefined ? undefined : el("span", { class: column === "reason" && "lines" }, isText(column) ? breakable(text) : text);
+  }, isText(column) ? undefined : "number", column]);
   return [table(jobs, [
     ["Compare", compareBox, "pick"],
     ["TrainJob", (job) => el("a", { class: "name", href: `job?${taskQuery(job)}` }, breakable(job.label), " ", el("small", { class: "quiet" }, breakable(job.name))), "job", "name"],
@@ -119,6 +119,8 @@ function drawList({ jobs, older, asked, page }) {
     ["Age", (job) => age(job.created)],
   ], "TrainJobs", "jobs", { by: fields.sort.value, chosen: [...chosen], set: (sort) => { drawSorts(sort); changed(); } }), turns];
 }
+
+const isText = (column) => column === "reason" || column.startsWith("param.");
 
 function compareBox(job) {
   const key = String(taskQuery(job));

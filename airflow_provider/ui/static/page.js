@@ -50,6 +50,7 @@ export async function request(path, parameters, method = "GET") {
 async function send(address, options) {
   const response = await fetch(address, options)
     .catch(() => { throw new RequestError("The API server is unavailable; retrying."); });
+  document.querySelector(".skeleton")?.remove();
   if (response.status === 401) location.reload();
   const body = response.status === 204 ? null : await response.json().catch(() => ({}));
   if (response.ok) return body;
@@ -113,8 +114,8 @@ export const moment = (text, words) => el("time", { datetime: text, title: new D
 export const age = (text) => moment(text, rough(since(text)));
 export const status = (word) => el("span", { class: "status", "data-status": word }, word);
 
-/** Text that may break after each separator, and not within a word, a number or a date. */
-export const breakable = (text) => el("span", {}, ...text.split(/(?<=[_/ ])|(?<=[-.])(?!\d)/).flatMap((part) => [
+/** Text that may break after each separator, and not within a word, a number, a date or a time. */
+export const breakable = (text) => el("span", {}, ...text.split(/(?<=[_/ ])|(?<=[-.])(?!\d)|(?<=\dT)(?=\d\d:)/).flatMap((part) => [
   // Otherwise the browser breaks after each hyphen. A longer part may not fit on a line.
   part.length > MAX_UNBROKEN ? part : el("span", { class: "whole" }, part), el("wbr")]));
 const MAX_UNBROKEN = 28;
