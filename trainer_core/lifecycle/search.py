@@ -240,12 +240,16 @@ def judge(outcome: Outcome, definition: SearchDefinition, trial: int, parameters
     diagnosis = outcome.diagnosis
     last = next((each.value for each in reversed(rungs) if each.value is not None), None)
     if outcome.paused_at is not None:
-        return Ending("Paused", False, replace(line, state="StoppedEarly", value=last, reason="paused and not promoted"))
+        return Ending(
+            "Paused", False, replace(line, state="StoppedEarly", value=last, reason="paused and not promoted")
+        )
     if outcome.status == COMPLETE:
         value = line.metrics.get(objective.metric)
         if value is not None and math.isfinite(value):
             return Ending("Complete", False, replace(line, value=value))
-        found = ", ".join(f"{name} {number:g}" if name == objective.metric else name for name, number in _metrics(outcome))
+        found = ", ".join(
+            f"{name} {number:g}" if name == objective.metric else name for name, number in _metrics(outcome)
+        )
         reason = f"reported no {objective.metric}, but: {found}" if found else f"reported no {objective.metric}"
         return Ending("Failed", False, replace(line, state="Failed", category=_NO_OBJECTIVE, reason=reason))
     if diagnosis is None:
@@ -267,10 +271,6 @@ def _find(outcome: Outcome, objective: Objective) -> float | None:
         choose = min if best_of == "min" else max
         return report.best if own is None or not math.isfinite(own) else choose(report.best, own)
     return outcome.metrics.get(objective.metric)
-
-
-def _metrics(outcome: Outcome) -> Iterable[tuple[str, float]]:
-    return sorted(outcome.metrics.items())
 
 
 def decide(
@@ -414,7 +414,9 @@ def _find_end(
     """Return why nothing starts any more, although trials are left."""
     config, objective = definition.trial_config, definition.objective
     settled = [trial.settled for trial in trials.values() if trial.settled is not None]
-    if any(line.state == "Complete" and line.value is not None and objective.reaches_goal(line.value) for line in settled):
+    if any(
+        line.state == "Complete" and line.value is not None and objective.reaches_goal(line.value) for line in settled
+    ):
         return GOAL
     failed = [line for line in settled if line.state in ("Failed", "Lost") and line.category != Category.DELETED.value]
     if config.max_failed_trials is not None and len(failed) >= config.max_failed_trials:

@@ -23,14 +23,14 @@ class RungReport(NamedTuple):
         trial: Number of the trial.
         rung: Number of the rung, 0 for the first.
         step: The step that was reported with it.
-        value: The value of the objective. NaN if that was reported.
+        value: The value of the objective. None if it was not a finite number, which JSON does not have.
         time_ms: When it was reported, in milliseconds since 1970.
     """
 
     trial: int
     rung: int
     step: float
-    value: float
+    value: float | None
     time_ms: int
 
 
