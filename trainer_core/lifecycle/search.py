@@ -247,10 +247,8 @@ def judge(outcome: Outcome, definition: SearchDefinition, trial: int, parameters
         value = line.metrics.get(objective.metric)
         if value is not None and math.isfinite(value):
             return Ending("Complete", False, replace(line, value=value))
-        found = ", ".join(
-            f"{name} {number:g}" if name == objective.metric else name for name, number in _metrics(outcome)
-        )
-        reason = f"reported no {objective.metric}, but: {found}" if found else f"reported no {objective.metric}"
+        found = ", ".join(sorted(outcome.metrics)) if value is None else f"{objective.metric} {value}"
+        reason = f"reported no {objective.metric}{f', but: {found}' if found else ''}"
         return Ending("Failed", False, replace(line, state="Failed", category=_NO_OBJECTIVE, reason=reason))
     if diagnosis is None:
         return Ending("Lost", False, replace(line, state="Lost"))
