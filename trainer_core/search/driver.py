@@ -202,9 +202,7 @@ class SearchDriver:
         for _ in range(_MAX_ROUNDS):
             decision = self._decide()
             if decision.table.reason == decisions.SUPERSEDED:
-                raise ConflictError(
-                    f"search {self.name!r} has a newer generation, which has ended the trials of this one"
-                )
+                raise ConflictError(f"search {self.name!r} has a newer generation, which has ended these trials")
             self._log_best(decision.table)
             self._stop(action for action in decision.actions if isinstance(action, Stop))
             must_create = any(isinstance(action, (Start, Record)) for action in decision.actions)

@@ -79,7 +79,7 @@ class Searches:
         key = name if "/" in name else f"search/{name}"
         return SearchDriver.find(self._client, key)
 
-    def list(self) -> list[OptimizationJob]:
+    def list_all(self) -> list[OptimizationJob]:
         """Return all searches, newest first."""
         keys: dict[str, str] = {}
         for job in self._client.list_jobs():
