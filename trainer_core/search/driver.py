@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from trainer_core import naming
-from trainer_core.change_event import wait_any
+from trainer_core.change_event import ChangeEvent, wait_any
 from trainer_core.errors import ConflictError, JobNotFoundError, TrainerError, WaitTimeoutError
 from trainer_core.jobs import FAILED, Category, Diagnosis, Observation, Outcome, TrainJobRef
 from trainer_core.lifecycle import adoption, search as decisions, wait_state
@@ -163,6 +163,11 @@ class SearchDriver:
         """Whether the search has a TrainJob."""
         return bool(self._entries)
 
+    @property
+    def first_ref(self) -> TrainJobRef | None:
+        """The first TrainJob of the search that exists; None before it has one."""
+        return self._entries[min(self._entries)].ref if self._entries else None
+
     def list_refs(self) -> list[TrainJobRef]:
         """Return the TrainJobs of the search that exist; its records are the last ones."""
         entries = sorted(self._entries.values(), key=lambda entry: (entry.section.kind == "record", entry.view.number))
@@ -188,7 +193,8 @@ class SearchDriver:
                 return state.outcome
             if end is not None and time.monotonic() >= end:
                 raise WaitTimeoutError(f"search {self.name!r} has not ended after {timeout:g} s; its trials go on")
-            self.wait(state, None if end is None else end - time.monotonic())
+            if not state.must_create:
+                self.wait(state, None if end is None else end - time.monotonic())
 
     def step(self, create: bool = True) -> SearchState:
         """Read what has changed, decide, and act. Without `create` nothing is started or recorded."""
@@ -199,24 +205,30 @@ class SearchDriver:
         if time.monotonic() - self._listed > _LIST_SECONDS:
             self._list_entries()
         self._observe()
+        decision = self._decide()
         for _ in range(_MAX_ROUNDS):
-            decision = self._decide()
             if decision.table.reason == decisions.SUPERSEDED:
                 raise ConflictError(f"search {self.name!r} has a newer generation, which has ended these trials")
-            self._log_best(decision.table)
             self._stop(action for action in decision.actions if isinstance(action, Stop))
-            must_create = any(isinstance(action, (Start, Record)) for action in decision.actions)
-            if any(isinstance(action, decisions.Finish) for action in decision.actions):
-                self._outcome = build_outcome(self.client, self.name, self.definition, decision.table)
-            elif must_create and create:
-                self._create(decision)
-                continue
-            live = tuple(entry.ref for entry in self._entries.values() if entry.view.is_live and entry.must_observe)
-            return SearchState(decision.table, live, must_create, decision.wake_at, self._outcome)
+            if not create or self._create(decision):
+                return self._build_state(self._decide())
+            decision = self._decide()
         raise ConflictError(f"search {self.name!r} cannot continue: other processes change it repeatedly")
+
+    def _build_state(self, decision: decisions.Decision) -> SearchState:
+        self._log_best(decision.table)
+        must_create = any(isinstance(action, (Start, Record)) for action in decision.actions)
+        if any(isinstance(action, decisions.Finish) for action in decision.actions):
+            self._outcome = build_outcome(self.client, self.name, self.definition, decision.table)
+        live = tuple(entry.ref for entry in self._entries.values() if entry.view.is_live and entry.must_observe)
+        return SearchState(decision.table, live, must_create, decision.wake_at, self._outcome)
 
     def wait(self, state: SearchState, timeout: float | None = None) -> None:
         """Wait until a trial has changed, or until it is time to decide again."""
+        wait_any(*self._plan_wait(state, timeout))
+
+    def _plan_wait(self, state: SearchState, timeout: float | None) -> tuple[list[ChangeEvent], float]:
+        """Return what to wait for, and for how many seconds at most."""
         pause = _OBSERVE_SECONDS if self.definition.stop is None else _PROGRESS_SECONDS
         limits = [pause, *([] if timeout is None else [timeout])]
         limits += [] if state.wake_at is None else [state.wake_at - time.time()]
@@ -224,7 +236,7 @@ class SearchDriver:
         limits += [_PROCESS_SECONDS for entry in entries if entry.processes_until is not None]
         limits += [entry.wait.timeout(time.monotonic()) for entry in entries if entry.wait.errors]
         changed = [entry.follower.changed for entry in entries if entry.follower is not None and entry.must_observe]
-        wait_any(changed, max(0.0, min(limits)))
+        return changed, max(0.0, min(limits))
 
     def cancel(self) -> None:
         """End the search, and all of its trials that run. Succeeds if it has ended."""
@@ -316,7 +328,6 @@ class SearchDriver:
             raise JobNotFoundError(f"search {self.name!r} does not exist; `trainjob searches` lists the existing ones")
         newest = self._entries[max(self._entries)]
         request = self.client.get_job_request(runs[-1].ref)
-        templates.check_continuable(request)
         return SearchDefinition.from_dict(newest.section.definition), templates.restore_template(request)
 
     def _check_same_search(self) -> None:
@@ -426,15 +437,17 @@ class SearchDriver:
 
     # Acting
 
-    def _create(self, decision: decisions.Decision) -> None:
-        """Create the entries of a decision, as long as no other driver has taken their numbers."""
+    def _create(self, decision: decisions.Decision) -> bool:
+        """Create the entries of a decision; return whether no other driver has taken one of their numbers."""
         for action in decision.actions:
-            if isinstance(action, Record):
-                self._create_record(action.reason, decision.table)
-            elif isinstance(action, Start) and not self._create_run(action, decision.table):
-                return
+            if isinstance(action, Record) and not self._create_record(action.reason, decision.table):
+                return False
+            if isinstance(action, Start) and not self._create_run(action, decision.table):
+                return False
+        return True
 
     def _create_run(self, start: Start, table: SearchTable) -> bool:
+        templates.check_continuable(self.template)
         parameters = start.parameters
         if parameters is None:
             parameters = sampling.suggest(
@@ -454,13 +467,13 @@ class SearchDriver:
         _log.info("Search %s: trial %d starts as %s with %s", self.name, start.trial, ref.name, dict(parameters))
         return True
 
-    def _create_record(self, reason: str, table: SearchTable) -> None:
+    def _create_record(self, reason: str, table: SearchTable) -> bool:
         entry = self._build_entry(table, kind="record", reason=reason)
         suspend = "Suspend" in self.client.backend.accepts
         request = templates.build_record(self.template, self.owner, entry, suspend)
         # Not by the client, which would track it as a run.
         ref = self.client.backend.submit(request)
-        self._add_created(ref, entry)
+        return self._add_created(ref, entry)
 
     def _build_entry(self, table: SearchTable, **fields: Any) -> SearchEntry:
         number = max(self._entries.keys() | self._gaps, default=-1) + 1
