@@ -53,7 +53,6 @@ from trainer_core.errors import (
     RuntimeNotFoundError,
     TrainerError,
     WaitTimeoutError,
-    format_size,
 )
 from trainer_core.initializers import Initializer
 from trainer_core.jobs import ATTACHED_LABEL, CREATED, FAILED, Observation, Outcome, TrainJobRef
@@ -61,6 +60,7 @@ from trainer_core.lifecycle.pending_failure_log import PendingFailureLog
 from trainer_core.request import TrainJobRequest
 from trainer_core.request_builder import Option, Trainer
 from trainer_core.runtimes import Runtime
+from trainer_core.text import format_size
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -371,7 +371,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         joined = spec.join_code(self.spec, self._code_content, self._get_func_args())
         data = request_builder.select_backend(joined, self.hook.client.backend)
         if is_tracked:
-            server = self.hook.client.tracking
+            server = self.hook.client.runs.server
             data = tracking.add_task_tags(data, ti, server.experiment if server else None)
         literals = connection_secrets.resolve_secrets(self.secrets, data)
         parts = {**data, "literal_secrets": literals}

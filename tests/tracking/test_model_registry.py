@@ -19,7 +19,8 @@ from trainer_core.errors import InvalidRequestError, TrackingError
 from trainer_core.jobs import Outcome, TrainJobRef
 from trainer_core.tracking import mlflow_registry, model_registry as registry_module
 from trainer_core.tracking.mlflow_registry import MlflowRegistry
-from trainer_core.tracking.model_registry import Candidate, FolderRegistry, Promotion, open_registry
+from trainer_core.tracking.model_registry import Candidate, FolderRegistry, Promotion
+from trainer_core.tracking.registries import open_registry
 from trainer_core.tracking.server import MlflowServer
 
 

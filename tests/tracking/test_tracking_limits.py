@@ -15,7 +15,7 @@ import pytest
 from trainer_core import CustomTrainer, MlflowServer, Tracking
 from trainer_core.tracking import http_connection
 from trainer_core.tracking.mlflow_api import MlflowApi, get_report_api
-from trainer_core.tracking.model_registry import open_registry
+from trainer_core.tracking.registries import open_registry
 from trainer_core.tracking.reporter import RunReporter, RunSender
 
 WITHOUT_A_URI = """

@@ -8,14 +8,8 @@ from dataclasses import replace
 import pytest
 
 from trainer_core import Category, Diagnosis, Outcome, TrainJobRef
-from trainer_core.errors import (
-    BackendUnavailableError,
-    InvalidRequestError,
-    JobFailedError,
-    JobNotFoundError,
-    WaitTimeoutError,
-)
-from trainer_core.jobs import Observation, PendingFailure
+from trainer_core.errors import BackendUnavailableError, InvalidRequestError, JobNotFoundError, WaitTimeoutError
+from trainer_core.jobs import JobFailedError, Observation, PendingFailure
 from trainer_core.lifecycle import wait_state
 
 REF = TrainJobRef("local", "/home", "job", "uid")

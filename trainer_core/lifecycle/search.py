@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from trainer_core.errors import shorten
 from trainer_core.jobs import COMPLETE, Category, Outcome
 from trainer_core.lifecycle import early_stop
 from trainer_core.search.definition import Asha, GridSearch, Objective, SearchDefinition
 from trainer_core.search.history import RungReport, SettledTrial, TrialState
 from trainer_core.search.sampling import count_cells
+from trainer_core.text import shorten
 
 __all__ = [
     "CANCELLED",

@@ -79,6 +79,8 @@ class _Entry:
     #: Until when its processes are waited for after its end, in seconds of the monotonic clock.
     processes_until: float | None = None
     is_stopping: bool = False
+    #: What a wait has concluded about a trial that cannot start or recover. It is cancelled.
+    verdict: Outcome | None = None
     context: ExitStack = field(default_factory=ExitStack)
     report: Callable[[str, Outcome | None], None] | None = None
 
@@ -379,7 +381,7 @@ class SearchDriver:
     def _follow(self, entry: _Entry) -> None:
         entry.follower = self.client.backend.follow(entry.ref, progress=self.definition.stop is not None)
         entry.context.enter_context(entry.follower)
-        entry.report = entry.context.enter_context(self.client._report_progress(entry.ref))
+        entry.report = entry.context.enter_context(self.client.runs.report_progress(entry.ref))
 
     def _observe_entry(self, entry: _Entry, follower: Follower) -> None:
         entry.observed = time.monotonic()
@@ -389,6 +391,7 @@ class SearchDriver:
             entry.wait = entry.wait.on_error(error, time.monotonic())
             if isinstance(error, JobNotFoundError):
                 self._mark_deleted(entry)
+                self._judge(entry)
             return
         entry.wait = entry.wait.on_observation(observation, time.monotonic())
         self._apply(entry, observation)
@@ -407,9 +410,18 @@ class SearchDriver:
 
     def _judge(self, entry: _Entry) -> None:
         """Judge an entry that has ended."""
-        if entry.wait.outcome is None or entry.view.ending is not None or entry.view.trial is None:
+        outcome = entry.wait.outcome
+        if outcome is None or entry.view.ending is not None or entry.view.trial is None:
             return
-        outcome = self.client.finish_wait(entry.wait)
+        if entry.wait.should_cancel:
+            entry.wait, entry.verdict = wait_state.start(entry.ref, time.monotonic(), fail_fast=False), outcome
+            self._stop_entry(entry, outcome.diagnosis)
+            return
+        if not entry.wait.outcome_is_stored:
+            with suppress(TrainerError):  # It only helps later readers.
+                self.client.backend.store_outcome(outcome)
+        if entry.verdict is not None and outcome.diagnosis is not None:
+            outcome = entry.verdict
         ending = decisions.judge(outcome, self.definition, entry.view.trial, entry.view.parameters)
         reports = ending.line.rungs or entry.view.reports
         entry.view = replace(entry.view, status=outcome.status, ending=ending, reports=reports)
@@ -512,13 +524,17 @@ class SearchDriver:
             entry = self._entries[stop.entry]
             if entry.is_stopping or entry.wait.outcome is not None:
                 continue
-            entry.is_stopping = True
             diagnosis = None if stop.why is None else Diagnosis(category=Category.STOPPED_EARLY, reason=stop.why)
-            _log.info("Search %s: %s is stopped: %s", self.name, entry.ref.name, stop.why or "the search is cancelled")
-            thread = threading.Thread(target=self._cancel, args=(entry, diagnosis), daemon=True)
-            self._stops = [each for each in self._stops if each.is_alive()]
-            self._stops.append(thread)
-            thread.start()
+            self._stop_entry(entry, diagnosis)
+
+    def _stop_entry(self, entry: _Entry, diagnosis: Diagnosis | None) -> None:
+        why = diagnosis.reason if diagnosis else "the search is cancelled"
+        _log.info("Search %s: %s is stopped: %s", self.name, entry.ref.name, why)
+        entry.is_stopping = True
+        thread = threading.Thread(target=self._cancel, args=(entry, diagnosis), daemon=True)
+        self._stops = [each for each in self._stops if each.is_alive()]
+        self._stops.append(thread)
+        thread.start()
 
     def _cancel(self, entry: _Entry, diagnosis: Diagnosis | None) -> None:
         try:

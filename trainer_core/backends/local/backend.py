@@ -34,7 +34,6 @@ from trainer_core.errors import (
     InvalidRequestError,
     JobNotFoundError,
     TrainerError,
-    missing_extra,
 )
 from trainer_core.jobs import Diagnosis, Event, Observation, TrainJob, TrainJobRef
 from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob
@@ -42,6 +41,7 @@ from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
 from trainer_core.packaging import serializer
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime
+from trainer_core.text import missing_extra
 
 __all__ = ["LocalProcessBackend"]
 
