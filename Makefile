@@ -57,7 +57,7 @@ format: .venv/.done/dev ## format the code and mend what can be mended
 	$(BIN)/ruff format .
 
 lock: ## resolve both constraints files anew (needs uv)
-	tools/lock $(ARGS)
+	tools/lock-constraints $(ARGS)
 
 compile: .venv/.done/dev ## compile the example pipelines and components to YAML, and write the components' pages
 	$(BIN)/python pipelines/compile.py

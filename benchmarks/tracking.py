@@ -50,7 +50,7 @@ from trainer_core.jobs import TrainJobRef
 from trainer_core.logs import LogChunk
 from trainer_core.request import TrackingRequest
 from trainer_core.tracking import mlflow_api
-from trainer_core.tracking.registry import Candidate, open_registry
+from trainer_core.tracking.model_registry import Candidate, open_registry
 
 PYTHON = Path(__file__).resolve().parents[1] / ".venv-mlflow" / "bin" / "python"
 #: Progress lines a second of each job.

@@ -1,5 +1,8 @@
 """The public names of `trainer_core`, by the module that defines each. `__init__.py` loads them on first use."""
 
+from .backend_fields.runai_workload import (
+    TrainingWorkloadSpec as TrainingWorkloadSpec,
+)
 from .client import (
     TrackedRun as TrackedRun,
     TrainerClient as TrainerClient,
@@ -12,9 +15,6 @@ from .config import (
     RunaiBackendConfig as RunaiBackendConfig,
     TrainingOperatorBackendConfig as TrainingOperatorBackendConfig,
     TrainingRuntimeSource as TrainingRuntimeSource,
-)
-from .distributed_config import (
-    DistributedConfig as DistributedConfig,
 )
 from .errors import (
     BackendUnavailableError as BackendUnavailableError,
@@ -103,6 +103,9 @@ from .options import (
     TrainingRuntimeSpecPatch as TrainingRuntimeSpecPatch,
     Workspace as Workspace,
 )
+from .options.distributed_config import (
+    DistributedConfig as DistributedConfig,
+)
 from .options.runai import (
     RunaiMasterSpec as RunaiMasterSpec,
     RunaiSpec as RunaiSpec,
@@ -113,9 +116,6 @@ from .request import (
 )
 from .resources import (
     get_tpu_num_nodes as get_tpu_num_nodes,
-)
-from .runai.spec import (
-    TrainingWorkloadSpec as TrainingWorkloadSpec,
 )
 from .runtimes import (
     Runtime as Runtime,
@@ -142,7 +142,7 @@ from .secrets import (
 from .template import (
     TrainJobTemplate as TrainJobTemplate,
 )
-from .tracking.registry import (
+from .tracking.model_registry import (
     ModelRegistry as ModelRegistry,
     ModelVersion as ModelVersion,
     Promotion as Promotion,

@@ -41,8 +41,8 @@ from trainer_core.jobs import (
 from trainer_core.lifecycle import wait_state
 from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.logs import MAX_LOG_LINES, LogChunk
-from trainer_core.patience import read_limit, repeat_while_failing
 from trainer_core.request import Owner, TrainJobRequest
+from trainer_core.retries import read_limit, repeat_while_failing
 from trainer_core.secrets import redact
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from trainer_core.request_builder import Option, Trainer
     from trainer_core.runtimes import Runtime
     from trainer_core.saved_checkpoints import SavedCheckpoint
-    from trainer_core.tracking.registry import Promotion
+    from trainer_core.tracking.model_registry import Promotion
     from trainer_core.tracking.reporter import EndedRun, RunReporter
     from trainer_core.tracking.server import MlflowServer
 
@@ -408,7 +408,7 @@ class TrainerClient:
             JobNotFoundError: The TrainJob does not exist.
             InvalidRequestError: It has not failed.
         """
-        from trainer_core import next_attempt  # Only for a person who retries.
+        from trainer_core.lifecycle import next_attempt  # Only for a person who retries.
 
         ref = self.get_job_ref(job)
         status = self.observe(ref).status
@@ -424,7 +424,7 @@ class TrainerClient:
         return self._submit_next_attempt(request, ref.name)
 
     def _submit_next_attempt(self, request: TrainJobRequest, name: str) -> TrainJobRef:
-        from trainer_core import next_attempt
+        from trainer_core.lifecycle import next_attempt
 
         base, attempt = next_attempt.split_name(name)
         if attempt and not self._is_same_work(base, request):
@@ -534,7 +534,7 @@ class TrainerClient:
                 alias compares another metric.
             TrackingError: The registry cannot be reached, or refuses.
         """
-        from trainer_core.tracking.registry import open_registry  # Only for promotion.
+        from trainer_core.tracking.model_registry import open_registry  # Only for promotion.
 
         ref = self.get_job_ref(job)
         outcome = self.get_job_outcome(ref)

@@ -25,11 +25,11 @@ from pydantic import (
 )
 
 from trainer_core import naming, resources, secrets, validation
+from trainer_core.backend_fields.pytorch_job import PyTorchJob
+from trainer_core.backend_fields.runai import RunaiFields
 from trainer_core.errors import InvalidRequestError, shorten
 from trainer_core.node.env import RESOURCE_INTERVAL
 from trainer_core.packaging import func_args
-from trainer_core.pytorch_jobs import PyTorchJob
-from trainer_core.runai.fields import RunaiFields
 from trainer_core.secrets import SecretRef
 
 __all__ = [
@@ -660,7 +660,7 @@ class TrainJobRequest(_Part):
         """Return a copy that shares the folder of checkpoints with an earlier attempt; unchanged without checkpoints.
 
         Args:
-            scope: Result of `checkpoint_place.build_scope` for the earlier attempt.
+            scope: Result of `checkpoint_location.build_scope` for the earlier attempt.
         """
         if self.checkpoints is None:
             return self

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from trainer_core import checkpoint_place
+from trainer_core import checkpoint_location
 from trainer_core.errors import BackendUnavailableError, UnsupportedError
 from trainer_core.node import checkpoint_folder, checkpoints
 from trainer_core.request import TrainJobRequest
@@ -75,7 +75,7 @@ def list_saved(request: TrainJobRequest, uri: str) -> list[SavedCheckpoint]:
     return [
         SavedCheckpoint(
             step=each.step,
-            uri=each.location if checkpoint_place.is_bucket(uri) else Path(each.location).as_uri(),
+            uri=each.location if checkpoint_location.is_bucket(uri) else Path(each.location).as_uri(),
             size=each.size,
             saved=datetime.fromtimestamp(each.saved, timezone.utc),
             metrics=each.metrics,
@@ -119,7 +119,7 @@ def remove_expired(uri: str) -> list[str]:
         BackendUnavailableError: The bucket cannot be read.
     """
     with _one_line_errors(uri):
-        if checkpoint_place.is_bucket(uri):
+        if checkpoint_location.is_bucket(uri):
             from trainer_core.node import checkpoint_s3
 
             return checkpoint_s3.remove_expired(uri.rstrip("/"))
@@ -151,8 +151,8 @@ def try_bucket(uri: str) -> None:
 
 
 def _build_root(request: TrainJobRequest, uri: str) -> str:
-    base = uri if checkpoint_place.is_bucket(uri) else _get_folder(uri)
-    return f"{base}/{checkpoint_place.build_scope(request)}"
+    base = uri if checkpoint_location.is_bucket(uri) else _get_folder(uri)
+    return f"{base}/{checkpoint_location.build_scope(request)}"
 
 
 def _get_folder(uri: str) -> str:
@@ -160,7 +160,7 @@ def _get_folder(uri: str) -> str:
         raise UnsupportedError(
             f"checkpoints in {uri} can only be read by nodes that mount it; a node lists them with checkpoints().all()"
         )
-    return checkpoint_place.split_uri(uri, ("file",))[1]
+    return checkpoint_location.split_uri(uri, ("file",))[1]
 
 
 @contextmanager

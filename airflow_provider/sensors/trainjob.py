@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.configuration import conf
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from airflow_provider import assets, cancellation, deferral, job_place, job_ref, tracking, xcom
+from airflow_provider import assets, cancellation, deferral, job_location, job_ref, tracking, xcom
 from airflow_provider.compat import AirflowException, AirflowSensorTimeout, AirflowSkipException
 from airflow_provider.exceptions import TrainJobRejectedError, TrainJobUnreachableError, build_failure
 from airflow_provider.hooks.mlflow import MlflowHook
@@ -155,7 +155,7 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
     def _check_place(self) -> None:
         """Refuse a connection that leads elsewhere than that of the task that submitted the job."""
         try:
-            job_place.check_place(self._ref_data, self.hook.client)
+            job_location.check_place(self._ref_data, self.hook.client)
         except JobElsewhereError as error:
             raise TrainJobUnreachableError(str(error)) from error
         except ValueError as error:

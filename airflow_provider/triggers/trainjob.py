@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_exponential
 
-from airflow_provider import cancellation, client_cache, connection_secrets, job_place
+from airflow_provider import cancellation, client_cache, connection_secrets, job_location
 from airflow_provider.compat import AirflowException
 from airflow_provider.exceptions import TrainJobConnectionUnreadableError
 from airflow_provider.person_actions import ACTION_KEY, SuspensionWatch
@@ -54,7 +54,7 @@ class TrainJobTrigger(BaseTrigger):
     Airflow stores the arguments in its database, so they are plain JSON data without secrets.
 
     Args:
-        ref: Ref of the TrainJob as JSON data, see `airflow_provider.job_place`.
+        ref: Ref of the TrainJob as JSON data, see `airflow_provider.job_location`.
         backend: Name of the backend. Default: None, the backend of the connection.
         backend_config: Settings of the backend that override those of the connection. Default: None.
         trainjob_conn_id: Id of an Airflow connection of type ``trainjob``, read in the triggerer. Default: None, no
@@ -163,7 +163,7 @@ class TrainJobTrigger(BaseTrigger):
     async def _connect(self) -> TrainerClient:
         """Return a client that leads to the place of the job."""
         client: TrainerClient = await _retry_on(TrainJobConnectionUnreadableError)(self._get_client)
-        await asyncio.to_thread(job_place.check_place, self.ref, client)
+        await asyncio.to_thread(job_location.check_place, self.ref, client)
         return client
 
     async def _follow(self, client: TrainerClient, ref: TrainJobRef, reporter: LogReporter) -> dict[str, Any]:

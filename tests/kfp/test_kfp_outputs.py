@@ -7,8 +7,8 @@ import pytest
 from kfp.dsl import ClassificationMetrics
 from kfp_driver import request_for
 
-from kfp_components.runtime import charts, classification, report
-from kfp_components.runtime.metric_history import MetricHistory
+from kfp_components.step import charts, classification, report
+from kfp_components.step.metric_history import MetricHistory
 from trainer_core.jobs import Outcome, TrainJobRef
 from trainer_core.resource_use import ResourceUse
 

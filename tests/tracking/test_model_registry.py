@@ -17,9 +17,9 @@ import pytest
 
 from trainer_core.errors import InvalidRequestError, TrackingError
 from trainer_core.jobs import Outcome, TrainJobRef
-from trainer_core.tracking import mlflow_registry, registry as registry_module
+from trainer_core.tracking import mlflow_registry, model_registry as registry_module
 from trainer_core.tracking.mlflow_registry import MlflowRegistry
-from trainer_core.tracking.registry import Candidate, FolderRegistry, Promotion, open_registry
+from trainer_core.tracking.model_registry import Candidate, FolderRegistry, Promotion, open_registry
 from trainer_core.tracking.server import MlflowServer
 
 

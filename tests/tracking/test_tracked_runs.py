@@ -818,7 +818,7 @@ def test_a_uri_that_is_no_server_or_has_credentials_is_refused(uri):
 def test_a_kfp_step_that_has_a_run_is_the_parent_of_the_run_of_its_job(
     client, tracked, experiment, read_runs, monkeypatch
 ):
-    from kfp_components.runtime.request import set_tracking
+    from kfp_components.step.request import set_tracking
 
     client.wait(client.submit(build(client, succeed, experiment)))
     (step,) = read_runs()

@@ -75,7 +75,7 @@ def list_constructors() -> dict[str, Any]:
         if inspect.isclass(kind)
         and not issubclass(kind, (BaseException, TrainerClient))
         # Users receive these; they do not make them.
-        and kind.__module__ not in (jobs.__name__, "trainer_core.tracking.registry", "trainer_core.client")
+        and kind.__module__ not in (jobs.__name__, "trainer_core.tracking.model_registry", "trainer_core.client")
         and (dataclasses.is_dataclass(kind) or issubclass(kind, BaseModel))
         and not inspect.isabstract(kind)
     }

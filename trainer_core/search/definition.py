@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, Literal, TypeAlias
 
 from trainer_core import validation
-from trainer_core.packaging import func_args
+from trainer_core.search.optuna_sampler import check_sampler
 from trainer_core.search.space import Distribution, parse_space
 from trainer_core.secrets import redact
 
@@ -31,7 +31,6 @@ __all__ = [
 ]
 
 _MAX_TRIALS = 100_000
-_SAMPLERS = ("tpe", "gp")
 _VALUES = ("last", "min", "max", "best")
 
 
@@ -176,7 +175,8 @@ class OptunaSampler:
         lag: A trial is chosen from what all trials up to this many before it had as results, so that the order in which
             trials end changes nothing. The default is 1.5 times `parallel_trials`. ``"any"`` (the default with a stop
             policy): from all that is known when it starts.
-        settings: Arguments of the sampler, such as ``n_startup_trials=20``.
+        settings: Arguments of the sampler: of ``"tpe"`` `n_startup_trials`, `n_ei_candidates` and `group`, of ``"gp"``
+            `n_startup_trials` and `deterministic_objective`.
 
     Raises:
         ValueError: An invalid value.
@@ -194,19 +194,12 @@ class OptunaSampler:
         lag: int | Literal["any"] | None = None,
         **settings: Any,
     ) -> None:
-        for key, value in (("name", name), ("random_state", random_state), ("lag", lag)):
+        check_sampler(name, settings)
+        for key, value in (("name", name), ("random_state", random_state), ("lag", lag), ("settings", settings)):
             object.__setattr__(self, key, value)
-        object.__setattr__(self, "settings", func_args.check_json(settings))
-        if name not in _SAMPLERS:
-            raise ValueError(
-                f"OptunaSampler must be one of {', '.join(_SAMPLERS)}, got {redact(name)}: other samplers are no "
-                "function of the trials that have ended, so a search could not be continued"
-            )
         _check_seed(self)
         if lag is not None and lag != "any":
             object.__setattr__(self, "lag", _to_number("OptunaSampler lag", lag, int, 1))
-        if "seed" in settings:
-            raise ValueError("OptunaSampler takes no seed; set random_state")
 
 
 Algorithm: TypeAlias = RandomSearch | GridSearch | OptunaSampler
