@@ -13,17 +13,23 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from . import env
+
+if TYPE_CHECKING:
+    from .objective import Objective
 
 __all__ = [
     "INTERVAL",
     "PREFIX",
     "Reporter",
     "flush",
+    "get_objective",
     "note",
     "progress",
+    "report_metrics",
     "reset",
     "to_number",
 ]
@@ -56,9 +62,32 @@ def progress(step: float | None = None, total: float | None = None, metrics: Map
         _reporter.report(step, total, metrics)
 
 
+def report_metrics(metrics: Mapping[str, Any], step: float | None = None) -> None:
+    """Report metrics, as `progress` does. The name that the Kubeflow SDK has for it.
+
+    Args:
+        metrics: Numbers by name; NaN and infinity become null.
+        step: Completed steps.
+
+    Example:
+        ```python
+        from trainer_core import report_metrics
+
+        report_metrics({"val_loss": 0.3}, step=1)
+        ```
+    """
+    progress(step=step, metrics=metrics)
+
+
+def get_objective() -> Objective | None:
+    """Return what was reported of the objective of a search; None outside of a search."""
+    return _reporter.objective
+
+
 def flush() -> None:
     """Print values of earlier calls of `progress` that no line has shown yet."""
     with contextlib.suppress(Exception):  # At the exit of a process, stdout is often closed already.
+        _reporter.record_objective()
         _reporter.flush()
 
 
@@ -70,6 +99,7 @@ def note(**values: int) -> None:
 def reset() -> None:
     """Forget what earlier lines showed, as another training begins in this process."""
     _reporter.shown, _reporter.notes, _reporter.shown_notes = {}, {}, {}
+    _reporter.objective = _read_objective()
 
 
 class Reporter:
@@ -89,13 +119,16 @@ class Reporter:
         self.shown: dict[str, Any] = {}
         self.notes: dict[str, int] = {}
         self.shown_notes: dict[str, int] = {}
+        #: None outside of a search.
+        self.objective = _read_objective()
 
     def report(self, step: Any = None, total: Any = None, metrics: Any = None) -> None:
         """Print a line if the interval has passed, else keep the values for the next line."""
         if env.rank() != 0:
             return
         now = self._clock()
-        is_early = now < self._due and not (step is not None and step == total)
+        is_last = step is not None and step == total
+        is_early = not self._reaches_rung(step, metrics) and now < self._due and not is_last
         counts = {"step": step, "total": total}
         self._pending.update({key: to_number(value) for key, value in counts.items() if value is not None})
         # Only plain numbers are kept: a tensor would keep its graph in memory, and reading it waits for the device.
@@ -116,9 +149,37 @@ class Reporter:
             pending["t"] = int(time.time() * 1000)
         self.shown = {**self.shown, **pending}
         self.shown_notes = dict(self.notes)
+        data = {**(pending or self.shown), **self.notes}
+        if self.objective is not None and self.objective.has_values():
+            data["objective"] = self.objective.values
         # One write, so that lines of other threads cannot interleave.
-        sys.stdout.write(PREFIX + json.dumps({**(pending or self.shown), **self.notes}, allow_nan=False) + "\n")
+        sys.stdout.write(PREFIX + json.dumps(data, allow_nan=False) + "\n")
         sys.stdout.flush()
+
+    def _reaches_rung(self, step: Any, metrics: Any) -> bool:
+        """Add a report to the objective, if there is one; return whether it is the first at or after a rung."""
+        if self.objective is None or self.objective.metric not in (metrics or {}):
+            return False
+        value = to_number(metrics[self.objective.metric])
+        is_rung = self.objective.record(to_number(step), value, int(time.time() * 1000))
+        if is_rung:
+            self.record_objective()
+        return is_rung
+
+    def record_objective(self) -> None:
+        """Add the values of the objective to the record of this node, which survives its log."""
+        if self.objective is not None and self.objective.has_values() and env.rank() == 0 and env.setting(env.NAME):
+            from . import termination  # Only a trial of a search needs it.
+
+            termination.report_values(Path(env.setting(env.TERMINATION_LOG)), objective=self.objective.values)
+
+
+def _read_objective() -> Objective | None:
+    if not env.setting(env.OBJECTIVE):
+        return None
+    from .objective import Objective
+
+    return Objective(json.loads(env.setting(env.OBJECTIVE)))
 
 
 def to_number(value: Any) -> float | int | None:

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from . import env
-from .progress import progress
+from .progress import get_objective, progress
 
 __all__ = ["update_trainjob_status"]
 
@@ -32,6 +32,7 @@ _MAX_METRICS = 256
 _MAX_METRIC_LENGTH = 64
 
 _last_sent = -math.inf
+_sent_rungs = 0
 
 
 def update_trainjob_status(
@@ -68,14 +69,16 @@ def update_trainjob_status(
 
 
 def _is_due(percent: int | None) -> bool:
-    global _last_sent
+    global _last_sent, _sent_rungs
     if not os.environ.get(_URL) or not os.environ.get(_TOKEN):
         return False
     now = time.monotonic()
-    # The final report is always sent.
-    if now - _last_sent < _INTERVAL and percent != 100:
+    objective = get_objective()
+    rungs = len(objective.values["rungs"]) if objective else 0
+    # The final report is always sent, and one at a rung of a search.
+    if now - _last_sent < _INTERVAL and percent != 100 and rungs <= _sent_rungs:
         return False
-    _last_sent = now
+    _last_sent, _sent_rungs = now, rungs
     return True
 
 
@@ -85,8 +88,10 @@ def _status(percent: int | None, remaining: int | None, metrics: Mapping[str, An
         status["progressPercentage"] = max(0, min(100, int(percent)))
     if remaining is not None:
         status["estimatedRemainingSeconds"] = max(0, int(remaining))
-    if metrics:
-        pairs = list(metrics.items())[:_MAX_METRICS]
+    objective = get_objective()
+    known = objective.list_status_metrics() if objective else {}
+    if metrics or known:
+        pairs = [*known.items(), *(metrics or {}).items()][:_MAX_METRICS]
         status["metrics"] = [
             {"name": str(k)[:_MAX_METRIC_LENGTH], "value": str(v)[:_MAX_METRIC_LENGTH]} for k, v in pairs
         ]

@@ -42,6 +42,7 @@ _MAX_LENGTH = 1_000_000
 _UNPACKER = "unpack.py"
 _S3_FILES = ("checkpoint_s3.py", "s3_client.py")
 _FETCH_FILE = "project_fetch.py"
+_OBJECTIVE_FILE = "objective.py"
 _HOSTFILE = "/etc/mpi/hostfile"
 
 
@@ -53,6 +54,7 @@ def render_argv(
     exported: Sequence[str] = (),
     processes: int | None = None,
     s3: bool = False,
+    is_trial: bool = False,
 ) -> list[str]:
     """Return the command of a container that runs a function; equal functions give equal commands."""
     _check_index_urls(pip_index_urls)
@@ -61,6 +63,8 @@ def render_argv(
     settings = json.dumps({"packages": list(packages), "index_urls": list(pip_index_urls), "processes": processes})
     uri = code.project.uri if code.project else None
     left_out = set() if uri else {_FETCH_FILE}
+    if not is_trial:
+        left_out.add(_OBJECTIVE_FILE)
     if not (s3 or (uri or "").startswith("s3://")):
         left_out.update(_S3_FILES)
     files = {**_kit(frozenset(left_out)), launching.PAYLOAD: payload, launching.PACKAGES: settings}

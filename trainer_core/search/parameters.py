@@ -12,6 +12,7 @@ __all__ = ["apply_objective", "apply_parameters"]
 
 
 def apply_parameters(request: TrainJobRequest, parameters: Mapping[str, Any]) -> TrainJobRequest:
+    """Return the request of a trial with its parameters as arguments of the function."""
     trainer = request.trainer
     if trainer is None or trainer.code is None:
         return request
@@ -20,4 +21,5 @@ def apply_parameters(request: TrainJobRequest, parameters: Mapping[str, Any]) ->
 
 
 def apply_objective(request: TrainJobRequest, definition: SearchDefinition, until: float | None) -> TrainJobRequest:
+    """Return the request of a trial with what its nodes report."""
     return request

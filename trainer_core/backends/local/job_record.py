@@ -10,7 +10,16 @@ from typing import Any
 from trainer_core.backends.local import host
 from trainer_core.backends.local.host import HostIdentity
 from trainer_core.backends.local.job_store import StateFolder
-from trainer_core.jobs import COMPLETE, CREATED, FAILED, Diagnosis, Outcome, Progress, TrainJobRef, extract_checkpoint
+from trainer_core.jobs import (
+    COMPLETE,
+    CREATED,
+    FAILED,
+    Diagnosis,
+    Outcome,
+    Progress,
+    TrainJobRef,
+    extract_training_state,
+)
 from trainer_core.lifecycle import diagnosis
 from trainer_core.lifecycle.diagnosis import Facts
 from trainer_core.resource_use import summarize_resource_use
@@ -159,7 +168,7 @@ def failed_outcome(
         started_at=record.started,
         finished_at=record.finished,
         resource_use=summarize_resource_use(node_records),
-        **extract_checkpoint(node_records, progress),
+        **extract_training_state(node_records, progress),
     )
 
 
