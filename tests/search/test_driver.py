@@ -10,6 +10,7 @@ import pytest
 from manual_backend import KilledError, ManualBackend, ManualJob
 
 from trainer_core import DebugBackendConfig, Name, Search, TrainerClient, TrialConfig
+from trainer_core.client.runs import JobRuns
 from trainer_core.errors import ConflictError, JobNotFoundError
 from trainer_core.jobs import Category
 from trainer_core.request import Owner
@@ -26,6 +27,7 @@ def train(x: float, y: int) -> dict[str, float]:
 def connect(jobs: dict[str, ManualJob] | None = None) -> TrainerClient:
     client = TrainerClient(DebugBackendConfig())
     client.backend = ManualBackend(jobs)
+    client.runs = JobRuns(client.backend, None, client.get_job_request)
     return client
 
 
@@ -281,7 +283,7 @@ def test_a_search_that_does_not_exist_is_named(client: TrainerClient) -> None:
         client.get_optimization_job("other")
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(20))
 def test_drivers_killed_at_any_call_make_the_trials_of_an_undisturbed_search(seed: int) -> None:
     dice = random.Random(seed)  # noqa: S311 -- no secret
     world = connect()
@@ -323,7 +325,7 @@ def test_drivers_killed_at_any_call_make_the_trials_of_an_undisturbed_search(see
     assert entries == list(range(13))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_failures_deletions_and_kills_end_with_each_trial_settled_once(seed: int) -> None:
     dice = random.Random(seed)  # noqa: S311 -- no secret
     world = connect()

@@ -100,7 +100,7 @@ def test_an_invalid_space_is_refused(space: Any, message: str) -> None:
         ({"objectives": [{"pattern": "loss"}]}, "needs a group named value"),
         ({"algorithm": "Bayes"}, "algorithm must be one of RandomSearch, GridSearch, OptunaSampler"),
         ({"algorithm": {"OptunaSampler": {"name": "cmaes"}}}, "must be one of tpe, gp"),
-        ({"algorithm": {"OptunaSampler": {"seed": 1}}}, "set random_state"),
+        ({"algorithm": {"OptunaSampler": {"seed": 1}}}, "use random_state"),
         ({"algorithm": GridSearch(), "search_space": {"lr": {"uniform": [0, 1]}}}, "a range of floats has no grid"),
         ({"stop": {"Asha": {"factor": 1}}}, "factor must be a whole number of at least 2"),
         ({"stop": {"Asha": {"promote": True}}}, "needs max_step"),

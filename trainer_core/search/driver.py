@@ -235,6 +235,7 @@ class SearchDriver:
         limits = [pause, *([] if timeout is None else [timeout])]
         limits += [] if state.wake_at is None else [state.wake_at - time.time()]
         entries = [entry for entry in self._entries.values() if entry.view.is_live]
+        limits += [0.0 for entry in entries if entry.follower is None and entry.must_observe]
         limits += [_PROCESS_SECONDS for entry in entries if entry.processes_until is not None]
         limits += [entry.wait.timeout(time.monotonic()) for entry in entries if entry.wait.errors]
         changed = [entry.follower.changed for entry in entries if entry.follower is not None and entry.must_observe]
