@@ -14,6 +14,9 @@ from fake_cluster import Cluster
 from ui_scene import EDITOR, OUTSIDER, VIEWER, Browser, a_dag, push, ref_of, task_of, training
 
 from airflow_provider.assets import ModelAsset
+from airflow_provider.decorators.trainjob import TrainJobDecoratedOperator
+from airflow_provider.operators.trainjob import TrainJobOperator
+from airflow_provider.plugins.trainjob import TrainJobPlugin
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.ui import app
 from trainer_core import CustomTrainerContainer
@@ -661,6 +664,32 @@ def test_the_page_is_in_the_menu_of_airflow(server, browse):
     (plugin,) = [plugin for plugin in get_plugin_info() if plugin["name"] == "trainjob"]
     (view,) = plugin["external_views"]
     assert (view["href"], view["destination"]) == ("/trainjobs/", "nav")
+
+
+def test_a_task_that_submits_a_job_has_a_tab_where_airflow_can_limit_it_to_such_tasks(monkeypatch):
+    from airflow.api_fastapi.core_api.datamodels import plugins
+    from pydantic import BaseModel, ConfigDict
+
+    assert len(TrainJobPlugin().external_views) == 1 + ("applies_to" in plugins.ExternalViewResponse.model_fields)
+
+    class AppliesTo(BaseModel):
+        """The keys of https://github.com/apache/airflow/pull/69148."""
+
+        model_config = ConfigDict(extra="forbid")
+        dag_tags: list[str] = []
+        dag_ids: list[str] = []
+        task_ids: list[str] = []
+        operators: list[str] = []
+
+    class NewerView(plugins.ExternalViewResponse):
+        applies_to: AppliesTo | None = None
+
+    monkeypatch.setattr(plugins, "ExternalViewResponse", NewerView)
+    menu, tab = (NewerView.model_validate(view) for view in TrainJobPlugin().external_views)
+    assert (menu.destination, menu.applies_to, tab.destination) == ("nav", None, "task_instance")
+    assert {TrainJobOperator.__name__, TrainJobDecoratedOperator.__name__} <= set(tab.applies_to.operators)
+    shown = tab.href.format(DAG_ID="a", RUN_ID="b", TASK_ID="c", MAP_INDEX="-1")
+    assert shown == "/trainjobs/job?dag_id=a&run_id=b&task_id=c&map_index=-1"
 
 
 def test_a_task_links_to_the_page_of_its_job(browse, submitted, server):
