@@ -42,8 +42,8 @@ MODULES = {
     "trainer_core/backends/job_poller.py": "unit/test_job_poller.py",
     "trainer_core/backends/local/observations.py": "local/test_damaged_files.py local/test_suspend_resume.py "
     "local/test_supervisor.py local/test_other_hosts.py",
-    "trainer_core/backends/local/job_store.py": "local/test_job_store.py local/test_damaged_files.py local/test_job_queue.py "
-    "local/test_state_folder.py local/test_other_hosts.py local/test_garbage_collection.py "
+    "trainer_core/backends/local/job_store.py": "local/test_job_store.py local/test_damaged_files.py "
+    "local/test_job_queue.py local/test_state_folder.py local/test_other_hosts.py local/test_garbage_collection.py "
     "local/test_suspend_resume.py",
     "trainer_core/backends/local/runner.py": "local/test_local_logs.py local/test_supervisor.py "
     "local/test_suspend_resume.py local/test_local_fetching.py local/test_local_checkpoints.py",
