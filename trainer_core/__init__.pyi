@@ -21,7 +21,6 @@ from .errors import (
     ConflictError as ConflictError,
     InvalidRequestError as InvalidRequestError,
     JobEndedError as JobEndedError,
-    JobFailedError as JobFailedError,
     JobNotFoundError as JobNotFoundError,
     RuntimeNotFoundError as RuntimeNotFoundError,
     TrackingError as TrackingError,
@@ -47,6 +46,7 @@ from .jobs import (
     Category as Category,
     Diagnosis as Diagnosis,
     Event as Event,
+    JobFailedError as JobFailedError,
     Observation as Observation,
     Outcome as Outcome,
     Progress as Progress,
@@ -146,6 +146,8 @@ from .tracking.model_registry import (
     ModelRegistry as ModelRegistry,
     ModelVersion as ModelVersion,
     Promotion as Promotion,
+)
+from .tracking.registries import (
     open_registry as open_registry,
 )
 from .tracking.server import (

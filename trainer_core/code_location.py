@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from trainer_core.errors import BackendUnavailableError, UnsupportedError, format_size, shorten
+from trainer_core.errors import BackendUnavailableError, UnsupportedError
 from trainer_core.node import files
 from trainer_core.node.project import ProjectError, decompress
 from trainer_core.packaging.project import describe_size, read_files
+from trainer_core.text import format_size, shorten
 
 # The supervisor of a local job removes old files with this module, and does without pydantic.
 if TYPE_CHECKING:

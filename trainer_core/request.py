@@ -27,10 +27,11 @@ from pydantic import (
 from trainer_core import naming, resources, secrets, validation
 from trainer_core.backend_fields.pytorch_job import PyTorchJob
 from trainer_core.backend_fields.runai import RunaiFields
-from trainer_core.errors import InvalidRequestError, shorten
+from trainer_core.errors import InvalidRequestError
 from trainer_core.node.env import RESOURCE_INTERVAL
 from trainer_core.packaging import func_args
 from trainer_core.secrets import SecretRef
+from trainer_core.text import shorten
 
 __all__ = [
     "ACCESS_MODES",

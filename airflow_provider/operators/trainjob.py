@@ -53,14 +53,14 @@ from trainer_core.errors import (
     RuntimeNotFoundError,
     TrainerError,
     WaitTimeoutError,
-    format_size,
 )
 from trainer_core.initializers import Initializer
 from trainer_core.jobs import ATTACHED_LABEL, CREATED, FAILED, Observation, Outcome, TrainJobRef
-from trainer_core.lifecycle.pending_failure_log import PendingFailureLog
+from trainer_core.lifecycle.wait_state import PendingFailureLog
 from trainer_core.request import TrainJobRequest
 from trainer_core.request_builder import Option, Trainer
 from trainer_core.runtimes import Runtime
+from trainer_core.text import format_size
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -233,7 +233,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         xcom.push_ref(ti, self._ref_data)
         xcom.push_parameters(ti, request)
         self.run_url = tracking.push_run(ti, self.hook, ref)
-        links.push_links(ti, self, self.hook)
+        links.push_links(ti, self, self.hook.trainjob_conn_id)
         return self._follow_job(ti, ref)
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
@@ -371,7 +371,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         joined = spec.join_code(self.spec, self._code_content, self._get_func_args())
         data = request_builder.select_backend(joined, self.hook.client.backend)
         if is_tracked:
-            server = self.hook.client.tracking
+            server = self.hook.client.runs.server
             data = tracking.add_task_tags(data, ti, server.experiment if server else None)
         literals = connection_secrets.resolve_secrets(self.secrets, data)
         parts = {**data, "literal_secrets": literals}

@@ -20,11 +20,12 @@ from airflow_provider.hooks.trainjob import TrainJobHook
 from airflow_provider.lineage import OpenLineageMixin
 from airflow_provider.person_actions import ACTION_KEY, SuspensionWatch, describe_deletion
 from airflow_provider.task_log import LogForwarder
+from trainer_core.client.waiting import finish_wait
 from trainer_core.config import BackendConfig
 from trainer_core.errors import JobElsewhereError, TrainerError
 from trainer_core.jobs import Outcome, TrainJobRef
 from trainer_core.lifecycle import wait_state
-from trainer_core.lifecycle.pending_failure_log import PendingFailureLog
+from trainer_core.lifecycle.wait_state import PendingFailureLog
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -181,7 +182,7 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
         if self._state.outcome is None:
             self._save_state()
             return PokeReturnValue(is_done=False)
-        outcome = self.hook.client.finish_wait(self._state)
+        outcome = finish_wait(self.hook.client.backend, self._state)
         log_is_written = not self.reschedule and self._log_forwarder.position.complete
         return PokeReturnValue(is_done=True, xcom_value=self._finish(context["ti"], outcome, log_is_written))
 

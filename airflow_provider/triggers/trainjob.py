@@ -21,10 +21,11 @@ from airflow_provider.exceptions import TrainJobConnectionUnreadableError
 from airflow_provider.person_actions import ACTION_KEY, SuspensionWatch
 from airflow_provider.triggers.deferred_log import LogReporter
 from trainer_core import pending_cancellations
+from trainer_core.client.waiting import finish_wait
 from trainer_core.errors import BackendUnavailableError, JobElsewhereError, TrainerError, WaitTimeoutError
 from trainer_core.jobs import RUNNING, TrainJobRef
 from trainer_core.lifecycle import wait_state
-from trainer_core.lifecycle.pending_failure_log import PendingFailureLog
+from trainer_core.lifecycle.wait_state import PendingFailureLog
 
 if TYPE_CHECKING:
     from trainer_core.backends.follower import Follower
@@ -148,7 +149,7 @@ class TrainJobTrigger(BaseTrigger):
             if self.masked:
                 await client_cache.run_in_thread(lambda: connection_secrets.mask_connection_fields(self.masked))
             client = await self._connect()
-            send = None if self.tracked_by is None else await asyncio.to_thread(client.get_progress_sender, ref)
+            send = None if self.tracked_by is None else await asyncio.to_thread(client.runs.get_progress_sender, ref)
             with LogReporter(ref, self.task_instance, lambda line: self.log.info("%s", line), send) as reporter:
                 return await self._follow(client, ref, reporter)
         except JobElsewhereError as error:
@@ -187,11 +188,11 @@ class TrainJobTrigger(BaseTrigger):
                     if state.outcome is None:
                         await reporter.report(follower, observation.status == RUNNING)
             if state.should_cancel:
-                # The log must be read first: cancelling the job, as client.finish_wait() does, can remove it.
+                # The log must be read first: cancelling the job, as `finish_wait` does, can remove it.
                 log = await reporter.finish(follower, job_ended=True)
-                outcome = await asyncio.to_thread(client.finish_wait, state)
+                outcome = await asyncio.to_thread(finish_wait, client.backend, state)
             else:
-                conclusion = asyncio.to_thread(client.finish_wait, state)
+                conclusion = asyncio.to_thread(finish_wait, client.backend, state)
                 log, outcome = await asyncio.gather(reporter.finish(follower, job_ended=True), conclusion)
             return {"outcome": outcome.to_dict(), "log": log}
         except WaitTimeoutError as error:

@@ -6,7 +6,8 @@ from typing import cast
 
 from kfp_components.step.executor_input import Artifact, Task
 from trainer_core.errors import InvalidRequestError
-from trainer_core.tracking.model_registry import Candidate, FolderRegistry, Mode, open_registry
+from trainer_core.tracking.model_registry import Candidate, FolderRegistry, Mode
+from trainer_core.tracking.registries import open_registry
 
 __all__ = ["promote"]
 

@@ -245,6 +245,41 @@ def test_among_failed_nodes_the_one_with_an_exception_is_the_cause():
     assert (found.diagnosis.step, found.diagnosis.reason, found.grace) == ("node-0", "ValueError: bad shape", FATAL)
 
 
+def test_among_failed_nodes_without_an_exception_the_one_that_ended_first_is_the_cause():
+    first = seen("node-1", main=ended(3, finished="2026-11-20T10:00:07Z"))
+    found = _detect(seen("node-0", main=ended(3)), first)
+
+    assert found.diagnosis.step == "node-1"
+
+
+def test_only_the_newest_pod_of_a_step_waits():
+    replaced = seen(main=waits("ErrImagePull", NOT_FOUND), created="2026-11-20T09:59:00Z", rand="first")
+
+    assert _detect(seen(main=runs()), replaced) is None
+    assert failure_facts.needs_events([replaced, seen(main=runs())]) is False
+
+
+def test_the_last_pod_of_a_step_that_failed_itself_is_the_cause_and_not_a_preempted_one():
+    first = seen(main=ended(3), created="2026-11-20T09:58:00Z", rand="first")
+    preempted = seen(
+        main=ended(143), created="2026-11-20T09:59:00Z", rand="second", **disrupted("PreemptionByScheduler")
+    )
+    found = _detect(first, preempted, seen(main=waits("PodInitializing")))
+
+    assert (found.diagnosis.category, found.diagnosis.exit_code, found.grace) == (Category.USER_CODE, 3, None)
+
+
+def test_the_crash_of_a_preempted_pod_is_not_part_of_a_crash_loop():
+    preempted = seen(
+        main=ended(1, restarts=3, last=end(1)),
+        created="2026-11-20T09:59:00Z",
+        rand="first",
+        **disrupted("PreemptionByScheduler"),
+    )
+
+    assert _classify(preempted, seen(main=ended(1, message=error()))) == (Category.USER_CODE, None)
+
+
 @pytest.mark.parametrize(
     "main",
     [

@@ -38,8 +38,8 @@ from trainer_core.backend_fields.runai_items import (
     Toleration,
     VolumeClaim,
 )
-from trainer_core.errors import shorten
 from trainer_core.secrets import parse_secret, redact
+from trainer_core.text import shorten
 
 __all__ = ["TrainingWorkloadSpec", "normalize_fields"]
 

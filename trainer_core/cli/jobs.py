@@ -18,12 +18,13 @@ from trainer_core.cli.output import OutputFormat, OutputOption, format_time, pri
 from trainer_core.cli.submit import print_job, wait_and_print
 from trainer_core.client import TrainerClient
 from trainer_core.config import ClusterConfig
-from trainer_core.errors import InvalidRequestError, JobEndedError, JobNotFoundError, format_size
+from trainer_core.errors import InvalidRequestError, JobEndedError, JobNotFoundError
 from trainer_core.jobs import COMPLETE, FAILED, KFP_RUN_LABEL, STATUSES, TrainJob, TrainJobRef, describe_status
 from trainer_core.k8s import kfp_runs
 from trainer_core.logs import merge_streams
 from trainer_core.readable_log import format_log_line
 from trainer_core.resource_use import strip_resource_report
+from trainer_core.text import format_size
 
 __all__ = ["register"]
 

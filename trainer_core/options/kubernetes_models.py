@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainer_core import validation
-from trainer_core.errors import BackendUnavailableError, missing_extra
+from trainer_core.errors import BackendUnavailableError
+from trainer_core.text import missing_extra
 
 __all__ = ["create_model", "create_models", "to_plain_data"]
 

@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainer_core.errors import missing_extra
 from trainer_core.search.space import Choice, Distribution, RandInt, Uniform
 from trainer_core.secrets import redact
+from trainer_core.text import missing_extra
 
 if TYPE_CHECKING:
     from optuna import Study

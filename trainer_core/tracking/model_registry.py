@@ -10,7 +10,6 @@ import fcntl
 import hashlib
 import json
 import math
-import os
 import re
 import shutil
 import uuid
@@ -25,7 +24,6 @@ from urllib.parse import unquote, urlsplit
 from trainer_core.errors import InvalidRequestError
 from trainer_core.jobs import Outcome
 from trainer_core.secrets import redact
-from trainer_core.tracking.server import MlflowServer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -39,8 +37,8 @@ __all__ = [
     "ModelVersion",
     "Promotion",
     "copy_path",
+    "get_local_path",
     "is_better",
-    "open_registry",
 ]
 
 CHAMPION = "champion"
@@ -161,8 +159,8 @@ class Comparison:
 
     metric: str
     mode: Mode
-    min_delta: float = 0.0
-    replaces: bool = False
+    min_delta: float
+    replaces: bool
 
     def matches(self, metric: str | None, mode: str | None) -> bool:
         """Return whether the champion was compared by the same metric. One of an earlier release has no name."""
@@ -430,41 +428,6 @@ class FolderRegistry(ModelRegistry):
 
     def _get_folder(self, model: str) -> Path:
         return self._folder / _check_name("model", model) if model else self._folder
-
-
-def open_registry(uri: str | None = None, server: MlflowServer | None = None) -> ModelRegistry:
-    """Return a model registry.
-
-    Example:
-        ```python
-        with open_registry() as registry:
-            registry.promote(outcome, model="digits", metric="accuracy")
-        ```
-
-    Args:
-        uri: ``http://…`` or ``https://…`` of an MLflow server, or path or ``file://`` URI of a folder. None (the
-            default): `server`, the server that ``MLFLOW_TRACKING_URI`` names, or the folder ``registry`` in
-            ``TRAINJOB_HOME``.
-        server: A server with credentials, which are used if the URI is that of this server. Default None.
-
-    Raises:
-        ValueError: The URI is neither.
-    """
-    if server is None or (uri is not None and not server.has_origin_of(uri)):
-        server = MlflowServer.from_environment(uri=uri) if uri is None or "://" in uri else None
-    if server is not None:
-        from trainer_core.tracking.mlflow_registry import MlflowRegistry  # Only with a server.
-
-        return MlflowRegistry(server)
-    if uri is None:
-        home = os.environ.get("TRAINJOB_HOME") or "~/.trainjob"
-        return FolderRegistry(Path(home).expanduser().absolute() / "registry")
-    folder = get_local_path(uri)
-    if folder is None or not folder.is_absolute():
-        raise InvalidRequestError(
-            f"registry must be an absolute path or file:// URI, or http(s):// of an MLflow server, got {redact(uri)}"
-        )
-    return FolderRegistry(folder)
 
 
 def is_better(value: float, champion: float | None, mode: Mode, min_delta: float = 0.0) -> bool:

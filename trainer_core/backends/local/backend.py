@@ -21,8 +21,14 @@ from trainer_core.backends.base import Backend, NameTakenError
 from trainer_core.backends.environment_secrets import read_secrets
 from trainer_core.backends.follower import Follower, PollingFollower
 from trainer_core.backends.local import host, logs, observations, processes, runtimes
-from trainer_core.backends.local.events import read_events
-from trainer_core.backends.local.job_record import JobRecord, StepRecord, make_ref, predict_ref, utc_timestamp
+from trainer_core.backends.local.job_record import (
+    JobRecord,
+    StepRecord,
+    make_ref,
+    predict_ref,
+    read_events,
+    utc_timestamp,
+)
 from trainer_core.backends.local.job_store import JobFolder, StateFolder, write_json
 from trainer_core.backends.local.plan import render_plan
 from trainer_core.backends.runtime_packages import list_interpreter_packages
@@ -34,7 +40,6 @@ from trainer_core.errors import (
     InvalidRequestError,
     JobNotFoundError,
     TrainerError,
-    missing_extra,
 )
 from trainer_core.jobs import Diagnosis, Event, Observation, TrainJob, TrainJobRef
 from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob
@@ -42,6 +47,7 @@ from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
 from trainer_core.packaging import serializer
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime
+from trainer_core.text import missing_extra
 
 __all__ = ["LocalProcessBackend"]
 

@@ -4,41 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from trainer_core import naming, validation
 from trainer_core.backends import BACKENDS, backend_class
 from trainer_core.backends.base import Backend
 from trainer_core.backends.follower import Follower
+from trainer_core.client import waiting
+from trainer_core.client.runs import JobRuns, TrackedRun
 from trainer_core.config import BackendConfig, ClusterConfig, LocalProcessBackendConfig, config_from_dict
-from trainer_core.errors import (
-    BackendUnavailableError,
-    ConflictError,
-    InvalidRequestError,
-    JobEndedError,
-    JobFailedError,
-    JobNotFoundError,
-    TrainerError,
-    WaitTimeoutError,
-)
-from trainer_core.jobs import (
-    COMPLETE,
-    FAILED,
-    STATUSES,
-    Event,
-    Observation,
-    Outcome,
-    OwnerReference,
-    TrainJob,
-    TrainJobRef,
-)
-from trainer_core.lifecycle import wait_state
+from trainer_core.errors import BackendUnavailableError, JobNotFoundError
+from trainer_core.jobs import Event, Observation, Outcome, OwnerReference, TrainJob, TrainJobRef
+from trainer_core.lifecycle import adoption
 from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.logs import MAX_LOG_LINES, LogChunk
 from trainer_core.request import Owner, TrainJobRequest
@@ -53,10 +31,10 @@ if TYPE_CHECKING:
     from trainer_core.runtimes import Runtime
     from trainer_core.saved_checkpoints import SavedCheckpoint
     from trainer_core.tracking.model_registry import Promotion
-    from trainer_core.tracking.reporter import EndedRun, RunReporter
+    from trainer_core.tracking.reporter import EndedRun
     from trainer_core.tracking.server import MlflowServer
 
-__all__ = ["TrackedRun", "TrainerClient", "backend_for"]
+__all__ = ["TrainerClient", "backend_for"]
 
 _log = logging.getLogger(__name__)
 
@@ -79,19 +57,6 @@ class _SelectsByLabels(Protocol):
     """A backend whose server selects TrainJobs by labels."""
 
     def list_jobs_by_labels(self, labels: Mapping[str, str]) -> list[TrainJob]: ...
-
-
-@dataclass(frozen=True)
-class TrackedRun:
-    """The MLflow run of a TrainJob.
-
-    Attributes:
-        id: Id of the run.
-        url: Address of the run in MLflow's UI.
-    """
-
-    id: str
-    url: str
 
 
 class TrainerClient:
@@ -117,8 +82,8 @@ class TrainerClient:
 
     Attributes:
         config: The configuration that is used.
-        tracking: The argument of this name.
-        redact: Masks secrets in a diagnosis before it is sent to a run. Default: the text unchanged.
+        backend: The backend.
+        runs: The MLflow runs of TrainJobs, for orchestrators that report to them.
 
     Raises:
         ValueError: The argument is not a backend configuration.
@@ -137,14 +102,9 @@ class TrainerClient:
                 f"(backends: {', '.join(sorted(BACKENDS))}), got {redact(backend_config)}"
             )
         self.config = backend_config
-        self.tracking = tracking
-        self.redact: Callable[[str], str] = str
-        #: Uid of the last job whose end `wait` has reported.
-        self._reported_uid: str | None = None
-        #: Whether the job of this uid has the option Tracking, for the last one that was asked about.
-        self._tracked: dict[str, bool] = {}
         # Every backend class is constructed from its own configuration.
         self.backend: Backend = backend_class(backend_config.backend)(backend_config)  # type: ignore[call-arg]
+        self.runs = JobRuns(self.backend, tracking, self.get_job_request)
 
     def list_runtimes(self) -> list[Runtime]:
         """Return the runtimes that a TrainJob can refer to."""
@@ -224,7 +184,7 @@ class TrainerClient:
         created: list[bool] = []
         ref = self.submit(request, before_create=lambda: created.append(True))
         if not created:
-            _log.warning("%s", self.describe_existing(ref))
+            _log.warning("%s", adoption.describe_existing(ref.name, self.observe(ref).status))
         return ref.name
 
     def initialize(self, initializer: Initializer, options: list[Option] | None = None) -> str:
@@ -318,52 +278,11 @@ class TrainerClient:
             BackendUnavailableError: The backend cannot be reached.
         """
         return repeat_while_failing(
-            lambda: self._submit_once(request, before_create),
+            lambda: self.runs.submit(request, before_create),
             lambda error: isinstance(error, BackendUnavailableError) and error.transient,
             read_limit(self._retry_seconds) if isinstance(self.config, ClusterConfig) else 0.0,
             lambda error, remaining: _log.warning("The submit is repeated for %.0f s: %s", remaining, error),
         )
-
-    def _submit_once(self, request: TrainJobRequest, before_create: Callable[[], None] | None) -> TrainJobRef:
-        if not self.is_tracking and request.tracking is None:
-            return self.backend.submit(request, before_create=before_create)
-        from trainer_core.tracking.submission import prepare_submission  # Only where a tracking URI is configured.
-
-        submission = prepare_submission(request, self.tracking, self.backend, self.redact)
-        if submission is None:
-            return self.backend.submit(request, before_create=before_create)
-        try:
-            ref = self.backend.submit(submission.request, before_create=before_create, prepare=submission.create_run)
-        except BackendUnavailableError:
-            raise  # The job may exist. If it does not, the next submit of the same work deletes the run.
-        except Exception:
-            submission.discard()
-            raise
-        submission.bind(ref)
-        return ref
-
-    @property
-    def is_tracking(self) -> bool:
-        """Whether this client tracks what it submits without an option: on its server, or ``MLFLOW_TRACKING_URI``."""
-        return self.tracking is not None or "MLFLOW_TRACKING_URI" in os.environ
-
-    def is_tracked(self, job: str | TrainJobRef) -> bool:
-        """Return whether a TrainJob can have a run: this client tracks all, or the stored request has `Tracking`.
-
-        False if the TrainJob was deleted or cannot be read.
-
-        Args:
-            job: Its name or ref.
-        """
-        if self.is_tracking:
-            return True
-        try:
-            ref = self.get_job_ref(job)
-            if ref.uid not in self._tracked:
-                self._tracked = {ref.uid: self.get_job_request(ref).tracking is not None}
-        except TrainerError:
-            return False
-        return self._tracked[ref.uid]
 
     def get_run(self, job: str | TrainJobRef) -> TrackedRun | None:
         """Return the MLflow run of a TrainJob; None if it is not tracked, or has no run yet.
@@ -374,25 +293,7 @@ class TrainerClient:
         Raises:
             JobNotFoundError: The TrainJob does not exist.
         """
-        tracking = self.get_job_request(job).tracking
-        if tracking is None or not (tracking.run_id and tracking.experiment_id and tracking.uri):
-            return None
-        from trainer_core.tracking.server import choose_server  # Only for tracked jobs.
-
-        server = choose_server(tracking.uri, self.tracking)
-        if server is None:
-            return None
-        return TrackedRun(tracking.run_id, server.get_run_url(tracking.experiment_id, tracking.run_id))
-
-    def describe_existing(self, ref: TrainJobRef) -> str:
-        """Return a line for a submit that attached to an existing TrainJob: its status, and what to do.
-
-        Args:
-            ref: What the submit returned.
-        """
-        status = self.observe(ref).status
-        again = f"; continue it with `trainjob retry {ref.name}`" if status == FAILED else ""
-        return f"TrainJob {ref.name!r} exists and is {status}: nothing new was started{again}"
+        return self.runs.get_run(self.get_job_ref(job))
 
     def retry(self, job: str | TrainJobRef) -> TrainJobRef:
         """Start the next attempt of a failed TrainJob, which continues from its last checkpoint if it has one.
@@ -408,41 +309,9 @@ class TrainerClient:
             JobNotFoundError: The TrainJob does not exist.
             InvalidRequestError: It has not failed.
         """
-        from trainer_core.lifecycle import next_attempt  # Only for a person who retries.
+        from trainer_core.client.attempts import start_next_attempt  # Only for a person who retries.
 
-        ref = self.get_job_ref(job)
-        status = self.observe(ref).status
-        if status != FAILED:
-            raise InvalidRequestError(f"TrainJob {ref.name!r} is {status}; only a failed one can be retried")
-        request = self.get_job_request(ref)
-        if request.tracking is not None:  # Each attempt has a separate run.
-            run = {"run_id": None, "experiment_id": None}
-            request = request.model_copy(update={"tracking": request.tracking.model_copy(update=run)})
-        if request.owner is not None:
-            found = {each.name: each.attempt for each in self.backend.find_jobs(request)}
-            return self.submit(next_attempt.restore_owned_request(request, ref.name, found[ref.name]))
-        return self._submit_next_attempt(request, ref.name)
-
-    def _submit_next_attempt(self, request: TrainJobRequest, name: str) -> TrainJobRef:
-        from trainer_core.lifecycle import next_attempt
-
-        base, attempt = next_attempt.split_name(name)
-        if attempt and not self._is_same_work(base, request):
-            base, attempt = name, 0
-        created: list[bool] = []
-        while True:
-            attempt += 1
-            following = next_attempt.build_request(request, base, attempt)
-            with suppress(ConflictError):  # The name belongs to other work.
-                ref = self.submit(following, before_create=lambda: created.append(True))
-                if created or self.observe(ref).status != FAILED:
-                    return ref
-
-    def _is_same_work(self, name: str, request: TrainJobRequest) -> bool:
-        try:
-            return self.get_job_request(name).fingerprint() == request.fingerprint()
-        except JobNotFoundError:
-            return False
+        return start_next_attempt(self.backend, self.submit, self.get_job_ref(job))
 
     def flush_tracking(self, timeout: float = 5.0) -> None:
         """Wait until the MLflow runs of submitted TrainJobs have their parameters and tags.
@@ -457,40 +326,7 @@ class TrainerClient:
         Raises:
             ValueError: The timeout is not a number of seconds.
         """
-        if type(timeout) not in (int, float) or not 0 <= timeout <= TIMEOUT_MAX:
-            raise ValueError(f"timeout must be a number of seconds, at least 0, got {redact(timeout)}")
-        if reporter := sys.modules.get("trainer_core.tracking.reporter"):  # Loaded by what has something to send.
-            reporter.get_run_sender().flush(timeout)
-
-    def track_outcome(self, outcome: Outcome) -> None:
-        """Report how a TrainJob ended to its MLflow run, with all metrics that have not been sent yet.
-
-        `wait` does so itself, and a call after it returns at once. An orchestrator that waits by other means calls it
-        with the outcome. Never fails; takes as long as the server stores something, and a second for a server that
-        cannot be connected to. What the server did not take, the next process that waits for the TrainJob sends.
-
-        Args:
-            outcome: The outcome.
-        """
-        from trainer_core.tracking.reporter import RunReporter  # Only where TrainJobs are tracked.
-
-        if outcome.job.uid != self._reported_uid:
-            RunReporter(self.backend, outcome.job, self.tracking, self.redact).finish(outcome)
-
-    def get_progress_sender(self, ref: TrainJobRef) -> Callable[[Mapping[str, Any], LogChunk], None]:
-        """Return a function that sends the progress in a TrainJob's log to its MLflow run, if it has one.
-
-        For an orchestrator that reads the log anyway, and must not wait for the server: call it with each chunk of
-        `tail_job_logs`, after the cursor with which it was read. It queues the points; one thread of the process sends
-        them for all TrainJobs. What the server does not take is sent by `track_outcome`.
-
-        Args:
-            ref: The TrainJob.
-        """
-        from trainer_core.tracking.reporter import RunReporter  # Only where TrainJobs are tracked.
-
-        # The job can be tracked by its option alone, which only its stored request has.
-        return RunReporter(self.backend, ref, self.tracking, self.redact).queue
+        self.runs.flush(timeout)
 
     def promote(
         self,
@@ -534,12 +370,12 @@ class TrainerClient:
                 alias compares another metric.
             TrackingError: The registry cannot be reached, or refuses.
         """
-        from trainer_core.tracking.model_registry import open_registry  # Only for promotion.
+        from trainer_core.tracking.registries import open_registry  # Only for promotion.
 
         ref = self.get_job_ref(job)
         outcome = self.get_job_outcome(ref)
         tracking = self.get_job_request(ref).tracking
-        with open_registry(registry, self.tracking) as target:
+        with open_registry(registry, self.runs.server) as target:
             is_same_server = bool(tracking and tracking.uri and target.has_origin_of(tracking.uri))
             return target.promote(
                 outcome,
@@ -552,37 +388,6 @@ class TrainerClient:
                 run_id=tracking.run_id if tracking and is_same_server else None,
                 replace_metric=replace_metric,
             )
-
-    def _create_reporter(self, ref: TrainJobRef) -> RunReporter | None:
-        if not self.is_tracked(ref):
-            return None
-        from trainer_core.tracking.reporter import RunReporter  # Only where TrainJobs are tracked.
-
-        return RunReporter(self.backend, ref, self.tracking, self.redact)
-
-    @contextmanager
-    def _report_progress(self, ref: TrainJobRef) -> Iterator[Callable[[str, Outcome | None], None]]:
-        """Report to the run of a TrainJob during the block; yields what takes each observed status and the outcome."""
-        reporters: list[RunReporter | None] = []
-
-        def report(status: str, outcome: Outcome | None) -> None:
-            if not reporters:  # After the first observation: before it, the backend may not answer for long.
-                reporters.append(self._create_reporter(ref))
-            (reporter,) = reporters
-            if reporter is None:
-                return
-            reporter.status = status
-            if outcome is None:
-                reporter.start()
-            else:
-                reporter.finish(outcome)
-                self._reported_uid = ref.uid
-
-        try:
-            yield report
-        finally:
-            for reporter in filter(None, reporters):
-                reporter.stop()
 
     def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
         """Return the existing TrainJobs that have the name of a request or belong to its owner.
@@ -717,35 +522,10 @@ class TrainerClient:
             JobEndedError: The TrainJob is Complete, so it cannot reach any of the statuses.
             WaitTimeoutError: The TrainJob did not reach any of the statuses within the timeout.
         """
-        _check_wait_arguments(status, timeout, polling_interval)
-        end = time.monotonic() + timeout
-        ref = self.get_job_ref(name)
-        with self.follow(ref) as follower, self._report_progress(ref) as report:
-            while True:
-                observation = follower.next_observation(min(polling_interval, max(0.0, end - time.monotonic())))
-                job = follower.get_job()
-                report(observation.status, observation.outcome)
-                for callback in callbacks or ():
-                    callback(job)
-                if job.status in status:
-                    return job
-                self._raise_if_ended(ref, job, status)
-                if time.monotonic() >= end:
-                    wanted = " or ".join(sorted(status))
-                    pending = observation.pending_failure
-                    why = f" ({pending.diagnosis})" if pending else ""
-                    raise WaitTimeoutError(
-                        f"TrainJob {ref.name!r} is {job.status}, not {wanted}, after {timeout} s{why}; "
-                        "it has not been stopped"
-                    )
-
-    def _raise_if_ended(self, ref: TrainJobRef, job: TrainJob, status: set[str]) -> None:
-        if job.status == FAILED:
-            outcome = self.get_job_outcome(ref)
-            raise JobFailedError(wait_state.failure_message(outcome), outcome)
-        if job.status == COMPLETE:
-            wanted = " or ".join(sorted(status))
-            raise JobEndedError(f"TrainJob {job.name!r} is Complete and cannot become {wanted}")
+        waiting.check_arguments(status, timeout, polling_interval)
+        return waiting.wait_for_status(
+            self.backend, self.runs, self.get_job_ref(name), status, timeout, polling_interval, callbacks or ()
+        )
 
     def delete_job(self, name: str | TrainJobRef) -> None:
         """Delete a TrainJob and end its processes. Succeeds if it does not exist.
@@ -773,7 +553,7 @@ class TrainerClient:
         """
         from trainer_core import saved_checkpoints  # It loads the modules of HTTP.
 
-        return saved_checkpoints.list_saved(*self._locate_checkpoints(job))
+        return saved_checkpoints.list_of_job(self.backend, self.get_job_ref(job))
 
     def prune_checkpoints(self, job: str | TrainJobRef) -> list[SavedCheckpoint]:
         """Delete the checkpoints of an ended TrainJob except the newest and the best one, and return the deleted ones.
@@ -789,19 +569,7 @@ class TrainerClient:
         """
         from trainer_core import saved_checkpoints  # It loads the modules of HTTP.
 
-        request, uri = self._locate_checkpoints(job)
-        if self.observe(job).outcome is None:
-            raise InvalidRequestError(
-                f"TrainJob {self.get_job_ref(job).name!r} has not ended and prunes its checkpoints itself; wait for it"
-            )
-        return saved_checkpoints.prune_saved(request, uri)
-
-    def _locate_checkpoints(self, job: str | TrainJobRef) -> tuple[TrainJobRequest, str]:
-        request = self.get_job_request(job)
-        uri = self.backend.get_checkpoints_uri(request)
-        if uri is None:
-            raise InvalidRequestError(f"TrainJob {self.get_job_ref(job).name!r} has no option Checkpoints")
-        return request, uri
+        return saved_checkpoints.prune_of_job(self.backend, self.get_job_ref(job))
 
     def reap(self) -> list[str]:
         """Delete the ended TrainJobs whose `DeleteAfter` time has passed, and return their names.
@@ -827,14 +595,8 @@ class TrainerClient:
         Raises:
             TrackingError: The server cannot be reached; or, after all others were ended, it refuses to end some.
         """
-        if not self.is_tracking:
-            return []
-        from trainer_core.tracking.reporter import end_abandoned_runs  # Only where TrainJobs are tracked.
-        from trainer_core.tracking.server import choose_server
-
-        server = choose_server(None, self.tracking)
         ended = []
-        for run in end_abandoned_runs(self.backend, server, self.redact) if server is not None else ():
+        for run in self.runs.end_abandoned():
             ended.append(run)
             if on_ended is not None:
                 on_ended(run)
@@ -886,49 +648,9 @@ class TrainerClient:
             WaitTimeoutError: The TrainJob has not ended within the timeout. It is not stopped.
             JobNotFoundError: The TrainJob does not exist.
         """
-        ref = self.get_job_ref(job)
-        state = wait_state.start(ref, time.monotonic(), timeout, fail_fast)
-        with self.follow(ref, progress=on_observation is not None) as follower, self._report_progress(ref) as report:
-            while state.outcome is None:
-                try:
-                    observation = follower.next_observation(state.timeout(time.monotonic()))
-                except TrainerError as error:
-                    state = state.on_error(error, time.monotonic())
-                else:
-                    if on_observation is not None:
-                        on_observation(observation)
-                    state = state.on_observation(observation, time.monotonic())
-                    report(observation.status, None)
-            outcome = self.finish_wait(state)
-            report(outcome.status, outcome)
-        return outcome
-
-    def finish_wait(self, state: wait_state.WaitState) -> Outcome:
-        """Return the outcome of a finished wait. Cancels the TrainJob if the wait decided so (`should_cancel`).
-
-        Args:
-            state: A wait whose `outcome` is set. An orchestrator that waits by itself, such as the Airflow sensor,
-                passes the state of its wait.
-
-        Raises:
-            ValueError: The wait is not finished.
-        """
-        if state.outcome is None:
-            raise ValueError(f"the wait for TrainJob {state.ref.name!r} is not finished")
-        if not state.should_cancel:
-            if state.outcome_is_stored:
-                return state.outcome
-            with suppress(TrainerError):  # The caller has the outcome; storing it only helps later readers.
-                self.backend.store_outcome(state.outcome)
-            return state.outcome
-        try:
-            self.backend.cancel(state.ref, diagnosis=state.outcome.diagnosis)
-            return self.backend.observe(state.ref).outcome or state.outcome
-        except JobNotFoundError:
-            return state.outcome  # Deleted by another process, or by a backend that keeps no cancelled jobs.
-        except TrainerError as error:
-            _log.warning("TrainJob %r cannot recover and could not be cancelled: %s", state.ref.name, error)
-            return state.outcome
+        return waiting.wait_for_outcome(
+            self.backend, self.runs, self.get_job_ref(job), timeout, on_observation, fail_fast
+        )
 
     def follow(self, job: str | TrainJobRef, progress: bool = False) -> Follower:
         """Return a follower, which observes one TrainJob repeatedly. Close it, or use it as a context manager.
@@ -1032,19 +754,3 @@ class TrainerClient:
             return self.get_job_ref(job)
         except JobNotFoundError:
             return None
-
-
-def _check_wait_arguments(status: set[str], timeout: float, polling_interval: float) -> None:
-    unknown = set(status) - STATUSES
-    if unknown or not status:
-        raise ValueError(
-            f"status must name one or more of {', '.join(sorted(STATUSES))}; got {', '.join(sorted(unknown)) or 'none'}"
-        )
-    if timeout <= 0:
-        raise ValueError(f"timeout must be a positive number, got timeout={timeout}")
-    if polling_interval <= 0:
-        raise ValueError(f"polling_interval must be a positive number, got polling_interval={polling_interval}")
-    if polling_interval >= timeout:
-        raise ValueError(
-            f"polling_interval must be less than timeout, got polling_interval={polling_interval}, timeout={timeout}"
-        )
