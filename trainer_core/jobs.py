@@ -48,6 +48,7 @@ __all__ = [
     "TrainJob",
     "TrainJobRef",
     "build_complete_outcome",
+    "describe_status",
     "extract_artifacts",
     "extract_metrics",
     "extract_training_state",
@@ -586,6 +587,17 @@ def _to_json_value(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     return [_to_json_value(each) for each in value] if isinstance(value, tuple) else value
+
+
+def describe_status(status: str, reason: str | None) -> str:
+    """Return the status of a TrainJob for people: a trial that its search has ended has not failed.
+
+    Args:
+        status: The status.
+        reason: `TrainJob.reason`: the diagnosis of an ended TrainJob.
+    """
+    is_stopped = status == FAILED and (reason or "").startswith(Category.STOPPED_EARLY.value)
+    return "Stopped early" if is_stopped else status
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Place: TypeAlias = "CheckpointFolder | CheckpointBucket"
 
-__all__ = ["Agreement", "Paused", "Ranks", "Stopped", "mark_launch", "read_launch"]
+__all__ = ["Agreement", "Ranks", "Stopped", "mark_launch", "read_launch"]
 
 _DUE, _STOP, _AGAIN, _FAILED, _RETURNED, _OVER = MARKS
 #: Number of decisions of rank 0 that ranks which are behind can still read.
@@ -46,16 +46,6 @@ class Stopped(SystemExit):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.code = 128 + signal.SIGTERM
-
-
-class Paused(SystemExit):
-    """The training is at the rung of a search at which it pauses, and its checkpoint is complete."""
-
-    __module__ = "trainjob"
-
-    def __init__(self, step: int) -> None:
-        super().__init__(0)
-        self.paused_at = step
 
 
 def mark_launch(place: Place, node: int) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import env, progress, termination
 from .checkpoint_folder import PART, RESULT, Checkpoint, CheckpointError, CheckpointFolder, Checksums, merge, say
-from .checkpoint_ranks import Agreement, Paused, Ranks, Stopped, mark_launch, read_launch
+from .checkpoint_ranks import Agreement, Ranks, Stopped, mark_launch, read_launch
 from .stop_signal import StopSignal
 
 if TYPE_CHECKING:
@@ -44,8 +44,6 @@ __all__ = [
 ]
 
 _MAX_FILES = 20_000
-#: Calls of `due` at and after the rung of a pause in which all ranks ask: its value may be reported after the first.
-_PAUSE_CALLS = 2
 
 
 def checkpoints() -> CheckpointStore:
@@ -143,8 +141,8 @@ def find_result() -> dict[str, Any] | None:
 
 
 def _read_code() -> int:
-    """Return a checksum of the function and its arguments."""
-    return zlib.crc32(Path(env.setting(env.PAYLOAD)).read_bytes())
+    """Return a checksum of the function and its arguments, and of the rung at which a trial of a search pauses."""
+    return zlib.crc32(Path(env.setting(env.PAYLOAD)).read_bytes() + env.setting(env.OBJECTIVE).encode())
 
 
 def announce_launch() -> None:
@@ -235,11 +233,11 @@ class CheckpointStore:
         self._retention = _Retention(self._place, settings)
         self._signal = StopSignal(grace, self._ranks.mark_stop)
         self._objective = progress.get_objective()
-        self._pause_asked = 0
-        self._agreement = Agreement(self._ranks, self._is_time, lambda: self._signal.received, self._is_pausing)
+        is_pausing = self._objective.is_reached if self._objective else bool
+        self._agreement = Agreement(self._ranks, self._is_time, lambda: self._signal.received, is_pausing)
         if self._latest is not None:
             self._note(checkpoint=self._latest.step, resumed_from=self._latest.step)
-            if self._objective is not None:
+            if self._objective:
                 self._objective.resume(self._latest.step, self._latest.objective)
             if self.rank == 0:
                 say(f"resumed from step {self._latest.step}, saved by TrainJob {self._latest.job or '(no name)'}")
@@ -284,7 +282,8 @@ class CheckpointStore:
         step, every = operator.index(step), self._settings.get("every_steps") or 0
         save, self._step = every > 0 and step % every == 0 and step != self._step, step
         with self._one_error(shared=True):
-            save = self._agreement.ask(save or self._is_at_rung(step)) or save or self._agreement.pause
+            is_near = self._objective is not None and self._objective.is_near(step)
+            save = self._agreement.ask(save or is_near) or save or self._agreement.pause
             if not (save or self._agreement.stop):
                 return False
             self.flush()
@@ -483,15 +482,6 @@ class CheckpointStore:
         is_saving = self._background is not None and not self._background.is_over()
         return not is_saving and time.monotonic() - self._saved >= interval
 
-    def _is_at_rung(self, step: int) -> bool:
-        """Return whether all ranks ask at this step, because the value of the rung is reported before it or after."""
-        is_near = self._objective is not None and step >= (self._objective.until or math.inf)
-        self._pause_asked += is_near
-        return is_near and self._pause_asked <= _PAUSE_CALLS
-
-    def _is_pausing(self) -> bool:
-        return self._objective is not None and self._objective.is_reached()
-
     def _finish(self, after: str) -> None:
         """Delete what is kept no longer, where this is the last rank whose function returns."""
         if not self._agreement.pause and not self.stopping and self._ranks.mark_over() and not self.stopping:
@@ -512,12 +502,9 @@ class CheckpointStore:
                     self._signal.announced.wait()
                 self._ranks.mark_stop(is_over=True)
             raise Stopped(f"it was told to stop; the checkpoint of step {step} is complete")
-        if self._agreement.pause:
+        if self._objective and self._agreement.pause:
             self.flush()
-            progress.flush()
-            if self.rank == 0:
-                termination.report_values(Path(env.setting(env.TERMINATION_LOG)), paused_at=step)
-            raise Paused(step)
+            self._objective.pause(step)
 
     def _commit(self, part: str, step: int, metrics: Mapping[str, Any] | None, begun: float) -> None:
         with self._discard_after_error(part, step):
@@ -558,7 +545,7 @@ class CheckpointStore:
             "metrics": numbers,
             "files": sums,
         }
-        if self._objective is not None:
+        if self._objective:
             manifest["objective"] = self._objective.copy_values()
         return self._place.complete(part, step, manifest)
 

@@ -13,7 +13,6 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import env
@@ -87,7 +86,8 @@ def get_objective() -> Objective | None:
 def flush() -> None:
     """Print values of earlier calls of `progress` that no line has shown yet."""
     with contextlib.suppress(Exception):  # At the exit of a process, stdout is often closed already.
-        _reporter.record_objective()
+        if _reporter.objective:
+            _reporter.objective.store()
         _reporter.flush()
 
 
@@ -128,7 +128,8 @@ class Reporter:
             return
         now = self._clock()
         is_last = step is not None and step == total
-        is_early = not self._reaches_rung(step, metrics) and now < self._due and not is_last
+        is_rung = self.objective is not None and self.objective.report(step, metrics or {})
+        is_early = now < self._due and not is_last and not is_rung
         counts = {"step": step, "total": total}
         self._pending.update({key: to_number(value) for key, value in counts.items() if value is not None})
         # Only plain numbers are kept: a tensor would keep its graph in memory, and reading it waits for the device.
@@ -156,30 +157,14 @@ class Reporter:
         sys.stdout.write(PREFIX + json.dumps(data, allow_nan=False) + "\n")
         sys.stdout.flush()
 
-    def _reaches_rung(self, step: Any, metrics: Any) -> bool:
-        """Add a report to the objective, if there is one; return whether it is the first at or after a rung."""
-        if self.objective is None or self.objective.metric not in (metrics or {}):
-            return False
-        value = to_number(metrics[self.objective.metric])
-        is_rung = self.objective.record(to_number(step), value, int(time.time() * 1000))
-        if is_rung:
-            self.record_objective()
-        return is_rung
-
-    def record_objective(self) -> None:
-        """Add the values of the objective to the record of this node, which survives its log."""
-        if self.objective is not None and self.objective.has_values() and env.rank() == 0 and env.setting(env.NAME):
-            from . import termination  # Only a trial of a search needs it.
-
-            termination.report_values(Path(env.setting(env.TERMINATION_LOG)), objective=self.objective.values)
-
 
 def _read_objective() -> Objective | None:
-    if not env.setting(env.OBJECTIVE):
+    settings = env.setting(env.OBJECTIVE)
+    if not settings:
         return None
-    from .objective import Objective
+    from .objective import Objective  # Only trials of a search have it.
 
-    return Objective(json.loads(env.setting(env.OBJECTIVE)))
+    return Objective(json.loads(settings))
 
 
 def to_number(value: Any) -> float | int | None:

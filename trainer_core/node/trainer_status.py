@@ -32,7 +32,6 @@ _MAX_METRICS = 256
 _MAX_METRIC_LENGTH = 64
 
 _last_sent = -math.inf
-_sent_rungs = 0
 
 
 def update_trainjob_status(
@@ -69,16 +68,16 @@ def update_trainjob_status(
 
 
 def _is_due(percent: int | None) -> bool:
-    global _last_sent, _sent_rungs
+    global _last_sent
     if not os.environ.get(_URL) or not os.environ.get(_TOKEN):
         return False
     now = time.monotonic()
     objective = get_objective()
-    rungs = len(objective.values["rungs"]) if objective else 0
+    is_rung = objective is not None and objective.claim_status()
     # The final report is always sent, and one at a rung of a search.
-    if now - _last_sent < _INTERVAL and percent != 100 and rungs <= _sent_rungs:
+    if now - _last_sent < _INTERVAL and percent != 100 and not is_rung:
         return False
-    _last_sent, _sent_rungs = now, rungs
+    _last_sent = now
     return True
 
 
