@@ -130,7 +130,7 @@ class SearchDriver:
         if definition is None or template is None:
             definition, template = self._read_definition()
         self.definition = definition
-        self.template = templates.strip_template(template)
+        self.template = client.backend.resolve_request(templates.strip_template(template))
         self._check_same_search()
         self._read_settings()
         self._is_ready = True

@@ -16,6 +16,7 @@ from trainer_core.request import Owner, TrainJobRequest
 from trainer_core.search import tables, template as templates
 from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.driver import SearchDriver, SearchState
+from trainer_core.search.parameters import check_parameters
 from trainer_core.search.results import OptimizationJob, Result, SearchOutcome
 from trainer_core.template import TrainJobTemplate
 
@@ -66,6 +67,7 @@ class Searches:
         self, request: TrainJobRequest, definition: SearchDefinition, owner: Owner | None = None
     ) -> SearchDriver:
         """Return the driver of a search whose trials have a request, with an example of each parameter."""
+        check_parameters(request, definition.space)
         if owner is None:
             name = request.require_name()
             owner = Owner(key=f"search/{name}", slug=name)

@@ -13,6 +13,7 @@ from typing import Any
 from trainer_core import naming
 from trainer_core.errors import ConflictError, InvalidRequestError
 from trainer_core.jobs import SEARCH_LABEL, SEARCH_RECORD_LABEL
+from trainer_core.node import env
 from trainer_core.packaging import func_args
 from trainer_core.request import Code, Metadata, Owner, SearchEntry, TrainerRequest, TrainJobRequest
 from trainer_core.search.definition import SearchDefinition
@@ -36,6 +37,8 @@ __all__ = [
 _IMAGE_FIELDS = ("command", "args")
 #: Beginning of a job's name that is its search's; the number of the entry and a digest follow.
 _MAX_SLUG = 15
+#: Variables of the nodes that differ between trials.
+_OWN_VARIABLES = (env.OBJECTIVE, env.HYPERPARAMETERS)
 _RECORD_CODE = "def record():\n    pass\n"
 
 
@@ -74,14 +77,19 @@ def restore_template(request: TrainJobRequest) -> TrainJobRequest:
     """Return the template of a search from the request of one of its runs."""
     entry, trainer = request.search, request.trainer
     labels = {name: value for name, value in request.metadata.labels.items() if name != SEARCH_LABEL}
-    request = request.model_copy(update={"metadata": request.metadata.model_copy(update={"labels": labels})})
+    changes: dict[str, Any] = {"metadata": request.metadata.model_copy(update={"labels": labels})}
+    if request.tracking is not None:  # Each trial has a separate run.
+        run: dict[str, Any] = {"run_id": None, "experiment_id": None, "env": {}}
+        changes["tracking"] = request.tracking.model_copy(update=run)
+    if trainer is not None:
+        variables = {name: value for name, value in trainer.env.items() if name not in _OWN_VARIABLES}
+        trainer = changes["trainer"] = trainer.model_copy(update={"env": variables})
+    request = request.model_copy(update=changes)
     if entry is None or trainer is None or not entry.template:
         return strip_template(request)
     fields: dict[str, Any] = {name: tuple(entry.template[name]) for name in _IMAGE_FIELDS if name in entry.template}
-    variables = entry.template.get("env", {})
-    fields["env"] = {
-        name: SecretRef(**value) if isinstance(value, dict) else value for name, value in variables.items()
-    }
+    originals = entry.template["env"].items()
+    fields["env"] = {name: SecretRef(**value) if isinstance(value, dict) else value for name, value in originals}
     return strip_template(request.model_copy(update={"trainer": trainer.model_copy(update=fields)}))
 
 
@@ -89,7 +97,7 @@ def build_run(
     template: TrainJobRequest, definition: SearchDefinition, owner: Owner, entry: SearchEntry
 ) -> TrainJobRequest:
     """Return the request of a run of a trial."""
-    request = apply_objective(apply_parameters(template, entry.parameters), definition, entry.until)
+    request = apply_objective(apply_parameters(template, entry.parameters), definition, entry.until, entry.trial)
     entry = entry.model_copy(update={"template": _list_image_fields(template)})
     return request.model_copy(
         update={"owner": _build_owner(owner, entry), "search": entry, "metadata": _add_label(request.metadata, entry)}
