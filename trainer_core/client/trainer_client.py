@@ -15,7 +15,7 @@ from trainer_core.client import waiting
 from trainer_core.client.runs import JobRuns, TrackedRun
 from trainer_core.config import BackendConfig, ClusterConfig, LocalProcessBackendConfig, config_from_dict
 from trainer_core.errors import BackendUnavailableError, JobNotFoundError
-from trainer_core.jobs import Event, Observation, Outcome, OwnerReference, TrainJob, TrainJobRef
+from trainer_core.jobs import SEARCH_RECORD_LABEL, Event, Observation, Outcome, OwnerReference, TrainJob, TrainJobRef
 from trainer_core.lifecycle import adoption
 from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.logs import MAX_LOG_LINES, LogChunk
@@ -414,6 +414,8 @@ class TrainerClient:
             jobs = self.backend.list_jobs_by_labels(wanted)
         else:
             jobs = [job for job in self.backend.list_jobs() if wanted.items() <= job.labels.items()]
+        if not wanted:  # A record of a search trains nothing.
+            jobs = [job for job in jobs if SEARCH_RECORD_LABEL not in job.labels]
         return [job for job in jobs if runtime is None or job.runtime.name == runtime.name]
 
     def get_job(self, name: str | TrainJobRef) -> TrainJob:
