@@ -27,6 +27,17 @@ def return_value(value=1):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN2
     return value
 
 
+def return_loss(rate: float, batch: int) -> object:
+    return {"loss": rate * batch}
+
+
+def wait_with_parameters(rate: float, batch: int) -> None:
+    import time
+
+    del rate, batch
+    time.sleep(600)
+
+
 def return_env(name: str) -> object:
     import os
 
