@@ -245,6 +245,41 @@ def test_among_failed_nodes_the_one_with_an_exception_is_the_cause():
     assert (found.diagnosis.step, found.diagnosis.reason, found.grace) == ("node-0", "ValueError: bad shape", FATAL)
 
 
+def test_among_failed_nodes_without_an_exception_the_one_that_ended_first_is_the_cause():
+    first = seen("node-1", main=ended(3, finished="2026-11-20T10:00:07Z"))
+    found = _detect(seen("node-0", main=ended(3)), first)
+
+    assert found.diagnosis.step == "node-1"
+
+
+def test_only_the_newest_pod_of_a_step_waits():
+    replaced = seen(main=waits("ErrImagePull", NOT_FOUND), created="2026-11-20T09:59:00Z", rand="first")
+
+    assert _detect(seen(main=runs()), replaced) is None
+    assert failure_facts.needs_events([replaced, seen(main=runs())]) is False
+
+
+def test_the_last_pod_of_a_step_that_failed_itself_is_the_cause_and_not_a_preempted_one():
+    first = seen(main=ended(3), created="2026-11-20T09:58:00Z", rand="first")
+    preempted = seen(
+        main=ended(143), created="2026-11-20T09:59:00Z", rand="second", **disrupted("PreemptionByScheduler")
+    )
+    found = _detect(first, preempted, seen(main=waits("PodInitializing")))
+
+    assert (found.diagnosis.category, found.diagnosis.exit_code, found.grace) == (Category.USER_CODE, 3, None)
+
+
+def test_the_crash_of_a_preempted_pod_is_not_part_of_a_crash_loop():
+    preempted = seen(
+        main=ended(1, restarts=3, last=end(1)),
+        created="2026-11-20T09:59:00Z",
+        rand="first",
+        **disrupted("PreemptionByScheduler"),
+    )
+
+    assert _classify(preempted, seen(main=ended(1, message=error()))) == (Category.USER_CODE, None)
+
+
 @pytest.mark.parametrize(
     "main",
     [
@@ -434,6 +469,21 @@ def test_preemption_of_a_node_is_the_cause_of_crashes_of_its_peers():
     assert (found.diagnosis.category, found.diagnosis.step, found.grace) == (Category.PREEMPTED, "node-1", None)
 
 
+def test_a_pod_that_ran_longer_than_its_deadline_is_a_deadline():
+    late = seen(main=ended(137), phase="Failed", reason="DeadlineExceeded")
+    found = _detect(late)
+
+    assert (found.diagnosis.category, found.diagnosis.reason) == (Category.DEADLINE, "pod exceeded its deadline")
+    assert found.grace is None
+
+
+def test_of_the_events_of_a_waiting_pod_the_last_one_counts():
+    mount, sandbox = event("FailedMount", "timed out"), event("FailedCreatePodSandBox", "no IP addresses available")
+
+    assert "sandbox" in _detect(seen(), raws=[mount, sandbox]).diagnosis.reason
+    assert "volume" in _detect(seen(), raws=[sandbox, mount]).diagnosis.reason
+
+
 def test_a_pod_terminated_by_its_deletion_has_not_failed():
     assert _detect(seen(main=ended(143), metadata={"deletionTimestamp": LATER})) is None
 
@@ -512,6 +562,7 @@ def test_a_failed_job_whose_pod_was_removed_while_it_was_known_as_running_is_exp
         ([seen()], True),
         ([seen(main=waits("ImagePullBackOff", f'Back-off pulling image "{IMAGE}"'))], True),
         ([seen(main=waits("ErrImagePull", NOT_FOUND))], False),
+        ([seen(others=[waits("ErrImagePull", NOT_FOUND, name="sidecar")])], False),
         ([seen(**unscheduled("Unschedulable", NO_GPU))], False),
         ([seen(main=runs())], False),
     ],

@@ -527,9 +527,42 @@ def test_the_next_call_raises_what_went_wrong_in_the_background(start_store, roo
 def test_due_by_steps_and_by_time(start_store):
     by_steps = start_store(every_steps=3)
     assert [step for step in range(1, 10) if by_steps.due(step)] == [3, 6, 9]
-    by_time = start_store(every_seconds=1e-9)
-    assert by_time.due(1)
-    assert not start_store(every_seconds=3600).due(1)
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_due_by_time_counts_from_the_start_and_then_from_the_last_save(start_store, monkeypatch, background):
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    store = start_store(every_seconds=10)
+
+    def is_due_at(*times):
+        due = []
+        for clock[0] in times:
+            due.append(store.due(1))
+        return due
+
+    assert is_due_at(1009.9, 1010, 1012) == [False, True, True]
+    save(store, 2, background=background)
+    store.flush()
+    assert is_due_at(1021.9, 1022) == [False, True]
+
+
+def test_due_by_time_counts_from_the_end_of_a_save_that_takes_long(start_store, monkeypatch):
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    store = start_store(every_seconds=10)
+    with store.save(1):
+        clock[0] = 1100.0
+
+    clock[0] = 1109.9
+    assert not store.due(2)
+    clock[0] = 1110.0
+    assert store.due(2)
+
+
+def test_without_a_rhythm_a_save_is_never_due(start_store):
+    store = start_store()
+    assert not any(store.due(step) for step in range(100))
 
 
 @pytest.fixture
@@ -576,7 +609,7 @@ def test_a_rank_says_that_it_has_written_when_its_files_are_on_the_disk(root, di
     (part / "sub").mkdir()
     (part / "sub" / "state.txt").write_text("state")
 
-    place.hand_in(part.name)
+    place.store_part(part.name)
 
     assert disk_order == [("sync", "state.txt", None), ("sync", "sub", False)]
 
@@ -626,6 +659,23 @@ def test_checkpoints_of_others_expire(start_store, root):
     save(start_store(path=other, ttl=3600), 2)
 
     assert (root.exists(), steps_of(other), foreign.exists()) == (False, [1, 2], True)
+
+
+def test_the_time_to_live_begins_again_with_each_checkpoint(start_store, root):
+    store = start_store(ttl=3600)
+    os.utime(root / "start.json", (0, 0))
+    save(store, 3)
+    start_store(path=root.parents[1] / "other-0123456789" / "g-0", ttl=3600)
+
+    assert steps_of(root) == [3]
+
+
+def test_a_training_without_a_time_to_live_does_not_expire(start_store, root):
+    save(start_store(), 3)
+    os.utime(root / "start.json", (0, 0))
+    start_store(path=root.parents[1] / "other-0123456789" / "g-0", ttl=3600)
+
+    assert steps_of(root) == [3]
 
 
 def test_the_clock_of_the_place_decides_what_has_expired(start_store, root, monkeypatch):
@@ -1091,7 +1141,7 @@ def test_a_start_does_not_wait_where_the_one_before_it_has_ended(start_rank, roo
 
 def test_the_programs_travel_without_comments_and_types_and_the_kit_is_small():
     command = argv_payload.render_argv(code_of_nothing(), launch="python")
-    sent, written = argv_payload._kit(), serializer.shipped_files()
+    sent, written = argv_payload._read_node_kit(), serializer.shipped_files()
 
     assert sum(map(len, command[4:])) < 31_000
     for path, text in sent.items():
@@ -1108,10 +1158,23 @@ def leave():
     return None
 
 
+class WithoutTypes(ast.NodeTransformer):
+    """Replaces variables with types by those without, except fields of classes."""
+
+    def visit_ClassDef(self, node):
+        fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
+        node.body = [each if each in fields else self.visit(each) for each in node.body]
+        return node
+
+    def visit_AnnAssign(self, node):
+        return ast.copy_location(ast.Assign([node.target], node.value), node) if node.value else node
+
+
 def dump(text):
-    """Return the program as Python reads it, with line numbers, without docstrings, exports and types of functions."""
-    tree = ast.parse(text)
-    tree.body = [node for node in tree.body if not ast.unparse(node).startswith("__all__ = ")]
+    """Return the program as Python reads it, with line numbers, without docstrings, exports, and types with imports."""
+    tree = WithoutTypes().visit(ast.parse(text))
+    of_types = ("__all__ = ", "if TYPE_CHECKING:", "from typing ", "from types ", "from collections.abc ")
+    tree.body = [node for node in tree.body if not ast.unparse(node).startswith(of_types)]
     for node in ast.walk(tree):
         if isinstance(node, ast.arg):
             node.annotation = None

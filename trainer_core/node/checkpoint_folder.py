@@ -30,8 +30,8 @@ __all__ = [
     "Checkpoint",
     "CheckpointError",
     "CheckpointFolder",
+    "Checksums",
     "DamagedError",
-    "Sums",
     "checksum_all",
     "get_fields",
     "merge",
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 #: Size and CRC-32 of files by relative path.
-Sums: TypeAlias = "dict[str, tuple[int, int]]"
+Checksums: TypeAlias = "dict[str, tuple[int, int]]"
 
 MANIFEST = "manifest.json"
 STEP, PART = "step-", ".part-"
@@ -77,6 +77,7 @@ class Checkpoint(NamedTuple):
         job: Name of the TrainJob that wrote it.
         size: Bytes of its files.
         saved: When it was complete, in seconds since 1970.
+        objective: What was reported of the objective of a search until then. None outside of a search.
     """
 
     step: int
@@ -86,6 +87,7 @@ class Checkpoint(NamedTuple):
     job: str
     size: int
     saved: float
+    objective: dict[str, Any] | None = None
 
     @property
     def location(self) -> str:
@@ -160,16 +162,16 @@ class CheckpointFolder:
         with contextlib.suppress(OSError):
             _discard(self.root / part)
 
-    def hand_in(self, part: str) -> Sums:
+    def store_part(self, part: str) -> Checksums:
         """Make the files of a rank other than 0 durable; rank 0 computes the checksums of all ranks."""
         _sync_files(self.root / part)
         return {}
 
-    def collect(self, part: str, wait_for_others: Callable[[], Sums]) -> Sums:
+    def collect(self, part: str, wait_for_others: Callable[[], Checksums]) -> Checksums:
         """Make the files of rank 0 durable, wait for the other ranks, and return the checksums of all files."""
         folder = self.root / part
 
-        def compute() -> Sums:
+        def compute() -> Checksums:
             wait_for_others()
             for mark in folder.glob(".done-*"):
                 mark.unlink()
@@ -269,12 +271,12 @@ def remove_expired(base: Path, own: Path | None = None) -> list[str]:
     return removed
 
 
-def checksum_all(folder: Path) -> Sums:
+def checksum_all(folder: Path) -> Checksums:
     """Return size and CRC-32 of the files in a folder, computed in parallel: zlib releases the interpreter lock."""
     return _checksum_paths(_list_files(folder))
 
 
-def merge(sums: Sums, more: Sums) -> Sums:
+def merge(sums: Checksums, more: Checksums) -> Checksums:
     """Return the checksums of the files of several ranks.
 
     Raises:
@@ -378,10 +380,11 @@ def parse_manifest(data: bytes, name: str) -> dict[str, Any]:
     return dict(manifest)
 
 
-def get_fields(manifest: dict[str, Any], path: Path) -> tuple[int, Path, dict[str, float], int, str, int, float]:
+def get_fields(manifest: dict[str, Any], path: Path) -> tuple[Any, ...]:
     """Return the fields of a checkpoint by its manifest."""
     size = sum(size for size, _ in manifest["files"].values())
-    return manifest["step"], path, manifest["metrics"], manifest["world_size"], manifest["job"], size, manifest["time"]
+    fields = manifest["step"], path, manifest["metrics"], manifest["world_size"], manifest["job"], size
+    return (*fields, manifest["time"], manifest.get("objective"))
 
 
 def _checksum_manifest(manifest: dict[str, Any]) -> int:
@@ -416,7 +419,7 @@ def _measure(folder: Path) -> int:
     return size
 
 
-def _checksum_paths(paths: Mapping[str, Path]) -> Sums:
+def _checksum_paths(paths: Mapping[str, Path]) -> Checksums:
     if len(paths) < 2:
         return {name: checksum(path) for name, path in paths.items()}
     from concurrent.futures import ThreadPoolExecutor

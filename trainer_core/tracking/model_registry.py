@@ -159,8 +159,8 @@ class Comparison:
 
     metric: str
     mode: Mode
-    min_delta: float = 0.0
-    replaces: bool = False
+    min_delta: float
+    replaces: bool
 
     def matches(self, metric: str | None, mode: str | None) -> bool:
         """Return whether the champion was compared by the same metric. One of an earlier release has no name."""
