@@ -29,6 +29,8 @@ __all__ = [
     "KFP_ON_KILL_LABEL",
     "KFP_RUN_LABEL",
     "RUNNING",
+    "SEARCH_LABEL",
+    "SEARCH_RECORD_LABEL",
     "STATUSES",
     "SUSPENDED",
     "Category",
@@ -75,6 +77,10 @@ KFP_RUN_LABEL = "trainjob-workflows/kfp-run"
 KFP_ON_KILL_LABEL = "trainjob-workflows/kfp-on-kill"
 #: Label of a TrainJob: when a task has attached to it again, in seconds since 1970. An older cancellation is void.
 ATTACHED_LABEL = "trainjob-workflows/attached-at"
+#: Label of a TrainJob of a search: the search's key, hashed by `naming.hash_owner_key`.
+SEARCH_LABEL = "trainjob-workflows/search"
+#: Label of a TrainJob that records how a search ended, and trains nothing.
+SEARCH_RECORD_LABEL = "trainjob-workflows/search-record"
 
 
 @dataclass(frozen=True)
