@@ -75,7 +75,7 @@ MODULES = {
     "kfp_components/step/wait.py": "kfp/test_kfp_wait.py kfp/test_kfp_follow.py",
 }
 #: Seconds after which a test, and all tests of a mutant, count as hanging.
-TEST_TIMEOUT, MUTANT_TIMEOUT = 60, 240
+TEST_TIMEOUT, MUTANT_TIMEOUT = 20, 120
 
 _OPERATORS: dict[type, type] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,

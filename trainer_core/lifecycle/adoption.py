@@ -60,9 +60,9 @@ class ExistingJob:
     name: str
     status: str
     fingerprint: str
-    owner_key: str | None = None
-    generation: str | None = None
-    attempt: int = 0
+    owner_key: str | None
+    generation: str | None
+    attempt: int
 
     @property
     def has_ended(self) -> bool:
