@@ -33,7 +33,7 @@ def define(**fields: Any) -> SearchDefinition:
 def test_a_definition_is_the_same_after_json() -> None:
     definition = define(
         search_space=SPACE,
-        objectives=[Objective("acc", "maximize", value="best", goal=0.9), Objective("loss", pattern=r"(?P<value>\d)")],
+        objectives=[Objective("acc", "maximize", value="best", goal=0.9), Objective("loss")],
         trial_config=TrialConfig(20, 4, max_failed_trials=3, timeout="6h", retries=0),
         algorithm=OptunaSampler("tpe", 3, lag="any", n_startup_trials=4),
         stop=Asha(2, 30, promote=True),
@@ -97,7 +97,6 @@ def test_an_invalid_space_is_refused(space: Any, message: str) -> None:
         ({"objectives": ["loss", "loss"]}, "objectives must be a list of Objective"),
         ({"objectives": [{"metric": "a"}, {"metric": "a"}]}, "name a metric twice"),
         ({"objectives": [{"direction": "up"}]}, "direction must be one of minimize, maximize"),
-        ({"objectives": [{"pattern": "loss"}]}, "needs a group named value"),
         ({"algorithm": "Bayes"}, "algorithm must be one of RandomSearch, GridSearch, OptunaSampler"),
         ({"algorithm": {"OptunaSampler": {"name": "cmaes"}}}, "must be one of tpe, gp"),
         ({"algorithm": {"OptunaSampler": {"seed": 1}}}, "use random_state"),

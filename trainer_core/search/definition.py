@@ -50,8 +50,6 @@ class Objective:
         direction: ``"minimize"`` (the default) or ``"maximize"``.
         value: Which report counts: ``"last"`` (the default), or the ``"min"``, ``"max"`` or ``"best"`` of all.
         goal: The search is complete when a trial reaches this value. The default is none.
-        pattern: Regular expression with the groups ``value`` and, if there are steps, ``step``, by which the metric is
-            read from log lines, for images and recipes that cannot report. The default is none.
 
     Raises:
         ValueError: An invalid value.
@@ -61,7 +59,6 @@ class Objective:
     direction: Direction | Literal["minimize", "maximize"] = Direction.MINIMIZE
     value: Literal["last", "min", "max", "best"] = "last"
     goal: float | None = None
-    pattern: str | None = None
 
     def __post_init__(self) -> None:
         validation.check_string("Objective metric", self.metric, "val_loss")
@@ -70,8 +67,6 @@ class Objective:
         validation.check_one_of("Objective value", self.value, _VALUES)
         if self.goal is not None:
             object.__setattr__(self, "goal", _to_number("Objective goal", self.goal, float))
-        if self.pattern is not None:
-            _check_pattern(self.pattern)
 
     @property
     def best_of(self) -> Literal["min", "max"] | None:
@@ -469,13 +464,3 @@ def _check_seed(algorithm: Any) -> None:
     if algorithm.random_state is not None:
         seed = _to_number(f"{type(algorithm).__name__} random_state", algorithm.random_state, int)
         object.__setattr__(algorithm, "random_state", seed)
-
-
-def _check_pattern(pattern: object) -> None:
-    validation.check_string("Objective pattern", pattern, r"loss: (?P<value>\S+)")
-    try:
-        groups = re.compile(str(pattern)).groupindex
-    except re.error as error:
-        raise ValueError(f"Objective pattern is not a regular expression: {error}") from error
-    if "value" not in groups:
-        raise ValueError(r"Objective pattern needs a group named value, such as 'loss: (?P<value>\S+)'")

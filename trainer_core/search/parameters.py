@@ -14,7 +14,7 @@ from trainer_core.errors import InvalidRequestError
 from trainer_core.lifecycle.early_stop import list_rungs
 from trainer_core.node import env
 from trainer_core.request import Code, TrainerRequest, TrainJobRequest
-from trainer_core.search.definition import Direction, SearchDefinition
+from trainer_core.search.definition import Direction, MedianStop, SearchDefinition
 from trainer_core.search.space import Distribution, variable_name
 from trainer_core.torchtune import TorchTuneConfig
 from trainer_core.validation import list_names
@@ -73,7 +73,7 @@ def apply_objective(
     settings = {
         "metric": objective.metric,
         "best": best,
-        "value": "last" if objective.best_of is None else "best",
+        "value": "last" if objective.best_of is None and not isinstance(definition.stop, MedianStop) else "best",
         "at": list_rungs(definition.stop) if definition.stop else [],
         "until": until,
         "trial": trial,
