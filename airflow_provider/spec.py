@@ -68,17 +68,12 @@ def build_spec(
 
 
 class CodeContent(NamedTuple):
-    """What `split_code` removes from a request.
-
-    Attributes:
-        text: Source of the training function.
-        archive: Files that travel with it.
-        origin: File and line of the source. In a template field, each line added above a task would be a new version of
-            its DAG.
-    """
+    """What `split_code` removes from a request."""
 
     text: str = ""
+    #: Files that travel with it.
     archive: str = ""
+    #: File and line of the source. In a template field, each line added above a task would be a new version of its DAG.
     origin: str | None = None
 
 

@@ -63,13 +63,9 @@ $sections
 
 @dataclass(frozen=True)
 class Resumption:
-    """A training that continued from a checkpoint.
+    """A training that continued from a checkpoint."""
 
-    Attributes:
-        text: From which step of which attempt.
-        at: When.
-    """
-
+    #: From which step of which attempt.
     text: str
     at: datetime
 
