@@ -161,7 +161,7 @@ class _Printer(threading.Thread):
     def run(self) -> None:
         log = ReadableLog()
         try:
-            for raw in self._client.get_job_logs(self._ref, self._step, follow=True):
+            for raw in self._client.get_job_logs(self._ref, self._step, follow=True, raw=True):
                 self._lines += 1
                 line = strip_resource_report(raw)
                 if line is None:

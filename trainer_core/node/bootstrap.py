@@ -7,6 +7,7 @@ trainer_core may have another version, and importing it costs time.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import importlib
@@ -48,8 +49,9 @@ def _adopt() -> str:
 if not __package__:
     __package__ = _adopt()
 
-from . import env, project, termination  # noqa: E402 -- see above
+from . import env, hyperparameters, project, termination  # noqa: E402 -- see above
 from .load_function import PayloadError, load  # noqa: E402
+from .rank_lines import RankLines  # noqa: E402
 
 
 def main() -> int:
@@ -76,13 +78,16 @@ def _call_and_share() -> dict[str, Any]:
         from . import checkpoints
 
         checkpoints.remember_launch()
+    pause = {}
     try:
         value = _call()
     except SystemExit as stop:
         if stop.code not in (None, 0):
             raise
         value = None
-    record = {} if env.rank() else termination.result_record(value)
+        if hasattr(stop, "paused_at"):
+            pause = {"paused_at": stop.paused_at}
+    record = {} if env.rank() else {**termination.result_record(value), **pause}
     getattr(_get_checkpoints(), "share_result", bool)(record)
     return record
 
@@ -91,7 +96,7 @@ def call(payload: dict[str, Any], folder: Path) -> Any:
     """Load the function of a payload, call it with its arguments, and return its result."""
     function = load(payload, folder)
     try:
-        value = function(**payload.get("args") or {})
+        value = function(**hyperparameters.override_args(payload.get("args") or {}))
     except BaseException:
         _wait_for_saves()
         raise
@@ -139,6 +144,11 @@ def _prepare() -> None:
     if sys.stderr is not None and not faulthandler.is_enabled():
         with contextlib.suppress(OSError, RuntimeError):  # faulthandler needs a stderr with a file descriptor.
             faulthandler.enable()
+    if env.processes_on_node() > 1:
+        for name in ("stdout", "stderr"):
+            if getattr(sys, name) is not None:
+                setattr(sys, name, RankLines(getattr(sys, name), env.rank()))
+                atexit.register(getattr(sys, name).end_line)
     if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         # The kernel delivers SIGTERM to PID 1 only if there is a handler.
         signal.signal(signal.SIGTERM, exit_at_once)

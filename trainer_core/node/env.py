@@ -9,10 +9,12 @@ __all__ = [
     "CHECKPOINT_PATH",
     "DATASET_PATH",
     "DEFAULTS",
+    "HYPERPARAMETERS",
     "LAUNCH",
     "MODEL_PATH",
     "NAME",
     "NODES",
+    "OBJECTIVE",
     "OUTPUT_PATH",
     "PAYLOAD",
     "RECORD_LIMIT",
@@ -21,6 +23,7 @@ __all__ = [
     "TERMINATION_LOG",
     "TRY_AGAIN",
     "UID",
+    "processes_on_node",
     "rank",
     "restart",
     "setting",
@@ -40,6 +43,9 @@ OUTPUT_PATH = "TRAINJOB_OUTPUT_PATH"
 CHECKPOINT_PATH = "TRAINJOB_CHECKPOINT_PATH"
 CHECKPOINTS = "TRAINJOB_CHECKPOINTS"
 NAME = "TRAINJOB_NAME"
+#: Of a trial of a search: the settings of `objective.Objective`, and the parameters by name, as JSON.
+OBJECTIVE = "TRAINJOB_OBJECTIVE"
+HYPERPARAMETERS = "TRAINJOB_HYPERPARAMETERS"
 #: Seconds between two reports of the use of resources; 0 for none. Optional.
 RESOURCE_INTERVAL = "TRAINJOB_RESOURCE_INTERVAL"
 #: Number of nodes, for launchers that do not pass it to their processes.
@@ -86,6 +92,11 @@ def rank() -> int:
 def world_size() -> int:
     """Return the number of processes of the job; 1 if no launcher sets it."""
     return _first_number(_WORLD_SIZES, 1)
+
+
+def processes_on_node() -> int:
+    """Return the number of processes that torchrun starts on this node; 1 without torchrun."""
+    return _first_number(("LOCAL_WORLD_SIZE",), 1)
 
 
 def _first_number(names: tuple[str, ...], default: int) -> int:
