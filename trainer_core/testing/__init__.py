@@ -30,6 +30,7 @@ from trainer_core.testing.projects import Projects
 from trainer_core.testing.resource_use import ResourceReports
 from trainer_core.testing.results import Results
 from trainer_core.testing.searching import Searching
+from trainer_core.testing.searching_stops import EarlyStops
 from trainer_core.testing.validation import Validation
 from trainer_core.testing.waiting import Waiting
 
@@ -48,6 +49,7 @@ class BackendContract(
     Waiting,
     Initializers,
     Checkpointing,
+    EarlyStops,
     Validation,
 ):
     """All tests of the contract."""
