@@ -9,7 +9,7 @@ SPREAD := -n 5 --dist loadfile --no-loadscope-reorder
 # Tests start thousands of processes. Each would compile the packages again: a sixth of the processor time.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help demo airflow-up airflow-e2e airflow-hosts install install-mlflow test test-all attack test-airflow31 test-libraries lint format lock compile bench features pictures docs extras clean
+.PHONY: help demo airflow-up airflow-e2e airflow-hosts install install-mlflow test test-all attack mutants test-airflow31 test-libraries lint format lock compile bench features pictures docs extras clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -40,6 +40,9 @@ attack: .venv/.done/dev ## attack the promises with kills, races, faults and hos
 	PIP_RETRIES=0 UV_HTTP_RETRIES=0 PYTHONPATH=tests/fakes:tests/local:tests/kubernetes \
 		$(BIN)/python -W ignore tests/attack/attack.py $(ARGS)
 
+mutants: .venv/.done/dev ## play 200 one-line mistakes on the modules that decide, and print what no test notices (20 minutes at most)
+	$(BIN)/python tools/mutants.py $(ARGS)
+
 test-airflow31: .venv-airflow31/.done/airflow31 ## run the tests of the Airflow provider on Airflow 3.1
 	.venv-airflow31/bin/python -m pytest tests/airflow $(ARGS)
 
@@ -57,7 +60,7 @@ format: .venv/.done/dev ## format the code and mend what can be mended
 	$(BIN)/ruff format .
 
 lock: ## resolve both constraints files anew (needs uv)
-	tools/lock $(ARGS)
+	tools/lock-constraints $(ARGS)
 
 compile: .venv/.done/dev ## compile the example pipelines and components to YAML, and write the components' pages
 	$(BIN)/python pipelines/compile.py

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from airflow_provider import job_place
+from airflow_provider import job_location
 from airflow_provider.compat import AirflowException
 from airflow_provider.hooks.trainjob import TrainJobHook
 from trainer_core.client import TrainerClient
@@ -58,7 +58,7 @@ def cancel_job(hook: TrainJobHook, ref_data: Mapping[str, Any], log: Any, second
     # Before the first request: Airflow may kill this process while the backend does not answer.
     pending_cancellations.add(ref_data)
     try:
-        job_place.check_place(ref_data, hook.client)
+        job_location.check_place(ref_data, hook.client)
         retries(hook.client.cancel, TrainJobRef.from_dict(ref_data))
     except (TrainerError, ValueError, AirflowException) as error:
         log_failure(ref_data, error, log)

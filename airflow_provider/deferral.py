@@ -40,7 +40,7 @@ def defer_task(
         on_kill=task.on_kill_policy,
         fail_fast=task.fail_fast,
         masked=masked,
-        tracked_by={"mlflow_conn_id": task.mlflow_conn_id} if task.hook.client.is_tracked(ref) else None,
+        tracked_by={"mlflow_conn_id": task.mlflow_conn_id} if task.hook.client.runs.is_tracked(ref) else None,
     )
     task_log.push_log_position(ti, ref, store)
     # In case that the trigger does not fire at the deadline.

@@ -16,9 +16,9 @@ from airflow.sdk.definitions._internal.mixins import ResolveMixin
 
 from trainer_core import request_builder, validation
 from trainer_core.client import backend_for
-from trainer_core.errors import shorten
 from trainer_core.initializers import Initializer, initializer_from_dict
 from trainer_core.secrets import redact
+from trainer_core.text import shorten
 
 if TYPE_CHECKING:
     from trainer_core.config import BackendConfig

@@ -30,8 +30,8 @@ def configure(hook: TrainJobHook, mlflow_conn_id: str | None, asked: bool = Fals
         server = None
     is_tracked = server is not None or asked or "MLFLOW_TRACKING_URI" in os.environ
     if is_tracked:
-        hook.client.tracking = server
-        hook.client.redact = _mask
+        hook.client.runs.server = server
+        hook.client.runs.redact = _mask
     return is_tracked
 
 
@@ -53,7 +53,7 @@ def add_task_tags(data: Mapping[str, Any], ti: Any, experiment: str | None) -> d
 
 def push_run(ti: Any, hook: TrainJobHook, ref: TrainJobRef) -> str:
     """Push the id of the run of a submitted job, and return the run's address; empty without a run."""
-    run = hook.client.get_run(ref) if hook.client.is_tracked(ref) else None
+    run = hook.client.get_run(ref) if hook.client.runs.is_tracked(ref) else None
     if run is None:
         return ""
     ti.xcom_push(key=RUN_ID_KEY, value=run.id)
@@ -64,7 +64,7 @@ def push_run(ti: Any, hook: TrainJobHook, ref: TrainJobRef) -> str:
 def track_outcome(hook: TrainJobHook, mlflow_conn_id: str | None, outcome: Outcome, asked: bool, log: Any) -> str:
     """Report how a job ended to its run, and return the run's address; empty without a run. Never fails the task."""
     try:
-        if not configure(hook, mlflow_conn_id, asked) and not hook.client.is_tracked(outcome.job):
+        if not configure(hook, mlflow_conn_id, asked) and not hook.client.runs.is_tracked(outcome.job):
             return ""
         run = hook.client.get_run(outcome.job)
     except JobNotFoundError:
@@ -73,7 +73,7 @@ def track_outcome(hook: TrainJobHook, mlflow_conn_id: str | None, outcome: Outco
         log.warning("TrainJob %s: its run is not completed: %s", outcome.job.name, error)
         return ""
     # The job can be tracked by its option alone, which only its stored request has.
-    hook.client.track_outcome(outcome)
+    hook.client.runs.report_outcome(outcome)
     return run.url if run else ""
 
 

@@ -42,7 +42,7 @@ from pathlib import Path
 from trainer_core.k8s.connection import Connection
 # The folder of the service account is /var/run/secrets in a pod.
 Connection.__init__.__defaults__ = (Path(sys.argv[1]),)
-from kfp_components.runtime.entrypoint import main
+from kfp_components.step.entrypoint import main
 sys.exit(main(sys.argv[2:]))
 """
 

@@ -50,7 +50,8 @@ from trainer_core.jobs import TrainJobRef
 from trainer_core.logs import LogChunk
 from trainer_core.request import TrackingRequest
 from trainer_core.tracking import mlflow_api
-from trainer_core.tracking.registry import Candidate, open_registry
+from trainer_core.tracking.model_registry import Candidate
+from trainer_core.tracking.registries import open_registry
 
 PYTHON = Path(__file__).resolve().parents[1] / ".venv-mlflow" / "bin" / "python"
 #: Progress lines a second of each job.
@@ -133,7 +134,7 @@ def measure_long_log(config: LocalProcessBackendConfig, uri: str) -> float:
     )
     client.flush_tracking(60)
     await_end(client, ref)
-    api, run_id = mlflow_api.get_report_api(client.tracking or MlflowServer(uri)), client.get_run(ref)
+    api, run_id = mlflow_api.get_report_api(client.runs.server or MlflowServer(uri)), client.get_run(ref)
     begin = time.perf_counter()
     while run_id and "trainjob.reported" not in api.get_run(run_id.id).tags:
         waiter = multiprocessing.get_context("spawn").Process(target=client_wait, args=(config, uri, ref))
@@ -258,7 +259,7 @@ def measure_reports(uri: str, number: int, seconds: float) -> float:
     client.backend = backend
     with ExitStack() as stack:
         for ref in backend.refs:  # What `wait` does in a thread of its caller.
-            stack.enter_context(client._report_progress(ref))("Running", None)
+            stack.enter_context(client.runs.report_progress(ref))("Running", None)
         begin = time.process_time()
         time.sleep(seconds)
         return (time.process_time() - begin) / seconds

@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow.sdk import Asset
 
-from trainer_core.tracking.registry import Candidate, FolderRegistry
+from trainer_core.tracking.model_registry import Candidate, FolderRegistry
 
 __all__ = ["DATASET", "MODEL", "dataset_folder", "latest", "promote", "registry_folder"]
 

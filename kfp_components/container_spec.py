@@ -15,7 +15,7 @@ from typing import Any, Optional
 from kfp import dsl
 from kfp.components import ContainerComponent
 
-from kfp_components.runtime.entrypoint import TARGETS
+from kfp_components.step.entrypoint import TARGETS
 
 __all__ = [
     "DEFAULT_IMAGE",
@@ -122,6 +122,6 @@ def build_container_spec(target: str) -> dsl.ContainerSpec:
     # No shell in between, so that SIGTERM reaches the program.
     return dsl.ContainerSpec(
         image=get_image(),
-        command=["python3", "-m", "kfp_components.runtime.entrypoint"],
+        command=["python3", "-m", "kfp_components.step.entrypoint"],
         args=[target, dsl.PIPELINE_TASK_EXECUTOR_INPUT_PLACEHOLDER],
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 from kfp.dsl.pipeline_channel import PipelineChannel
 
-from kfp_components.runtime.executor_input import INPUT_REFERENCE
+from kfp_components.step.executor_input import INPUT_REFERENCE
 
 __all__ = ["FuncArgs", "get_input_type", "split_func_args"]
 

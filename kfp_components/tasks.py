@@ -17,12 +17,12 @@ from kfp_components.func_args import FuncArgs, get_input_type, split_func_args
 from kfp_components.initialize_dataset import initialize_dataset
 from kfp_components.initialize_model import initialize_model
 from kfp_components.look import look
-from kfp_components.runtime.initializer_source import KFP_STORE_KEYS, KFP_STORE_SECRET, STORE_ENTRIES
-from kfp_components.runtime.request_encoding import can_pass_as_parameter, can_store, encode_request
+from kfp_components.step.initializer_source import KFP_STORE_KEYS, KFP_STORE_SECRET, STORE_ENTRIES
+from kfp_components.step.request_encoding import can_pass_as_parameter, can_store, encode_request
 from kfp_components.submit import submit
 from kfp_components.train import train
 from kfp_components.wait import wait as wait_component
-from trainer_core import code_place, request_builder
+from trainer_core import code_location, request_builder
 from trainer_core.client import backend_for
 from trainer_core.initializers import Initializer
 from trainer_core.packaging.project import read_project
@@ -253,7 +253,7 @@ def _store_project(request: dict[str, Any]) -> bool:
     # A folder of the machine that compiles is another one where the pipeline runs.
     if not code.get("project") or not place.startswith("s3://"):
         return False
-    stored = code_place.store_project(Project.model_validate(code["project"]), place)
+    stored = code_location.store_project(Project.model_validate(code["project"]), place)
     code["project"] = stored.model_dump(mode="json", exclude_none=True)
     return True
 

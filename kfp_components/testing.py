@@ -34,7 +34,7 @@ __all__ = ["docker_runner", "host_runner"]
 
 #: Versions of kfp whose inside is known.
 _SUPPORTED_VERSION = "2.17."
-_COMMAND = ["python3", "-m", "kfp_components.runtime.entrypoint"]
+_COMMAND = ["python3", "-m", "kfp_components.step.entrypoint"]
 
 
 @contextmanager

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 #: Those that take longest are first.
 ENVIRONMENTS = (
     *("docs", "airflow,cli", "airflow", "kfp"),
-    *("cli,kubernetes", "cli,s3", "cli,huggingface", "cli,containers", "cli", ""),
+    *("cli,kubernetes", "cli,s3", "cli,huggingface", "cli,containers", "cli,search", "cli", ""),
 )
 #: What is run in the unpacked sdist, by the Python of this process, which has the extra `dev`.
 TESTS = (

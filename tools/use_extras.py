@@ -19,6 +19,7 @@ from trainer_core import (
     Initializer,
     KubernetesBackendConfig,
     LocalProcessBackendConfig,
+    OptunaSampler,
     RunaiBackendConfig,
     S3DatasetInitializer,
     TrainerClient,
@@ -36,7 +37,7 @@ MODULES = {
     "airflow_provider.lineage_facets": "openlineage",
     "airflow_provider.testing": "pytest",
     "airflow_provider.": "airflow",
-    "kfp_components.runtime": None,
+    "kfp_components.step": None,
     "kfp_components.": "kfp",
 }
 #: What needs an extra when it is used.
@@ -85,6 +86,8 @@ def _find_unnamed_extras(extras: set[str]) -> Iterator[str]:
     for extra, dataset in DATASETS:
         if extra not in extras:
             yield from _check_refusal(partial(_train, dataset), extra, False)
+    if "search" not in extras:
+        yield from _check_refusal(OptunaSampler, "search", False)
 
 
 def _check_refusal(action: Callable[[], object], extra: str, is_installed: bool) -> Iterator[str]:
@@ -92,7 +95,7 @@ def _check_refusal(action: Callable[[], object], extra: str, is_installed: bool)
     try:
         action()
         message = ""
-    except TrainerError as error:
+    except (TrainerError, ValueError) as error:
         message = str(error)
     if ("pip install -e" in message) == is_installed or (f"[{extra}]" in message) == is_installed or "\n" in message:
         yield f"the extra {extra} is {'' if is_installed else 'not '}installed, but the error is: {message}"

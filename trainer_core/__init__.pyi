@@ -1,5 +1,8 @@
 """The public names of `trainer_core`, by the module that defines each. `__init__.py` loads them on first use."""
 
+from .backend_fields.runai_workload import (
+    TrainingWorkloadSpec as TrainingWorkloadSpec,
+)
 from .client import (
     TrackedRun as TrackedRun,
     TrainerClient as TrainerClient,
@@ -13,15 +16,11 @@ from .config import (
     TrainingOperatorBackendConfig as TrainingOperatorBackendConfig,
     TrainingRuntimeSource as TrainingRuntimeSource,
 )
-from .distributed_config import (
-    DistributedConfig as DistributedConfig,
-)
 from .errors import (
     BackendUnavailableError as BackendUnavailableError,
     ConflictError as ConflictError,
     InvalidRequestError as InvalidRequestError,
     JobEndedError as JobEndedError,
-    JobFailedError as JobFailedError,
     JobNotFoundError as JobNotFoundError,
     RuntimeNotFoundError as RuntimeNotFoundError,
     TrackingError as TrackingError,
@@ -47,6 +46,7 @@ from .jobs import (
     Category as Category,
     Diagnosis as Diagnosis,
     Event as Event,
+    JobFailedError as JobFailedError,
     Observation as Observation,
     Outcome as Outcome,
     Progress as Progress,
@@ -99,6 +99,9 @@ from .options import (
     TrainingRuntimeSpecPatch as TrainingRuntimeSpecPatch,
     Workspace as Workspace,
 )
+from .options.distributed_config import (
+    DistributedConfig as DistributedConfig,
+)
 from .options.runai import (
     RunaiMasterSpec as RunaiMasterSpec,
     RunaiSpec as RunaiSpec,
@@ -110,14 +113,24 @@ from .request import (
 from .resources import (
     get_tpu_num_nodes as get_tpu_num_nodes,
 )
-from .runai.spec import (
-    TrainingWorkloadSpec as TrainingWorkloadSpec,
-)
 from .runtimes import (
     Runtime as Runtime,
     RuntimeKind as RuntimeKind,
     RuntimeTrainer as RuntimeTrainer,
     TrainerType as TrainerType,
+)
+from .search.definition import (
+    Asha as Asha,
+    Direction as Direction,
+    GridSearch as GridSearch,
+    MedianStop as MedianStop,
+    Objective as Objective,
+    OptunaSampler as OptunaSampler,
+    RandomSearch as RandomSearch,
+    TrialConfig as TrialConfig,
+)
+from .search.space import (
+    Search as Search,
 )
 from .secrets import (
     SecretRef as SecretRef,
@@ -125,10 +138,12 @@ from .secrets import (
 from .template import (
     TrainJobTemplate as TrainJobTemplate,
 )
-from .tracking.registry import (
+from .tracking.model_registry import (
     ModelRegistry as ModelRegistry,
     ModelVersion as ModelVersion,
     Promotion as Promotion,
+)
+from .tracking.registries import (
     open_registry as open_registry,
 )
 from .tracking.server import (

@@ -21,8 +21,8 @@ from pydantic import (
 )
 
 from trainer_core import naming, validation
-from trainer_core.errors import shorten
 from trainer_core.secrets import redact
+from trainer_core.text import shorten
 
 __all__ = [
     "CONFIGS",

@@ -1,4 +1,4 @@
-"""The errors that callers of the core catch, and functions for their messages.
+"""The errors that callers of the core catch.
 
     TrainerError
      ├── InvalidRequestError      (ValueError)     a value of a request is invalid
@@ -6,7 +6,7 @@
      ├── JobNotFoundError         (RuntimeError)   the TrainJob does not exist
      ├── RuntimeNotFoundError     (RuntimeError)   the runtime does not exist
      ├── ConflictError            (RuntimeError)   the name belongs to another owner or request
-     ├── JobFailedError           (RuntimeError)   the TrainJob failed; carries its Outcome
+     ├── JobFailedError           (RuntimeError)   the TrainJob failed; in `trainer_core.jobs`, with its Outcome
      ├── JobEndedError            (RuntimeError)   the TrainJob is Complete and cannot reach the status waited for
      ├── WaitTimeoutError         (TimeoutError)   a wait timed out; the TrainJob is not stopped
      ├── TrackingError            (RuntimeError)   the tracking server or model registry refuses or cannot be reached
@@ -20,10 +20,7 @@ Constructors of public classes and options raise plain ``ValueError``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from trainer_core.jobs import Outcome
+from trainer_core.text import shorten
 
 __all__ = [
     "BackendUnavailableError",
@@ -31,56 +28,13 @@ __all__ = [
     "InvalidRequestError",
     "JobElsewhereError",
     "JobEndedError",
-    "JobFailedError",
     "JobNotFoundError",
     "RuntimeNotFoundError",
     "TrackingError",
     "TrainerError",
     "UnsupportedError",
     "WaitTimeoutError",
-    "format_memory",
-    "format_size",
-    "missing_extra",
-    "shorten",
 ]
-
-#: Longest message of an error that quotes what a user gave.
-MAX_MESSAGE = 300
-_GAP = " … "
-
-
-def shorten(text: str, limit: int = MAX_MESSAGE) -> str:
-    """Return a text as one line without control characters.
-
-    If it is too long, the middle is left out: the end of a message is the advice.
-
-    Args:
-        text: The text.
-        limit: Maximum number of characters. Default `MAX_MESSAGE`.
-    """
-    line = "".join(each if each.isprintable() else repr(each)[1:-1] for each in " ".join(text.split()))
-    if len(line) <= limit:
-        return line
-    start = limit * 2 // 3
-    return f"{line[:start]}{_GAP}{line[len(line) - (limit - start - len(_GAP)) :]}"
-
-
-def format_size(size: float) -> str:
-    """Return a number of bytes for people: ``249 bytes``, ``1.23 MB``."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 999.5:  # From there on it would be shown as 1e+03.
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
-
-
-def format_memory(size: float) -> str:
-    """Return an amount of memory for people, in the units of Kubernetes' limits: ``300 MiB``, ``1.5 GiB``."""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size < 1023.5:
-            return f"{size:.0f} {unit}" if size >= 99.95 else f"{size:.3g} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
 
 
 class TrainerError(Exception):
@@ -115,21 +69,6 @@ class RuntimeNotFoundError(_QuotingError, RuntimeError):
 
 class ConflictError(_QuotingError, RuntimeError):
     """The name belongs to a TrainJob of another owner or with another request."""
-
-
-class JobFailedError(TrainerError, RuntimeError):
-    """The TrainJob ended with status Failed.
-
-    Attributes:
-        outcome: Its outcome, with the diagnosis.
-    """
-
-    def __init__(self, message: str, outcome: Outcome) -> None:
-        super().__init__(message)
-        self.outcome = outcome
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self), self.outcome)  # A process pool sends errors as pickles.
 
 
 class JobEndedError(TrainerError, RuntimeError):
@@ -176,15 +115,3 @@ class JobElsewhereError(BackendUnavailableError):
     """
 
     transient = False
-
-
-def missing_extra(subject: str, package: str, extra: str) -> str:
-    """Return the message for a package that is not installed: who needs it, and the extra that installs it.
-
-    Args:
-        subject: What needs the package, such as ``"the container backend"``.
-        package: Name of the package, such as ``"docker"``.
-        extra: Extra of this distribution that installs it, such as ``"containers"``.
-    """
-    command = f"pip install -e '.[{extra}]'"  # The distribution is on no index, where anybody could take its name.
-    return f"{subject} needs the package {package}, which is not installed: {command} in a clone of trainjob-workflows"

@@ -12,6 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from trainer_core import validation
+from trainer_core.errors import TrainerError
 from trainer_core.resource_use import ResourceUse
 from trainer_core.runtimes import Runtime
 from trainer_core.secrets import redact
@@ -33,6 +34,7 @@ __all__ = [
     "Category",
     "Diagnosis",
     "Event",
+    "JobFailedError",
     "Observation",
     "Outcome",
     "OwnerReference",
@@ -488,6 +490,21 @@ class Outcome(_Record):
     def to_dict(self) -> dict[str, Any]:
         """Return the outcome as plain JSON data."""
         return {"version": _VERSION, **asdict(self, dict_factory=_build_json_dict)}
+
+
+class JobFailedError(TrainerError, RuntimeError):
+    """The TrainJob ended with status Failed.
+
+    Attributes:
+        outcome: Its outcome, with the diagnosis.
+    """
+
+    def __init__(self, message: str, outcome: Outcome) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.outcome)  # A process pool sends errors as pickles.
 
 
 def _build_json_dict(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import secrets
 import string
 from typing import Any
 
-from trainer_core.errors import shorten
+from trainer_core.text import shorten
 
 __all__ = [
     "MAX_NAME_LENGTH",

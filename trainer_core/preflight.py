@@ -11,7 +11,7 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
-from trainer_core import checkpoint_place, code_place
+from trainer_core import checkpoint_location, code_location
 from trainer_core.backends.container import preflight as container
 from trainer_core.backends.local.job_store import StateFolder
 from trainer_core.backends.trainer_v2 import preflight as kubernetes
@@ -107,12 +107,12 @@ def _check_checkpoints(config: BackendConfig, uri: str | None) -> Iterator[Prefl
         uri = StateFolder(config.state_home).checkpoints.as_uri()
     if uri is None:
         return
-    if checkpoint_place.is_bucket(uri):
+    if checkpoint_location.is_bucket(uri):
         yield _check_bucket(uri, isinstance(config, LocalProcessBackendConfig))
     elif isinstance(config, ClusterConfig):
-        yield _check_claim(checkpoint_place.split_uri(uri, ("pvc",))[0], ApiClient(Connection(config)))
+        yield _check_claim(checkpoint_location.split_uri(uri, ("pvc",))[0], ApiClient(Connection(config)))
     elif not (isinstance(config, ContainerBackendConfig) and uri.startswith("pvc://")):
-        yield _check_checkpoint_folder(Path(checkpoint_place.split_uri(uri, ("file",))[1]), config)
+        yield _check_checkpoint_folder(Path(checkpoint_location.split_uri(uri, ("file",))[1]), config)
 
 
 def _check_checkpoint_folder(folder: Path, config: BackendConfig) -> PreflightCheck:
@@ -159,11 +159,11 @@ def _check_code(config: BackendConfig, uri: str | None) -> Iterator[PreflightChe
     left = None
     has_folders = isinstance(config, (LocalProcessBackendConfig, ContainerBackendConfig))
     try:
-        code_place.check_scheme(uri, ("file",) if has_folders else ())
-        if checkpoint_place.is_bucket(uri):
-            left = code_place.try_bucket(uri)
+        code_location.check_scheme(uri, ("file",) if has_folders else ())
+        if checkpoint_location.is_bucket(uri):
+            left = code_location.try_bucket(uri)
         else:
-            _try_folder(Path(checkpoint_place.split_uri(uri, ("file",))[1]))
+            _try_folder(Path(checkpoint_location.split_uri(uri, ("file",))[1]))
     except UnsupportedError as error:
         found = str(error)
     except OSError as error:

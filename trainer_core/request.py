@@ -25,12 +25,13 @@ from pydantic import (
 )
 
 from trainer_core import naming, resources, secrets, validation
-from trainer_core.errors import InvalidRequestError, shorten
+from trainer_core.backend_fields.pytorch_job import PyTorchJob
+from trainer_core.backend_fields.runai import RunaiFields
+from trainer_core.errors import InvalidRequestError
 from trainer_core.node.env import RESOURCE_INTERVAL
 from trainer_core.packaging import func_args
-from trainer_core.pytorch_jobs import PyTorchJob
-from trainer_core.runai.fields import RunaiFields
 from trainer_core.secrets import SecretRef
+from trainer_core.text import shorten
 
 __all__ = [
     "ACCESS_MODES",
@@ -46,6 +47,7 @@ __all__ = [
     "Owner",
     "Project",
     "RuntimeRef",
+    "SearchEntry",
     "TrackingRequest",
     "TrainJobRequest",
     "TrainerRequest",
@@ -444,6 +446,47 @@ class TrackingRequest(_Part):
         return self
 
 
+class SearchEntry(_Part):
+    """Which trial of a hyperparameter search a TrainJob is. Not part of the fingerprint.
+
+    Each entry describes the whole search, so that any process can continue it from what is left of its TrainJobs.
+
+    Attributes:
+        key: Key of the search: the owner's key of its entries is ``<key>/<entry>``.
+        entry: Number of the TrainJob in the search, 0 for the first.
+        kind: ``run`` trains; ``record`` ends the search, or says that an entry is cancelled, and trains nothing.
+        reason: Why a record was written. None for a run.
+        trial: Number of the trial. None for a record.
+        parameters: Parameters of the trial.
+        rung: With promotion, the rung at which the run ends. None for the end of the training.
+        until: Step of that rung.
+        attempt: Which start of this entry it is, 0 for the first.
+        seed: Seed of the algorithm.
+        lag: How many trials back the parameters were chosen from. None: from those that had ended.
+        definition: The search, as `SearchDefinition.to_dict` returns it.
+        template: What the trainer of the trials has without the parameters: its arguments, environment or recipe.
+        digest: Hash of what cannot change when the search is continued.
+        settled: Lines of `SettledTrial`: of all trials that have ended in entry 0, every 32nd entry and records; in
+            others, of those that have ended since.
+    """
+
+    key: str = Field(min_length=1, max_length=1000)
+    entry: int = Field(ge=0)
+    kind: Literal["run", "record"] = "run"
+    reason: str | None = None
+    trial: int | None = None
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    rung: int | None = None
+    until: float | None = None
+    attempt: int = 0
+    seed: str = ""
+    lag: int | None = None
+    definition: dict[str, Any]
+    template: dict[str, Any] = Field(default_factory=dict)
+    digest: str = ""
+    settled: tuple[list[Any], ...] = ()
+
+
 class TrainJobRequest(_Part):
     """The complete description of a TrainJob.
 
@@ -467,6 +510,7 @@ class TrainJobRequest(_Part):
         pytorch_job: Settings of a `PyTorchJobSpec`.
         runai: Settings of a `RunaiSpec` and a `RunaiMasterSpec`.
         tracking: Where its run is tracked. None for where the submitting process is configured to.
+        search: Which trial of a search it is. None for a TrainJob outside of a search.
         literal_secrets: Secrets given as text, by ``dataset.ENV``, ``model.ENV`` or ``trainer.ENV``. They stay in this
             process: neither the JSON, nor the fingerprint, nor any text form contains them.
     """
@@ -490,6 +534,7 @@ class TrainJobRequest(_Part):
     pytorch_job: PyTorchJob | None = None
     runai: RunaiFields | None = None
     tracking: TrackingRequest | None = None
+    search: SearchEntry | None = None
     literal_secrets: dict[str, SecretStr] = Field(default_factory=dict, exclude=True, repr=False)
 
     @classmethod
@@ -543,7 +588,7 @@ class TrainJobRequest(_Part):
         return json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
     def fingerprint(self) -> str:
-        """Return a hash of the work: of all fields except name, owner, tracking, nonce and scope."""
+        """Return a hash of the work: of all fields except name, owner, tracking, search, nonce and scope."""
         return hashlib.sha256(_canonical(self._work())).hexdigest()
 
     def list_differences(self, other: TrainJobRequest) -> list[str]:
@@ -616,7 +661,7 @@ class TrainJobRequest(_Part):
         """Return a copy that shares the folder of checkpoints with an earlier attempt; unchanged without checkpoints.
 
         Args:
-            scope: Result of `checkpoint_place.build_scope` for the earlier attempt.
+            scope: Result of `checkpoint_location.build_scope` for the earlier attempt.
         """
         if self.checkpoints is None:
             return self
@@ -687,7 +732,8 @@ class TrainJobRequest(_Part):
         return self.name
 
     def _work(self) -> dict[str, Any]:
-        work = {key: value for key, value in self.to_dict().items() if key not in ("name", "owner", "tracking")}
+        ignored = ("name", "owner", "tracking", "search")
+        work = {key: value for key, value in self.to_dict().items() if key not in ignored}
         if "trainer" in work:
             _remove_places_of_code(work["trainer"])
             # It does not change the training, and a backend's configuration can set it.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, get_args, get_type_hints
 import trainer_core
 from trainer_core import secrets, validation
 from trainer_core.backends import backend_class
-from trainer_core.errors import InvalidRequestError, shorten
+from trainer_core.errors import InvalidRequestError
 from trainer_core.initializers import DataCacheInitializer, FileDatasetInitializer, FileModelInitializer, Initializer
 from trainer_core.options.base import BaseOption, check_accepted, get_backend_class
 from trainer_core.options.on_backend import OnBackend, check_backend_name, log_skipped
@@ -27,6 +27,7 @@ from trainer_core.packaging.project import read_project
 from trainer_core.request import Owner, TrainJobRequest
 from trainer_core.runtimes import Runtime
 from trainer_core.secrets import SecretRef, redact
+from trainer_core.text import shorten
 from trainer_core.trainers import BuiltinTrainer, CustomTrainer, CustomTrainerContainer, trainer_from_dict
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from trainer_core.errors import format_memory
 from trainer_core.node.resource_monitor import PREFIX
+from trainer_core.text import format_memory
 
 __all__ = ["ResourceUse", "describe_memory", "parse_resource_report", "strip_resource_report", "summarize_resource_use"]
 

@@ -13,8 +13,8 @@ from decimal import Decimal
 from fractions import Fraction
 
 from trainer_core import validation
-from trainer_core.errors import shorten
 from trainer_core.secrets import redact
+from trainer_core.text import shorten
 
 __all__ = [
     "check_resources",

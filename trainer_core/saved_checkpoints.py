@@ -11,15 +11,19 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from trainer_core import checkpoint_place
-from trainer_core.errors import BackendUnavailableError, UnsupportedError
+from trainer_core import checkpoint_location
+from trainer_core.errors import BackendUnavailableError, InvalidRequestError, UnsupportedError
+from trainer_core.jobs import TrainJobRef
 from trainer_core.node import checkpoint_folder, checkpoints
 from trainer_core.request import TrainJobRequest
 
-__all__ = ["SavedCheckpoint", "list_saved", "prune_saved", "remove_expired", "try_bucket"]
+if TYPE_CHECKING:
+    from trainer_core.backends.base import Backend
+
+__all__ = ["SavedCheckpoint", "list_of_job", "list_saved", "prune_of_job", "remove_expired", "try_bucket"]
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ def list_saved(request: TrainJobRequest, uri: str) -> list[SavedCheckpoint]:
     return [
         SavedCheckpoint(
             step=each.step,
-            uri=each.location if checkpoint_place.is_bucket(uri) else Path(each.location).as_uri(),
+            uri=each.location if checkpoint_location.is_bucket(uri) else Path(each.location).as_uri(),
             size=each.size,
             saved=datetime.fromtimestamp(each.saved, timezone.utc),
             metrics=each.metrics,
@@ -89,23 +93,22 @@ def list_saved(request: TrainJobRequest, uri: str) -> list[SavedCheckpoint]:
     ]
 
 
-def prune_saved(request: TrainJobRequest, uri: str) -> list[SavedCheckpoint]:
-    """Delete all complete checkpoints of a training except the newest and the best one; return the deleted ones.
+def list_of_job(backend: Backend, ref: TrainJobRef) -> list[SavedCheckpoint]:
+    """Return the complete checkpoints of a job and of the earlier attempts that share them, oldest first."""
+    return list_saved(*_locate(backend, ref))
 
-    Args:
-        request: A request with the option `Checkpoints`, whose job has ended.
-        uri: The place of all checkpoints.
 
-    Raises:
-        UnsupportedError: Only the nodes can read the place.
-        BackendUnavailableError: The bucket cannot be read.
-    """
-    listed = list_saved(request, uri)
+def prune_of_job(backend: Backend, ref: TrainJobRef) -> list[SavedCheckpoint]:
+    """Delete the checkpoints of an ended job except the newest and the best one, and return the deleted ones."""
+    request, uri = _locate(backend, ref)
+    if backend.observe(ref).outcome is None:
+        raise InvalidRequestError(f"TrainJob {ref.name!r} has not ended and prunes its checkpoints itself; wait for it")
+    deleted = [each for each in list_saved(request, uri) if not (each.newest or each.best)]
     with _one_line_errors(uri):
         place = checkpoints.open_place(_build_root(request, uri))
-        for each in (each for each in listed if not (each.newest or each.best)):
+        for each in deleted:
             place.discard(each.step)
-    return [each for each in listed if not (each.newest or each.best)]
+    return deleted
 
 
 def remove_expired(uri: str) -> list[str]:
@@ -119,7 +122,7 @@ def remove_expired(uri: str) -> list[str]:
         BackendUnavailableError: The bucket cannot be read.
     """
     with _one_line_errors(uri):
-        if checkpoint_place.is_bucket(uri):
+        if checkpoint_location.is_bucket(uri):
             from trainer_core.node import checkpoint_s3
 
             return checkpoint_s3.remove_expired(uri.rstrip("/"))
@@ -150,9 +153,17 @@ def try_bucket(uri: str) -> None:
     bucket.delete([key])
 
 
+def _locate(backend: Backend, ref: TrainJobRef) -> tuple[TrainJobRequest, str]:
+    request = backend.get_request(ref)
+    uri = backend.get_checkpoints_uri(request)
+    if uri is None:
+        raise InvalidRequestError(f"TrainJob {ref.name!r} has no option Checkpoints")
+    return request, uri
+
+
 def _build_root(request: TrainJobRequest, uri: str) -> str:
-    base = uri if checkpoint_place.is_bucket(uri) else _get_folder(uri)
-    return f"{base}/{checkpoint_place.build_scope(request)}"
+    base = uri if checkpoint_location.is_bucket(uri) else _get_folder(uri)
+    return f"{base}/{checkpoint_location.build_scope(request)}"
 
 
 def _get_folder(uri: str) -> str:
@@ -160,7 +171,7 @@ def _get_folder(uri: str) -> str:
         raise UnsupportedError(
             f"checkpoints in {uri} can only be read by nodes that mount it; a node lists them with checkpoints().all()"
         )
-    return checkpoint_place.split_uri(uri, ("file",))[1]
+    return checkpoint_location.split_uri(uri, ("file",))[1]
 
 
 @contextmanager

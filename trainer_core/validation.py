@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from trainer_core import naming
-from trainer_core.errors import MAX_MESSAGE, InvalidRequestError, shorten
+from trainer_core.errors import InvalidRequestError
 from trainer_core.node.env import RESOURCE_INTERVAL
 from trainer_core.secrets import SecretRef, has_credentials, redact
+from trainer_core.text import MAX_MESSAGE, shorten
 
 if TYPE_CHECKING:
     from pydantic import ValidationError

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from trainer_core.errors import shorten
+from trainer_core.text import shorten
 from trainer_core.validation import MAX_DEPTH, MAX_VALUES
 
 __all__ = ["MAX_LENGTH", "parse_yaml"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_provider import job_place, job_ref, xcom
+from airflow_provider import job_location, job_ref, xcom
 from airflow_provider.exceptions import TrainJobRejectedError, TrainJobUnreachableError
 from airflow_provider.hooks.trainjob import TrainJobHook
 from trainer_core.client import TrainerClient
@@ -63,7 +63,7 @@ class ManageOperator(BaseOperator):
         try:
             client, job = self.hook.client, job_ref.parse_job(self.job)
             if isinstance(job, TrainJobRef):
-                job_place.check_place(job_ref.parse_ref_data(self.job), client)
+                job_location.check_place(job_ref.parse_ref_data(self.job), client)
             return self._run(client, job, context)
         except BackendUnavailableError as error:
             raise TrainJobUnreachableError(str(error)) from error
@@ -116,7 +116,7 @@ class _SuspendResumeOperator(ManageOperator):
     def _run(self, client: TrainerClient, job: str | TrainJobRef, context: Context) -> dict[str, Any]:
         ref = client.get_job_ref(job)
         self._apply(client, ref)
-        ref_data = job_place.build_ref_data(client, ref)
+        ref_data = job_location.build_ref_data(client, ref)
         xcom.push_ref(context["ti"], ref_data)
         return ref_data
 

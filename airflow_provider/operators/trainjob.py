@@ -21,11 +21,11 @@ from airflow_provider import (
     cancellation,
     connection_secrets,
     deferral,
-    job_place,
+    job_location,
     links,
-    owner,
     spec,
     task_log,
+    task_owner,
     tracking,
     xcom,
 )
@@ -42,7 +42,7 @@ from airflow_provider.hooks.mlflow import MlflowHook
 from airflow_provider.hooks.trainjob import TrainJobHook
 from airflow_provider.lineage import OpenLineageMixin
 from airflow_provider.person_actions import ACTION_KEY, SuspensionWatch, describe_deletion
-from airflow_provider.saved_ref import SavedRef
+from airflow_provider.task_store import SavedRef
 from trainer_core import request_builder
 from trainer_core.config import BackendConfig, ClusterConfig
 from trainer_core.errors import (
@@ -53,7 +53,6 @@ from trainer_core.errors import (
     RuntimeNotFoundError,
     TrainerError,
     WaitTimeoutError,
-    format_size,
 )
 from trainer_core.initializers import Initializer
 from trainer_core.jobs import ATTACHED_LABEL, CREATED, FAILED, Observation, Outcome, TrainJobRef
@@ -61,6 +60,7 @@ from trainer_core.lifecycle.pending_failure_log import PendingFailureLog
 from trainer_core.request import TrainJobRequest
 from trainer_core.request_builder import Option, Trainer
 from trainer_core.runtimes import Runtime
+from trainer_core.text import format_size
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -324,7 +324,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             cancellation.cancel_pending(self.hook.client, self.log)
             request = self._build_request(ti, is_tracked)
             ref = self._submit_request(request)
-            self._ref_data = job_place.build_ref_data(self.hook.client, ref)
+            self._ref_data = job_location.build_ref_data(self.hook.client, ref)
             self._ref = ref  # From now on, `on_kill` cancels the job.
         except JobElsewhereError as error:
             raise self._build_elsewhere_error(error) from error
@@ -351,7 +351,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         client = self.hook.client
 
         def announce() -> None:
-            self._saved_place.announce(job_place.describe_place(client))
+            self._saved_place.announce(job_location.describe_place(client))
             self._saved_ref.announce(client.backend.predict_ref(request))
 
         try:
@@ -371,15 +371,15 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         joined = spec.join_code(self.spec, self._code_content, self._get_func_args())
         data = request_builder.select_backend(joined, self.hook.client.backend)
         if is_tracked:
-            server = self.hook.client.tracking
+            server = self.hook.client.runs.server
             data = tracking.add_task_tags(data, ti, server.experiment if server else None)
         literals = connection_secrets.resolve_secrets(self.secrets, data)
         parts = {**data, "literal_secrets": literals}
-        request = TrainJobRequest.parse({**parts, "owner": owner.build_owner(ti, self._generation.value)})
+        request = TrainJobRequest.parse({**parts, "owner": task_owner.build_owner(ti, self._generation.value)})
         if not self._still_runs_unchanged(request):
             return request
         self._generation.continue_abandoned()
-        return TrainJobRequest.parse({**parts, "owner": owner.build_owner(ti, self._generation.value)})
+        return TrainJobRequest.parse({**parts, "owner": task_owner.build_owner(ti, self._generation.value)})
 
     def _still_runs_unchanged(self, request: TrainJobRequest) -> bool:
         """Return whether the job of a worker that was killed before a clear runs, from the same definition."""
@@ -420,7 +420,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
 
     def _wait_without_deferring(self, ti: Any, ref: TrainJobRef) -> Any:
         try:
-            job_place.check_place(self._ref_data, self.hook.client)
+            job_location.check_place(self._ref_data, self.hook.client)
             outcome = self._observe_once(ref)[1]
         except JobElsewhereError as error:
             raise self._build_elsewhere_error(error) from error
@@ -435,8 +435,8 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         self._ti = context["ti"]
         self._task_store = context.get("task_state_store")
         self._saved_ref = SavedRef(self._task_store, context["ti"])
-        self._saved_place = job_place.SavedPlace(self._task_store)
-        self._generation = owner.TaskGeneration(self._task_store, self._ti)
+        self._saved_place = job_location.SavedPlace(self._task_store)
+        self._generation = task_owner.TaskGeneration(self._task_store, self._ti)
 
     def _check_earlier_try(self) -> None:
         """Refuse to submit if an earlier try has a TrainJob that this process does not lead to.
@@ -459,7 +459,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             ref = self._saved_ref.ref
             place = self._saved_place.place or (ref and ref.to_dict())
             if place:
-                job_place.check_place(place, client, submits=True)
+                job_location.check_place(place, client, submits=True)
             if ref is not None:
                 client.observe(ref)
         except JobElsewhereError as error:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.configuration import conf
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from airflow_provider import assets, cancellation, deferral, job_place, job_ref, tracking, xcom
+from airflow_provider import assets, cancellation, deferral, job_location, job_ref, tracking, xcom
 from airflow_provider.compat import AirflowException, AirflowSensorTimeout, AirflowSkipException
 from airflow_provider.exceptions import TrainJobRejectedError, TrainJobUnreachableError, build_failure
 from airflow_provider.hooks.mlflow import MlflowHook
@@ -20,6 +20,7 @@ from airflow_provider.hooks.trainjob import TrainJobHook
 from airflow_provider.lineage import OpenLineageMixin
 from airflow_provider.person_actions import ACTION_KEY, SuspensionWatch, describe_deletion
 from airflow_provider.task_log import LogForwarder
+from trainer_core.client.waiting import finish_wait
 from trainer_core.config import BackendConfig
 from trainer_core.errors import JobElsewhereError, TrainerError
 from trainer_core.jobs import Outcome, TrainJobRef
@@ -155,7 +156,7 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
     def _check_place(self) -> None:
         """Refuse a connection that leads elsewhere than that of the task that submitted the job."""
         try:
-            job_place.check_place(self._ref_data, self.hook.client)
+            job_location.check_place(self._ref_data, self.hook.client)
         except JobElsewhereError as error:
             raise TrainJobUnreachableError(str(error)) from error
         except ValueError as error:
@@ -181,7 +182,7 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
         if self._state.outcome is None:
             self._save_state()
             return PokeReturnValue(is_done=False)
-        outcome = self.hook.client.finish_wait(self._state)
+        outcome = finish_wait(self.hook.client.backend, self._state)
         log_is_written = not self.reschedule and self._log_forwarder.position.complete
         return PokeReturnValue(is_done=True, xcom_value=self._finish(context["ti"], outcome, log_is_written))
 

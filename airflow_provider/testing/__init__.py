@@ -101,7 +101,8 @@ def trainjob_recorder(_trainjob_recorder: JobRecorder, monkeypatch: pytest.Monke
 
     _trainjob_recorder.reset()
     monkeypatch.setattr(
-        "trainer_core.client.backend_class", lambda name: build_recording_backend(name, _trainjob_recorder)
+        "trainer_core.client.trainer_client.backend_class",
+        lambda name: build_recording_backend(name, _trainjob_recorder),
     )
     return _trainjob_recorder
 

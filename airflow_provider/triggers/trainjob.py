@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_exponential
 
-from airflow_provider import cancellation, client_cache, connection_secrets, job_place
+from airflow_provider import cancellation, client_cache, connection_secrets, job_location
 from airflow_provider.compat import AirflowException
 from airflow_provider.exceptions import TrainJobConnectionUnreadableError
 from airflow_provider.person_actions import ACTION_KEY, SuspensionWatch
 from airflow_provider.triggers.deferred_log import LogReporter
 from trainer_core import pending_cancellations
+from trainer_core.client.waiting import finish_wait
 from trainer_core.errors import BackendUnavailableError, JobElsewhereError, TrainerError, WaitTimeoutError
 from trainer_core.jobs import RUNNING, TrainJobRef
 from trainer_core.lifecycle import wait_state
@@ -54,7 +55,7 @@ class TrainJobTrigger(BaseTrigger):
     Airflow stores the arguments in its database, so they are plain JSON data without secrets.
 
     Args:
-        ref: Ref of the TrainJob as JSON data, see `airflow_provider.job_place`.
+        ref: Ref of the TrainJob as JSON data, see `airflow_provider.job_location`.
         backend: Name of the backend. Default: None, the backend of the connection.
         backend_config: Settings of the backend that override those of the connection. Default: None.
         trainjob_conn_id: Id of an Airflow connection of type ``trainjob``, read in the triggerer. Default: None, no
@@ -148,7 +149,7 @@ class TrainJobTrigger(BaseTrigger):
             if self.masked:
                 await client_cache.run_in_thread(lambda: connection_secrets.mask_connection_fields(self.masked))
             client = await self._connect()
-            send = None if self.tracked_by is None else await asyncio.to_thread(client.get_progress_sender, ref)
+            send = None if self.tracked_by is None else await asyncio.to_thread(client.runs.get_progress_sender, ref)
             with LogReporter(ref, self.task_instance, lambda line: self.log.info("%s", line), send) as reporter:
                 return await self._follow(client, ref, reporter)
         except JobElsewhereError as error:
@@ -163,7 +164,7 @@ class TrainJobTrigger(BaseTrigger):
     async def _connect(self) -> TrainerClient:
         """Return a client that leads to the place of the job."""
         client: TrainerClient = await _retry_on(TrainJobConnectionUnreadableError)(self._get_client)
-        await asyncio.to_thread(job_place.check_place, self.ref, client)
+        await asyncio.to_thread(job_location.check_place, self.ref, client)
         return client
 
     async def _follow(self, client: TrainerClient, ref: TrainJobRef, reporter: LogReporter) -> dict[str, Any]:
@@ -187,11 +188,11 @@ class TrainJobTrigger(BaseTrigger):
                     if state.outcome is None:
                         await reporter.report(follower, observation.status == RUNNING)
             if state.should_cancel:
-                # The log must be read first: cancelling the job, as client.finish_wait() does, can remove it.
+                # The log must be read first: cancelling the job, as `finish_wait` does, can remove it.
                 log = await reporter.finish(follower, job_ended=True)
-                outcome = await asyncio.to_thread(client.finish_wait, state)
+                outcome = await asyncio.to_thread(finish_wait, client.backend, state)
             else:
-                conclusion = asyncio.to_thread(client.finish_wait, state)
+                conclusion = asyncio.to_thread(finish_wait, client.backend, state)
                 log, outcome = await asyncio.gather(reporter.finish(follower, job_ended=True), conclusion)
             return {"outcome": outcome.to_dict(), "log": log}
         except WaitTimeoutError as error:

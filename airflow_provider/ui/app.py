@@ -27,7 +27,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, Field
 
 from airflow_provider.ui import backend_view, serializers, xcom_queries
 from airflow_provider.ui.xcom_queries import JobFilter, SubmittedJob, TaskKey
-from trainer_core import comparison
+from trainer_core import job_table
 from trainer_core.client import TrainerClient
 from trainer_core.errors import TrainerError
 from trainer_core.jobs import TrainJob
@@ -54,7 +54,7 @@ HEADERS = {
 }
 _DAG_PATH = "/api/dags/{dag_id}"
 _Step = Annotated[str, Query(pattern=r"^[a-z0-9-]{1,63}$")]
-_Column = Annotated[str, AfterValidator(comparison.check_column)]
+_Column = Annotated[str, AfterValidator(job_table.check_column)]
 _Id = Annotated[str, Query(min_length=1, max_length=250)]
 
 
@@ -137,7 +137,7 @@ _READ_LOGS = [*_READ, _require_permission("GET", DagAccessEntity.TASK_LOGS)]
 
 
 def _check_sort(sort: str) -> str:
-    comparison.check_column(sort.removeprefix("-") or "created")
+    job_table.check_column(sort.removeprefix("-") or "created")
     return sort
 
 
@@ -218,7 +218,7 @@ def list_jobs(
         if len(rows) == shown.count:
             break
     if shown.sort:
-        rows = comparison.sort_rows(rows, shown.sort.removeprefix("-"), shown.sort.startswith("-"))
+        rows = job_table.sort_rows(rows, shown.sort.removeprefix("-"), shown.sort.startswith("-"))
     shown_jobs = [lives[row["task"]][0] for row in rows]
     labels = serializers.label_tasks(shown_jobs, rows)
     # There can be older jobs if not all were read, or if the limit of jobs to read was reached.

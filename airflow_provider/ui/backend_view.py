@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.compat import AirflowException
 from airflow_provider.hooks.trainjob import TrainJobHook
-from trainer_core import comparison, naming
+from trainer_core import job_table, naming
 from trainer_core.client import TrainerClient
 from trainer_core.config import CONFIGS, LocalProcessBackendConfig, config_from_dict
 from trainer_core.errors import BackendUnavailableError, TrainerError
@@ -134,10 +134,10 @@ def read_unfinished(jobs: Iterable[SubmittedJob], limit: int) -> Iterator[tuple[
             yield job, None
 
 
-def read_details(job: SubmittedJob) -> comparison.JobDetails | None:
+def read_details(job: SubmittedJob) -> job_table.JobDetails | None:
     """Read what a comparison shows of a job; None if the API server cannot reach it."""
     try:
-        return comparison.read_details(connect(job), job.ref.name)
+        return job_table.read_details(connect(job), job.ref.name)
     except (UnreachableError, TrainerError):
         return None
 

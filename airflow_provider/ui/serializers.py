@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider import links
 from airflow_provider.xcom import DURATION_KEY, PARAMETERS_KEY
-from trainer_core import comparison
+from trainer_core import job_table
 from trainer_core.jobs import COMPLETE, CREATED, FAILED, RUNNING, SUSPENDED, Progress
 
 if TYPE_CHECKING:
@@ -45,15 +45,15 @@ _MAX_IN_LABEL, _MAX_VALUE_IN_LABEL = 3, 20
 
 
 def build_columns(
-    job: SubmittedJob, live: TrainJob | None, details: comparison.JobDetails | None = None
+    job: SubmittedJob, live: TrainJob | None, details: job_table.JobDetails | None = None
 ) -> dict[str, Any]:
     """Return the columns of a job that have a value, named as by `trainjob list --columns`."""
     params = _get_dict(job, PARAMETERS_KEY)
     if details:
         # The XCom, if there is one, has values of limited length and without secrets.
-        return comparison.build_row(replace(details, params=params or details.params))
+        return job_table.build_row(replace(details, params=params or details.params))
     if live:
-        return comparison.build_row(comparison.JobDetails(live, params, live.progress.metrics if live.progress else {}))
+        return job_table.build_row(job_table.JobDetails(live, params, live.progress.metrics if live.progress else {}))
     duration, diagnosis, progress = job.xcoms.get(DURATION_KEY), _get_dict(job, "diagnosis"), _get_last_progress(job)
     fixed = {
         "name": job.ref.name,
@@ -63,16 +63,16 @@ def build_columns(
         "reason": diagnosis.get("reason"),
     }
     named = {
-        **comparison.name_values(comparison.PARAM, params),
-        **comparison.name_values(comparison.METRIC, _get_dict(job, "metrics") or (progress or {}).get("metrics", {})),
-        **comparison.name_values(comparison.ARTIFACT, _get_dict(job, "artifacts")),
+        **job_table.name_values(job_table.PARAM, params),
+        **job_table.name_values(job_table.METRIC, _get_dict(job, "metrics") or (progress or {}).get("metrics", {})),
+        **job_table.name_values(job_table.ARTIFACT, _get_dict(job, "artifacts")),
     }
     return {column: value for column, value in {**fixed, **named}.items() if value is not None}
 
 
 def build_labels(jobs: Sequence[SubmittedJob], rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what tells jobs apart: their task, and the arguments in which they differ, as ``train [5] lr=0.6``."""
-    arguments = dict.fromkeys(column for row in rows for column in row if column.startswith(comparison.PARAM))
+    arguments = dict.fromkeys(column for row in rows for column in row if column.startswith(job_table.PARAM))
     differing = [column for column in arguments if len({str(row.get(column)) for row in rows}) > 1][:_MAX_IN_LABEL]
     return [
         " ".join([_get_task_name(job), *(_format_argument(row, column) for column in differing if column in row)])
@@ -98,7 +98,7 @@ def _get_task_name(job: SubmittedJob) -> str:
 
 
 def _format_argument(row: Mapping[str, Any], column: str) -> str:
-    return f"{column.removeprefix(comparison.PARAM)}={str(row[column])[:_MAX_VALUE_IN_LABEL]}"
+    return f"{column.removeprefix(job_table.PARAM)}={str(row[column])[:_MAX_VALUE_IN_LABEL]}"
 
 
 def serialize_comparison(
@@ -111,7 +111,7 @@ def serialize_comparison(
             "values": [_mask_argument(column, _serialize_value(value), mask) for value in values],
             "differs": any(value != values[0] for value in values),
         }
-        for column, values in comparison.compare_rows(rows, everything=True).items()
+        for column, values in job_table.compare_rows(rows, everything=True).items()
     ]
     masked = [{name: _mask_argument(name, value, mask) for name, value in row.items()} for row in rows]
     shown = [
@@ -122,14 +122,14 @@ def serialize_comparison(
 
 
 def _mask_argument(column: str, value: Any, mask: Callable[[str, str | None], str]) -> Any:
-    is_argument = isinstance(value, str) and column.startswith(comparison.PARAM)
-    return mask(value, column.removeprefix(comparison.PARAM)) if is_argument else value
+    is_argument = isinstance(value, str) and column.startswith(job_table.PARAM)
+    return mask(value, column.removeprefix(job_table.PARAM)) if is_argument else value
 
 
 def list_column_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the columns that the list can have in addition to those that it always has."""
-    named = {column for row in rows for column in row if column.startswith((comparison.PARAM, comparison.METRIC))}
-    return ["duration", "reason", *sorted(named, key=lambda column: (not column.startswith(comparison.PARAM), column))]
+    named = {column for row in rows for column in row if column.startswith((job_table.PARAM, job_table.METRIC))}
+    return ["duration", "reason", *sorted(named, key=lambda column: (not column.startswith(job_table.PARAM), column))]
 
 
 def serialize_row(

@@ -17,7 +17,7 @@ from airflow.models.xcom import XComModel
 from sqlalchemy import String, and_, cast, func, or_, select
 from sqlalchemy.orm import aliased
 
-from airflow_provider import owner
+from airflow_provider import task_owner
 from airflow_provider.links import CONN_ID_KEY, DashboardLink, LogsLink, MlflowLink
 from airflow_provider.person_actions import ACTION_KEY
 from airflow_provider.xcom import DURATION_KEY, PARAMETERS_KEY
@@ -65,7 +65,7 @@ class TaskKey:
     @property
     def owner_key(self) -> str:
         """Owner key of the task's TrainJobs."""
-        return owner.build_owner_key(self)
+        return task_owner.build_owner_key(self)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from airflow_provider.exceptions import (
     TrainJobUnreachableError,
 )
 from airflow_provider.operators.trainjob import InitializeOperator, TrainJobOperator
-from airflow_provider.saved_ref import SavedRef
+from airflow_provider.task_store import SavedRef
 from airflow_provider.testing.tasks import StandInTaskInstance
 from airflow_provider.triggers.trainjob import TrainJobTrigger
 from trainer_core import (

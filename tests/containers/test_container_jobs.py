@@ -426,7 +426,7 @@ def test_credentials_reach_the_initializer_and_are_not_visible_to_inspect(sandbo
 def test_the_tracking_server_and_its_credentials_reach_a_function_and_are_not_visible_to_inspect(sandbox):
     secret = "s3cr3t-word"
     client = sandbox.client()
-    client.tracking = MlflowServer("http://127.0.0.1:1", username="ada", password=secret)
+    client.runs.server = MlflowServer("http://127.0.0.1:1", username="ada", password=secret)
     train(client, show_tracking, options=[Tracking(training_uri="http://mlflow.example")])
     untracked = sandbox.client()  # No server listens, and a wait would try to reach it.
     outcome = untracked.wait("job")

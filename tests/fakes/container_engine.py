@@ -15,7 +15,7 @@ from trainer_core.backends.container.engine import Engine
 from trainer_core.config import ContainerBackendConfig, TrainingRuntimeSource
 from trainer_core.errors import BackendUnavailableError
 
-#: Debian with Python 3.11 and pip; `tools/lend` builds it.
+#: Debian with Python 3.11 and pip; `tools/test-resources` builds it.
 IMAGE = "localhost/trainjob-base:test"
 RUNTIMES = Path(__file__).parent.parent / "containers" / "runtimes"
 
@@ -33,7 +33,7 @@ def engine() -> Engine:
     """Return the engine, or skip the test."""
     found_engine = _find_engine()
     if found_engine is None:
-        pytest.skip(f'needs a container engine with {IMAGE}: `eval "$(tools/lend)"`, see CONTRIBUTING.md')
+        pytest.skip(f'needs a container engine with {IMAGE}: `eval "$(tools/test-resources)"`, see CONTRIBUTING.md')
     return found_engine
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from fetch_helpers import KEYS
-from s3_storage import serving, static, trouble
+from s3_storage import faults, serving, static
 
 from trainer_core.fetch import cache
 from trainer_core.fetch.progress import LogProgress
@@ -51,7 +51,7 @@ def bucket(moto, request):
 @pytest.fixture
 def proxy(moto):
     """A proxy in front of moto; append to its `faults`."""
-    proxy = trouble.Proxy(moto[0])
+    proxy = faults.Proxy(moto[0])
     with serving.served(proxy.app()) as proxy.url:
         yield proxy
 
@@ -61,7 +61,7 @@ def folder_proxy(tmp_path):
     """A folder served as a bucket behind a proxy: write to `folder`, fetch from `url`, append to `faults`."""
     folder = tmp_path / "served"
     folder.mkdir()
-    proxy = trouble.Proxy("")
+    proxy = faults.Proxy("")
     proxy.folder = folder
     with serving.served(static.app(folder)) as proxy.upstream, serving.served(proxy.app()) as proxy.url:
         yield proxy

@@ -14,7 +14,7 @@ import pytest
 from fake_hub import Hub, cut, held, refused, spoiled
 from huggingface_hub import constants
 
-from trainer_core.fetch import registry
+from trainer_core.fetch import schemes
 from trainer_core.fetch.cache import fetch_to_cache
 from trainer_core.fetch.progress import LogProgress
 from trainer_core.fetch.settings import ENV_PREFIX, FetchSettings
@@ -48,7 +48,7 @@ def cache(tmp_path):
 @pytest.fixture
 def fetch(cache):
     def fetch(uri, role="model", **settings):
-        return fetch_to_cache(registry.create_source(FetchSettings(role, uri, **settings)), cache, LogProgress(role))[0]
+        return fetch_to_cache(schemes.create_source(FetchSettings(role, uri, **settings)), cache, LogProgress(role))[0]
 
     return fetch
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from fetch_helpers import KEYS, read_files
-from s3_storage.trouble import Fault, says
+from s3_storage.faults import Fault, says
 
 from trainer_core.fetch.cache import fetch_to_cache
-from trainer_core.fetch.local import LocalSource
+from trainer_core.fetch.local_files import LocalSource
 from trainer_core.fetch.progress import LogProgress
 from trainer_core.fetch.settings import FetchSettings
 from trainer_core.fetch.source import FetchError
@@ -137,7 +137,7 @@ def test_the_arguments_of_the_program_contain_no_secret(program, bucket, proxy):
     import threading
 
     import psutil
-    from s3_storage.trouble import held
+    from s3_storage.faults import held
 
     bucket("data/a", b"1")
     at, until = threading.Event(), threading.Event()

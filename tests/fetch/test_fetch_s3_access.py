@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 from fetch_helpers import KEYS, read_files
 from s3_storage import serving, static
-from s3_storage.trouble import Fault, says
+from s3_storage.faults import Fault, says
 
 from trainer_core.fetch.s3 import credentials
 from trainer_core.fetch.source import FetchError

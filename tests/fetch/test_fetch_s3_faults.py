@@ -10,8 +10,8 @@ from xml.sax.saxutils import escape
 import pytest
 from aiohttp import web
 from fetch_helpers import list_complete_files, list_entries, read_files
-from s3_storage import trouble
-from s3_storage.trouble import Fault
+from s3_storage import faults
+from s3_storage.faults import Fault
 
 from trainer_core.fetch.s3.download import LARGE_FILE_SIZE
 from trainer_core.fetch.source import FetchError
@@ -49,7 +49,7 @@ def answer_listing(key):
 
 @pytest.mark.parametrize(
     "act",
-    [trouble.says(503, "SlowDown"), trouble.says(500, "InternalError"), trouble.says(429, "TooManyRequests")],
+    [faults.says(503, "SlowDown"), faults.says(500, "InternalError"), faults.says(429, "TooManyRequests")],
     ids=["throttled", "server error", "too many"],
 )
 def test_transient_errors_are_retried(data, proxy, fetch, act):
@@ -58,7 +58,7 @@ def test_transient_errors_are_retried(data, proxy, fetch, act):
 
 
 def test_a_connection_reset_within_a_body_is_resumed(data, proxy, fetch):
-    proxy.faults.append(Fault(trouble.reset(after=MIB), "data/a", 1))
+    proxy.faults.append(Fault(faults.reset(after=MIB), "data/a", 1))
     assert (fetch(data, proxy.url) / "a").read_bytes() == b"x" * 4 * MIB
 
 
@@ -66,9 +66,9 @@ def test_a_connection_reset_within_a_body_is_resumed(data, proxy, fetch):
 @pytest.mark.parametrize(
     ("act", "message"),
     [
-        (trouble.says(503, "SlowDown"), r"limits the rate of requests; try again later \(503 SlowDown\)"),
-        (trouble.says(500, "InternalError"), r"server error; try again later \(500 InternalError\)"),
-        (trouble.reset(after=10), "the connection failed"),
+        (faults.says(503, "SlowDown"), r"limits the rate of requests; try again later \(503 SlowDown\)"),
+        (faults.says(500, "InternalError"), r"server error; try again later \(500 InternalError\)"),
+        (faults.reset(after=10), "the connection failed"),
     ],
     ids=["throttled", "server error", "reset"],
 )
@@ -87,13 +87,13 @@ def test_lasting_server_errors_are_retryable_and_leave_no_entry_in_the_cache(
 @pytest.mark.parametrize(
     ("act", "message"),
     [
-        (trouble.says(400, "ExpiredToken"), "credentials have expired; create new ones"),
-        (trouble.says(403, "AccessDenied"), "may not read it; grant them s3:ListBucket and s3:GetObject"),
-        (trouble.says(403, "SignatureDoesNotMatch"), "check access_key_id and secret_access_key"),
-        (trouble.says(403, "InvalidAccessKeyId"), "check access_key_id and secret_access_key"),
-        (trouble.says(403, "InvalidObjectState"), "the object is archived; restore it first"),
-        (trouble.says(301, "PermanentRedirect"), "in another region; set region"),
-        (trouble.says(403, "RequestTimeTooSkewed"), "the clock of this machine is wrong"),
+        (faults.says(400, "ExpiredToken"), "credentials have expired; create new ones"),
+        (faults.says(403, "AccessDenied"), "may not read it; grant them s3:ListBucket and s3:GetObject"),
+        (faults.says(403, "SignatureDoesNotMatch"), "check access_key_id and secret_access_key"),
+        (faults.says(403, "InvalidAccessKeyId"), "check access_key_id and secret_access_key"),
+        (faults.says(403, "InvalidObjectState"), "the object is archived; restore it first"),
+        (faults.says(301, "PermanentRedirect"), "in another region; set region"),
+        (faults.says(403, "RequestTimeTooSkewed"), "the clock of this machine is wrong"),
     ],
 )
 def test_rejected_requests_are_permanent_errors_in_one_line(data, proxy, fetch, act, message, key):
@@ -113,12 +113,12 @@ def test_an_unreachable_storage_is_a_retryable_error(fetch):
 @pytest.mark.parametrize("size", [4 * MIB, 16], ids=["a larger object", "a small one"])
 def test_bytes_that_do_not_match_the_etag_are_fetched_again(bucket, proxy, fetch, size):
     bucket("data/a", b"x" * size)
-    proxy.faults.append(Fault(trouble.spoil, "data/a", 1))
+    proxy.faults.append(Fault(faults.spoil, "data/a", 1))
     assert (fetch(f"s3://{bucket.name}/data", proxy.url) / "a").read_bytes() == b"x" * size
 
 
 def test_bytes_that_do_not_match_the_etag_twice_are_rejected(data, proxy, fetch, tmp_path):
-    proxy.faults.append(Fault(trouble.spoil, "data/a"))
+    proxy.faults.append(Fault(faults.spoil, "data/a"))
     with pytest.raises(FetchError, match="data/a: the received bytes do not match its ETag, 2 times") as raised:
         fetch(data, proxy.url)
     assert not raised.value.retryable
@@ -126,7 +126,7 @@ def test_bytes_that_do_not_match_the_etag_twice_are_rejected(data, proxy, fetch,
 
 
 def test_a_damaged_piece_of_a_large_object_is_fetched_again(large, fetch):
-    large.faults.append(Fault(trouble.spoil, "large", 1))
+    large.faults.append(Fault(faults.spoil, "large", 1))
     assert (fetch("s3://any", large.url) / "large").read_bytes() == large.body
 
 
@@ -139,7 +139,7 @@ def test_an_object_with_an_unusual_part_size_is_verified(bucket, moto, proxy, fe
         answer = client.upload_part(**upload, PartNumber=number, Body=body)
         parts.append({"PartNumber": number, "ETag": answer["ETag"]})
     client.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
-    proxy.faults.append(Fault(trouble.spoil, "data/a", 1))
+    proxy.faults.append(Fault(faults.spoil, "data/a", 1))
     found = read_files(fetch(f"s3://{bucket.name}/data", proxy.url))
     assert found == {"a": b"x" * 6 * MIB + b"y" * MIB}
     assert proxy.gets("data/a") == 2
@@ -154,7 +154,7 @@ def test_the_etag_of_an_object_encrypted_with_kms_is_not_verified(bucket, moto, 
         answer.text = answer.body.decode().replace("c4ca4238a0b923820dcc509a6f75849b", "0" * 32)
         return answer
 
-    proxy = trouble.Proxy(moto[0])
+    proxy = faults.Proxy(moto[0])
     proxy.faults += [Fault(with_another_etag, ""), Fault(without_conditions, "data/a")]
     from s3_storage import serving
 
@@ -168,7 +168,7 @@ async def without_conditions(proxy, request):
 
 
 def test_an_object_that_changes_after_the_listing_is_a_retryable_error(bucket, data, proxy, fetch):
-    proxy.faults.append(Fault(trouble.after(lambda: bucket("data/a", b"new")), "data/a", 1))
+    proxy.faults.append(Fault(faults.after(lambda: bucket("data/a", b"new")), "data/a", 1))
     with pytest.raises(FetchError, match="the object changed while it was fetched") as raised:
         fetch(data, proxy.url)
     assert raised.value.retryable
@@ -176,7 +176,7 @@ def test_an_object_that_changes_after_the_listing_is_a_retryable_error(bucket, d
 
 
 def test_an_object_deleted_after_the_listing_is_a_retryable_error(data, proxy, fetch):
-    proxy.faults.append(Fault(trouble.says(404, "NoSuchKey"), "data/a", 1))
+    proxy.faults.append(Fault(faults.says(404, "NoSuchKey"), "data/a", 1))
     with pytest.raises(FetchError, match="the object was deleted after the bucket was listed") as raised:
         fetch(data, proxy.url)
     assert raised.value.retryable
@@ -195,7 +195,7 @@ def test_a_killed_fetch_is_resumed(bucket, proxy, program, tmp_path):
     for name in "abcdefgh":
         bucket(f"data/{name}", name.encode())
     at, until = threading.Event(), threading.Event()
-    proxy.faults.append(Fault(trouble.held(at, until), "data/h", 1))
+    proxy.faults.append(Fault(faults.held(at, until), "data/h", 1))
     killed = program(f"s3://{bucket.name}/data", proxy.url)
     assert at.wait(TIMEOUT)
     wait_for(lambda: len(list_complete_files(tmp_path / "cache")) == 7)
@@ -211,7 +211,7 @@ def test_a_killed_fetch_is_resumed(bucket, proxy, program, tmp_path):
 
 def test_a_killed_fetch_of_a_large_object_downloads_only_the_missing_pieces(large, program, tmp_path):
     at, until = threading.Event(), threading.Event()
-    large.faults.append(Fault(trouble.held(at, until), "large", 1))
+    large.faults.append(Fault(faults.held(at, until), "large", 1))
     killed = program("s3://any", large.url)
     assert at.wait(TIMEOUT)
     wait_for(lambda: sum(path.stat().st_size for path in tmp_path.glob("cache/.*.part/.s3/*")) == 8 * 20)
@@ -228,7 +228,7 @@ def test_a_killed_fetch_of_a_large_object_downloads_only_the_missing_pieces(larg
 def test_two_processes_fetch_the_same_source_once(bucket, proxy, program):
     bucket("data/a", b"1")
     at, until = threading.Event(), threading.Event()
-    proxy.faults.append(Fault(trouble.held(at, until), "data/a", 1))
+    proxy.faults.append(Fault(faults.held(at, until), "data/a", 1))
     first = program(f"s3://{bucket.name}/data", proxy.url)
     assert at.wait(TIMEOUT)
     second = program(f"s3://{bucket.name}/data", proxy.url)

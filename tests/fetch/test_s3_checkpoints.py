@@ -18,7 +18,7 @@ import pytest
 from aiohttp import web
 from checkpoint_chaos import REQUESTS, Chaos
 from s3_storage import serving
-from s3_storage.trouble import Fault, cut, lose_answer, reset, says, spoil
+from s3_storage.faults import Fault, cut, lose_answer, reset, says, spoil
 
 from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.testing.tasks import StandInTaskInstance

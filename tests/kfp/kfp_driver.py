@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from kfp_components.runtime import entrypoint
+from kfp_components.step import entrypoint
 from trainer_core import CustomTrainer, request_builder
 from trainer_core.client import backend_for
 

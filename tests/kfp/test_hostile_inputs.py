@@ -10,10 +10,10 @@ import pytest
 from hostile_values import HOSTILE, build_plain_data
 from hypothesis import given, strategies as st
 
-from kfp_components.runtime import entrypoint
-from kfp_components.runtime.train import JobInputs
+from kfp_components.step import entrypoint
+from kfp_components.step.train import JobInputs
 from trainer_core import TrainerClient
-from trainer_core.errors import MAX_MESSAGE
+from trainer_core.text import MAX_MESSAGE
 
 TEXTS = st.one_of(
     st.text(max_size=8),

@@ -61,7 +61,7 @@ def test_a_job_of_this_machine_does_not_keep_the_step_running(task, client):
 
 PROGRAM = """
 import os, subprocess, sys
-from kfp_components.runtime.child_output import pipe_output
+from kfp_components.step.child_output import pipe_output
 with pipe_output():
     print("from the program")
     print("to stderr", file=sys.stderr)

@@ -19,9 +19,9 @@ from kfp_driver import COMPONENTS, REPOSITORY, component_spec, container, docume
 
 from kfp_components import container_spec
 from kfp_components.container_spec import VERSION
-from kfp_components.runtime.entrypoint import TARGETS
-from kfp_components.runtime.train import JobInputs
-from kfp_components.runtime.wait import WaitInputs
+from kfp_components.step.entrypoint import TARGETS
+from kfp_components.step.train import JobInputs
+from kfp_components.step.wait import WaitInputs
 
 NAMES = sorted(TARGETS)
 PIPELINES = REPOSITORY / "pipelines"
@@ -98,7 +98,7 @@ def test_the_yaml_can_be_loaded_by_its_users(path):
 @pytest.mark.parametrize("path", DOCUMENTS, ids=identity)
 def test_the_executor_input_is_the_only_placeholder(path):
     for running in executors(path):
-        assert running["command"] == ["python3", "-m", "kfp_components.runtime.entrypoint"]
+        assert running["command"] == ["python3", "-m", "kfp_components.step.entrypoint"]
         assert running["args"][0] in TARGETS
         assert running["args"][1] == "{{$}}"
         assert not any("{{" in argument for argument in running["args"][2:])
@@ -295,14 +295,14 @@ def test_the_dockerfile_copies_what_the_build_reads():
 
 
 def test_the_program_of_the_image_needs_no_kfp():
-    program = "import kfp_components.runtime.entrypoint, sys; sys.exit('kfp' in sys.modules)"
+    program = "import kfp_components.step.entrypoint, sys; sys.exit('kfp' in sys.modules)"
 
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
 @pytest.mark.parametrize("arguments", [[], ["train"], ["fly", "{}"], ["train", "{}", "{}"], ["train", "{}", "--fly=1"]])
 def test_wrong_usage_ends_with_2(arguments):
-    command = [sys.executable, "-m", "kfp_components.runtime.entrypoint", *arguments]
+    command = [sys.executable, "-m", "kfp_components.step.entrypoint", *arguments]
 
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kfp_components.runtime.executor_input import Artifact, Task, get_local_path
-from kfp_components.runtime.request_encoding import encode_request
+from kfp_components.step.executor_input import Artifact, Task, get_local_path
+from kfp_components.step.request_encoding import encode_request
 from trainer_core import InvalidRequestError
 
 

@@ -7,8 +7,8 @@ import threading
 import kfp_definitions as definitions
 import pytest
 
-from kfp_components.runtime import wait
-from kfp_components.runtime.metric_history import MetricHistory
+from kfp_components.step import wait
+from kfp_components.step.metric_history import MetricHistory
 from trainer_core import CustomTrainer, DebugBackendConfig, TrainerClient
 from trainer_core.errors import InvalidRequestError
 

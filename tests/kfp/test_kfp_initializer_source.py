@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kfp_components.runtime.executor_input import Artifact
-from kfp_components.runtime.initializer_source import set_initializer_source
+from kfp_components.step.executor_input import Artifact
+from kfp_components.step.initializer_source import set_initializer_source
 from trainer_core.errors import InvalidRequestError
 from trainer_core.request import TrainJobRequest
 

@@ -15,7 +15,7 @@ from s3_storage import serving, static
 from kfp_components.tasks import initialize_task, train_task
 from kfp_components.testing import host_runner
 from trainer_core import CustomTrainer
-from trainer_core.fetch import registry
+from trainer_core.fetch import schemes
 from trainer_core.fetch.source import FetchError
 
 
@@ -215,7 +215,7 @@ def test_only_datasets_and_models_are_fetched():
 def test_a_store_that_is_busy_is_asked_again(version, source, monkeypatch, capsys):
     monkeypatch.setenv("TRAINJOB_SUBMIT_RETRY_SECONDS", "60")
     errors = [FetchError("the storage has a server error", retryable=True)]
-    create = registry.create_source
+    create = schemes.create_source
 
     class Busy:
         def __init__(self, settings):
@@ -227,7 +227,7 @@ def test_a_store_that_is_busy_is_asked_again(version, source, monkeypatch, capsy
                 raise error
             return self.source.list_files()
 
-    monkeypatch.setattr(registry, "create_source", Busy)
+    monkeypatch.setattr(schemes, "create_source", Busy)
 
     assert version(source.as_uri())
     assert errors == []

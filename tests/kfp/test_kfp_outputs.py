@@ -7,9 +7,11 @@ import pytest
 from kfp.dsl import ClassificationMetrics
 from kfp_driver import request_for
 
-from kfp_components.runtime import charts, classification, report
-from kfp_components.runtime.metric_history import MetricHistory
-from trainer_core.jobs import Outcome, TrainJobRef
+from kfp_components.step import charts, classification, outputs, report
+from kfp_components.step.executor_input import Task
+from kfp_components.step.metric_history import MetricHistory
+from trainer_core import CustomTrainer, DebugBackendConfig, TrainerClient
+from trainer_core.jobs import Category, Diagnosis, Outcome, TrainJobRef
 from trainer_core.resource_use import ResourceUse
 
 
@@ -18,6 +20,93 @@ def classified(task):
     training = task("train", request=request_for(definitions.classify))
     training.run()
     return training
+
+
+REF = TrainJobRef("local", "/home", "job", "uid-1")
+
+
+@pytest.fixture
+def step(tmp_path):
+    """A task with the outputs that every task with an outcome has; the model has facts beside those of the job."""
+    files = {"result": {"outputFile": str(tmp_path / "result")}}
+    facts = {"model": {"framework": "torch", "accuracy": "of the pipeline"}}
+    artifacts = {
+        name: {"artifacts": [{"name": name, "uri": str(tmp_path / "kfp" / name), "metadata": facts.get(name, {})}]}
+        for name in ("metrics", "model")
+    }
+    task = Task({"outputs": {"parameters": files, "artifacts": artifacts}})
+    task.make_output_folders()
+    return task
+
+
+def build_outcome(tmp_path, status="Complete", **fields):
+    (tmp_path / "weights.bin").write_text("weights")
+    artifacts = {"model": (tmp_path / "weights.bin").as_uri(), "other": "s3://bucket/other"}
+    return Outcome(
+        ref=REF.to_dict(), status=status, artifacts=artifacts, metrics={"accuracy": 0.5, "loss": 2}, **fields
+    )
+
+
+def test_the_model_of_a_complete_job_is_placed_with_its_job_and_metrics_and_keeps_its_own_facts(step, tmp_path):
+    outputs.write_result(step, build_outcome(tmp_path, result=[1]))
+
+    model = step.get_artifact("model")
+    assert model.require_path().read_text() == "weights"
+    assert model.metadata == {
+        "framework": "torch", "accuracy": "of the pipeline", "loss": 2,
+        "job": "job", "backend": "local", "uid": "uid-1", "uri": (tmp_path / "weights.bin").as_uri(),
+    }  # fmt: skip
+    assert step.get_artifact("metrics").metadata == {"accuracy": 0.5, "loss": 2}
+    assert (tmp_path / "result").read_text() == '{"value": [1]}'
+
+
+def test_the_model_of_a_failed_job_is_not_placed(step, tmp_path):
+    diagnosis = Diagnosis(category=Category.USER_CODE, reason="diverged")
+    outputs.write_result(step, build_outcome(tmp_path, status="Failed", diagnosis=diagnosis))
+
+    model = step.get_artifact("model")
+    assert not model.require_path().exists()
+    assert model.metadata == {"framework": "torch", "accuracy": "of the pipeline"}
+    assert (tmp_path / "result").read_text() == "{}"
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/model", "file:///nowhere/model"])
+def test_a_model_that_cannot_be_read_here_stays_where_it_is_and_its_uri_is_recorded(step, capsys, uri):
+    outcome = Outcome(ref=REF.to_dict(), status="Complete", artifacts={"model": uri})
+    outputs.write_result(step, outcome)
+
+    assert step.get_artifact("model").metadata["uri"] == uri
+    assert not step.get_artifact("model").require_path().exists()
+    assert f"artifact 'model': its content stays at {uri}" in capsys.readouterr().out
+
+
+def test_a_result_that_is_missing_is_explained_in_the_log(step, tmp_path, capsys):
+    outputs.write_result(step, build_outcome(tmp_path, result_note="it is no JSON"))
+
+    assert "TrainJob job: no result: it is no JSON" in capsys.readouterr().out
+
+
+class CountingClient(TrainerClient):
+    flushed = 0
+
+    def flush_tracking(self, timeout: float = 5.0) -> None:
+        self.flushed += 1
+        super().flush_tracking(timeout)
+
+
+def test_a_step_that_only_submits_sends_what_tracking_has_before_its_process_ends(tmp_path):
+    files = {"status": {"outputFile": str(tmp_path / "status")}}
+    page = {"artifacts": [{"name": "report", "uri": str(tmp_path / "report.html")}]}
+    task = Task({"outputs": {"parameters": files, "artifacts": {"report": page}}})
+    client = CountingClient(DebugBackendConfig())
+    ref = client.submit(client.build_request(runtime="python", trainer=CustomTrainer(definitions.classify)))
+
+    outputs.write_submission(task, client, ref)
+
+    assert client.flushed == 1
+    assert (tmp_path / "status").read_text() == "Complete"
+    assert task.get_artifact("report").metadata == {"job": ref.name, "backend": "debug"}
+    assert ref.name in (tmp_path / "report.html").read_text()
 
 
 def test_matrix_and_curve_are_what_kfp_itself_would_log(classified):

@@ -8,7 +8,7 @@ import pytest
 from kfp import dsl, kubernetes
 from kfp_driver import compiled, request_for
 
-from kfp_components.runtime.task_config import apply_task_config, list_claim_mounts
+from kfp_components.step.task_config import apply_task_config, list_claim_mounts
 from kfp_components.tasks import train_task
 from trainer_core import CustomTrainer
 from trainer_core.errors import InvalidRequestError

@@ -10,8 +10,8 @@ from kfp import dsl
 from kfp_driver import REPOSITORY, compiled
 
 from kfp_components.container_spec import add_interface_digest
-from kfp_components.runtime.request import load_request
-from kfp_components.runtime.request_encoding import decode_request
+from kfp_components.step.request import load_request
+from kfp_components.step.request_encoding import decode_request
 from kfp_components.suspend import suspend
 from kfp_components.tasks import train_task, wait_task
 from trainer_core import (

@@ -12,7 +12,7 @@ from google.protobuf import json_format
 from kfp.pipeline_spec import pipeline_spec_pb2
 from kfp_driver import component_spec, request_for
 
-from kfp_components.runtime.request_encoding import encode_request
+from kfp_components.step.request_encoding import encode_request
 from trainer_core.testing.training_functions import save_checkpoints
 
 ARGUMENTS = {"epochs": 2, "learning_rate": 0.1}

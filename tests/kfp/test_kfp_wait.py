@@ -8,8 +8,8 @@ import kfp_definitions as definitions
 import pytest
 from kfp_driver import component_spec, request_for
 
-from kfp_components.runtime import sigterm
-from kfp_components.runtime.owner_reference import Run
+from kfp_components.step import sigterm
+from kfp_components.step.owner_reference import Run
 from trainer_core import LocalProcessBackendConfig, TrainerClient, TrainJobRequest
 from trainer_core.errors import BackendUnavailableError
 

@@ -7,7 +7,7 @@ from kfp import dsl
 from kfp_driver import compiled
 
 from kfp_components.best_of import best_of
-from kfp_components.runtime.request import set_output_path
+from kfp_components.step.request import set_output_path
 from kfp_components.tasks import train_task, wait_task
 from trainer_core import CustomTrainerContainer
 from trainer_core.errors import InvalidRequestError

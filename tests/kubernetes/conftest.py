@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from fake_cluster import Cluster
-from fake_cluster.asking import Asker
+from fake_cluster.raw_client import RawClient
 
 
 @pytest.fixture
@@ -17,5 +17,5 @@ def cluster(request):
 @pytest.fixture
 def client(cluster):
     """A client of that cluster that sends any request."""
-    with Asker(cluster.url) as made:
+    with RawClient(cluster.url) as made:
         yield made

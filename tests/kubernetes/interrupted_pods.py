@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from fake_cluster import Cluster
-from fake_cluster.asking import Asker
 from fake_cluster.building import COMPLETION_INDEX
+from fake_cluster.raw_client import RawClient
 
 from trainer_core import Checkpoints, CustomTrainer, Owner, TrainerClient
 from trainer_core.jobs import Outcome
@@ -232,7 +232,7 @@ def _delete_pod(cluster: Cluster, pods: list[str], rank: int) -> None:
 
 def _evict_pod(cluster: Cluster, pods: list[str], rank: int) -> None:
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pods[rank]}}
-    with Asker(cluster.url) as asker:
+    with RawClient(cluster.url) as asker:
         status, answer = asker.ask("POST", f"/api/v1/namespaces/default/pods/{pods[rank]}/eviction", body)
     assert status == 201, answer
 

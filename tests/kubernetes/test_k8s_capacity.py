@@ -11,7 +11,7 @@ from k8s_scene import a_client, a_request, a_stage, finished, seen as observed
 
 from trainer_core.backends.trainer_v2.parse import parse_job
 from trainer_core.jobs import Category, TrainJobRef
-from trainer_core.k8s import events, failure_detection, job_reader, job_status, labels
+from trainer_core.k8s import events, failure_facts, job_reader, labels, observations
 from trainer_core.k8s.capacity import SchedulingLimits
 from trainer_core.lifecycle import wait_state
 
@@ -66,7 +66,7 @@ def _karpenter(reason: str, message: str):
 
 
 def _detect(*pods, raws=(), now: float):
-    found = failure_detection.detect_pending_failure(pods, [events.parse_event(raw) for raw in raws], limits=_at(now))
+    found = failure_facts.detect_pending_failure(pods, [events.parse_event(raw) for raw in raws], limits=_at(now))
     assert found.diagnosis.category is Category.SCHEDULING
     return found
 
@@ -183,7 +183,7 @@ QUOTA = (
 def test_a_job_that_never_fits_into_the_quota_is_rejected(requested, used, num_nodes, category):
     raw = event("FailedCreate", QUOTA.format(requested=requested, used=used), kind="Job", name="digits-node-0")
     job = parse_job(train_job(trainer={"numNodes": num_nodes}))
-    found = failure_detection.detect_pending_failure([], [events.parse_event(raw)], job=job)
+    found = failure_facts.detect_pending_failure([], [events.parse_event(raw)], job=job)
 
     assert found.diagnosis.category is category
     assert found.grace == (0 if category is Category.REJECTED else None)
@@ -347,7 +347,7 @@ def test_only_a_job_that_its_queue_can_never_admit_is_ended(message, ends):
 def _limited(job, *pods, now: float):
     state = parse_job({**job, "metadata": {**job["metadata"], "annotations": {labels.START_WITHIN: "600"}}})
     ref = TrainJobRef("kubernetes", "ml", JOB, "uid")
-    found = job_status.build_observation(state, pods, ref=ref, limits=_at(now)).pending_failure
+    found = observations.build_observation(state, pods, ref=ref, limits=_at(now)).pending_failure
     return found.start_within if found else None
 
 

@@ -13,7 +13,7 @@ from trainer_core import Checkpoints, KubernetesBackendConfig, LocalProcessBacke
 from trainer_core.backends.runai import validation as runai_validation
 from trainer_core.backends.runai.runtime_templates import BUILT_IN_TEMPLATES
 from trainer_core.backends.trainer_v2 import manifest
-from trainer_core.checkpoint_place import build_scope
+from trainer_core.checkpoint_location import build_scope
 from trainer_core.errors import UnsupportedError
 from trainer_core.node import env
 from trainer_core.packaging import serializer

@@ -7,7 +7,7 @@ import os
 
 import pytest
 from fake_cluster import Cluster, crds
-from fake_cluster.asking import Asker
+from fake_cluster.raw_client import RawClient
 from fake_cluster.runtimes import runtime
 from fake_cluster.schema import Schemas
 
@@ -57,7 +57,7 @@ def container(pod: dict) -> dict:
 
 
 def log(cluster, pod: dict, query: str = "") -> list[str]:
-    with Asker(cluster.url) as client:
+    with RawClient(cluster.url) as client:
         data = client.send("GET", f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}/log{query}").data
     return data.decode().splitlines()
 
@@ -389,7 +389,7 @@ def test_a_job_that_replaces_failed_pods_only_waits_for_their_end(cluster):
 def watch_pods(cluster, since: dict) -> list[dict]:
     """What has happened to pods since a state of one of them."""
     path = f"/api/v1/namespaces/default/pods?watch=true&resourceVersion={since['metadata']['resourceVersion']}"
-    with Asker(cluster.url) as client:
+    with RawClient(cluster.url) as client:
         return list(client.watch(f"{path}&timeoutSeconds=1"))
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from fake_cluster import Cluster
-from fake_cluster.lives import ANNOTATION, JOB_LIVES
-from fake_cluster.pod_lives import POD_LIVES
+from fake_cluster.job_scripts import ANNOTATION, JOB_LIVES
+from fake_cluster.pod_scripts import POD_LIVES
 
 
 @pytest.fixture
@@ -139,10 +139,10 @@ def test_an_annotation_chooses_a_life(cluster):
 def test_a_played_pod_has_a_log(cluster):
     start(cluster, "complete")
     cluster.until(lambda: "Complete" in conditions(cluster))
-    from fake_cluster.asking import Asker
+    from fake_cluster.raw_client import RawClient
 
     name = cluster.objects("pods")[0]["metadata"]["name"]
-    with Asker(cluster.url) as client:
+    with RawClient(cluster.url) as client:
         assert client.send("GET", f"/api/v1/namespaces/default/pods/{name}/log").data == b"epoch 1\nepoch 2\n"
 
 

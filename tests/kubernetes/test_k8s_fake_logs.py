@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from fake_cluster import Cluster
-from fake_cluster.asking import Asker
+from fake_cluster.raw_client import RawClient
 
 LOG = "/api/v1/namespaces/default/pods/p/log"
 SECOND = 1_000_000_000
@@ -36,7 +36,7 @@ def cluster():
 
 @pytest.fixture
 def client(cluster):
-    with Asker(cluster.url) as made:
+    with RawClient(cluster.url) as made:
         yield made
 
 

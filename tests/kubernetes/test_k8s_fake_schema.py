@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from fake_cluster import Cluster, cel, crds
-from fake_cluster.asking import Asker
+from fake_cluster.raw_client import RawClient
 from fake_cluster.runtimes import runtime
 
 JOBS = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/default/trainjobs"
@@ -21,7 +21,7 @@ def cluster():
 
 @pytest.fixture
 def client(cluster):
-    with Asker(cluster.url) as made:
+    with RawClient(cluster.url) as made:
         yield made
 
 
@@ -127,7 +127,7 @@ def test_every_rule_of_every_definition_is_known():
     ("trainer", "field"), [("2.0", "podSpecOverrides"), ("2.1", "podTemplateOverrides"), ("2.2", "runtimePatches")]
 )
 def test_older_servers_know_older_fields(trainer, field):
-    with Cluster(controllers=False, trainer=trainer) as cluster, Asker(cluster.url) as client:
+    with Cluster(controllers=False, trainer=trainer) as cluster, RawClient(cluster.url) as client:
         schemas = client.ask("GET", "/openapi/v3/apis/trainer.kubeflow.org/v1alpha1")[1]["components"]["schemas"]
         fields = schemas["org.kubeflow.trainer.v1alpha1.TrainJob"]["properties"]["spec"]["properties"]
         assert [one for one in fields if one in ("podSpecOverrides", "podTemplateOverrides", "runtimePatches")] == [
@@ -137,7 +137,7 @@ def test_older_servers_know_older_fields(trainer, field):
 
 
 def test_without_definitions_everything_is_taken():
-    with Cluster(controllers=False, trainer=None) as cluster, Asker(cluster.url) as client:
+    with Cluster(controllers=False, trainer=None) as cluster, RawClient(cluster.url) as client:
         assert client.ask("POST", f"{JOBS}?fieldValidation=Strict", job(whatever=1))[0] == 201
 
 
@@ -219,7 +219,7 @@ def test_the_stock_runtimes_are_taken(cluster, client):
 def test_kueue_suspends_what_has_a_queue():
     raw = job()
     raw["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "gpus"}
-    with Cluster(controllers=False, kueue=True) as cluster, Asker(cluster.url) as client:
+    with Cluster(controllers=False, kueue=True) as cluster, RawClient(cluster.url) as client:
         assert client.ask("POST", JOBS, raw)[1]["spec"]["suspend"] is True
         cluster.admit("job")
         spec = cluster.get("TrainJob", "job")["spec"]

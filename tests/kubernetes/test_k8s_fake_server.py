@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from fake_cluster.asking import Asker
+from fake_cluster.raw_client import RawClient
 
 JOBS = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/default/trainjobs"
 PODS = "/api/v1/namespaces/default/pods"
@@ -349,7 +349,7 @@ def test_a_started_process_prints_where_it_is():
     folder = Path(__file__).parents[1] / "fakes"
     command = [sys.executable, "-m", "fake_cluster", "--bare"]
     with subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        with Asker(process.stdout.readline().strip()) as client:
+        with RawClient(process.stdout.readline().strip()) as client:
             assert client.ask("GET", "/version")[0] == 200
         process.communicate()
         assert process.returncode == 0

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import urllib3
 from fake_cluster import Cluster
-from fake_cluster.asking import Asker
+from fake_cluster.raw_client import RawClient
 
 CONFIGS = "/api/v1/namespaces/default/configmaps"
 CLUSTER = {"trainer": None}
@@ -25,7 +25,7 @@ def seen(events) -> list[tuple[str, str]]:
     return [(event["type"], event["object"]["metadata"]["name"]) for event in events]
 
 
-def version(cluster: Cluster, client: Asker) -> str:
+def version(cluster: Cluster, client: RawClient) -> str:
     return client.ask("GET", CONFIGS)[1]["metadata"]["resourceVersion"]
 
 
@@ -88,7 +88,7 @@ def test_a_version_that_is_compacted_away_is_gone(cluster, client):
 
 
 def test_a_history_that_is_full_forgets_the_oldest_changes():
-    with Cluster(controllers=False, trainer=None, keep=3) as cluster, Asker(cluster.url) as client:
+    with Cluster(controllers=False, trainer=None, keep=3) as cluster, RawClient(cluster.url) as client:
         start = version(cluster, client)
         for name in "abcd":
             cluster.add(config(name))

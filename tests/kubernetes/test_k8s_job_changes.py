@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 from k8s_scene import CONTAINER, HF, a_client, a_request, a_stage, finished, seen, until_ended
 
-from trainer_core.errors import JobFailedError
-from trainer_core.jobs import Category, Diagnosis, Outcome
+from trainer_core.jobs import Category, Diagnosis, JobFailedError, Outcome
 from trainer_core.k8s import labels, resources
 from trainer_core.k8s.errors import WriteConflictError
 from trainer_core.k8s.job_writer import JobWriter

@@ -23,7 +23,7 @@ from k8s_objects import (
 from trainer_core import Category, Runtime, RuntimeTrainer, TrainerType
 from trainer_core.backends.trainer_v2 import parse
 from trainer_core.errors import InvalidRequestError
-from trainer_core.k8s import events, job_status, labels, pod_state
+from trainer_core.k8s import events, labels, observations, pod_state
 from trainer_core.request import Owner, RuntimeRef, TrainJobRequest
 
 COMPLETE = condition("Complete", "True", "AllJobsCompleted", "jobset completed successfully")
@@ -39,8 +39,8 @@ def _job(*conditions, **fields):
 
 
 def _seen(job, *pods, raws=(), **more):
-    return job_status.build_observation(
-        job, pods, [events.parse_event(raw) for raw in raws], ref=job_status.build_ref(job), **more
+    return observations.build_observation(
+        job, pods, [events.parse_event(raw) for raw in raws], ref=observations.build_ref(job), **more
     )
 
 
@@ -59,7 +59,7 @@ def _fetching(**status):
 def test_steps_are_listed_before_their_pods_exist():
     job = _job(trainer={"numNodes": 2}, initializer={"dataset": {"storageUri": "hf://a/b"}})
 
-    assert [(step.name, step.status, step.pod_name) for step in job_status.build_steps(job)] == [
+    assert [(step.name, step.status, step.pod_name) for step in observations.build_steps(job)] == [
         ("dataset-initializer", "Pending", ""),
         ("node-0", "Pending", ""),
         ("node-1", "Pending", ""),
@@ -69,11 +69,15 @@ def test_steps_are_listed_before_their_pods_exist():
 def test_initializers_of_the_runtime_are_steps():
     job = _job(roles=[role("model-initializer"), role("dataset-initializer"), role()])
 
-    assert [step.name for step in job_status.build_steps(job)] == ["dataset-initializer", "model-initializer", "node-0"]
+    assert [step.name for step in observations.build_steps(job)] == [
+        "dataset-initializer",
+        "model-initializer",
+        "node-0",
+    ]
 
 
 def test_a_job_without_num_nodes_has_the_default_of_its_runtime():
-    job = job_status.build_train_job(_job(), [], TORCH)
+    job = observations.build_train_job(_job(), [], TORCH)
 
     assert (job.num_nodes, len(job.steps), job.runtime) == (2, 2, TORCH)
     assert (job.steps[1].device, job.steps[1].device_count) == ("gpu", "1")
@@ -82,7 +86,7 @@ def test_a_job_without_num_nodes_has_the_default_of_its_runtime():
 def test_a_step_has_the_details_of_its_pods():
     limited = {"containers": [{"name": "node", "image": IMAGE, "resources": {"limits": {"nvidia.com/gpu": 4}}}]}
     first = seen(main=ended(1), created="2026-11-20T09:59:00Z", rand="first")
-    (step,) = job_status.build_steps(_job(), [first, seen(main=ended(0, restarts=2), spec=limited)])
+    (step,) = observations.build_steps(_job(), [first, seen(main=ended(0, restarts=2), spec=limited)])
 
     assert (step.status, step.pod_name, step.node) == ("Succeeded", "digits-node-0-0-abcde", "gpu-1")
     assert (step.device, step.device_count, step.exit_code, step.restarts) == ("gpu", "4", 0, 3)
@@ -101,25 +105,25 @@ def test_a_step_has_the_details_of_its_pods():
     ],
 )
 def test_a_step_with_an_active_pod_takes_the_final_status_of_the_job(job, pods, status):
-    assert job_status.build_steps(job, pods)[0].status == status
+    assert observations.build_steps(job, pods)[0].status == status
 
 
 def test_the_status_of_a_node_without_a_pod_is_unknown_after_a_failure():
     job = _job(FAILED, initializer={"dataset": {"storageUri": "hf://a/b"}})
-    steps = job_status.build_steps(job, [seen("dataset-initializer", main=ended(1, "dataset-initializer"))])
+    steps = observations.build_steps(job, [seen("dataset-initializer", main=ended(1, "dataset-initializer"))])
 
     assert [(step.name, step.status) for step in steps] == [("dataset-initializer", "Failed"), ("node-0", None)]
 
 
 def test_a_job_has_its_labels_and_annotations_without_the_request():
     annotations = {"note": "a b", labels.REQUEST: "{}", "kubectl.kubernetes.io/last-applied-configuration": "{}"}
-    job = job_status.build_train_job(_job(labels={"team": "vision"}, annotations=annotations))
+    job = observations.build_train_job(_job(labels={"team": "vision"}, annotations=annotations))
 
     assert (job.labels, job.annotations) == ({"team": "vision"}, {"note": "a b"})
 
 
 def test_a_job_with_a_deleted_runtime_is_readable():
-    job = job_status.build_train_job(_job(runtimeRef={"name": "mine", "kind": "TrainingRuntime"}))
+    job = observations.build_train_job(_job(runtimeRef={"name": "mine", "kind": "TrainingRuntime"}))
 
     assert (job.runtime.name, job.runtime.kind.value, job.runtime.trainer.framework) == (
         "mine",
@@ -129,7 +133,7 @@ def test_a_job_with_a_deleted_runtime_is_readable():
 
 
 def test_a_job_has_start_and_finish_time():
-    job = job_status.build_train_job(_job(COMPLETE), [seen("node-0", main=ended(0))])
+    job = observations.build_train_job(_job(COMPLETE), [seen("node-0", main=ended(0))])
 
     assert (job.started.second, job.finished.second, job.uid) == (5, 9, UID)
 
@@ -144,33 +148,33 @@ def test_an_existing_job_has_owner_attempt_and_fingerprint():
     raw = train_job(
         annotations={labels.REQUEST: request.to_json(), labels.FINGERPRINT: request.fingerprint(), labels.ATTEMPT: "2"}
     )
-    found = job_status.parse_existing_job(raw, parse.parse_job)
+    found = observations.parse_existing_job(raw, parse.parse_job)
 
     assert (found.name, found.status, found.fingerprint) == ("digits", "Created", request.fingerprint())
     assert (found.owner_key, found.generation, found.attempt) == ("dag/run/task", "1", 2)
-    assert job_status.parse_request(raw) == request
+    assert observations.parse_request(raw) == request
 
 
 def test_an_existing_job_of_another_tool_has_no_fingerprint():
-    found = job_status.parse_existing_job(train_job(COMPLETE), parse.parse_job)
+    found = observations.parse_existing_job(train_job(COMPLETE), parse.parse_job)
 
     assert (found.fingerprint, found.owner_key, found.has_ended) == ("", None, True)
 
 
 def test_the_request_of_a_job_of_another_tool_cannot_be_read():
     with pytest.raises(InvalidRequestError, match=r"TrainJob 'digits' was not created by trainjob-workflows.*request"):
-        job_status.parse_request(train_job())
+        observations.parse_request(train_job())
 
 
 def test_a_damaged_request_annotation_is_reported():
     with pytest.raises(
         InvalidRequestError, match=r"TrainJob 'digits' has a damaged annotation .*: the request is not JSON"
     ):
-        job_status.parse_request(train_job(annotations={labels.REQUEST: "{"}))
+        observations.parse_request(train_job(annotations={labels.REQUEST: "{"}))
 
 
 def test_a_ref_identifies_the_job():
-    ref = job_status.build_ref(parse.parse_job(train_job()))
+    ref = observations.build_ref(parse.parse_job(train_job()))
 
     assert (ref.backend, ref.namespace, ref.name, ref.uid) == ("kubernetes", "ml", "digits", UID)
 
@@ -187,14 +191,14 @@ def test_the_state_of_a_job_does_not_contain_its_request():
 def test_the_job_of_an_initialize_only_request_is_parsed():
     job = parse.parse_job(_fetching(active=1, ready=1))
 
-    assert (job.kind, job.name, job.active_deadline_seconds, job_status.get_status(job)) == (
+    assert (job.kind, job.name, job.active_deadline_seconds, observations.get_status(job)) == (
         "Job",
         "fetch",
         60,
         "Running",
     )
-    assert [step.name for step in job_status.build_steps(job)] == ["dataset-initializer", "model-initializer"]
-    assert job_status.build_train_job(job).num_nodes == 0
+    assert [step.name for step in observations.build_steps(job)] == ["dataset-initializer", "model-initializer"]
+    assert observations.build_train_job(job).num_nodes == 0
 
 
 def test_the_result_of_an_initialize_only_request_has_the_fetched_uris():
@@ -215,7 +219,7 @@ def test_the_diagnosis_names_the_failed_initializer():
 
 def test_each_initializer_of_one_pod_has_a_separate_status():
     fetcher = _fetcher(ended(0, "dataset-initializer"), runs("model-initializer"), phase="Running")
-    steps = job_status.build_steps(parse.parse_job(_fetching()), [fetcher])
+    steps = observations.build_steps(parse.parse_job(_fetching()), [fetcher])
 
     assert [(step.name, step.status) for step in steps] == [
         ("dataset-initializer", "Succeeded"),

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from trainer_core import Checkpoints, CustomTrainer, Owner, TrainerClient, TrainJobRef
-from trainer_core.backends.local import job_status, processes
+from trainer_core.backends.local import observations, processes
 
 #: Steps between two checkpoints.
 INTERVAL = 5
@@ -88,7 +88,7 @@ def kill_all(client: TrainerClient, ref: TrainJobRef, chance: random.Random) -> 
 
 
 def kill_supervisor(client: TrainerClient, ref: TrainJobRef, chance: random.Random) -> None:
-    os.kill(job_status.read_record(client.backend._get_folder(ref)).supervisor, signal.SIGKILL)
+    os.kill(observations.read_record(client.backend._get_folder(ref)).supervisor, signal.SIGKILL)
 
 
 def terminate_rank(client: TrainerClient, ref: TrainJobRef, chance: random.Random) -> None:

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 from local_jobs import PATIENCE
-from s3_storage import serving, static, trouble
-from s3_storage.trouble import Fault
+from s3_storage import faults, serving, static
+from s3_storage.faults import Fault
 
 from trainer_core import (
     BackendUnavailableError,
@@ -36,7 +36,7 @@ def storage(tmp_path):
         path = tmp_path / "served" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
-    proxy = trouble.Proxy("")
+    proxy = faults.Proxy("")
     with serving.served(static.app(tmp_path / "served")) as proxy.upstream, serving.served(proxy.app()) as proxy.url:
         yield proxy
 
@@ -104,7 +104,7 @@ def test_a_secret_is_visible_to_the_initializer_only(client, ask, initializer, s
 
 def test_a_resumed_job_still_has_its_secrets(client, ask, initializer, storage):
     at, until = threading.Event(), threading.Event()
-    storage.faults.append(Fault(trouble.held(at, until), "data/a.csv", 1))
+    storage.faults.append(Fault(faults.held(at, until), "data/a.csv", 1))
     ref = client.submit(ask(reads_all, initializer=initializer()))
     assert at.wait(PATIENCE)
     client.suspend(ref.name)
@@ -115,14 +115,14 @@ def test_a_resumed_job_still_has_its_secrets(client, ask, initializer, storage):
 
 
 def test_data_that_changes_during_the_fetch_is_a_retryable_failure(client, ask, initializer, storage):
-    storage.faults.append(Fault(trouble.says(412, "PreconditionFailed"), "data/a.csv"))
+    storage.faults.append(Fault(faults.says(412, "PreconditionFailed"), "data/a.csv"))
     why = wait_for_diagnosis(client, client.submit(ask(reads_all, initializer=initializer())))
     assert (why.category, why.step, why.retryable) == (Category.INITIALIZER, "dataset-initializer", True)
     assert why.reason.startswith("dataset: s3://any/data/a.csv: the object changed while it was fetched")
 
 
 def test_denied_access_is_not_retryable(client, ask, initializer, storage):
-    storage.faults.append(Fault(trouble.says(403, "AccessDenied")))
+    storage.faults.append(Fault(faults.says(403, "AccessDenied")))
     why = wait_for_diagnosis(client, client.submit(ask(reads_all, initializer=initializer())))
     assert (why.category, why.retryable) == (Category.INITIALIZER, False)
     assert "the credentials may not read it" in why.reason
@@ -130,7 +130,7 @@ def test_denied_access_is_not_retryable(client, ask, initializer, storage):
 
 def test_the_progress_of_a_fetch_is_logged_while_it_runs(client, ask, initializer, storage):
     at, until = threading.Event(), threading.Event()
-    storage.faults.append(Fault(trouble.held(at, until), "data/notes.txt", 1))
+    storage.faults.append(Fault(faults.held(at, until), "data/notes.txt", 1))
     ref = client.submit(ask(reads_all, initializer=initializer()))
     assert at.wait(PATIENCE)
     log = client.get_job_logs(ref.name, step="dataset-initializer", follow=True)

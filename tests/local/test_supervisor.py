@@ -28,7 +28,7 @@ from local_jobs import (
 )
 
 from trainer_core import Category, Owner, Suspend
-from trainer_core.backends import supervisor_process
+from trainer_core.backends import supervisor
 from trainer_core.backends.local import backend as local
 from trainer_core.backends.local.processes import kill_job_processes, signal_supervisor
 from trainer_core.errors import BackendUnavailableError
@@ -233,7 +233,7 @@ def test_a_supervisor_that_does_not_start_in_time_leaves_no_job(client, ask, tmp
     # However long the submitter is interrupted meanwhile, the supervisor does not answer.
     (tmp_path / "sitecustomize.py").write_text(HANGING_SUPERVISOR)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(supervisor_process, "_START_SECONDS", 0.001)
+    monkeypatch.setattr(supervisor, "_START_SECONDS", 0.001)
     with pytest.raises(BackendUnavailableError, match=r"it did not answer in 0.001 seconds; no job was created"):
         client.submit(ask())
     assert client.list_jobs() == []
@@ -241,7 +241,7 @@ def test_a_supervisor_that_does_not_start_in_time_leaves_no_job(client, ask, tmp
 
 def test_a_supervisor_that_hangs_after_it_has_created_the_job_is_no_failure(client, ask, monkeypatch):
     def start_and_hang(*args, **fields):
-        supervisor_process.start_supervisor(*args, **fields)
+        supervisor.start_supervisor(*args, **fields)
         raise OSError("it did not answer")
 
     monkeypatch.setattr(local, "start_supervisor", start_and_hang)

@@ -11,7 +11,7 @@ from runai_scene import ENDED, build_pod, build_workload, parse_job
 from trainer_core import RunaiBackendConfig
 from trainer_core.backends.runai.adapter import build_adapter
 from trainer_core.jobs import Category
-from trainer_core.k8s import job_status, labels as k8s_labels
+from trainer_core.k8s import labels as k8s_labels, observations
 from trainer_core.k8s.parsing import parse_time
 
 #: Documented phases of all releases that do not end a job, and an unknown one.
@@ -23,7 +23,7 @@ RUNNING_PHASES = (
 
 def observe(raw, *pods):
     job = parse_job(raw)
-    return job_status.build_observation(job, list(pods), ref=job_status.build_ref(job))
+    return observations.build_observation(job, list(pods), ref=observations.build_ref(job))
 
 
 @pytest.mark.parametrize("phase", RUNNING_PHASES)
@@ -79,7 +79,7 @@ def test_a_job_terminated_after_preemption_can_be_retried():
 def test_the_meaning_of_phases_can_be_configured():
     config = RunaiBackendConfig(project="a", succeeded_phases=("Done",), failed_phases=("Broken",))
     parse = build_adapter(config).parse_job
-    assert [job_status.get_status(parse(build_workload(phase))) for phase in ("Done", "Broken", "Completed")] == [
+    assert [observations.get_status(parse(build_workload(phase))) for phase in ("Done", "Broken", "Completed")] == [
         "Complete",
         "Failed",
         "Created",
@@ -102,7 +102,7 @@ def test_configurations_with_equal_phases_share_a_watch():
 )
 def test_the_end_time_is_the_completion_or_last_transition_time(status):
     job = parse_job(build_workload("Completed", status=status))
-    assert job_status.build_train_job(job).finished == parse_time(ENDED)
+    assert observations.build_train_job(job).finished == parse_time(ENDED)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from trainer_core import SecretRef, TrainingWorkloadSpec
-from trainer_core.runai import wire
-from trainer_core.runai.items import Port, Removed, VolumeClaim
+from trainer_core.backend_fields import runai_wire
+from trainer_core.backend_fields.runai_items import Port, Removed, VolumeClaim
 
 #: The fields of a training workload in the documentation of Run:ai's API.
 _FIELDS = json.loads((Path(__file__).with_name("data") / "training_fields.json").read_bytes())
@@ -218,7 +218,7 @@ def test_internal_fields_from_the_server_are_accepted():
 
 @pytest.mark.parametrize("value", ["", "text", 0, False, {}, {"label": "text", "": 1}, {"a": {"path": "/data"}}])
 def test_unwrap_is_the_inverse_of_wrap(value):
-    assert wire.unwrap(wire.wrap(value)) == value
+    assert runai_wire.unwrap(runai_wire.wrap(value)) == value
 
 
 REFUSED = [
@@ -289,6 +289,7 @@ def test_fields_are_merged_item_by_item():
 
 
 def test_importing_requests_and_options_does_not_load_the_model():
-    code = "import sys, trainer_core.request, trainer_core.options; print('trainer_core.runai.spec' in sys.modules)"
+    model = TrainingWorkloadSpec.__module__
+    code = f"import sys, trainer_core.request, trainer_core.options; print({model!r} in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"

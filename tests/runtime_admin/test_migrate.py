@@ -7,7 +7,7 @@ import copy
 import pytest
 import yaml
 from fake_cluster import Cluster
-from fake_cluster.asking import Asker
+from fake_cluster.raw_client import RawClient
 
 from trainer_core import DistributedConfig, Name, config as configs, request_builder
 from trainer_core.backends.training_operator import manifest, runtime_templates
@@ -147,7 +147,7 @@ def created(server, raw):
     plural = {"TrainingRuntime": "trainingruntimes", "TrainJob": "trainjobs"}[raw["kind"]]
     namespace = raw["metadata"].get("namespace", "default")
     path = f"/apis/trainer.kubeflow.org/v1alpha1/namespaces/{namespace}/{plural}?fieldValidation=Strict"
-    with Asker(server.url) as client:
+    with RawClient(server.url) as client:
         return client.ask("POST", path, raw)
 
 

@@ -56,7 +56,7 @@ def end_run(client, ref):
 def untracked(client, tracked):
     """A client that reports nothing to the run."""
     other = TrainerClient(client.config)
-    other._create_reporter = lambda ref: None
+    other.runs.create_reporter = lambda ref: None
     return other
 
 
@@ -129,7 +129,7 @@ def test_a_job_is_deleted_only_where_its_cluster_does_not_have_it():
 
 
 def test_secrets_are_masked_in_the_diagnosis_of_an_ended_run(untracked, experiment, read_runs):
-    untracked.redact = lambda text: text.replace("s3cr3t-word", "***")
+    untracked.runs.redact = lambda text: text.replace("s3cr3t-word", "***")
     ref = submit(untracked, fail_with_a_password, experiment)
     untracked.wait(ref)
 
@@ -145,7 +145,7 @@ def test_a_server_that_goes_away_meanwhile_is_an_error_and_the_runs_are_ended_la
     ref = submit(client, fit, experiment)
     client.flush_tracking(60)
     untracked = TrainerClient(client.config)
-    untracked._create_reporter = lambda ref: None
+    untracked.runs.create_reporter = lambda ref: None
     untracked.wait(ref)
     relay.respond = lambda path: (503, {}, b"{}") if "runs/get" in path else None
     with pytest.raises(TrackingError, match="answers 503"):

@@ -90,7 +90,7 @@ class Reporter(RunReporter):
 
 def test_progress_in_the_log_reaches_the_run_while_the_job_runs(client, submitted, read_runs, monkeypatch):
     monkeypatch.setattr(reporting, "_INTERVAL_SECONDS", 0.05)
-    send, cursor, run = client.get_progress_sender(submitted), {}, {"history": {}}
+    send, cursor, run = client.runs.get_progress_sender(submitted), {}, {"history": {}}
     while "loss" not in run["history"]:
         chunk = client.tail_job_logs(submitted, cursor)
         send(cursor, chunk)

@@ -315,7 +315,7 @@ def test_a_later_process_continues_where_a_killed_one_was_and_the_status_comes_f
     ref = client.submit(build(client, print_long_log, experiment, func_args={"steps": 3500}, uri=relay.uri))
     client.flush_tracking(60)
     untracked = TrainerClient(client.config)
-    untracked._create_reporter = lambda ref: None
+    untracked.runs.create_reporter = lambda ref: None
     untracked.wait(ref)
     batches = [0]
 
@@ -383,7 +383,7 @@ def test_the_next_attempt_keeps_the_curve_of_the_previous_one_whose_waiter_was_k
 ):
     owner = Owner(key="dag/run/train/-1", generation="1")
     untracked = TrainerClient(client.config)
-    untracked._create_reporter = lambda ref: None
+    untracked.runs.create_reporter = lambda ref: None
     untracked.wait(client.submit(build(client, fail, experiment, owner)))
     client.wait(client.submit(build(client, fail, experiment, owner)))
     client.flush_tracking(60)
@@ -525,7 +525,7 @@ def test_the_next_process_sends_what_a_killed_submitter_did_not_send(
     (job,) = client.find_jobs(request)
     ref = client.get_job_ref(job.name)
     untracked = TrainerClient(client.config)
-    untracked._create_reporter = lambda ref: None
+    untracked.runs.create_reporter = lambda ref: None
     untracked.wait(ref)
     unfinished = read_runs()
     looks = {
@@ -626,12 +626,12 @@ def test_a_server_that_is_gone_fails_no_job_and_the_next_look_ends_the_run(
 def test_a_server_that_is_away_is_reported_once_and_costs_the_end_of_a_job_no_time(client, experiment, caplog):
     with socket.create_server(("127.0.0.1", 0)) as closed:
         uri = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    client.tracking = MlflowServer(uri, experiment=experiment)
+    client.runs.server = MlflowServer(uri, experiment=experiment)
     ref = client.submit(client.build_request(runtime="python", trainer=CustomTrainer(succeed)))
     untracked = TrainerClient(client.config)
     untracked.wait(ref)
     begin = time.monotonic()
-    client.track_outcome(client.wait(ref))
+    client.runs.report_outcome(client.wait(ref))
     seconds = time.monotonic() - begin
 
     (warning,) = [each.message for each in caplog.records if each.levelname == "WARNING"]
@@ -690,7 +690,7 @@ def test_a_server_that_hangs_delays_no_job(client, relay, experiment, read_runs,
     relay.respond = respond
     ref = client.submit(build(client, succeed, experiment, uri=relay.uri))
     untracked = TrainerClient(client.config)
-    untracked._create_reporter = lambda ref: None
+    untracked.runs.create_reporter = lambda ref: None
     outcome = untracked.wait(ref)
     is_hanging = not answering.is_set()
     answering.set()
@@ -748,7 +748,7 @@ def test_a_job_that_was_submitted_again_with_other_tracking_is_the_same_job(clie
 
 def test_credentials_reach_the_server_and_the_training_but_no_file(client, relay, experiment, tmp_path):
     server = MlflowServer(relay.uri, username="ada", password="s3cr3t-word", experiment=experiment)
-    client.tracking = server
+    client.runs.server = server
 
     ref = client.submit(client.build_request(runtime="python", trainer=CustomTrainer(show_environment)))
     result = client.wait(ref).result
@@ -762,7 +762,7 @@ def test_credentials_reach_the_server_and_the_training_but_no_file(client, relay
 
 
 def test_credentials_are_in_no_list_of_processes(client, relay, experiment):
-    client.tracking = MlflowServer(relay.uri, username="ada", password="s3cr3t-word", experiment=experiment)
+    client.runs.server = MlflowServer(relay.uri, username="ada", password="s3cr3t-word", experiment=experiment)
     trainer = CustomTrainer(show_commands_with, func_args={"word": "drow-t3rc3s"})
 
     assert client.wait(client.submit(client.build_request(runtime="python", trainer=trainer))).result == []
@@ -770,7 +770,7 @@ def test_credentials_are_in_no_list_of_processes(client, relay, experiment):
 
 def test_a_redirect_to_another_host_gets_no_credentials(client, relay, experiment, caplog):
     relay.respond = lambda path: (307, {"Location": "http://elsewhere.invalid/api"}, b"")
-    client.tracking = MlflowServer(relay.uri, token="t0ken", experiment=experiment)
+    client.runs.server = MlflowServer(relay.uri, token="t0ken", experiment=experiment)
 
     ref = client.submit(client.build_request(runtime="python", trainer=CustomTrainer(succeed)))
 
@@ -818,7 +818,7 @@ def test_a_uri_that_is_no_server_or_has_credentials_is_refused(uri):
 def test_a_kfp_step_that_has_a_run_is_the_parent_of_the_run_of_its_job(
     client, tracked, experiment, read_runs, monkeypatch
 ):
-    from kfp_components.runtime.request import set_tracking
+    from kfp_components.step.request import set_tracking
 
     client.wait(client.submit(build(client, succeed, experiment)))
     (step,) = read_runs()

@@ -15,7 +15,7 @@ import pytest
 from trainer_core import CustomTrainer, MlflowServer, Tracking
 from trainer_core.tracking import http_connection
 from trainer_core.tracking.mlflow_api import MlflowApi, get_report_api
-from trainer_core.tracking.registry import open_registry
+from trainer_core.tracking.registries import open_registry
 from trainer_core.tracking.reporter import RunReporter, RunSender
 
 WITHOUT_A_URI = """
@@ -160,8 +160,8 @@ class Step:
 def test_a_component_and_a_client_promote_to_the_same_champion(
     client, experiment, kind, tmp_path, request, monkeypatch
 ):
-    from kfp_components.runtime.executor_input import Artifact
-    from kfp_components.runtime.promote import promote
+    from kfp_components.step.executor_input import Artifact
+    from kfp_components.step.promote import promote
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     uri = str(tmp_path / "registry") if kind == "folder" else request.getfixturevalue("mlflow_uri")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from fake_cluster import Cluster
-from fake_cluster.asking import Asker
+from fake_cluster.raw_client import RawClient
 
 FOREVER = "import time; print('it runs', flush=True); time.sleep(3600)"
 PRINT_ENV = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.isupper()}))"
@@ -50,7 +50,7 @@ JOB_NAME = "training.kubeflow.org/job-name"
 
 
 def read_env(cluster, pod):
-    with Asker(cluster.url) as client:
+    with RawClient(cluster.url) as client:
         data = client.send("GET", f"/api/v1/namespaces/default/pods/{pod}/log?container=pytorch").data
     return json.loads(data)
 
@@ -152,7 +152,7 @@ def test_a_job_is_deleted_after_its_ttl(cluster):
     ids=["a name", "an elastic job without workers", "another manager"],
 )
 def test_the_webhook_rejects_an_invalid_job(cluster, invalid_job, message):
-    with Asker(cluster.url) as client:
+    with RawClient(cluster.url) as client:
         status, answer = client.ask("POST", "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs", invalid_job)
     assert status == 403
     assert message in answer["message"]

@@ -7,7 +7,7 @@ import pytest
 from trainer_core.backends.training_operator.adapter import ADAPTER
 from trainer_core.backends.training_operator.parse import parse_job, parse_pod
 from trainer_core.jobs import Category
-from trainer_core.k8s import job_status
+from trainer_core.k8s import observations
 
 TIME = "2026-11-21T10:00:00Z"
 LABELS = "training.kubeflow.org"
@@ -79,7 +79,7 @@ def build_pod(kind="master", index=0, phase="Running", rank=None, ended=None, in
 
 def observe(job, *pods):
     state = parse_job(job)
-    return job_status.build_observation(state, [parse_pod(pod) for pod in pods], ref=job_status.build_ref(state))
+    return observations.build_observation(state, [parse_pod(pod) for pod in pods], ref=observations.build_ref(state))
 
 
 STATUSES = {
@@ -138,7 +138,7 @@ def test_the_step_of_a_pod_follows_from_its_rank(pods, steps):
 def test_initializers_of_the_first_node_are_steps():
     ended = {"terminated": {"exitCode": 0, "finishedAt": TIME}}
     pods = [parse_pod(build_pod(rank=0, initializer=ended)), parse_pod(build_pod("worker", rank=1, initializer=ended))]
-    steps = job_status.build_steps(parse_job(build_job("Running")), pods)
+    steps = observations.build_steps(parse_job(build_job("Running")), pods)
     assert [(step.name, step.status) for step in steps] == [
         ("dataset-initializer", "Succeeded"),
         ("node-0", "Running"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainer_core.errors import ConflictError, InvalidRequestError
-from trainer_core.lifecycle.adoption import Action, ExistingJob, decide
+from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob, decide
 from trainer_core.naming import build_job_name
 from trainer_core.request import Owner, TrainJobRequest
 
@@ -40,7 +40,7 @@ def test_the_first_submit_creates():
 def test_a_retry_attaches_to_a_job_that_has_not_ended(status):
     decision = decide(a_request(), [a_job(status)])
 
-    assert (decision.action, decision.name, decision.differs) == (Action.ATTACH, build_job_name("task", KEY), False)
+    assert decision == Decision(Action.ATTACH, build_job_name("task", KEY), attempt=0, differs=False)
 
 
 def test_a_retry_reuses_the_result_of_a_complete_job():
@@ -57,6 +57,14 @@ def test_the_latest_attempt_counts_in_any_order():
     jobs = [a_job("Running", attempt=2), a_job("Failed", attempt=0), a_job("Failed", attempt=1)]
 
     assert decide(a_request(), jobs).name == build_job_name("task", KEY, 2)
+
+
+def test_attempts_are_ordered_as_numbers_and_a_deleted_one_leaves_a_gap():
+    jobs = [a_job("Failed", attempt=attempt) for attempt in (9, 2, 10, 0, 5)]
+    decision = decide(a_request(), jobs)
+
+    assert (decision.action, decision.name, decision.attempt) == (Action.CREATE, build_job_name("task", KEY, 11), 11)
+    assert decision.ended_attempts == tuple(build_job_name("task", KEY, attempt) for attempt in (0, 2, 5, 9, 10))
 
 
 def test_a_cleared_task_cancels_the_old_job_and_creates_the_next_attempt():
@@ -91,7 +99,9 @@ def test_generations_are_compared_as_numbers():
     assert decide(a_request(generation="10"), [a_job("Running", generation="9")]).action is Action.CREATE
 
 
-@pytest.mark.parametrize(("generation", "other"), [("a", "b"), ("b", "a"), (None, "1"), ("1", None)])
+@pytest.mark.parametrize(
+    ("generation", "other"), [("a", "b"), ("b", "a"), ("1", "abc"), ("abc", "1"), (None, "1"), ("1", None)]
+)
 def test_generations_without_an_order_that_differ_are_new_runs(generation, other):
     decision = decide(a_request(generation=generation), [a_job("Running", generation=other)])
 
@@ -104,6 +114,14 @@ def test_the_next_attempt_names_the_attempts_that_have_ended():
 
     assert decision.ended_attempts == (build_job_name("task", KEY),)
     assert decision.cancel_first == (build_job_name("task", KEY, 1),)
+
+
+def test_a_cleared_task_cancels_every_job_that_has_not_ended():
+    jobs = [a_job("Running"), a_job("Complete", attempt=1), a_job("Created", attempt=2)]
+    decision = decide(a_request(generation="2"), jobs)
+
+    assert decision.cancel_first == (build_job_name("task", KEY), build_job_name("task", KEY, 2))
+    assert (decision.attempt, decision.ended_attempts) == (3, (build_job_name("task", KEY, 1),))
 
 
 def test_a_definition_that_differs_per_try_attaches_and_is_reported():
@@ -124,6 +142,12 @@ def test_a_name_of_a_job_without_an_owner_is_refused():
 
 def test_attempts_of_a_given_name_are_numbered():
     assert decide(a_request(name="mine"), [a_job("Failed", name="mine")]).name == "mine-1"
+
+
+def test_without_an_owner_a_name_that_is_free_is_created():
+    request = a_request(name="mine", owner=False)
+
+    assert decide(request, [a_job("Running", request, name="yours", owner_key=None)]) == Decision(Action.CREATE, "mine")
 
 
 def test_without_an_owner_the_same_request_attaches():

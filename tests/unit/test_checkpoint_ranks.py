@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from trainer_core.node.checkpoint_folder import CheckpointFolder
-from trainer_core.node.checkpoint_ranks import Agreement, Ranks
+from trainer_core.node.checkpoint_folder import CheckpointError, CheckpointFolder
+from trainer_core.node.checkpoint_ranks import Agreement, Ranks, Stopped
 
 
 @pytest.fixture
@@ -74,3 +74,105 @@ def test_a_process_alone_saves_when_it_is_time_and_stops_at_its_next_call(build_
     alone = build_agreement(0, 1, saves=(4,), stops=range(6, 9))
     assert ask(alone, calls=20) == [False, False, False, True, False, False]
     assert alone.stop
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    """Three ranks of one start."""
+    place = CheckpointFolder(str(tmp_path))
+    place.timeout = 0.05
+    three = [Ranks(place, rank, 3) for rank in range(3)]
+    for each in three:
+        each.nonce = "0"
+    place.write("start.json", {"nonce": "0"})
+    return three
+
+
+@pytest.mark.parametrize("task", ["7", ""], ids=["in this save", "outside a save"])
+def test_a_rank_that_takes_part_in_a_save_ends_with_the_one_that_failed(ranks, task):
+    first, second, third = ranks
+    assert not second.mark_failed(task)
+
+    for waiting in (first, third):
+        with pytest.raises(CheckpointError, match=r"the checkpoint was not saved: rank 1 failed; see its log"):
+            waiting.check("7")
+    second.check("7")  # It knows that it failed.
+
+
+def test_two_ranks_that_fail_together_each_name_the_other_and_the_last_one_knows_that_it_is(ranks):
+    first, second, third = ranks
+    are_all = [each.mark_failed("7") for each in (second, third, first)]
+
+    assert are_all == [False, False, True]
+    with pytest.raises(CheckpointError, match=r"rank [02] failed"):
+        second.check("7")
+    with pytest.raises(CheckpointError, match=r"rank [12] failed"):
+        first.check("7")
+
+
+def test_a_failure_in_another_save_or_of_an_earlier_start_concerns_no_rank(ranks):
+    first, second, third = ranks
+    second.mark_failed("7")
+    third.nonce = "earlier"
+    third.mark_failed("8")
+    first.check("8")
+    first.check()
+
+
+def test_a_rank_that_waits_for_one_that_failed_ends_before_its_time_is_over(ranks):
+    first, second, _ = ranks
+    first.place.timeout, first.place.poll = 600, 0
+    second.mark_failed("7")
+    with pytest.raises(CheckpointError, match="rank 1 failed"):
+        first.wait(lambda: None, "rank 1 to save", "7")
+
+
+def test_a_rank_that_waits_in_vain_names_what_it_waited_for(ranks):
+    with pytest.raises(CheckpointError, match=r"rank 2 waited 0 s for rank 0 to complete step 3"):
+        ranks[2].wait(lambda: None, "rank 0 to complete step 3")
+
+
+def test_a_rank_ends_to_start_with_a_newer_rank_0_and_rank_0_does_not(ranks):
+    first, second, _ = ranks
+    first.place.write("start.json", {"nonce": "1"})
+
+    with pytest.raises(Stopped, match="rank 0 was started again"):
+        second.check()
+    first.check()
+    assert [each.is_current() for each in ranks] == [False, False, False]
+
+
+def test_the_last_rank_that_needs_nothing_more_knows_that_it_is(ranks):
+    assert [each.mark_over() for each in ranks] == [False, False, True]
+    assert Ranks(ranks[0].place, 0, 1).mark_over()
+
+
+def test_the_ranks_hear_of_a_stop_that_one_was_told_until_the_next_start(ranks):
+    first, second, third = ranks
+    assert not third.is_one_told_to_stop()
+    second.mark_stop()
+    assert [first.is_one_told_to_stop(), third.is_one_told_to_stop()] == [True, True]
+    first.nonce = "1"
+    assert not first.is_one_told_to_stop()
+
+
+def test_a_rank_waits_for_one_in_its_place_that_saves_within_its_grace_and_no_longer(ranks, monkeypatch):
+    place, clock = ranks[0].place, [1000.0]
+    monkeypatch.setattr(time, "time", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    overlapping = Ranks(place, 0, 3, grace=30, overlaps=True)
+    overlapping.nonce = "0"
+    overlapping.mark_stop()
+
+    def is_ending(since=1000.0):
+        return [each._is_ending("0", 0, since) for each in (overlapping, ranks[0])]
+
+    assert is_ending() == [True, False]
+    clock[0] = 1029.9
+    assert is_ending() == [True, False]
+    assert is_ending(since=990.0) == [False, False]
+    clock[0] = 1030.0
+    assert is_ending() == [False, False]
+    clock[0] = 1000.0
+    overlapping.mark_stop(is_over=True)
+    assert is_ending() == [False, False]

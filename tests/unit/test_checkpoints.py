@@ -527,9 +527,42 @@ def test_the_next_call_raises_what_went_wrong_in_the_background(start_store, roo
 def test_due_by_steps_and_by_time(start_store):
     by_steps = start_store(every_steps=3)
     assert [step for step in range(1, 10) if by_steps.due(step)] == [3, 6, 9]
-    by_time = start_store(every_seconds=1e-9)
-    assert by_time.due(1)
-    assert not start_store(every_seconds=3600).due(1)
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_due_by_time_counts_from_the_start_and_then_from_the_last_save(start_store, monkeypatch, background):
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    store = start_store(every_seconds=10)
+
+    def is_due_at(*times):
+        due = []
+        for clock[0] in times:
+            due.append(store.due(1))
+        return due
+
+    assert is_due_at(1009.9, 1010, 1012) == [False, True, True]
+    save(store, 2, background=background)
+    store.flush()
+    assert is_due_at(1021.9, 1022) == [False, True]
+
+
+def test_due_by_time_counts_from_the_end_of_a_save_that_takes_long(start_store, monkeypatch):
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    store = start_store(every_seconds=10)
+    with store.save(1):
+        clock[0] = 1100.0
+
+    clock[0] = 1109.9
+    assert not store.due(2)
+    clock[0] = 1110.0
+    assert store.due(2)
+
+
+def test_without_a_rhythm_a_save_is_never_due(start_store):
+    store = start_store()
+    assert not any(store.due(step) for step in range(100))
 
 
 @pytest.fixture
@@ -626,6 +659,23 @@ def test_checkpoints_of_others_expire(start_store, root):
     save(start_store(path=other, ttl=3600), 2)
 
     assert (root.exists(), steps_of(other), foreign.exists()) == (False, [1, 2], True)
+
+
+def test_the_time_to_live_begins_again_with_each_checkpoint(start_store, root):
+    store = start_store(ttl=3600)
+    os.utime(root / "start.json", (0, 0))
+    save(store, 3)
+    start_store(path=root.parents[1] / "other-0123456789" / "g-0", ttl=3600)
+
+    assert steps_of(root) == [3]
+
+
+def test_a_training_without_a_time_to_live_does_not_expire(start_store, root):
+    save(start_store(), 3)
+    os.utime(root / "start.json", (0, 0))
+    start_store(path=root.parents[1] / "other-0123456789" / "g-0", ttl=3600)
+
+    assert steps_of(root) == [3]
 
 
 def test_the_clock_of_the_place_decides_what_has_expired(start_store, root, monkeypatch):

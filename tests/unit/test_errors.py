@@ -6,8 +6,9 @@ import pickle
 
 import pytest
 
-from trainer_core.errors import MAX_MESSAGE, InvalidRequestError, JobFailedError, format_size, shorten
-from trainer_core.jobs import Outcome, TrainJobRef
+from trainer_core.errors import InvalidRequestError
+from trainer_core.jobs import JobFailedError, Outcome, TrainJobRef
+from trainer_core.text import MAX_MESSAGE, format_size, shorten
 
 OUTCOME = Outcome(ref=TrainJobRef("local", "/home", "job", "uid").to_dict(), status="Failed")
 

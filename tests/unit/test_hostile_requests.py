@@ -26,11 +26,12 @@ from trainer_core import (
 from trainer_core.cli.app import run
 from trainer_core.config import CONFIGS, config_from_dict
 from trainer_core.definition_file import build_definition_request, read_definition
-from trainer_core.errors import MAX_MESSAGE, InvalidRequestError, TrainerError, UnsupportedError
+from trainer_core.errors import InvalidRequestError, TrainerError, UnsupportedError
 from trainer_core.initializers import initializer_from_dict
 from trainer_core.options import BaseOption
 from trainer_core.request import InitializerSource, Owner, TrainerRequest, TrainJobRequest
 from trainer_core.request_builder import build_request_data, parse_options
+from trainer_core.text import MAX_MESSAGE
 from trainer_core.yaml_documents import parse_yaml
 
 TEXTS = st.one_of(
@@ -75,7 +76,7 @@ def list_constructors() -> dict[str, Any]:
         if inspect.isclass(kind)
         and not issubclass(kind, (BaseException, TrainerClient))
         # Users receive these; they do not make them.
-        and kind.__module__ not in (jobs.__name__, "trainer_core.tracking.registry", "trainer_core.client")
+        and kind.__module__ not in (jobs.__name__, "trainer_core.tracking.model_registry", "trainer_core.client.runs")
         and (dataclasses.is_dataclass(kind) or issubclass(kind, BaseModel))
         and not inspect.isabstract(kind)
     }

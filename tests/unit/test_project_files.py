@@ -15,7 +15,7 @@ from trainer_core import CustomTrainer
 from trainer_core.backends.debug import DebugBackend
 from trainer_core.backends.local.job_store import StateFolder
 from trainer_core.node import project as node_project
-from trainer_core.packaging import argv_payload, serializer
+from trainer_core.packaging import argv_payload, project as packed_project, serializer
 from trainer_core.packaging.project import read_files, read_project
 from trainer_core.request import Code
 from trainer_core.request_builder import build_request
@@ -204,6 +204,25 @@ def test_a_list_has_folders_files_and_patterns_relative_to_the_working_directory
     assert paths("other.py") == ["other.py"]
 
 
+def test_a_pattern_that_names_a_folder_takes_what_is_in_it_except_what_is_ignored(tree):
+    root = tree(
+        {
+            ".gitignore": "*.log\nbuild/\n",
+            "src/a.py": "",
+            "src/inner/b.py": "",
+            "src/a.log": "",
+            "src/build/c.py": "",
+            "build/d.py": "",
+            "other/e.py": "",
+        }
+    )
+    assert paths(["s*"], root) == ["src/a.py", "src/inner/b.py"]
+    assert paths(["*/inner"], root) == ["src/inner/b.py"]
+    assert paths(["src/inner", "o*"], root) == ["other/e.py", "src/inner/b.py"]
+    with pytest.raises(ValueError, match=r"b\* matches no file of .* that travels"):
+        read_project(["b*"], root)
+
+
 @pytest.mark.parametrize(
     ("code", "message"),
     [
@@ -292,13 +311,24 @@ def test_a_file_with_the_name_of_a_secret_is_refused_unless_it_is_written_out(tr
     assert name in paths([".", name], root)
 
 
-def test_a_private_key_and_a_link_to_a_secret_are_refused_under_any_name(tree):
-    root = tree({"train.py": "", "server.txt": "-----BEGIN RSA PRIVATE KEY-----\nabc"})
-    with pytest.raises(ValueError, match=r"server\.txt is a private key"):
-        read_project(root)
-    (root / "server.txt").unlink()
-    (root / ".gitignore").write_text(".env\n")
-    (root / ".env").write_text("TOKEN=1")
+@pytest.mark.parametrize("kind", ["", "RSA ", "EC ", "OPENSSH ", "ENCRYPTED "])
+def test_a_private_key_is_refused_under_any_name_unless_it_is_written_out(tree, kind):
+    root = tree({"train.py": "", "server.txt": f" \n-----BEGIN {kind}PRIVATE KEY-----\nabc"})
+    for code in (".", ["*.txt"]):
+        with pytest.raises(
+            ValueError, match=r"server\.txt is a private key.* write it out: code=\['.', 'server.txt'\]"
+        ):
+            read_project(code, root)
+    assert paths([".", "server.txt"], root) == ["server.txt", "train.py"]
+
+
+def test_a_text_that_shows_a_private_key_travels(tree):
+    files = {"guide.txt": "A key begins with -----BEGIN PRIVATE KEY-----", "key.txt": "-----BEGIN PUBLIC KEY-----"}
+    assert paths(tree(files)) == sorted(files)
+
+
+def test_a_link_to_a_secret_is_refused_under_any_name(tree):
+    root = tree({"train.py": "", ".gitignore": ".env\n", ".env": "TOKEN=1"})
     (root / "settings").symlink_to(".env")
     with pytest.raises(ValueError, match="settings has the name of a secret"):
         read_project(root)
@@ -343,6 +373,16 @@ def test_a_huge_file_is_refused_before_it_is_read(tree):
     with (root / "model.bin").open("wb") as file:
         file.truncate(10**12)
     with pytest.raises(ValueError, match=r"have 1\.0 TB .*model\.bin \(1\.0 TB\).*at most 64 MB travel"):
+        read_project(root)
+
+
+def test_files_of_exactly_the_limit_travel_and_one_byte_more_is_refused(tree, monkeypatch):
+    monkeypatch.setattr(packed_project, "_MAX_BYTES", 20)
+    root = tree({"a.py": "x" * 9, "b.py": "y" * 11})
+    assert paths(root) == ["a.py", "b.py"]
+    (root / "a.py").write_text("x" * 10)
+    message = r"2 files have 21 bytes \(the largest are b.py .11 bytes., a.py .10 bytes.\), and at most 20 bytes travel"
+    with pytest.raises(ValueError, match=message):
         read_project(root)
 
 

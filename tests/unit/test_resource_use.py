@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from trainer_core.errors import format_memory
 from trainer_core.jobs import Category, Outcome
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
 from trainer_core.resource_use import (
@@ -13,6 +12,7 @@ from trainer_core.resource_use import (
     strip_resource_report,
     summarize_resource_use,
 )
+from trainer_core.text import format_memory
 from trainer_core.tracking.reporter import build_system_metrics
 
 REPORT = (

@@ -11,11 +11,11 @@ from trainer_core import Category, Diagnosis, Outcome, TrainJobRef
 from trainer_core.errors import (
     BackendUnavailableError,
     InvalidRequestError,
-    JobFailedError,
+    JobElsewhereError,
     JobNotFoundError,
     WaitTimeoutError,
 )
-from trainer_core.jobs import Observation, PendingFailure
+from trainer_core.jobs import JobFailedError, Observation, PendingFailure
 from trainer_core.lifecycle import wait_state
 
 REF = TrainJobRef("local", "/home", "job", "uid")
@@ -77,6 +77,43 @@ def test_an_unreachable_backend_is_tolerated_for_half_an_hour():
         state.on_error(BackendUnavailableError("away"), now=1800)
 
 
+def test_an_unreachable_backend_is_tolerated_for_half_an_hour_since_it_was_last_reached():
+    away = BackendUnavailableError("away")
+    state = wait_state.start(REF, now=0).on_error(away, now=0)
+    state = state.on_observation(Observation("Running"), now=1700).on_error(away, now=1790)
+
+    assert state.on_error(away, now=1790 + 1799).outcome is None
+
+
+def test_a_backend_that_refuses_for_good_is_tolerated_a_few_times_only():
+    refused = BackendUnavailableError("certificate has expired", transient=False)
+    state = wait_state.start(REF, now=0)
+    for _ in range(wait_state.MAX_CONSECUTIVE_ERRORS - 1):
+        state = state.on_error(refused, now=1)
+
+    with pytest.raises(BackendUnavailableError, match="expired"):
+        state.on_error(refused, now=1)
+
+
+def test_a_job_of_another_host_ends_the_wait_at_once():
+    with pytest.raises(JobElsewhereError, match="lives on host-2"):
+        wait_state.start(REF, now=0).on_error(JobElsewhereError("job lives on host-2"), now=1)
+
+
+def test_an_error_after_the_deadline_ends_the_wait_and_not_the_job():
+    with pytest.raises(WaitTimeoutError, match=r"could not be reached \(away\).*was not stopped"):
+        wait_state.start(REF, now=0, timeout=10).on_error(BackendUnavailableError("away"), now=10)
+
+
+def test_the_next_attempt_after_an_error_is_not_after_the_deadline():
+    state = wait_state.start(REF, now=0, timeout=10)
+    for _ in range(5):
+        state = state.on_error(BackendUnavailableError("away"), now=9.9)
+
+    assert state.timeout(now=9.9) == pytest.approx(0.1)
+    assert state.timeout(now=10.5) == 0
+
+
 def test_other_errors_are_tolerated_a_few_times_in_a_row():
     state = wait_state.start(REF, now=0)
     for _ in range(wait_state.MAX_CONSECUTIVE_ERRORS - 1):
@@ -119,6 +156,18 @@ def test_without_fail_fast_no_job_is_cancelled():
     assert state.on_observation(PENDING, now=9999).outcome is None
 
 
+def test_a_job_that_does_not_start_in_time_is_cancelled_even_without_fail_fast():
+    # The backend reports the time that remains.
+    late = replace(UNSCHEDULABLE, start_within=20)
+    state = wait_state.start(REF, now=0, fail_fast=False)
+    state = state.on_observation(Observation("Created", pending_failure=replace(late, start_within=30)), now=1)
+    state = state.on_observation(Observation("Created", pending_failure=late), now=11)
+
+    assert state.timeout(now=11) == 20
+    assert state.on_observation(Observation("Created", pending_failure=late), now=30.9).outcome is None
+    assert state.on_observation(Observation("Created", pending_failure=late), now=31).should_cancel
+
+
 def test_the_grace_starts_again_after_a_pending_failure_has_gone():
     state = wait_state.start(REF, now=0).on_observation(PENDING, now=1)
     state = state.on_observation(Observation("Running"), now=200)
@@ -139,6 +188,27 @@ def test_an_earlier_pending_failure_explains_a_failure_without_evidence():
 
     assert ended.outcome.diagnosis is crash
     assert not ended.should_cancel
+
+
+def test_an_earlier_pending_failure_does_not_replace_a_diagnosis_with_evidence():
+    crash = PendingFailure(Diagnosis(category=Category.USER_CODE, reason="KeyError: 'x'", step="node-0"))
+    state = wait_state.start(REF, now=0).on_observation(Observation("Running", pending_failure=crash), now=1)
+    lost = Diagnosis(category=Category.INFRASTRUCTURE, reason="the engine stopped", step="node-1")
+
+    for evident in (FAILED, replace(FAILED, diagnosis=lost)):
+        ended = state.on_observation(Observation("Failed", outcome=evident, outcome_is_stored=True), now=2)
+        assert (ended.outcome, ended.outcome_is_stored) == (evident, True)
+
+
+def test_an_outcome_is_stored_if_the_backend_has_it_as_it_is():
+    vague = replace(FAILED, diagnosis=Diagnosis(category=Category.INFRASTRUCTURE, reason="no reported reason"))
+    state = wait_state.start(REF, now=0)
+    explained = state.on_observation(PENDING, now=1)
+    stored = Observation("Failed", outcome=vague, outcome_is_stored=True)
+
+    assert state.on_observation(stored, now=2).outcome_is_stored
+    assert not state.on_observation(replace(stored, outcome_is_stored=False), now=2).outcome_is_stored
+    assert not explained.on_observation(stored, now=2).outcome_is_stored
 
 
 def test_a_job_that_does_not_exist_any_more_counts_as_deleted():

@@ -15,7 +15,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, ClassVar
 
-from trainer_core import checkpoint_place, code_place
+from trainer_core import checkpoint_location, code_location
 from trainer_core.backends.follower import Follower, PollingFollower
 from trainer_core.errors import ConflictError, JobNotFoundError, UnsupportedError
 from trainer_core.jobs import RUNNING, Diagnosis, Event, Observation, Outcome, OwnerReference, TrainJob, TrainJobRef
@@ -105,7 +105,7 @@ class Backend(ABC):
         Raises:
             UnsupportedError: The files of its project are too large, or this backend does not support their place.
         """
-        return code_place.resolve(request, None)
+        return code_location.resolve(request, None)
 
     def predict_ref(self, request: TrainJobRequest) -> TrainJobRef | None:
         """Return what a process on another host needs to know of a TrainJob that is about to be created here.
@@ -127,7 +127,7 @@ class Backend(ABC):
         Args:
             request: The request.
         """
-        return checkpoint_place.resolve_uri(self.resolve_request(request), None)
+        return checkpoint_location.resolve_uri(self.resolve_request(request), None)
 
     def _apply_decision(
         self,
@@ -148,7 +148,7 @@ class Backend(ABC):
                 with suppress(JobNotFoundError):
                     self._wait_for_processes([self.get_ref(name)], self.max_left_seconds + grace)
             named = request.with_name(decision.name).with_checkpoints_nonce(secrets.token_hex(5))
-            named = code_place.store(named)
+            named = code_location.store(named)
             return self.create(prepare(named, decision.attempt) if prepare else named, decision.attempt)
         self._warn_if_different(request, decision)
         ref = self.get_ref(decision.name)

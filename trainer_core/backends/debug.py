@@ -23,14 +23,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
-from trainer_core import checkpoint_place
-from trainer_core.backends import local_fetch
+from trainer_core import checkpoint_location
+from trainer_core.backends import initializer_sources
 from trainer_core.backends.base import Backend, NameTakenError
 from trainer_core.backends.environment_secrets import read_secrets
 from trainer_core.backends.runtime_packages import list_interpreter_packages
 from trainer_core.config import DebugBackendConfig, LocalProcessBackendConfig
 from trainer_core.errors import InvalidRequestError, JobNotFoundError, RuntimeNotFoundError, UnsupportedError
-from trainer_core.fetch import cache, progress, registry
+from trainer_core.fetch import cache, progress, schemes
 from trainer_core.fetch.settings import FetchSettings
 from trainer_core.fetch.source import FetchError
 from trainer_core.jobs import (
@@ -131,7 +131,7 @@ class DebugBackend(Backend):
             )
         sources = request.initializer_sources()
         for role, source in sources:
-            local_fetch.check_source_supported(role, source)
+            initializer_sources.check_source_supported(role, source)
         self._build_checkpoint_env(request)
         if trainer is None and not sources:
             raise InvalidRequestError("the request has nothing to run; set a trainer, an initializer or both")
@@ -147,7 +147,7 @@ class DebugBackend(Backend):
             if name in self._jobs:
                 raise NameTakenError(name)
             for role, source in request.initializer_sources():
-                local_fetch.check_source_available(role, source)
+                initializer_sources.check_source_available(role, source)
             read_secrets(request)
             ref = TrainJobRef(self.name, f"process-{os.getpid()}", name, uuid.uuid4().hex)
             folder = Path(tempfile.mkdtemp(prefix=f"trainjob-{name}-"))
@@ -241,7 +241,9 @@ class DebugBackend(Backend):
         return list_interpreter_packages()
 
     def get_checkpoints_uri(self, request: TrainJobRequest) -> str | None:
-        return checkpoint_place.resolve_uri(request, LocalProcessBackendConfig().state_home.as_uri() + "/checkpoints")
+        return checkpoint_location.resolve_uri(
+            request, LocalProcessBackendConfig().state_home.as_uri() + "/checkpoints"
+        )
 
     def _build_checkpoint_env(self, request: TrainJobRequest) -> dict[str, str]:
         uri = self.get_checkpoints_uri(request)
@@ -249,9 +251,9 @@ class DebugBackend(Backend):
             return {}
 
         def to_path(uri: str, field: str) -> str:
-            return checkpoint_place.split_uri(uri, ("file",), field)[1]
+            return checkpoint_location.split_uri(uri, ("file",), field)[1]
 
-        return checkpoint_place.build_variables(request, uri, to_path)
+        return checkpoint_location.build_variables(request, uri, to_path)
 
     @cached_property
     def _cache(self) -> Path:
@@ -341,10 +343,10 @@ def _read_secrets(job: _DebugJob, role: str) -> dict[str, str]:
 
 def _fetch(job: _DebugJob, role: str, source: InitializerSource, cache_folder: Path) -> str:
     """Fetch one source into the cache, link it into the folder of the job, and return its URI."""
-    variables = local_fetch.get_fetch_variables(role, source)
+    variables = initializer_sources.get_fetch_variables(role, source)
     variables.update(_read_secrets(job, role))
     path, fetched = cache.fetch_to_cache(
-        registry.create_source(FetchSettings.from_env(role, variables)),
+        schemes.create_source(FetchSettings.from_env(role, variables)),
         cache_folder / role,
         progress.create_progress(role),
     )

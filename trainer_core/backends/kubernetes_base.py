@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from trainer_core import code_place
+from trainer_core import code_location
 from trainer_core.backends import runtime_packages
 from trainer_core.backends.base import Backend, NameTakenError
 from trainer_core.backends.follower import Follower
@@ -27,7 +27,7 @@ from trainer_core.errors import (
     UnsupportedError,
 )
 from trainer_core.jobs import Diagnosis, Event, Observation, Outcome, OwnerReference, TrainJob, TrainJobRef
-from trainer_core.k8s import job_status, manifest_common, pod_state, resources
+from trainer_core.k8s import manifest_common, observations, pod_state, resources
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.connection import Connection
 from trainer_core.k8s.errors import (
@@ -97,7 +97,7 @@ class BaseKubernetesBackend(Backend):
 
     def resolve_request(self, request: TrainJobRequest) -> TrainJobRequest:
         request = request.with_checkpoints_uri(self._checkpoints_uri).with_resource_interval(self._resource_interval)
-        return code_place.resolve(request, self._code_uri)
+        return code_location.resolve(request, self._code_uri)
 
     def render(self, request: TrainJobRequest) -> dict[str, Any]:
         manifests = self._render_checked(self.resolve_request(request), attempt=0)
@@ -125,7 +125,7 @@ class BaseKubernetesBackend(Backend):
         return jobs
 
     def _parse_existing_job(self, raw: RawObject) -> ExistingJob:
-        return job_status.parse_existing_job(raw, self.adapter.parse_job)
+        return observations.parse_existing_job(raw, self.adapter.parse_job)
 
     def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
         self._check_checkpoint_claim(request)
@@ -144,7 +144,7 @@ class BaseKubernetesBackend(Backend):
                 self._delete_objects(created_dependencies)
             raise
         self._reader.keep_object(created)
-        ref = job_status.build_ref(self.adapter.parse_job(created))
+        ref = observations.build_ref(self.adapter.parse_job(created))
         try:
             self._create_secret(ref, request, timeout=_GARBAGE_COLLECTION_SECONDS)
         except TrainerError:
@@ -232,7 +232,7 @@ class BaseKubernetesBackend(Backend):
         return self._reader.get_request(ref)
 
     def get_ref(self, name: str) -> TrainJobRef:
-        return job_status.build_ref(self.adapter.parse_job(self._reader.get_object(name, self.namespace)))
+        return observations.build_ref(self.adapter.parse_job(self._reader.get_object(name, self.namespace)))
 
     def observe(self, ref: TrainJobRef) -> Observation:
         return self._reader.observe(ref)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainer_core.errors import shorten
+from trainer_core.text import shorten
 
 __all__ = ["list_runtime_files", "parse_runtimes", "read_runtime_file", "warn_skipped"]
 

@@ -21,10 +21,10 @@ from trainer_core.jobs import (
     TrainJob,
     TrainJobRef,
 )
-from trainer_core.k8s import informer, job_status
+from trainer_core.k8s import informer, observations
 from trainer_core.k8s.connection import Connection
 from trainer_core.k8s.errors import ForbiddenError
-from trainer_core.k8s.failure_detection import find_left_node
+from trainer_core.k8s.failure_facts import find_left_node
 from trainer_core.k8s.informer import JobSnapshot, Subscription, WatchTarget
 from trainer_core.k8s.job_adapter import WorkloadAdapter
 from trainer_core.k8s.job_reader import CAPACITY_EVENTS_AGE, JobReader
@@ -146,7 +146,7 @@ class WatchFollower(Follower):
             timeout = min(timeout, _PROGRESS_OBSERVATION_SECONDS)
         if self._job is None:
             return min(timeout, self._reader.get_uncached_interval())
-        if self._pods or not job_status.needs_events(self._job):
+        if self._pods or not observations.needs_events(self._job):
             return timeout
         # Random, because thousands of jobs may wait for the same quota.
         return min(timeout, random.uniform(_NO_PODS_SECONDS / 2, _NO_PODS_SECONDS))  # noqa: S311 -- no secret
@@ -168,9 +168,9 @@ class WatchFollower(Follower):
         job: JobState = snapshot.job
         self._job = job
         pods = {pod.name: pod for pod in job.select_pods(snapshot.pods or ())}
-        status = job_status.get_status(job, list(pods.values()))
+        status = observations.get_status(job, list(pods.values()))
         self._pods = {**self._pods, **pods} if status == FAILED else pods or self._pods
-        return job_status.build_observation(job, self._select_pods(job), ref=self._ref)
+        return observations.build_observation(job, self._select_pods(job), ref=self._ref)
 
     def _select_pods(self, job: JobState) -> Sequence[PodState]:
         return job.select_pods(self._pods.values())
@@ -192,7 +192,7 @@ class WatchFollower(Follower):
             return None
         if has_failure:
             return None
-        if self._job and job_status.needs_explanation(self._job, pods, now):
+        if self._job and observations.needs_explanation(self._job, pods, now):
             before = self._explained
             is_valid = before is not None and before[0] == cached and time.monotonic() < self._explained_until
             return before[1] if before and is_valid else None

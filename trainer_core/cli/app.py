@@ -13,7 +13,8 @@ import typer
 
 from trainer_core.cli import create_runtime, doctor, exit_codes, jobs, lint, migrate, runtimes, submit, tracking
 from trainer_core.cli.options import GlobalOptions, move_global_options
-from trainer_core.errors import TrainerError, shorten
+from trainer_core.errors import TrainerError
+from trainer_core.text import shorten
 
 __all__ = ["app", "run"]
 

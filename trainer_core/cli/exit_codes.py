@@ -6,12 +6,12 @@ from trainer_core.errors import (
     BackendUnavailableError,
     ConflictError,
     JobEndedError,
-    JobFailedError,
     JobNotFoundError,
     RuntimeNotFoundError,
     TrackingError,
     WaitTimeoutError,
 )
+from trainer_core.jobs import JobFailedError
 
 __all__ = [
     "BAD_INPUT",

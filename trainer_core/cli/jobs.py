@@ -12,18 +12,19 @@ from urllib.parse import unquote
 
 import typer
 
-from trainer_core import comparison, pending_cancellations, validation
+from trainer_core import job_table, pending_cancellations, validation
 from trainer_core.cli import exit_codes
 from trainer_core.cli.output import OutputFormat, OutputOption, format_time, print_json, print_table
 from trainer_core.cli.submit import print_job, wait_and_print
 from trainer_core.client import TrainerClient
 from trainer_core.config import ClusterConfig
-from trainer_core.errors import InvalidRequestError, JobEndedError, JobNotFoundError, format_size
+from trainer_core.errors import InvalidRequestError, JobEndedError, JobNotFoundError
 from trainer_core.jobs import COMPLETE, FAILED, KFP_RUN_LABEL, STATUSES, TrainJob, TrainJobRef
 from trainer_core.k8s import kfp_runs
 from trainer_core.logs import merge_streams
 from trainer_core.readable_log import format_log_line
 from trainer_core.resource_use import strip_resource_report
+from trainer_core.text import format_size
 
 __all__ = ["register"]
 
@@ -76,8 +77,8 @@ def list_jobs(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List the TrainJobs, newest first."""
-    names = [comparison.check_column(name.strip()) for name in (columns or _COLUMNS).split(",")]
-    descending, key = (sort or "").startswith("-"), comparison.check_column((sort or "created").removeprefix("-"))
+    names = [job_table.check_column(name.strip()) for name in (columns or _COLUMNS).split(",")]
+    descending, key = (sort or "").startswith("-"), job_table.check_column((sort or "created").removeprefix("-"))
     first = _parse_time(since) if since else None
     client = _get_client(context)
     wanted = {_check_status(each) for each in status or STATUSES}
@@ -85,13 +86,13 @@ def list_jobs(
     jobs = [job for job in jobs if first is None or job.creation_timestamp >= first]
     if sort is None:
         jobs = jobs[:limit]
-    if comparison.needs_details([*names, key]):
+    if job_table.needs_details([*names, key]):
         details = [_read_details(client, job) for job in jobs]
     else:
-        details = [comparison.JobDetails(job, {}, {}) for job in jobs]
-    rows = [comparison.build_row(each) for each in details]
+        details = [job_table.JobDetails(job, {}, {}) for job in jobs]
+    rows = [job_table.build_row(each) for each in details]
     if sort is not None:
-        rows = comparison.sort_rows(rows, key, descending)[:limit]
+        rows = job_table.sort_rows(rows, key, descending)[:limit]
     if output is OutputFormat.TABLE:
         cells = [[_format_cell(row.get(name)) for name in names] for row in rows]
         print_table([_format_header(name) for name in names], cells)
@@ -112,9 +113,9 @@ def compare(
     if len(names) < 2:
         raise InvalidRequestError(f"one TrainJob cannot be compared; name another one beside {names[0]!r}")
     client = _get_client(context)
-    details = [comparison.read_details(client, name) for name in names]
-    rows = comparison.compare_rows([comparison.build_row(each) for each in details], everything)
-    rows.update(comparison.compare_files(details))
+    details = [job_table.read_details(client, name) for name in names]
+    rows = job_table.compare_rows([job_table.build_row(each) for each in details], everything)
+    rows.update(job_table.compare_files(details))
     if output is OutputFormat.JSON:
         print_json({"names": names, "rows": {column: [_to_json(each) for each in row] for column, row in rows.items()}})
         return
@@ -124,7 +125,7 @@ def compare(
 def get(context: typer.Context, name: NameArgument, output: OutputOption = OutputFormat.TABLE) -> None:
     """Show a TrainJob, its steps and its result."""
     client = _get_client(context)
-    details = comparison.read_details(client, name)
+    details = job_table.read_details(client, name)
     job, outcome = details.job, details.outcome
     if output is OutputFormat.JSON:
         print_json({**job.to_dict(), "outcome": outcome.to_dict() if outcome else None})
@@ -132,8 +133,8 @@ def get(context: typer.Context, name: NameArgument, output: OutputOption = Outpu
     row = (job.name, job.status, job.runtime.name, format_time(job.creation_timestamp), job.reason)
     print_table(("NAME", "STATUS", "RUNTIME", "CREATED", "REASON"), [row])
     print()
-    columns = comparison.build_row(details)
-    params = [column for column in columns if column.startswith(comparison.PARAM)]
+    columns = job_table.build_row(details)
+    params = [column for column in columns if column.startswith(job_table.PARAM)]
     shown = {column: columns[column] for column in (*_DETAILS, *params) if column in columns}
     for name, value in shown.items():
         print(f"{name}: {_format_cell(value)}")
@@ -375,10 +376,10 @@ def _refuse_ended(ref: TrainJobRef, status: str, change: str) -> None:
         )
 
 
-def _read_details(client: TrainerClient, job: TrainJob) -> comparison.JobDetails:
+def _read_details(client: TrainerClient, job: TrainJob) -> job_table.JobDetails:
     with suppress(JobNotFoundError):
-        return comparison.read_details(client, job.name)
-    return comparison.JobDetails(job, {}, {})
+        return job_table.read_details(client, job.name)
+    return job_table.JobDetails(job, {}, {})
 
 
 def _check_status(text: str) -> str:

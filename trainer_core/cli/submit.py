@@ -15,13 +15,15 @@ from trainer_core.cli import exit_codes, progress
 from trainer_core.cli.options import parse_key_values, parse_options
 from trainer_core.cli.output import OutputFormat, OutputOption, print_json, print_yaml
 from trainer_core.client import TrainerClient
-from trainer_core.errors import InvalidRequestError, format_size
+from trainer_core.errors import InvalidRequestError
 from trainer_core.initializers import initializer_from_dict
 from trainer_core.jobs import Diagnosis, TrainJobRef
+from trainer_core.lifecycle.adoption import describe_existing
 from trainer_core.lifecycle.wait_state import failure_message
 from trainer_core.packaging import requirements_file
 from trainer_core.readable_log import format_log_line
 from trainer_core.request import TrainJobRequest
+from trainer_core.text import format_size
 from trainer_core.trainers import CustomTrainer, CustomTrainerContainer
 
 __all__ = ["print_job", "register", "wait_and_print"]
@@ -242,11 +244,11 @@ def _submit_and_print(
     created: list[bool] = []
     ref = client.submit(request, before_create=lambda: created.append(True))
     if not created:
-        print(f"trainjob: {client.describe_existing(ref)}", file=sys.stderr)
+        print(f"trainjob: {describe_existing(ref.name, client.observe(ref).status)}", file=sys.stderr)
     project = request.trainer.code.project if request.trainer and request.trainer.code else None
     if project is not None:
         print(f"trainjob: code: {project.files} files, {format_size(project.size)}", file=sys.stderr)
-    run = client.get_run(ref) if client.is_tracked(ref) else None
+    run = client.get_run(ref) if client.runs.is_tracked(ref) else None
     if run is not None:
         print(f"trainjob: run {run.url}", file=sys.stderr)
     return print_job(client, ref, wait, timeout, output)

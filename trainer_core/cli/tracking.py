@@ -15,7 +15,7 @@ from trainer_core.client import TrainerClient
 from trainer_core.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from trainer_core.tracking.registry import ModelRegistry
+    from trainer_core.tracking.model_registry import ModelRegistry
 
 __all__ = ["register"]
 
@@ -142,7 +142,7 @@ def models(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List the models of a registry or the versions of one model; roll back its alias."""
-    from trainer_core.tracking.registry import open_registry  # Other commands do not need it.
+    from trainer_core.tracking.registries import open_registry  # Other commands do not need it.
 
     with open_registry(registry) as target:
         _print_models(target, model, rollback, repair, alias, output)

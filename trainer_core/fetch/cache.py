@@ -12,9 +12,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from trainer_core.errors import format_size
 from trainer_core.fetch.listing_cache import list_source
 from trainer_core.fetch.source import FetchError, FetchProgress, Snapshot, Source
+from trainer_core.text import format_size
 
 __all__ = ["fetch_to_cache", "fetch_to_folder", "replace_symlink"]
 

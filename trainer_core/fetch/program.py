@@ -17,12 +17,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainer_core.errors import shorten
-from trainer_core.fetch import cache, registry
+from trainer_core.fetch import cache, schemes
 from trainer_core.fetch.progress import create_progress
 from trainer_core.fetch.settings import ENV_PREFIX, ROLES, FetchSettings
 from trainer_core.fetch.source import FetchError
 from trainer_core.node import env, files
+from trainer_core.text import shorten
 
 __all__ = ["main"]
 
@@ -52,7 +52,7 @@ def _parse_role(arguments: Sequence[str] | None) -> str:
 
 
 def _fetch(settings: FetchSettings) -> str:
-    source = registry.create_source(settings)
+    source = schemes.create_source(settings)
     progress = create_progress(settings.role)
     cache_folder, target = os.environ.get(ENV_PREFIX + "CACHE"), os.environ.get(ENV_PREFIX + "TARGET")
     if not cache_folder:

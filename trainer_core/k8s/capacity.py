@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
 
-from trainer_core.k8s.blocking_reasons import BlockingReason
 from trainer_core.k8s.events import WORKLOAD_KIND, EventRecord
+from trainer_core.k8s.failure_reasons import BlockingReason
 from trainer_core.k8s.parsing import to_single_line
 from trainer_core.k8s.pod_state import PodState
 

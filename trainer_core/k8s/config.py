@@ -19,8 +19,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from trainer_core.errors import BackendUnavailableError, missing_extra
+from trainer_core.errors import BackendUnavailableError
 from trainer_core.k8s.parsing import to_single_line
+from trainer_core.text import missing_extra
 
 if TYPE_CHECKING:
     from trainer_core.config import ClusterConfig

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trainer_core.errors import JobNotFoundError
 from trainer_core.jobs import COMPLETE, FAILED
-from trainer_core.k8s import job_status
+from trainer_core.k8s import observations
 from trainer_core.k8s.informer import Subscription
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.pod_state import PodState
@@ -75,7 +75,7 @@ class JobFeed:
             if self._job is not None:
                 self.pods = self._reader.list_log_pods(self._job)
             return True
-        if job_status.get_status(job, pods) not in _ENDED:
+        if observations.get_status(job, pods) not in _ENDED:
             return False
         if self._is_watched:
             self.pods = self._reader.list_ended_pods(job, pods)

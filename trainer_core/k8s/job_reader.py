@@ -18,12 +18,12 @@ from weakref import WeakSet
 
 from trainer_core.errors import BackendUnavailableError, InvalidRequestError, JobNotFoundError, TrainerError
 from trainer_core.jobs import COMPLETE, FAILED, RUNNING, Event, Observation, Progress, TrainJob, TrainJobRef
-from trainer_core.k8s import events, job_status, logs, pod_state, resources, runtimes
+from trainer_core.k8s import events, logs, observations, pod_state, resources, runtimes
 from trainer_core.k8s.capacity import SchedulingLimits
 from trainer_core.k8s.client import ApiClient, PodLogOptions
 from trainer_core.k8s.errors import ApiNotServedError, ForbiddenError, NotFoundError
 from trainer_core.k8s.events import EventRecord
-from trainer_core.k8s.failure_detection import find_left_node
+from trainer_core.k8s.failure_facts import find_left_node
 from trainer_core.k8s.job_adapter import WorkloadAdapter
 from trainer_core.k8s.job_feed import JobFeed
 from trainer_core.k8s.job_state import JobState
@@ -174,7 +174,7 @@ class JobReader:
         raw, read_at = self._last_read or ({}, -math.inf)
         if not raw or raw["metadata"]["uid"] != ref.uid or time.monotonic() - read_at > _REQUEST_SECONDS:
             raw = self.get_object_by_ref(ref)
-        return job_status.parse_request(raw)
+        return observations.parse_request(raw)
 
     def keep_object(self, raw: RawObject | None) -> None:
         """Keep the object of a job that was just created; None if it was just deleted."""
@@ -194,10 +194,10 @@ class JobReader:
         raw = self.get_object(name, namespace)
         job = self._adapter.parse_job(raw)
         pods = self.list_pods(job)
-        observation = self.observe_state(job, pods, job_status.build_ref(job))
+        observation = self.observe_state(job, pods, observations.build_ref(job))
         request = None
         with suppress(InvalidRequestError):
-            request = job_status.parse_request(raw)
+            request = observations.parse_request(raw)
         return self._explain_train_job(job, pods), observation, request
 
     def read_state(self, ref: TrainJobRef) -> tuple[JobState, list[PodState]]:
@@ -212,14 +212,14 @@ class JobReader:
 
     def observe_state(self, job: JobState, pods: Sequence[PodState], ref: TrainJobRef) -> Observation:
         """Observe a job whose state is known; read its events and logs where needed."""
-        recorded = job_status.get_recorded_outcome(job) is not None
+        recorded = observations.get_recorded_outcome(job) is not None
         limits = self.get_limits()
         job_events = self._list_explaining_events(job, pods, limits.now)
-        observation = job_status.build_observation(job, pods, job_events, ref=ref, limits=limits)
+        observation = observations.build_observation(job, pods, job_events, ref=ref, limits=limits)
         if observation.pending_failure and observation.pending_failure.grace == 0 and job_events:
             # An autoscaler may have added a node since the events were listed.
             job_events = self._list_job_events(job, pods, -math.inf)
-            observation = job_status.build_observation(job, pods, job_events, ref=ref, limits=limits)
+            observation = observations.build_observation(job, pods, job_events, ref=ref, limits=limits)
         failure = observation.outcome or observation.pending_failure
         diagnosis = failure.diagnosis if failure else None
         if diagnosis is not None and diagnosis.step and not recorded:
@@ -228,20 +228,20 @@ class JobReader:
             if not tails[diagnosis.step] and live:  # The pod was deleted with its log, which this process has read.
                 live.ended.wait(_LIVE_LOG_SECONDS)
                 tails = {diagnosis.step: list(live.tail)}
-            return job_status.build_observation(job, pods, job_events, ref=ref, tails=tails, limits=limits)
+            return observations.build_observation(job, pods, job_events, ref=ref, tails=tails, limits=limits)
         if failure is None and (left := find_left_node(pods, limits.now)):
             tails = {left: self._read_tail(job, pods, left, of_previous_run=False)}
-            explained = job_status.build_observation(job, pods, job_events, ref=ref, tails=tails, limits=limits)
+            explained = observations.build_observation(job, pods, job_events, ref=ref, tails=tails, limits=limits)
             if explained.pending_failure:
                 return explained
         if observation.status in (RUNNING, COMPLETE) and observation.progress is None:
             progress = self.read_progress(job, pods, ended=observation.status == COMPLETE)
-            return job_status.build_observation(job, pods, job_events, ref=ref, progress=progress)
+            return observations.build_observation(job, pods, job_events, ref=ref, progress=progress)
         return observation
 
     def build_train_job(self, job: JobState, pods: Sequence[PodState]) -> TrainJob:
         """Return a job as a `TrainJob`."""
-        return job_status.build_train_job(job, pods, runtimes.load_runtime(job.annotations))
+        return observations.build_train_job(job, pods, runtimes.load_runtime(job.annotations))
 
     def get_train_job(self, ref: TrainJobRef) -> TrainJob:
         """Return the job of a ref."""
@@ -255,7 +255,7 @@ class JobReader:
 
     def _explain_train_job(self, job: JobState, pods: Sequence[PodState]) -> TrainJob:
         explaining = self._list_explaining_events(job, pods, self.get_limits().now)
-        return job_status.build_train_job(job, pods, runtimes.load_runtime(job.annotations), explaining)
+        return observations.build_train_job(job, pods, runtimes.load_runtime(job.annotations), explaining)
 
     def list_train_jobs(self, namespace: str, labels: Mapping[str, str] | None = None) -> list[TrainJob]:
         """Return the jobs with these labels, newest first.
@@ -451,7 +451,7 @@ class JobReader:
 
         An earlier list does not have the event with the reason, and the outcome is stored.
         """
-        if job_status.get_status(job, pods) != FAILED:
+        if observations.get_status(job, pods) != FAILED:
             return -math.inf
         with self._events_lock:
             if len(self._failed_since) >= _MAX_FAILED_JOBS and job.uid not in self._failed_since:
@@ -460,9 +460,9 @@ class JobReader:
 
     def _list_explaining_events(self, job: JobState, pods: Sequence[PodState], now: datetime) -> Sequence[EventRecord]:
         """Return the events of a job if they are needed to explain its status."""
-        if job_status.get_recorded_outcome(job) is not None or not job_status.needs_events(job, pods, now):
+        if observations.get_recorded_outcome(job) is not None or not observations.needs_events(job, pods, now):
             return ()
-        max_age = 0.0 if job_status.needs_events(job, pods) else CAPACITY_EVENTS_AGE
+        max_age = 0.0 if observations.needs_events(job, pods) else CAPACITY_EVENTS_AGE
         return self._list_job_events(job, pods, self._get_min_list_time(job, pods), max_age)
 
     def _list_job_events(

@@ -14,7 +14,7 @@ from typing import Any
 
 from trainer_core.errors import BackendUnavailableError, JobNotFoundError, TrainerError
 from trainer_core.jobs import COMPLETE, FAILED, Diagnosis, Outcome, OwnerReference
-from trainer_core.k8s import job_status, resources
+from trainer_core.k8s import observations, resources
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.errors import ApiNotServedError, ForbiddenError, NotFoundError, WriteConflictError
 from trainer_core.k8s.job_adapter import WorkloadAdapter
@@ -51,7 +51,7 @@ class JobWriter:
     def set_suspended(self, raw: RawObject, suspended: bool) -> None:
         """Suspend or resume a job. A job that has ended is not changed."""
         job = self._adapter.parse_job(raw)
-        if job_status.get_status(job) in _ENDED or job.suspend == suspended:
+        if observations.get_status(job) in _ENDED or job.suspend == suspended:
             return
         # The resourceVersion protects a cancellation that was written after the job was read.
         metadata = {"uid": job.uid, "resourceVersion": raw["metadata"]["resourceVersion"]}
@@ -69,7 +69,7 @@ class JobWriter:
         because Kueue would resume it.
         """
         job = self._adapter.parse_job(raw)
-        if job_status.get_status(job) in _ENDED:
+        if observations.get_status(job) in _ENDED:
             return
         if job.queue_name:
             self.delete(raw)

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from trainer_core import checkpoint_place, naming
+from trainer_core import checkpoint_location, naming
 from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.initializers import DATASET_PATH, MODEL_PATH
 from trainer_core.k8s import labels, resources, runtimes
@@ -169,7 +169,7 @@ def render_function(
         launch,
         exported=exported,
         processes=trainer.num_proc_per_node,
-        s3=request.checkpoints is not None and checkpoint_place.is_bucket(request.checkpoints.uri),
+        s3=request.checkpoints is not None and checkpoint_location.is_bucket(request.checkpoints.uri),
     )
     command_length = argv.index(argv_payload.UNPACKER) + 1
     return argv[:command_length], argv[command_length:]
@@ -181,7 +181,7 @@ def build_trainer_env(request: TrainJobRequest) -> dict[str, str | SecretRef]:
     if trainer is not None and trainer.result_uri:
         own[node_env.RESULT_URI] = trainer.result_uri
     uri = _get_checkpoints_uri(request) or ""
-    own |= checkpoint_place.build_variables(request, uri, _to_mounted_path(request), overlaps=True)
+    own |= checkpoint_location.build_variables(request, uri, _to_mounted_path(request), overlaps=True)
     env = {**request.tracking_env, **(trainer.env if trainer else {})}
     return {**env, **own, **_reference_literal_secrets("trainer", request)}
 
@@ -192,12 +192,12 @@ def build_checkpoints_patch(request: TrainJobRequest) -> dict[str, Any]:
     The claim is mounted without a subPath, whose folder the kubelet would create for root.
     """
     uri = _get_checkpoints_uri(request)
-    if uri is None or checkpoint_place.is_bucket(uri):
+    if uri is None or checkpoint_location.is_bucket(uri):
         return {}
-    claim, _ = checkpoint_place.split_uri(uri, _CHECKPOINT_SCHEMES)
+    claim, _ = checkpoint_location.split_uri(uri, _CHECKPOINT_SCHEMES)
     if not naming.is_object_name(claim):
         raise InvalidRequestError(f"Checkpoints uri: {claim!r} is not the name of a PersistentVolumeClaim")
-    mount = {"name": _CHECKPOINTS_VOLUME, "mountPath": checkpoint_place.MOUNT_PATH}
+    mount = {"name": _CHECKPOINTS_VOLUME, "mountPath": checkpoint_location.MOUNT_PATH}
     return {
         "volumes": [{"name": _CHECKPOINTS_VOLUME, "persistentVolumeClaim": {"claimName": claim}}],
         "containers": [{"name": runtimes.NODE, "volumeMounts": [mount]}],
@@ -205,18 +205,18 @@ def build_checkpoints_patch(request: TrainJobRequest) -> dict[str, Any]:
 
 
 def _get_checkpoints_uri(request: TrainJobRequest) -> str | None:
-    return checkpoint_place.resolve_uri(request, None)
+    return checkpoint_location.resolve_uri(request, None)
 
 
 def _to_mounted_path(request: TrainJobRequest) -> Callable[[str, str], str]:
     def to_path(uri: str, field: str) -> str:
-        claim, path = checkpoint_place.split_uri(uri, _CHECKPOINT_SCHEMES, field)
-        own, _ = checkpoint_place.split_uri(_get_checkpoints_uri(request) or "", _CHECKPOINT_SCHEMES)
+        claim, path = checkpoint_location.split_uri(uri, _CHECKPOINT_SCHEMES, field)
+        own, _ = checkpoint_location.split_uri(_get_checkpoints_uri(request) or "", _CHECKPOINT_SCHEMES)
         if claim != own:
             raise UnsupportedError(
                 f"Checkpoints {field}: {uri} is in another claim than {own!r}, which the job mounts; copy it there"
             )
-        return f"{checkpoint_place.MOUNT_PATH}/{path}"
+        return f"{checkpoint_location.MOUNT_PATH}/{path}"
 
     return to_path
 

@@ -33,7 +33,7 @@ from trainer_core.errors import ConflictError
 from trainer_core.jobs import COMPLETE, FAILED
 from trainer_core.request import TrainJobRequest
 
-__all__ = ["Action", "Decision", "ExistingJob", "decide"]
+__all__ = ["Action", "Decision", "ExistingJob", "decide", "describe_existing"]
 
 
 class Action(str, Enum):
@@ -147,3 +147,9 @@ def _create(request: TrainJobRequest, existing: Sequence[ExistingJob], attempt: 
         other = "has no owner" if conflict.owner_key is None else f"belongs to owner {conflict.owner_key!r}"
         raise ConflictError(f"TrainJob {name!r} exists and {other}; choose another name for owner {owner_key!r}")
     return Decision(Action.CREATE, name, attempt)
+
+
+def describe_existing(name: str, status: str) -> str:
+    """Return a line for a person whose submit attached to an existing TrainJob."""
+    again = f"; continue it with `trainjob retry {name}`" if status == FAILED else ""
+    return f"TrainJob {name!r} exists and is {status}: nothing new was started{again}"

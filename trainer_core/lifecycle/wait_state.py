@@ -13,12 +13,11 @@ from typing import Any
 from trainer_core.errors import (
     BackendUnavailableError,
     JobElsewhereError,
-    JobFailedError,
     JobNotFoundError,
     TrainerError,
     WaitTimeoutError,
 )
-from trainer_core.jobs import Category, Diagnosis, Observation, Outcome, PendingFailure, TrainJobRef
+from trainer_core.jobs import Category, Diagnosis, JobFailedError, Observation, Outcome, PendingFailure, TrainJobRef
 from trainer_core.logs import find_checkpoint
 
 __all__ = [
@@ -58,7 +57,7 @@ class WaitState:
         outcome: Set once the wait is finished.
         outcome_is_stored: Whether the TrainJob itself already has this outcome.
         should_cancel: True if the TrainJob is to be cancelled with the diagnosis of `outcome`.
-            `TrainerClient.finish_wait` does that.
+            `trainer_core.client.waiting.finish_wait` does that.
     """
 
     ref: TrainJobRef

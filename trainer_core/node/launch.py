@@ -22,7 +22,7 @@ __all__ = ["PACKAGES", "PAYLOAD", "WAITING", "LaunchError", "main", "rendezvous_
 #: Files beside the package in the folder that was unpacked.
 PAYLOAD = "payload.json"
 PACKAGES = "packages.json"
-#: Line of a node in which torchrun waits for the others; `failure_detection` reads it.
+#: Line of a node in which torchrun waits for the others; `failure_facts` reads it.
 WAITING = "trainjob: this node waits for the other nodes"
 #: Seconds between two such lines.
 _PATIENCE = 50.0

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainer_core import validation
-from trainer_core.options.base import BaseOption, section
-from trainer_core.pytorch_jobs import (
+from trainer_core.backend_fields.pytorch_job import (
     CLEAN_POD_POLICIES,
     RESTART_POLICIES,
     check_elastic_policy,
     check_scheduling_policy,
 )
+from trainer_core.options.base import BaseOption, section
 
 if TYPE_CHECKING:
     from trainer_core.options.base import AnyTrainer

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from trainer_core.options.base import BaseOption, section
 
 if TYPE_CHECKING:
+    from trainer_core.backend_fields.runai_workload import TrainingWorkloadSpec
     from trainer_core.options.base import AnyTrainer
-    from trainer_core.runai.spec import TrainingWorkloadSpec
 
 __all__ = ["RunaiMasterSpec", "RunaiSpec"]
 
@@ -50,7 +50,7 @@ class RunaiSpec(BaseOption):
     _part: ClassVar[str] = "spec"
 
     def __init__(self, spec: TrainingWorkloadSpec | Mapping[str, Any] | None = None, **fields: Any) -> None:
-        from trainer_core.runai.spec import normalize_fields  # Imported on use: it takes 50 ms.
+        from trainer_core.backend_fields.runai_workload import normalize_fields  # Imported on use: it takes 50 ms.
 
         self.spec = {**normalize_fields(spec or {}), **normalize_fields(fields)}
         for name, remedy in _SET_ELSEWHERE.items():

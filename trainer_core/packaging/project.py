@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
-from trainer_core.errors import format_size
 from trainer_core.secrets import mask_credentials
+from trainer_core.text import format_size
 
 if TYPE_CHECKING:
     from trainer_core.packaging.git_commit import GitCommit
@@ -218,9 +218,12 @@ class _Walk:
             raise self._build_level_error()
         if any(parent.is_symlink() or self._is_left_out(parent, is_folder=True) for parent in parents):
             return
-        if match.is_dir():
+        is_folder = match.is_dir()
+        if self._is_left_out(match, is_folder):
+            return
+        if is_folder:
             self._add_folder(match, name, (), 0)
-        elif not self._is_left_out(match, is_folder=False):
+        else:
             self._add_file(match, name)
 
     def _add_folder(self, folder: Path, name: str, parents: tuple[Path, ...], links: int) -> None:

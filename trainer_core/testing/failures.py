@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from trainer_core.client import TrainerClient
-from trainer_core.errors import JobFailedError
 from trainer_core.initializers import FileDatasetInitializer, Initializer
-from trainer_core.jobs import Category, Diagnosis, Outcome
+from trainer_core.jobs import Category, Diagnosis, JobFailedError, Outcome
 from trainer_core.options import ActiveDeadlineSeconds
 from trainer_core.request import TrainJobRequest
 from trainer_core.testing.case import Contract, applies_to

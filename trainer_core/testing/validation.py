@@ -13,7 +13,6 @@ import pytest
 
 from trainer_core import request_builder
 from trainer_core.client import TrainerClient
-from trainer_core.distributed_config import DistributedConfig
 from trainer_core.errors import InvalidRequestError, JobNotFoundError, RuntimeNotFoundError, TrainerError
 from trainer_core.initializers import FileDatasetInitializer, HuggingFaceDatasetInitializer, Initializer
 from trainer_core.options import (
@@ -37,6 +36,7 @@ from trainer_core.options import (
     TrainingRuntimeSpecPatch,
     Workspace,
 )
+from trainer_core.options.distributed_config import DistributedConfig
 from trainer_core.options.runai import RunaiMasterSpec, RunaiSpec
 from trainer_core.request import TrainJobRequest
 from trainer_core.secrets import SecretRef

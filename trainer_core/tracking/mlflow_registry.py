@@ -21,7 +21,7 @@ from pydantic import BaseModel
 
 from trainer_core.errors import InvalidRequestError, TrackingError
 from trainer_core.tracking.mlflow_api import MlflowApi, Tag
-from trainer_core.tracking.registry import (
+from trainer_core.tracking.model_registry import (
     CHAMPION,
     Candidate,
     Comparison,

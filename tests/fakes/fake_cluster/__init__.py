@@ -32,8 +32,8 @@ What a test can do, from any thread, as an administrator whose requests are not 
 
 Lives instead of processes, chosen before the job is created (or by its annotation ``fake-cluster/life``):
   ``lives.set("job", "preempted", "complete")``: the first pod of each node, the one in its place, …; ``"*"`` for all
-  jobs. Names: `fake_cluster.pod_lives.POD_LIVES` and `fake_cluster.lives.JOB_LIVES`, and ``process`` for a real one.
-  They advance every ``delay`` seconds; with ``delay=None``, by one step at each ``tick()``.
+  jobs. Names: `fake_cluster.pod_scripts.POD_LIVES`, `fake_cluster.job_scripts.JOB_LIVES`, and ``process`` for a real
+  one. They advance every ``delay`` seconds; with ``delay=None``, by one step at each ``tick()``.
 
 Faults:
   ``faults.next(status=503, method="GET", path="trainjobs", watch=False, times=2)``; see `Fault` for retry_after, reset,
@@ -45,7 +45,7 @@ What it records: ``requests`` (method, path, query, time, agent, verb, type), ``
 ``forget_requests()``, ``watches`` (how many are open).
 
 As a separate process: ``python -m fake_cluster --port 0 [--bare]`` prints its URL and ends when its input does.
-`fake_cluster.asking.Asker` is a client of a few lines for tests of the server itself.
+`fake_cluster.raw_client.RawClient` is a client of a few lines for tests of the server itself.
 """
 
 from fake_cluster.cluster import Cluster

@@ -21,14 +21,14 @@ from fake_cluster.admission import Admission
 from fake_cluster.controller import Controllers
 from fake_cluster.faults import Faults
 from fake_cluster.gate import TOKEN, Gate
+from fake_cluster.job_scripts import Lives
 from fake_cluster.jobs import BatchJobs
 from fake_cluster.jobsets import JobSets
 from fake_cluster.kubelet import NODE, Kubelet
-from fake_cluster.lives import Lives
 from fake_cluster.podlog import Log, Logs, lines_of
 from fake_cluster.pytorch import PyTorchJobs
 from fake_cluster.recorder import Recorder
-from fake_cluster.registry import NAMESPACES, Registry
+from fake_cluster.resource_kinds import NAMESPACES, ResourceKinds
 from fake_cluster.runai import Workloads
 from fake_cluster.runtimes import READY_MADE
 from fake_cluster.schema import Schemas
@@ -91,7 +91,7 @@ class Cluster:
         self._port = port
         self._gate = Gate()
         self._logs = Logs()
-        self._registry = Registry()
+        self._registry = ResourceKinds()
         self._store = Store(self._registry, keep)
         self._server = Server(self._store, self._gate, self.faults, self._logs)
         self._store.listeners.append(self._logs.on_change)

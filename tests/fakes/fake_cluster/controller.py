@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 
 from fake_cluster.history import Change, Record
-from fake_cluster.registry import stored_as
+from fake_cluster.resource_kinds import stored_as
 from fake_cluster.store import Store
 from trainer_core.k8s.resources import ApiResource
 

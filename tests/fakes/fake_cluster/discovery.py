@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
-from fake_cluster.registry import Registry
+from fake_cluster.resource_kinds import ResourceKinds
 from trainer_core.k8s.resources import ApiResource
 
 __all__ = ["VERSION", "core", "group", "groups", "openapi", "openapi_index", "resources"]
@@ -30,7 +30,7 @@ def core() -> dict[str, Any]:
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
 
 
-def groups(registry: Registry) -> dict[str, Any]:
+def groups(registry: ResourceKinds) -> dict[str, Any]:
     """Return ``/apis``."""
     named = itertools.groupby(
         sorted({(kind.group, kind.version) for kind in registry if kind.group}), lambda key: key[0]
@@ -38,7 +38,7 @@ def groups(registry: Registry) -> dict[str, Any]:
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(name, versions) for name, versions in named]}
 
 
-def group(registry: Registry, name: str) -> dict[str, Any] | None:
+def group(registry: ResourceKinds, name: str) -> dict[str, Any] | None:
     """Return ``/apis/<group>``."""
     versions = sorted({(kind.group, kind.version) for kind in registry if kind.group == name})
     return {"kind": "APIGroup", "apiVersion": "v1", **_group(name, versions)} if versions else None
@@ -49,7 +49,7 @@ def _group(name: str, versions: Iterable[tuple[str, str]]) -> dict[str, Any]:
     return {"name": name, "versions": listed, "preferredVersion": listed[0]}
 
 
-def resources(registry: Registry, name: str, version: str) -> dict[str, Any] | None:
+def resources(registry: ResourceKinds, name: str, version: str) -> dict[str, Any] | None:
     """Return ``/api/v1`` or ``/apis/<group>/<version>``."""
     listed = []
     for kind in registry:
@@ -68,7 +68,7 @@ def _resource(kind: ApiResource, name: str, verbs: list[str]) -> dict[str, Any]:
     return {"name": name, "singularName": singular, "namespaced": kind.namespaced, "kind": kind.kind, "verbs": verbs}
 
 
-def openapi_index(registry: Registry) -> dict[str, Any]:
+def openapi_index(registry: ResourceKinds) -> dict[str, Any]:
     """Return ``/openapi/v3``."""
     places = sorted({f"apis/{kind.api_version}" if kind.group else f"api/{kind.version}" for kind in registry})
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fake_cluster import answers
-from fake_cluster.registry import Address
+from fake_cluster.resource_kinds import Address
 from trainer_core.k8s.resources import ACCESS_REVIEWS
 
 __all__ = ["TOKEN", "USER", "Gate"]

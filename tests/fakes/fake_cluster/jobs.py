@@ -13,7 +13,7 @@ from fake_cluster.building import COMPLETION_INDEX, owned_by
 from fake_cluster.conditions import is_true, set_condition, time_to_live
 from fake_cluster.history import Change, Record
 from fake_cluster.recorder import Recorder
-from fake_cluster.registry import stored_as
+from fake_cluster.resource_kinds import stored_as
 from fake_cluster.store import Store
 from trainer_core.k8s.resources import JOBS, PODS
 

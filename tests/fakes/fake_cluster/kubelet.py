@@ -16,7 +16,7 @@ from fake_cluster.pod_status import ContainerState, PodState, running, terminate
 from fake_cluster.podlog import Log, Logs
 from fake_cluster.process import Process, StartError
 from fake_cluster.recorder import Recorder
-from fake_cluster.registry import NODES, stored_as
+from fake_cluster.resource_kinds import NODES, stored_as
 from fake_cluster.sandbox import Network, Sandbox
 from fake_cluster.store import Store
 from fake_cluster.variables import ConfigError, command_line, environment

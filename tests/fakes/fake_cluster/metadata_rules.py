@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from fake_cluster import answers
-from fake_cluster.registry import NAMESPACES
+from fake_cluster.resource_kinds import NAMESPACES
 from fake_cluster.writing import Intent
 from trainer_core.k8s.resources import ACCESS_REVIEWS, JOBS
 

@@ -14,7 +14,7 @@ from aiohttp import web
 from fake_cluster.answers import RefusedError, bad_request
 from fake_cluster.faults import OF_REQUEST
 from fake_cluster.history import Change, Record
-from fake_cluster.registry import stored_as
+from fake_cluster.resource_kinds import stored_as
 from trainer_core.k8s.resources import PODS
 
 __all__ = ["Log", "Logs", "stamp"]

@@ -11,7 +11,7 @@ from aiohttp import web
 from fake_cluster.answers import bad_request, expired
 from fake_cluster.event_forms import shown
 from fake_cluster.history import Record
-from fake_cluster.registry import Address
+from fake_cluster.resource_kinds import Address
 from fake_cluster.selectors import selector
 from fake_cluster.store import Store
 from trainer_core.k8s.resources import ApiResource

@@ -10,15 +10,15 @@ from email.utils import formatdate
 from typing import Any
 
 from aiohttp import web
-from stopping import stop_server
+from aiohttp_shutdown import stop_server
 
 from fake_cluster import clock, discovery, reading
 from fake_cluster.answers import RefusedError
+from fake_cluster.fault_injection import spoil, spoilt
 from fake_cluster.faults import Faults
 from fake_cluster.gate import Gate
 from fake_cluster.podlog import Logs
-from fake_cluster.registry import Address
-from fake_cluster.spoiling import spoil, spoilt
+from fake_cluster.resource_kinds import Address
 from fake_cluster.store import Store
 from fake_cluster.watching import Watches
 from fake_cluster.writing import Writer

@@ -17,7 +17,7 @@ from typing import Any
 from fake_cluster import answers
 from fake_cluster.clock import now
 from fake_cluster.history import Change, History, Record, StoredAs
-from fake_cluster.registry import Registry, stored_as
+from fake_cluster.resource_kinds import ResourceKinds, stored_as
 from trainer_core.k8s.resources import PODS, ApiResource
 
 __all__ = ["FOREGROUND", "Backup", "Store", "seconds_of"]
@@ -53,7 +53,7 @@ class Store:
         listeners: Called after each change.
     """
 
-    def __init__(self, registry: Registry, keep: int = 100_000) -> None:
+    def __init__(self, registry: ResourceKinds, keep: int = 100_000) -> None:
         self.history = History(keep)
         self.registry = registry
         self.graceful = False

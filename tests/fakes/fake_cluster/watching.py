@@ -14,7 +14,7 @@ from fake_cluster.answers import RefusedError
 from fake_cluster.event_forms import shown
 from fake_cluster.faults import OF_REQUEST
 from fake_cluster.history import Change
-from fake_cluster.registry import Address, stored_as
+from fake_cluster.resource_kinds import Address, stored_as
 from fake_cluster.selectors import selector
 from fake_cluster.store import Store
 from trainer_core.k8s.resources import ApiResource

@@ -17,7 +17,7 @@ from fake_cluster.event_forms import kept
 from fake_cluster.gate import Gate
 from fake_cluster.history import Record
 from fake_cluster.reading import answer
-from fake_cluster.registry import NAMESPACES, POD_DISRUPTION_BUDGETS, Address
+from fake_cluster.resource_kinds import NAMESPACES, POD_DISRUPTION_BUDGETS, Address
 from fake_cluster.selectors import selector
 from fake_cluster.store import Store
 from trainer_core.k8s.resources import ACCESS_REVIEWS, CRDS, PODS, ApiResource

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from aiohttp import web
-from stopping import stop_server
+from aiohttp_shutdown import stop_server
 
 from fake_hub.faults import Fault
 from fake_hub.repositories import NOT_FOUND, UNKNOWN_OR_PRIVATE, Access, Blob, Repository

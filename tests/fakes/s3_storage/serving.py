@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from aiohttp import web
-from stopping import stop_server
+from aiohttp_shutdown import stop_server
 
 
 @contextmanager

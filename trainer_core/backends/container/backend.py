@@ -12,13 +12,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from trainer_core import checkpoint_place, code_place, naming
+from trainer_core import checkpoint_location, code_location, naming
 from trainer_core.backends.base import Backend
 from trainer_core.backends.container import (
     cleanup,
     engine_discovery,
     job_journal,
-    job_status,
+    observations,
     outcome,
     paths,
     reconcile,
@@ -33,7 +33,7 @@ from trainer_core.backends.container.runtimes import RuntimeCatalog
 from trainer_core.backends.container.store import JobStore
 from trainer_core.backends.environment_secrets import read_secrets
 from trainer_core.backends.runtime_packages import list_runtime_packages
-from trainer_core.checkpoint_place import MOUNT_PATH
+from trainer_core.checkpoint_location import MOUNT_PATH
 from trainer_core.config import ContainerBackendConfig
 from trainer_core.errors import (
     BackendUnavailableError,
@@ -42,7 +42,7 @@ from trainer_core.errors import (
     TrainerError,
     UnsupportedError,
 )
-from trainer_core.fetch.local import parse_local_path
+from trainer_core.fetch.local_files import parse_local_path
 from trainer_core.jobs import Diagnosis, Event, Observation, Progress, TrainJob, TrainJobRef
 from trainer_core.k8s.runtimes import dump_raw_runtime, parse_runtime
 from trainer_core.lifecycle.adoption import ExistingJob
@@ -95,7 +95,7 @@ class ContainerBackend(Backend):
 
     def resolve_request(self, request: TrainJobRequest) -> TrainJobRequest:
         request = request.with_resource_interval(self._config.resource_interval)
-        return code_place.resolve(request, self._config.code_uri or paths.code_folder().as_uri(), ("file",))
+        return code_location.resolve(request, self._config.code_uri or paths.code_folder().as_uri(), ("file",))
 
     def render(self, request: TrainJobRequest) -> dict[str, Any]:
         request = self.resolve_request(request)
@@ -105,7 +105,7 @@ class ContainerBackend(Backend):
         return ref.host if ref else self._store.get_engine_place()
 
     def get_checkpoints_uri(self, request: TrainJobRequest) -> str | None:
-        return checkpoint_place.resolve_uri(request, self._config.checkpoints_uri)
+        return checkpoint_location.resolve_uri(request, self._config.checkpoints_uri)
 
     def dry_run(self, request: TrainJobRequest) -> None:
         self._check_engine(request, self.render(request))
@@ -117,13 +117,13 @@ class ContainerBackend(Backend):
 
     def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
         owned = self._store.list_owner_jobs(request.owner.key) if request.owner else []
-        existing = [job_status.to_existing_job(job) for job in owned]
+        existing = [observations.to_existing_job(job) for job in owned]
         last_attempt = max((job.attempt for job in existing), default=-1)
         # A job of another owner may have the name of the first or the next attempt.
         attempt_names = {request.get_attempt_name(0), request.get_attempt_name(last_attempt + 1)}
         for name in attempt_names - {job.name for job in existing}:
             with suppress(JobNotFoundError):
-                existing.append(job_status.to_existing_job(self._store.get_by_name(name)))
+                existing.append(observations.to_existing_job(self._store.get_by_name(name)))
         return existing
 
     def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
@@ -141,7 +141,7 @@ class ContainerBackend(Backend):
                 self._launch_supervisor(ref, read_secrets(request))
 
     def get_request(self, ref: TrainJobRef) -> TrainJobRequest:
-        return job_status.parse_request(self._store.get(ref))
+        return observations.parse_request(self._store.get(ref))
 
     def get_ref(self, name: str) -> TrainJobRef:
         return self._get_by_name(name).ref
@@ -149,7 +149,7 @@ class ContainerBackend(Backend):
     def observe(self, ref: TrainJobRef) -> Observation:
         job = self._store.get(ref)
         self._ensure_supervised(job)
-        return job_status.observe_job(job, self._read_progress(job))
+        return observations.observe_job(job, self._read_progress(job))
 
     def list_processes(self, ref: TrainJobRef) -> list[str]:
         try:
@@ -228,7 +228,7 @@ class ContainerBackend(Backend):
             return read_lines((), cursor, job_ended, limit)
 
     def events(self, ref: TrainJobRef) -> list[Event]:
-        return job_status.list_events(self._store.get(ref))
+        return observations.list_events(self._store.get(ref))
 
     def suspend(self, ref: TrainJobRef) -> None:
         self._append_entry(ref, job_journal.SUSPEND, lambda job: not job.is_suspended)
@@ -281,18 +281,18 @@ class ContainerBackend(Backend):
         for job in expired:
             self.delete(job.ref)
         cleanup.remove_orphans(self._engine, self._config.namespace, now)
-        code_place.remove_unused(paths.code_folder(), lambda: cleanup.list_code_uris(self._store.list_all_claims()))
+        code_location.remove_unused(paths.code_folder(), lambda: cleanup.list_code_uris(self._store.list_all_claims()))
         return [job.name for job in expired]
 
     def get_job(self, name: str) -> TrainJob:
         job = self._get_by_name(name)
-        return job_status.build_train_job(job, self._read_progress(job))
+        return observations.build_train_job(job, self._read_progress(job))
 
     def list_jobs(self) -> list[TrainJob]:
         jobs = []
         for job in self._store.list_jobs():
             try:
-                jobs.append(job_status.build_train_job(job, self._read_progress(job)))
+                jobs.append(observations.build_train_job(job, self._read_progress(job)))
             except (TrainerError, ValueError, KeyError) as error:
                 _log.warning("TrainJob %r is not listed: %s", job.name, error)
         return sorted(jobs, key=lambda job: job.creation_timestamp, reverse=True)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
-from trainer_core.backends.container import job_status, names
+from trainer_core.backends.container import names, observations
 from trainer_core.backends.container.engine import Engine, EngineRequestError
 from trainer_core.backends.container.job_journal import ContainerJob
 
@@ -57,7 +57,7 @@ def find_expired_jobs(jobs: Iterable[ContainerJob], now: datetime) -> list[Conta
     """Return the jobs that ended longer ago than their option `DeleteAfter` allows."""
     expired = []
     for job in jobs:
-        seconds, ended = job.plan.get("delete_after_seconds"), job_status.get_end_time(job)
+        seconds, ended = job.plan.get("delete_after_seconds"), observations.get_end_time(job)
         if seconds is not None and ended is not None and now - ended > timedelta(seconds=seconds):
             expired.append(job)
     return expired

@@ -15,7 +15,7 @@ from trainer_core.backends.container import paths
 from trainer_core.backends.container.engine import Engine
 from trainer_core.backends.container.timestamps import format_time
 from trainer_core.fetch import cache
-from trainer_core.fetch.local import LocalSource, parse_local_path
+from trainer_core.fetch.local_files import LocalSource, parse_local_path
 from trainer_core.fetch.source import FetchError, NoProgress
 
 __all__ = ["CopyTask"]

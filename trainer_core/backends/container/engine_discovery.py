@@ -11,8 +11,9 @@ from typing import Any
 
 from trainer_core.backends.container.engine import Engine
 from trainer_core.config import ContainerBackendConfig
-from trainer_core.errors import BackendUnavailableError, missing_extra
+from trainer_core.errors import BackendUnavailableError
 from trainer_core.secrets import mask_credentials
+from trainer_core.text import missing_extra
 
 __all__ = ["PODMAN", "ConnectionAttempt", "EngineCandidate", "connect_engine", "find_engine", "list_candidates"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from trainer_core.backends.container import job_journal, job_status, names
+from trainer_core.backends.container import job_journal, names, observations
 from trainer_core.backends.container.engine import Engine, EngineRequestError
 from trainer_core.backends.container.job_journal import Container, ContainerJob
 from trainer_core.backends.container.logs import ProgressReader, read_last_lines
@@ -37,8 +37,8 @@ def build_failed_entry(
         ref=job.ref.to_dict(),
         status="Failed",
         diagnosis=diagnosis,
-        started_at=_format_optional(job_status.get_start_time(job)),
-        finished_at=format_time(max(now, job_status.get_start_time(job) or now)),
+        started_at=_format_optional(observations.get_start_time(job)),
+        finished_at=format_time(max(now, observations.get_start_time(job) or now)),
         resource_use=summarize_resource_use(records),
         **find_checkpoint(diagnosis, records),
     )
@@ -58,7 +58,7 @@ def build_complete_entry(job: ContainerJob, engine: Engine) -> dict[str, Any]:
     outcome = build_complete_outcome(
         job.ref,
         termination,
-        started_at=_format_optional(job_status.get_start_time(job)),
+        started_at=_format_optional(observations.get_start_time(job)),
         finished_at=_format_optional(max(ended, default=None)),
         last_progress=progress,
         fetched=dict(_list_fetched_uris(job)),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from trainer_core import checkpoint_place, resources
+from trainer_core import checkpoint_location, resources
 from trainer_core.backends.container import names, pod_template
 from trainer_core.backends.machine_limits import check_process_count
 from trainer_core.config import ContainerBackendConfig
@@ -62,7 +62,7 @@ _RESERVED_PREFIXES = ("PET_", "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "J
 def render_plan(request: TrainJobRequest, runtime: Mapping[str, Any], config: ContainerBackendConfig) -> dict[str, Any]:
     """Return the plan of a request."""
     _check_request(request)
-    checkpoint_place.resolve_uri(request, config.checkpoints_uri)
+    checkpoint_location.resolve_uri(request, config.checkpoints_uri)
     images = {"dataset": config.dataset_initializer_image, "model": config.model_initializer_image}
     steps = [_render_initializer(role, source, request, images[role]) for role, source in _list_fetched(request)]
     steps += _render_nodes(request, request.trainer, runtime, config) if request.trainer else []
@@ -300,7 +300,7 @@ def _build_argv(trainer: TrainerRequest, launch: str, node_env: Mapping[str, str
         trainer.pip_index_urls,
         launcher,
         processes=trainer.num_proc_per_node,
-        s3=checkpoint_place.is_bucket(node_env.get(env.CHECKPOINT_PATH)),
+        s3=checkpoint_location.is_bucket(node_env.get(env.CHECKPOINT_PATH)),
     )
 
 
@@ -308,16 +308,16 @@ def _render_checkpoints(
     request: TrainJobRequest, config: ContainerBackendConfig
 ) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """Return the variables and the mount of the checkpoints: a volume of the engine, or a folder of this machine."""
-    uri = checkpoint_place.resolve_uri(request, config.checkpoints_uri)
+    uri = checkpoint_location.resolve_uri(request, config.checkpoints_uri)
     if uri is None:
         return {}, []
-    if checkpoint_place.is_bucket(uri):
-        return checkpoint_place.build_variables(request, uri, lambda uri, _: uri), []
-    place = checkpoint_place.MOUNT_PATH
-    volume, folder = checkpoint_place.split_uri(uri, (_VOLUME, _FILE))
+    if checkpoint_location.is_bucket(uri):
+        return checkpoint_location.build_variables(request, uri, lambda uri, _: uri), []
+    place = checkpoint_location.MOUNT_PATH
+    volume, folder = checkpoint_location.split_uri(uri, (_VOLUME, _FILE))
 
     def to_path(uri: str, field: str) -> str:
-        other, path = checkpoint_place.split_uri(uri, (_VOLUME, _FILE), field)
+        other, path = checkpoint_location.split_uri(uri, (_VOLUME, _FILE), field)
         if other != volume:
             raise UnsupportedError(f"Checkpoints {field}: {uri} is not on the same volume as {folder or volume!r}")
         if volume:
@@ -327,7 +327,7 @@ def _render_checkpoints(
         raise UnsupportedError(f"Checkpoints {field}: {path} is not below the folder {folder}, the place of this job")
 
     kind, source = ("volume", volume) if volume else ("bind", folder)
-    variables = checkpoint_place.build_variables(request, uri, to_path)
+    variables = checkpoint_location.build_variables(request, uri, to_path)
     return variables, [{"type": kind, "source": source, "target": place}]
 
 

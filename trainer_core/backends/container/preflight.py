@@ -10,9 +10,10 @@ from trainer_core.backends.container.engine import Engine
 from trainer_core.backends.container.engine_discovery import PODMAN, ConnectionAttempt, find_engine
 from trainer_core.backends.container.runtimes import RuntimeCatalog
 from trainer_core.config import ContainerBackendConfig
-from trainer_core.errors import BackendUnavailableError, missing_extra
+from trainer_core.errors import BackendUnavailableError
 from trainer_core.k8s.preflight import LIMITED, MISSING, OK, UNKNOWN, PreflightCheck, PreflightReport
 from trainer_core.secrets import mask_credentials
+from trainer_core.text import missing_extra
 
 __all__ = ["check_engine"]
 

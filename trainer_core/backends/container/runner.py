@@ -20,7 +20,7 @@ from trainer_core.backends.container.engine import (
     EngineRequestError,
 )
 from trainer_core.backends.container.job_journal import Container, ContainerJob
-from trainer_core.backends.container.job_status import parse_request
+from trainer_core.backends.container.observations import parse_request
 from trainer_core.backends.container.plan import CODE_PATH, COPY, FETCH, NODE, restore_commands
 from trainer_core.backends.container.reconcile import (
     Action,
@@ -35,7 +35,7 @@ from trainer_core.backends.container.reconcile import (
 )
 from trainer_core.backends.container.store import JobStore
 from trainer_core.errors import InvalidRequestError, JobNotFoundError
-from trainer_core.fetch.local import parse_local_path
+from trainer_core.fetch.local_files import parse_local_path
 from trainer_core.jobs import Category, Outcome, TrainJobRef
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts
 from trainer_core.request import TRACKING_SECRETS

@@ -9,7 +9,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from trainer_core.backends.container.paths import lock_path
-from trainer_core.backends.supervisor_process import start_supervisor
+from trainer_core.backends.supervisor import start_supervisor
 from trainer_core.errors import BackendUnavailableError
 from trainer_core.jobs import TrainJobRef
 

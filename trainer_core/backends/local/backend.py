@@ -15,18 +15,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
-from trainer_core import checkpoint_place, code_place, naming
-from trainer_core.backends import local_fetch
+from trainer_core import checkpoint_location, code_location, naming
+from trainer_core.backends import initializer_sources
 from trainer_core.backends.base import Backend, NameTakenError
 from trainer_core.backends.environment_secrets import read_secrets
 from trainer_core.backends.follower import Follower, PollingFollower
-from trainer_core.backends.local import host, job_status, logs, processes, runtimes
+from trainer_core.backends.local import host, logs, observations, processes, runtimes
 from trainer_core.backends.local.events import read_events
 from trainer_core.backends.local.job_record import JobRecord, StepRecord, make_ref, predict_ref, utc_timestamp
 from trainer_core.backends.local.job_store import JobFolder, StateFolder, write_json
 from trainer_core.backends.local.plan import render_plan
 from trainer_core.backends.runtime_packages import list_interpreter_packages
-from trainer_core.backends.supervisor_process import start_supervisor
+from trainer_core.backends.supervisor import start_supervisor
 from trainer_core.config import LocalProcessBackendConfig
 from trainer_core.errors import (
     BackendUnavailableError,
@@ -34,7 +34,6 @@ from trainer_core.errors import (
     InvalidRequestError,
     JobNotFoundError,
     TrainerError,
-    missing_extra,
 )
 from trainer_core.jobs import Diagnosis, Event, Observation, TrainJob, TrainJobRef
 from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob
@@ -42,6 +41,7 @@ from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
 from trainer_core.packaging import serializer
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime
+from trainer_core.text import missing_extra
 
 __all__ = ["LocalProcessBackend"]
 
@@ -77,7 +77,7 @@ class LocalProcessBackend(Backend):
 
     def resolve_request(self, request: TrainJobRequest) -> TrainJobRequest:
         request = request.with_resource_interval(self._config.resource_interval)
-        return code_place.resolve(request, self._config.code_uri or self._state.code.as_uri(), ("file",))
+        return code_location.resolve(request, self._config.code_uri or self._state.code.as_uri(), ("file",))
 
     def render(self, request: TrainJobRequest) -> dict[str, Any]:
         request = self.resolve_request(request)
@@ -104,7 +104,9 @@ class LocalProcessBackend(Backend):
         return predict_ref(self._state, name)
 
     def get_checkpoints_uri(self, request: TrainJobRequest) -> str | None:
-        return checkpoint_place.resolve_uri(request, self._config.checkpoints_uri or self._state.checkpoints.as_uri())
+        return checkpoint_location.resolve_uri(
+            request, self._config.checkpoints_uri or self._state.checkpoints.as_uri()
+        )
 
     def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
         owned = self._state.list_owned_names(request.owner.key) if request.owner else []
@@ -117,9 +119,9 @@ class LocalProcessBackend(Backend):
     def _read_existing_job(self, name: str) -> ExistingJob | None:
         folder = self._state.job_folder(name)
         try:
-            record = job_status.read_record(folder)
-            status = job_status.observe_job(folder, self._make_ref(record)).status
-            request = job_status.read_request(folder)
+            record = observations.read_record(folder)
+            status = observations.observe_job(folder, self._make_ref(record)).status
+            request = observations.read_request(folder)
         except JobNotFoundError:
             return None
         except InvalidRequestError as error:
@@ -148,7 +150,7 @@ class LocalProcessBackend(Backend):
     def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
         plan = self.render(request)
         for role, source in request.initializer_sources():
-            local_fetch.check_source_available(role, source)
+            initializer_sources.check_source_available(role, source)
         secrets = read_secrets(request)
         _check_torchrun(plan)
         record = JobRecord(
@@ -192,22 +194,22 @@ class LocalProcessBackend(Backend):
     def _was_created(self, record: JobRecord) -> bool:
         """Return whether a supervisor that died or hangs without an answer had already created the job."""
         try:
-            return job_status.read_record(self._state.job_folder(record.name)).uid == record.uid
+            return observations.read_record(self._state.job_folder(record.name)).uid == record.uid
         except TrainerError:
             return False
 
     def get_request(self, ref: TrainJobRef) -> TrainJobRequest:
-        return job_status.read_request(self._get_folder(ref))
+        return observations.read_request(self._get_folder(ref))
 
     def get_ref(self, name: str) -> TrainJobRef:
-        return self._make_ref(job_status.read_record(_get_job_folder(self._state, name)))
+        return self._make_ref(observations.read_record(_get_job_folder(self._state, name)))
 
     def observe(self, ref: TrainJobRef) -> Observation:
         state = _get_state_folder(ref)
         try:
-            return job_status.observe_job(_get_job_folder(state, ref.name), ref)
+            return observations.observe_job(_get_job_folder(state, ref.name), ref)
         except JobNotFoundError:
-            job_status.check_same_folder(state, ref)
+            observations.check_same_folder(state, ref)
             raise
 
     def list_processes(self, ref: TrainJobRef) -> list[str]:
@@ -216,7 +218,7 @@ class LocalProcessBackend(Backend):
     def follow(self, ref: TrainJobRef, progress: bool = False) -> Follower:
         # The ref names the state folder, whichever one this backend is configured with.
         folder = _get_job_folder(_get_state_folder(ref), ref.name)
-        version = partial(job_status.read_version, folder)
+        version = partial(observations.read_version, folder)
         return PollingFollower(self, ref, progress, scope=("local", ref.namespace), read_version=version)
 
     def logs(self, ref: TrainJobRef, step: str, follow: bool = False) -> Iterator[str]:
@@ -251,11 +253,11 @@ class LocalProcessBackend(Backend):
     def cancel(self, ref: TrainJobRef, diagnosis: Diagnosis | None = None) -> None:
         try:
             self._set_desired(ref, cancel=True, because=diagnosis.to_dict() if diagnosis else None)
-            grace = job_status.read_grace_seconds(self._get_folder(ref))
+            grace = observations.read_grace_seconds(self._get_folder(ref))
             deadline = time.monotonic() + _CANCEL_SECONDS + grace
             while self.observe(ref).outcome is None and time.monotonic() < deadline:
                 time.sleep(_POLL_SECONDS)
-            if not job_status.read_record(self._get_folder(ref)).is_finished:
+            if not observations.read_record(self._get_folder(ref)).is_finished:
                 # The supervisor is stopped or dead, and so did not end the processes of the job.
                 self._kill(ref)
         except JobNotFoundError:
@@ -264,9 +266,9 @@ class LocalProcessBackend(Backend):
     def _kill(self, ref: TrainJobRef) -> None:
         """Kill the supervisor and every process of a job."""
         folder = self._get_folder(ref)
-        record = job_status.read_record(folder)
+        record = observations.read_record(folder)
         if record.supervisor and folder.is_supervised():
-            job_status.check_signals_possible(record, folder)
+            observations.check_signals_possible(record, folder)
             processes.signal_supervisor(record.supervisor, signal.SIGKILL, folder.is_supervised)
             deadline = time.monotonic() + _KILLED_SECONDS
             while folder.is_supervised() and time.monotonic() < deadline:
@@ -286,7 +288,7 @@ class LocalProcessBackend(Backend):
 
     def get_job(self, name: str) -> TrainJob:
         ref = self.get_ref(name)
-        return job_status.read_train_job(self._state.job_folder(name), ref)
+        return observations.read_train_job(self._state.job_folder(name), ref)
 
     def list_jobs(self) -> list[TrainJob]:
         jobs = []
@@ -315,9 +317,9 @@ class LocalProcessBackend(Backend):
         state = _get_state_folder(ref)
         folder = _get_job_folder(state, ref.name)
         try:
-            job_status.check_uid(folder, ref)
+            observations.check_uid(folder, ref)
         except JobNotFoundError:
-            job_status.check_same_folder(state, ref)
+            observations.check_same_folder(state, ref)
             raise
         return folder
 
@@ -328,10 +330,10 @@ class LocalProcessBackend(Backend):
         try:
             with folder.lock_desired():
                 # Checked again: another process may have deleted the job, and a new job may have its name.
-                job_status.check_uid(folder, ref)
+                observations.check_uid(folder, ref)
                 yield folder
         except FileNotFoundError as error:
-            raise job_status.job_not_found(ref.name, folder.path.parent) from error
+            raise observations.job_not_found(ref.name, folder.path.parent) from error
         except OSError as error:
             raise BackendUnavailableError(
                 f"TrainJob {ref.name!r} cannot be changed in {folder.path}: {error.strerror or error}; free some "
@@ -341,11 +343,11 @@ class LocalProcessBackend(Backend):
     def _set_desired(self, ref: TrainJobRef, **desired: Any) -> None:
         """Write the desired state and notify the supervisor. Does nothing for a job that has ended."""
         with self._lock_job(ref) as folder:
-            record = job_status.read_record(folder)
+            record = observations.read_record(folder)
             current = folder.read_desired()
             if record.is_finished or (not folder.is_supervised() and record.has_reliable_lock()):
                 return
-            job_status.check_signals_possible(record, folder)
+            observations.check_signals_possible(record, folder)
             if not folder.is_supervised():
                 return
             # A cancellation is final: suspend and resume do not replace it. Its author may have died before notifying.
@@ -366,11 +368,11 @@ def _get_job_folder(state: StateFolder, name: str) -> JobFolder:
     try:
         return state.job_folder(naming.validate_name(name))
     except ValueError:
-        raise job_status.job_not_found(name, state.jobs) from None
+        raise observations.job_not_found(name, state.jobs) from None
 
 
 def _list_steps(folder: JobFolder) -> list[str]:
-    return [step.name for step in job_status.read_record(folder).steps]
+    return [step.name for step in observations.read_record(folder).steps]
 
 
 def _write_job(staged: JobFolder, request: TrainJobRequest, plan: dict[str, Any], record: JobRecord) -> None:

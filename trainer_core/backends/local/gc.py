@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from trainer_core import code_place
+from trainer_core import code_location
 from trainer_core.backends.local import environments
 from trainer_core.backends.local.job_queue import JobQueue
 from trainer_core.backends.local.job_record import JobRecord
@@ -54,7 +54,7 @@ def remove_unused_environments(state: StateFolder) -> None:
 
 def remove_unused_code(state: StateFolder) -> None:
     """Remove the files of large projects that no job refers to and that were not used for a day."""
-    code_place.remove_unused(
+    code_location.remove_unused(
         state.code, lambda: {_read_plan(state.job_folder(name)).get("code") for name in state.list_job_names()}
     )
 

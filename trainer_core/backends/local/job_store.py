@@ -216,7 +216,7 @@ class JobFolder:
         """Return the desired state that clients wrote; empty if there is none, or if the file is damaged."""
         try:
             return dict(read_json(self.desired))
-        except (FileNotFoundError, ValueError):
+        except (FileNotFoundError, ValueError, TypeError):
             return {}
 
 

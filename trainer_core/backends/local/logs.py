@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
 
-from trainer_core.backends.local import job_status, log_times
+from trainer_core.backends.local import log_times, observations
 from trainer_core.backends.local.job_store import JobFolder
 from trainer_core.errors import JobNotFoundError
 from trainer_core.jobs import TrainJobRef
@@ -111,7 +111,7 @@ def _open_log(folder: JobFolder, ref: TrainJobRef, step: str) -> IO[bytes] | Non
     except FileNotFoundError:
         return None
     try:
-        job_status.check_uid(folder, ref)
+        observations.check_uid(folder, ref)
     except JobNotFoundError:
         file.close()
         return None
@@ -120,6 +120,6 @@ def _open_log(folder: JobFolder, ref: TrainJobRef, step: str) -> IO[bytes] | Non
 
 def _has_ended(folder: JobFolder, ref: TrainJobRef) -> bool:
     try:
-        return job_status.check_uid(folder, ref).is_finished or not folder.is_supervised()
+        return observations.check_uid(folder, ref).is_finished or not folder.is_supervised()
     except JobNotFoundError:
         return True

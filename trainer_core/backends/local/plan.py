@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainer_core import checkpoint_place, resources
-from trainer_core.backends import local_fetch
+from trainer_core import checkpoint_location, resources
+from trainer_core.backends import initializer_sources
 from trainer_core.backends.local.job_store import JobFolder, StateFolder
 from trainer_core.backends.local.runtimes import LocalRuntime
 from trainer_core.backends.machine_limits import check_process_count
-from trainer_core.backends.supervisor_process import build_module_command
+from trainer_core.backends.supervisor import build_module_command
 from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.fetch.settings import ENV_PREFIX
 from trainer_core.k8s.runtimes import RESERVED_ENV
@@ -75,9 +75,9 @@ def _check_request(request: TrainJobRequest) -> None:
 
 
 def _render_initializer(role: str, source: InitializerSource, folder: JobFolder, state: StateFolder) -> dict[str, Any]:
-    local_fetch.check_source_supported(role, source)
+    initializer_sources.check_source_supported(role, source)
     name = f"{role}-initializer"
-    variables = local_fetch.get_fetch_variables(role, source)
+    variables = initializer_sources.get_fetch_variables(role, source)
     variables.update(CACHE=str(state.cache / role), TARGET=str(folder.workspace / role), PRIVATE="1")
     step_env = {ENV_PREFIX + key: value for key, value in variables.items()}
     step_env[env.TERMINATION_LOG] = str(folder.termination_path(name))
@@ -86,11 +86,11 @@ def _render_initializer(role: str, source: InitializerSource, folder: JobFolder,
 
 
 def _render_checkpoint_env(request: TrainJobRequest, state: StateFolder, checkpoints_uri: str | None) -> dict[str, str]:
-    uri = checkpoint_place.resolve_uri(request, checkpoints_uri or state.checkpoints.as_uri())
+    uri = checkpoint_location.resolve_uri(request, checkpoints_uri or state.checkpoints.as_uri())
     if uri is None:
         return {}
-    return checkpoint_place.build_variables(
-        request, uri, lambda uri, field: checkpoint_place.split_uri(uri, ("file",), field)[1]
+    return checkpoint_location.build_variables(
+        request, uri, lambda uri, field: checkpoint_location.split_uri(uri, ("file",), field)[1]
     )
 
 

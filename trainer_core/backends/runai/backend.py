@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, ClassVar
 
+from trainer_core.backend_fields.runai_workload import TrainingWorkloadSpec
 from trainer_core.backends.kubernetes_base import BaseKubernetesBackend
 from trainer_core.backends.runai import manifest, runtime_templates, validation
 from trainer_core.backends.runai.adapter import build_adapter
@@ -18,7 +19,6 @@ from trainer_core.k8s import manifest_common, resources
 from trainer_core.k8s.errors import AlreadyExistsError, ApiNotServedError, ForbiddenError, NotFoundError
 from trainer_core.k8s.parsing import RawObject
 from trainer_core.request import TrainJobRequest
-from trainer_core.runai.spec import TrainingWorkloadSpec
 from trainer_core.runtimes import Runtime, RuntimeKind
 
 __all__ = ["RunaiBackend"]

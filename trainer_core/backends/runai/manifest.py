@@ -9,7 +9,9 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from trainer_core import checkpoint_place, resources, torchtune
+from trainer_core import checkpoint_location, resources, torchtune
+from trainer_core.backend_fields.runai_items import VolumeClaim
+from trainer_core.backend_fields.runai_workload import TrainingWorkloadSpec
 from trainer_core.backends.runai.parse import JOB_LABEL, ROLE_LABEL
 from trainer_core.backends.runai.runtime_templates import RuntimeTemplate
 from trainer_core.config import RunaiBackendConfig
@@ -18,8 +20,6 @@ from trainer_core.k8s import labels as k8s_labels, manifest_common, resources as
 from trainer_core.node import env as node_env
 from trainer_core.packaging.argv_payload import Launcher
 from trainer_core.request import TrainerRequest, TrainJobRequest
-from trainer_core.runai.items import VolumeClaim
-from trainer_core.runai.spec import TrainingWorkloadSpec
 from trainer_core.secrets import SecretRef
 
 __all__ = ["MIG_PREFIX", "get_num_nodes", "is_distributed", "render_template", "render_workload"]
@@ -286,5 +286,5 @@ def _build_claims(request: TrainJobRequest) -> dict[str, VolumeClaim]:
         claims[f"trainjob-{'workspace' if folder else role}"] = claim
     for volume in manifest_common.build_checkpoints_patch(request).get("volumes", ()):
         name = volume["persistentVolumeClaim"]["claimName"]
-        claims[volume["name"]] = VolumeClaim(claim_name=name, existing_pvc=True, path=checkpoint_place.MOUNT_PATH)
+        claims[volume["name"]] = VolumeClaim(claim_name=name, existing_pvc=True, path=checkpoint_location.MOUNT_PATH)
     return claims

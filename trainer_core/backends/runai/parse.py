@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from trainer_core.backend_fields import runai_wire
 from trainer_core.jobs import COMPLETE, FAILED, SUSPENDED
 from trainer_core.k8s import job_state, pod_state, resources
 from trainer_core.k8s.job_state import DEADLINE_EXCEEDED, PREEMPTED, STOPPED, Condition, JobState, ReplicatedJobStatus
 from trainer_core.k8s.parsing import RawObject, parse_time, to_single_line
 from trainer_core.k8s.pod_state import LAUNCHER, NODE, PodState
-from trainer_core.runai import wire
 
 __all__ = ["JOB_LABEL", "ROLE_LABEL", "Phases", "parse_job", "parse_pod"]
 
@@ -130,6 +130,6 @@ def _parse_device(spec: RawObject) -> tuple[str, str] | None:
 def _get_value(spec: RawObject, field: str, default: Any) -> Any:
     """Return the unwrapped value of a field; `default` if it is absent or in another format."""
     try:
-        return wire.unwrap(spec[field])
+        return runai_wire.unwrap(spec[field])
     except (KeyError, ValueError):
         return default

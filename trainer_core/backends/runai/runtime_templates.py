@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from trainer_core.backend_fields.runai_workload import TrainingWorkloadSpec
 from trainer_core.initializers import DATASET_PATH, MODEL_PATH
 from trainer_core.k8s import runtimes
 from trainer_core.k8s.parsing import RawObject
-from trainer_core.runai.spec import TrainingWorkloadSpec
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
 __all__ = ["BUILT_IN_TEMPLATES", "SHARED_NAMESPACE", "RuntimeTemplate", "is_template", "parse_template"]

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from trainer_core.backends.runtime_files import read_runtime_file
-from trainer_core.errors import BackendUnavailableError, RuntimeNotFoundError, shorten
+from trainer_core.errors import BackendUnavailableError, RuntimeNotFoundError
 from trainer_core.k8s import resources, runtimes
+from trainer_core.text import shorten
 
 __all__ = ["get_raw_runtime", "list_raw_runtimes"]
 

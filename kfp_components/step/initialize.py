@@ -1,0 +1,72 @@
+"""What the components initialize_dataset and initialize_model do: fetch once, in a separate TrainJob."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from kfp_components.step import outputs
+from kfp_components.step.client import create_client
+from kfp_components.step.executor_input import Task
+from kfp_components.step.failure import print_diagnosis
+from kfp_components.step.initializer_source import build_store_secrets, convert_to_s3
+from kfp_components.step.metric_history import MetricHistory
+from kfp_components.step.owner_reference import bind_to_run, find_run
+from kfp_components.step.request import add_run_labels, build_request
+from kfp_components.step.sigterm import check_on_kill, submit_job
+from kfp_components.step.wait import wait_for_job
+from trainer_core.errors import InvalidRequestError
+from trainer_core.lifecycle import wait_state
+
+__all__ = ["initialize"]
+
+
+def initialize(
+    task: Task,
+    *,
+    storage_uri: str,
+    ignore_patterns: list[str] | None = None,
+    version: str | None = None,
+    env: dict[str, str] | None = None,
+    secret: str | None = None,
+    secrets: dict[str, Any] | None = None,
+    workspace: dict[str, Any] | None = None,
+    backend: str = "local",
+    backend_config: dict[str, Any] | None = None,
+    job_name: str | None = None,
+    timeout: int = 0,
+    on_kill: str = "cancel",
+) -> None:
+    """Fetch a dataset or a model; the components' docstrings describe the inputs."""
+    check_on_kill(on_kill)
+    role = "dataset" if "dataset" in task.artifacts else "model"
+    artifact = task.get_artifact(role)
+    # A pipeline parameter that is left empty is not a setting.
+    env = {name: value for name, value in (env or {}).items() if value}
+    if secret:
+        secrets = {**build_store_secrets(secret), **(secrets or {})}
+    source = {"storage_uri": storage_uri, "ignore_patterns": ignore_patterns, "env": env, "secrets": secrets}
+    given = {key: value for key, value in source.items() if value}
+    client = create_client(backend, backend_config)
+    initializer = {role: convert_to_s3(role, given)}
+    request = {"initializer": initializer, **({"workspace": workspace} if workspace else {})}
+    # A job with a given name may serve several runs.
+    run = find_run(client, None)
+    if job_name:
+        run = replace(run, id=None)
+    add_run_labels(request, run.id, on_kill)
+    owned = build_request(request, job_name, artifact.uri, slug=role)
+    with submit_job(client, owned, on_kill, run) as ref, bind_to_run(client, ref, run, on_kill):
+        outcome = wait_for_job(client, ref, time.monotonic() + timeout if timeout else None, MetricHistory())
+    task.write("job", ref.to_dict())
+    task.write("status", outcome.status)
+    task.write("result", dict(outcome.artifacts))
+    print_diagnosis(outcome)
+    wait_state.raise_if_failed(outcome)
+    if role not in outcome.artifacts:
+        raise InvalidRequestError(f"TrainJob {ref.name!r} does not say where the {role} lies; the backend must name it")
+    facts = {"job": ref.name, "backend": ref.backend, "storage_uri": storage_uri, "uri": outcome.artifacts[role]}
+    artifact.metadata.update({**facts, **({"version": version} if version else {})})
+    task.write("uri", outcome.artifacts[role])
+    outputs.place_artifact(artifact, outcome.artifacts[role])

@@ -1,0 +1,77 @@
+"""What the delete, suspend and resume components do to existing TrainJobs."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from kfp_components.step.client import create_client, create_client_for_ref
+from kfp_components.step.executor_input import Task
+from trainer_core.errors import InvalidRequestError, JobNotFoundError
+from trainer_core.jobs import COMPLETE, FAILED, KFP_RUN_LABEL, SUSPENDED, TrainJobRef
+
+__all__ = ["delete", "resume", "suspend"]
+
+#: Pods have half a minute to end.
+_SECONDS_TO_SUSPEND = 120
+
+
+def delete(
+    task: Task,
+    *,
+    run_id: str,
+    task_name: str,  # Read by KFP's cache alone.
+    job: dict[str, Any] | None = None,
+    job_name: str | None = None,
+    backend: str = "local",
+    backend_config: dict[str, Any] | None = None,
+) -> None:
+    """Delete TrainJobs; the component's docstring describes the inputs."""
+    if job and job_name:
+        raise InvalidRequestError("job and job_name are both given; give one of them, or none for all jobs of the run")
+    deleted = []
+    if job:
+        ref = TrainJobRef.from_dict(job)
+        # By its uid: another job may have taken the name meanwhile.
+        create_client_for_ref(ref, backend_config).delete_job(ref)
+        deleted = [ref.name]
+    else:
+        client = create_client(backend, backend_config)
+        of_run = [] if job_name else client.list_jobs(labels={KFP_RUN_LABEL: run_id})
+        for name in [job_name] if job_name else [each.name for each in of_run]:
+            with suppress(JobNotFoundError):
+                client.delete_job(client.get_job_ref(name))
+                deleted.append(name)
+    print(f"deleted: {', '.join(deleted) or 'nothing, there is none'}", flush=True)
+    task.write("deleted", deleted)
+
+
+def suspend(
+    task: Task,
+    *,
+    job: dict[str, Any],
+    run_id: str,
+    task_name: str,  # Read by KFP's cache alone.
+    backend_config: dict[str, Any] | None = None,
+) -> None:
+    """Suspend a TrainJob; the component's docstring describes the inputs."""
+    ref = TrainJobRef.from_dict(job)
+    client = create_client_for_ref(ref, backend_config)
+    client.suspend(ref)
+    seen = client.wait_for_job_status(ref, {SUSPENDED, COMPLETE, FAILED}, timeout=_SECONDS_TO_SUSPEND)
+    task.write("status", seen.status)
+
+
+def resume(
+    task: Task,
+    *,
+    job: dict[str, Any],
+    run_id: str,
+    task_name: str,  # Read by KFP's cache alone.
+    backend_config: dict[str, Any] | None = None,
+) -> None:
+    """Resume a TrainJob; the component's docstring describes the inputs."""
+    ref = TrainJobRef.from_dict(job)
+    client = create_client_for_ref(ref, backend_config)
+    client.resume(ref)
+    task.write("status", client.observe(ref).status)

@@ -1,0 +1,73 @@
+"""What the promote component does: register a model, and move the alias to it if it is better than the champion."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from kfp_components.step.executor_input import Artifact, Task
+from trainer_core.errors import InvalidRequestError
+from trainer_core.tracking.model_registry import Candidate, FolderRegistry, Mode
+from trainer_core.tracking.registries import open_registry
+
+__all__ = ["promote"]
+
+
+def promote(
+    task: Task,
+    *,
+    model: Artifact,
+    metric: float,
+    registry: str,
+    run_id: str,
+    higher_is_better: bool = True,
+    model_name: str | None = None,
+    alias: str = "champion",
+    min_delta: float = 0.0,
+    mode: str | None = None,
+    metric_name: str | None = None,
+    replace_metric: bool = False,
+) -> None:
+    """Promote a model; the component's docstring describes the inputs."""
+    target = open_registry(registry)
+    if model_name is None and not isinstance(target, FolderRegistry):
+        raise InvalidRequestError(f"model_name is missing: the registry at {registry} has many models; name this one")
+    source, recorded = model.require_path(), str(model.metadata.get("uri") or "")
+    if source.exists():
+        uri = source.absolute().as_uri()
+    elif recorded and not isinstance(target, FolderRegistry):
+        uri = recorded
+    elif recorded:
+        raise InvalidRequestError(
+            f"model: its files are at {recorded} and not in the artifact; on a cluster give train_task and wait_task "
+            "an output_path, and let the training function write the model to output_path()"
+        )
+    else:
+        raise InvalidRequestError(
+            f"there is no model at {source}; let the training function return {{'artifacts': {{'model': uri}}}}"
+        )
+    # A model of another origin than a TrainJob is identified by the URI that KFP gave it.
+    job = str(model.metadata.get("job") or "") or model.uri
+    uid, tracked_by = model.metadata.get("uid"), str(model.metadata.get("run_url") or "")
+    is_same_server = tracked_by and target.has_origin_of(tracked_by)
+    candidate = Candidate(
+        job,
+        uri,
+        metric_name or "metric",
+        metric,
+        uid=str(uid) if uid else None,
+        run_id=tracked_by.rpartition("/runs/")[2] if is_same_server else None,
+    )
+    with target:
+        promotion = target.promote_candidate(
+            candidate,
+            model=model_name or "",
+            mode=cast("Mode", mode or ("max" if higher_is_better else "min")),
+            min_delta=min_delta,
+            alias=alias,
+            replace_metric=replace_metric,
+        )
+    task.write("promoted", promotion.promoted)
+    task.write("uri", promotion.uri)
+    task.write("version", promotion.version)
+    verdict = "promoted" if promotion.promoted else f"not promoted, for the {alias} has {promotion.before}"
+    print(f"model {promotion.version} with {metric} is {verdict}: {promotion.uri}", flush=True)

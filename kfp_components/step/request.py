@@ -1,0 +1,99 @@
+"""From the inputs of a component to the request of its TrainJob.
+
+Exactly once, over retries: KFP gives a task its output URIs once, the same for each of its retries and others for
+every run and loop iteration. So the URI of an output artifact is the job's owner, and a retry finds its job by it.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+from pathlib import PurePosixPath
+from typing import Any
+
+from kfp_components.step.executor_input import Artifact
+from kfp_components.step.initializer_source import ClaimMounts
+from trainer_core.client import TrainerClient
+from trainer_core.errors import InvalidRequestError
+from trainer_core.jobs import KFP_ON_KILL_LABEL, KFP_RUN_LABEL
+from trainer_core.node.env import OUTPUT_PATH
+from trainer_core.request import TrainJobRequest
+
+__all__ = ["add_run_labels", "build_request", "load_request", "set_output_path", "set_tracking", "set_trainer_fields"]
+
+
+def load_request(client: TrainerClient, request: dict[str, Any] | None, file: Artifact | None) -> dict[str, Any]:
+    """Return the request as plain data, as `trainer_core.request_builder.build_request_data` does."""
+    if (request is None) == (file is None):
+        raise InvalidRequestError("give either request or request_file: the TrainJob as a dict, or as a file")
+    from trainer_core import definition_file, request_builder  # They load the code that packages functions.
+
+    data = copy.deepcopy(request) if file is None else definition_file.read_definition(str(file.require_path()))
+    if data is None or "version" in data:
+        return request_builder.select_backend(data or {}, client.backend)
+    # A random name would be another one at each try.
+    built = definition_file.build_definition_request(client, data).to_dict()
+    return built if data.get("name") else {key: value for key, value in built.items() if key != "name"}
+
+
+def build_request(data: dict[str, Any], job_name: str | None, uri: str, slug: str) -> TrainJobRequest:
+    """Validate a request that has a name, or else belongs to an output of this task."""
+    name = job_name or data.get("name")
+    identity = {"name": name} if name else {"owner": {"key": uri, "slug": slug}}
+    return TrainJobRequest.parse({**data, **identity})
+
+
+def add_run_labels(data: dict[str, Any], run_id: str | None, on_kill: str | None) -> None:
+    """Label the job with its run, from the moment it exists: `delete` and `trainjob reap` find it by that."""
+    if run_id:
+        metadata = data.get("metadata") or {}
+        labels = {KFP_RUN_LABEL: run_id, **({KFP_ON_KILL_LABEL: on_kill} if on_kill else {})}
+        data["metadata"] = {**metadata, "labels": {**(metadata.get("labels") or {}), **labels}}
+
+
+def set_tracking(data: dict[str, Any], run_id: str | None) -> None:
+    """Track the job below the MLflow run of this step, which KFP's plugin passes as ``MLFLOW_RUN_ID``; else by default.
+
+    The variable is removed from the environment: the training has a separate run.
+    """
+    parent = os.environ.pop("MLFLOW_RUN_ID", None)
+    if parent is None and not os.environ.get("MLFLOW_TRACKING_URI"):
+        return
+    given = data.get("tracking") or {}
+    tags = {**({"kfp.run_id": run_id} if run_id else {}), **given.get("tags", {})}
+    data["tracking"] = {**({"parent_run_id": parent} if parent else {}), **given, "tags": tags}
+
+
+def set_output_path(data: dict[str, Any], output_path: str, owner: str, mounts: ClaimMounts) -> None:
+    """Let `output_path()` of the training function be in a volume that the pods of the job mount."""
+    if not any(PurePosixPath(output_path).is_relative_to(folder) for folder in mounts):
+        raise InvalidRequestError(
+            f"output_path: no volume claim is mounted at {output_path} in the pods that train; use "
+            "dsl.WORKSPACE_PATH_PLACEHOLDER, or mount a claim on the task of train_task with kubernetes.mount_pvc"
+        )
+    if not data.get("trainer"):
+        raise InvalidRequestError("output_path needs a request with a trainer")
+    folder = hashlib.sha256(owner.encode()).hexdigest()[:10]
+    env = data["trainer"].get("env") or {}
+    data["trainer"]["env"] = {**env, OUTPUT_PATH: f"{output_path.rstrip('/')}/{folder}"}
+
+
+def set_trainer_fields(data: dict[str, Any], func_args: dict[str, Any], **fields: Any) -> None:
+    """Set arguments and other fields of the trainer of a request."""
+    wanted = {key: value for key, value in fields.items() if value}
+    if not func_args and not wanted:
+        return
+    trainer = data.get("trainer") or {}
+    if not trainer:
+        names = ", ".join([*(["func_args"] if func_args else []), *wanted])
+        raise InvalidRequestError(f"{names}: the request has no trainer; add one, with a function or an image")
+    if trainer.get("kind") != "container" and wanted.keys() & {"command", "args"}:
+        raise InvalidRequestError(
+            f"command and args are for an image, and the trainer of the request is {trainer.get('kind')}; use func_args"
+        )
+    trainer.update(wanted)
+    if func_args:
+        if not trainer.get("code"):
+            raise InvalidRequestError("func_args are for a training function; this request runs an image or a recipe")
+        trainer["code"]["args"] = {**(trainer["code"].get("args") or {}), **func_args}

@@ -1,0 +1,144 @@
+"""SIGTERM of a step: cancels its TrainJob if the run was terminated, and leaves it alone if only the pod goes away.
+
+A drained node, a preemption and a terminated run send the same signal; the run's Workflow tells them apart. KFP kills a
+step at most a second after SIGTERM, so the handler only shortens what happens anyway: a job carries the id of its run
+and `on_kill` from the request that creates it, and `trainjob reap` ends what a killed step leaves.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from types import FrameType
+
+from kfp_components.step.child_output import pipe_output
+from kfp_components.step.owner_reference import Run
+from kfp_components.step.pod import is_kfp_pod
+from trainer_core.client import TrainerClient
+from trainer_core.config import ClusterConfig
+from trainer_core.errors import InvalidRequestError, TrainerError
+from trainer_core.jobs import TrainJobRef
+from trainer_core.k8s.kfp_runs import has_run_ended
+from trainer_core.request import TrainJobRequest
+from trainer_core.secrets import redact
+
+__all__ = [
+    "ON_KILL",
+    "Terminated",
+    "attach_job",
+    "cancel_on_sigterm",
+    "check_on_kill",
+    "handle_sigterm",
+    "submit_job",
+]
+
+ON_KILL = ("cancel", "keep")
+
+
+class Terminated(BaseException):
+    """The step received SIGTERM: its run was terminated, or its pod is deleted or evicted."""
+
+
+@contextmanager
+def handle_sigterm() -> Iterator[None]:
+    """Raise `Terminated` in the block on SIGTERM; a second SIGTERM ends the process at once."""
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(signum: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    raise Terminated
+
+
+def check_on_kill(on_kill: str) -> None:
+    """Refuse a value of `on_kill` that `cancel_on_sigterm` does not know."""
+    if on_kill not in ON_KILL:
+        raise InvalidRequestError(f"on_kill must be one of {', '.join(ON_KILL)}, got {redact(on_kill)}")
+
+
+@contextmanager
+def cancel_on_sigterm(client: TrainerClient, ref: TrainJobRef, on_kill: str, run: Run) -> Iterator[None]:
+    """Cancel the TrainJob when the step receives SIGTERM in the block, if `on_kill` is ``cancel`` and its run ends.
+
+    Outside a pod a person has sent the signal, and the processes of a local job end with the pod of their step.
+    """
+    try:
+        yield
+    except Terminated:
+        reason = _find_reason_to_keep(client, on_kill, run)
+        if reason is None:
+            _cancel(client, ref)
+        else:
+            print(f"terminated: TrainJob {ref.name} continues: {reason}", file=sys.stderr, flush=True)
+        raise
+
+
+@contextmanager
+def attach_job(client: TrainerClient, ref: TrainJobRef, on_kill: str, run: Run) -> Iterator[TrainJobRef]:
+    """Return a job that exists; on SIGTERM in the block do with it what `cancel_on_sigterm` does."""
+    run.print_problem()
+    with cancel_on_sigterm(client, ref, on_kill, run):
+        yield ref
+
+
+def _find_reason_to_keep(client: TrainerClient, on_kill: str, run: Run) -> str | None:
+    """Return why the job of a step that received SIGTERM is not cancelled; None to cancel it."""
+    config = client.config
+    if on_kill == "keep":
+        return "on_kill is keep"
+    if not isinstance(config, ClusterConfig) or not is_kfp_pod():
+        return None
+    todo = "if the run was terminated, `trainjob reap --runs-in NAMESPACE` deletes the job"
+    if run.workflow is None or run.namespace is None:
+        return f"the Workflow of the run is not known; {todo}"
+    try:
+        has_ended = has_run_ended(config, run.namespace, run.workflow.name)
+    except TrainerError as error:
+        return f"the Workflow of the run cannot be read; {todo}: {error}"
+    return None if has_ended else "the run was not terminated; the next try of this step attaches to the job"
+
+
+@contextmanager
+def submit_job(client: TrainerClient, request: TrainJobRequest, on_kill: str, run: Run) -> Iterator[TrainJobRef]:
+    """Submit a request; cancel its TrainJob as `cancel_on_sigterm` does, also on SIGTERM during the submission.
+
+    On SIGTERM before the job is created, nothing is created.
+    """
+    received: list[int] = []
+
+    def stop_before_create() -> None:
+        if received:
+            raise Terminated
+
+    # An exception in the middle of the request that creates the job would leave a job whose name is unknown.
+    before = signal.signal(signal.SIGTERM, lambda signum, frame: received.append(signum))
+    try:
+        # The debug backend runs the training function here, to its end.
+        with pipe_output() if client.config.backend == "debug" else nullcontext():
+            ref = client.submit(request, before_create=stop_before_create)
+    except BaseException:
+        signal.signal(signal.SIGTERM, before)
+        raise
+    with cancel_on_sigterm(client, ref, on_kill, run):
+        signal.signal(signal.SIGTERM, before)
+        if received:
+            raise Terminated
+        run.print_problem()
+        yield ref
+
+
+def _cancel(client: TrainerClient, ref: TrainJobRef) -> None:
+    try:
+        client.cancel(ref)
+    except TrainerError as error:
+        todo = "`trainjob reap --runs-in NAMESPACE` deletes it"
+        print(f"terminated: TrainJob {ref.name} is not cancelled; {todo}: {error}", file=sys.stderr, flush=True)
+        return
+    # After the fact: the step may be killed before the cluster answers.
+    print(f"terminated: TrainJob {ref.name} is cancelled", file=sys.stderr, flush=True)

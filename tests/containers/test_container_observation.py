@@ -1,0 +1,142 @@
+"""Status, steps and events of a job, as a function of its journal and containers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from container_jobs import add_entry, at, build_job, build_request, end, exited, new, running, with_containers
+
+from trainer_core.backends.container import job_journal, names, observations, outcome, timestamps
+from trainer_core.backends.container.engine import EngineRequestError
+from trainer_core.backends.container.reconcile import Start, next_action
+from trainer_core.jobs import Category
+
+TWO_NODES = build_request(trainer={"num_nodes": 2})
+
+
+def steps(job):
+    return [(step.name, step.status) for step in observations.build_train_job(job, None).steps]
+
+
+def raw_container(step="node-0", run=0, **state):
+    """Return a container in the format of the engine."""
+    labels = {names.STEP_LABEL: step, names.RUN_LABEL: str(run)}
+    fields = {"Status": "exited", "StartedAt": "2026-01-01T00:00:00.123456789Z", "ExitCode": 0, **state}
+    return {
+        "Id": "1",
+        "Name": f"/digits-{step}",
+        "Created": "2026-01-01T00:00:00Z",
+        "State": fields,
+        "Config": {"Labels": labels},
+    }
+
+
+def claim(job):
+    """Return the claim of a job in the format of the engine."""
+    labels = {
+        **names.job_labels("default", "digits", job.uid),
+        names.KIND_LABEL: names.JOB_KIND,
+        names.CONTENT_LABEL: json.dumps(dict(job.claim)),
+    }
+    return {"Name": names.claim_volume("default", "digits"), "Labels": labels}
+
+
+@pytest.mark.parametrize(
+    ("containers", "status"),
+    [
+        ((), "Created"),
+        ((new("node-0"),), "Created"),
+        ((running("node-0"),), "Running"),
+        # The job ends when its end is recorded, not when its containers exit.
+        ((exited("node-0"), exited("node-1")), "Running"),
+    ],
+)
+def test_a_job_is_running_from_its_first_start_until_its_end_is_recorded(containers, status):
+    assert observations.get_status(with_containers(build_job(TWO_NODES), *containers)) == status
+
+
+def test_stopped_nodes_of_a_suspended_job_are_pending():
+    job = add_entry(
+        with_containers(build_job(TWO_NODES), exited("node-0", -15), running("node-1")), job_journal.SUSPEND
+    )
+    assert observations.get_status(job) == "Suspended"
+    assert steps(job) == [("node-0", "Pending"), ("node-1", "Running")]
+
+
+def test_a_resumed_job_has_the_status_created():
+    job = with_containers(build_job(TWO_NODES), exited("node-0", -15), exited("node-1", -15))
+    job = add_entry(add_entry(job, job_journal.SUSPEND), job_journal.RESUME)
+    assert (observations.get_status(job), job.run) == ("Created", 1)
+    assert steps(job) == [("node-0", "Pending"), ("node-1", "Pending")]
+
+
+def test_the_outcome_does_not_change_when_containers_exit_later():
+    job = end(with_containers(build_job(TWO_NODES), running("node-0")))
+    outcome = observations.observe_job(job, None).outcome
+    assert outcome.diagnosis.category is Category.DELETED
+    assert observations.observe_job(with_containers(job, exited("node-0")), None).outcome == outcome
+
+
+def test_events_are_listed_oldest_first():
+    failed = replace(exited("node-0", 1, finished=3), started=at(1))
+    job = with_containers(build_job(TWO_NODES), failed, running("node-1", started=2))
+    job = add_entry(job, job_journal.NOTE, reason="Pulling", message="i is pulled for node-0")
+    events = observations.list_events(end(job))
+    assert [event.reason for event in events] == ["Created", "Pulling", "Started", "Started", "Ended", "Failed"]
+    assert [event.type for event in events][-2:] == ["Warning", "Warning"]
+
+
+def test_a_note_does_not_change_the_next_action():
+    job = build_job(TWO_NODES)
+    noted = add_entry(job, job_journal.NOTE, reason="Pulling", message="")
+    assert isinstance(next_action(noted, at(0)), Start)
+    assert noted.decisions == job.decisions
+
+
+@pytest.mark.parametrize(("engine_code", "code"), [(0, 0), (3, 3), (137, -9), (143, -15), (255, 255)])
+def test_an_exit_code_above_128_is_a_signal(engine_code, code):
+    job = job_journal.parse_job([claim(build_job())], [raw_container(ExitCode=engine_code)])
+    assert job.containers[0].exit_code == code
+
+
+def test_a_container_that_never_started_has_no_exit_code():
+    job = job_journal.parse_job([claim(build_job())], [raw_container(Status="created", StartedAt=timestamps.NEVER)])
+    (container,) = job.containers
+    assert (container.is_new, container.exit_code, container.started) == (True, None, None)
+
+
+def test_journal_entries_without_a_claim_are_no_job():
+    entry = {
+        "Name": names.entry_volume("u" * 32, 0),
+        "Labels": {names.UID_LABEL: "u" * 32, names.KIND_LABEL: job_journal.END, names.CONTENT_LABEL: "{}"},
+    }
+    assert job_journal.parse_job([], []) is None
+    assert job_journal.parse_jobs([with_content(entry)]) == []
+
+
+def with_content(entry):
+    text = '{"at": "2026-01-01T00:00:00+00:00", "data": {}}'
+    return {**entry, "Labels": {**entry["Labels"], names.CONTENT_LABEL: text}}
+
+
+def test_the_names_of_two_jobs_never_collide():
+    job = replace(build_job(), name="a-node-0")
+    assert names.container_name("default", job.name, "node-0", 0) != names.container_name("default", "a", "node-0", 1)
+    assert names.claim_volume("a-b", "c") != names.claim_volume("a", "b-c")
+
+
+def test_a_result_that_the_engine_does_not_return_is_noted_in_the_outcome():
+    class Engine:
+        def read_file(self, container, path):
+            raise EngineRequestError("input/output error", "unix:///podman.sock")
+
+        def stream_log(self, *_):
+            return iter(())
+
+    job = with_containers(build_job(), exited("node-0"))
+    ended = outcome.build_complete_entry(job, Engine())["outcome"]
+    assert (ended["status"], ended["result"]) == ("Complete", None)
+    assert ended["result_note"].startswith("the result cannot be read from container digits-node-0: ")
+    assert "input/output error" in ended["result_note"]

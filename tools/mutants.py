@@ -1,0 +1,311 @@
+"""Play one-line mistakes on the modules that decide, and print those that no test notices (`make mutants`).
+
+Each mutant changes one expression or statement of a module, in a copy of the checkout. The tests that `MODULES` lists
+for the module run against it up to the first failure, in a forked process that has imported all libraries. The seed and
+the text of a mutant decide whether it is played: a change of one line leaves the others the same.
+tools/mutants_equivalent.txt lists mutants that change no behaviour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import copy
+import hashlib
+import importlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+EQUIVALENT = ROOT / "tools/mutants_equivalent.txt"
+#: Chooses the mutants; the number of each module.
+SEED, EACH = "1", 8
+
+#: Modules that decide, and their tests, the quickest and most specific first.
+MODULES = {
+    "trainer_core/lifecycle/adoption.py": "unit/test_adoption.py",
+    "trainer_core/lifecycle/wait_state.py": "unit/test_wait_state.py",
+    "trainer_core/lifecycle/diagnosis.py": "unit/test_diagnosis.py",
+    "trainer_core/logs.py": "unit/test_logs.py",
+    "trainer_core/jobs.py": "unit/test_jobs.py",
+    "trainer_core/backends/job_poller.py": "unit/test_job_poller.py",
+    "trainer_core/backends/local/observations.py": "local/test_damaged_files.py local/test_suspend_resume.py "
+    "local/test_supervisor.py local/test_other_hosts.py",
+    "trainer_core/backends/local/job_store.py": "local/test_damaged_files.py local/test_job_queue.py "
+    "local/test_state_folder.py local/test_other_hosts.py local/test_garbage_collection.py "
+    "local/test_suspend_resume.py",
+    "trainer_core/backends/local/runner.py": "local/test_local_logs.py local/test_supervisor.py "
+    "local/test_suspend_resume.py local/test_local_fetching.py local/test_local_checkpoints.py",
+    "trainer_core/backends/container/outcome.py": "containers/test_container_observation.py "
+    "containers/test_container_reconcile.py",
+    "trainer_core/k8s/failure_facts.py": "kubernetes/test_k8s_failure_facts.py "
+    "kubernetes/test_k8s_pod_state.py kubernetes/test_k8s_recorded_outcomes.py kubernetes/test_k8s_job_scenarios.py",
+    "trainer_core/k8s/pod_state.py": "kubernetes/test_k8s_pod_state.py kubernetes/test_k8s_failure_facts.py "
+    "kubernetes/test_k8s_job_scenarios.py",
+    "trainer_core/k8s/failure_reasons.py": "kubernetes/test_k8s_failure_facts.py "
+    "kubernetes/test_k8s_job_scenarios.py kubernetes/test_k8s_capacity.py",
+    "trainer_core/k8s/observations.py": "kubernetes/test_k8s_observation.py kubernetes/test_k8s_recorded_outcomes.py",
+    "trainer_core/k8s/job_state.py": "kubernetes/test_k8s_observation.py kubernetes/test_k8s_recorded_outcomes.py "
+    "kubernetes/test_k8s_failure_facts.py kubernetes/test_k8s_job_scenarios.py",
+    "trainer_core/k8s/log_cursor.py": "kubernetes/test_k8s_log_cursor.py kubernetes/test_k8s_logs.py",
+    "trainer_core/k8s/reflector.py": "kubernetes/test_k8s_cache.py kubernetes/test_k8s_informer.py",
+    "trainer_core/k8s/informer.py": "kubernetes/test_k8s_informer.py",
+    "trainer_core/node/checkpoint_folder.py": "unit/test_checkpoints.py",
+    "trainer_core/node/checkpoint_ranks.py": "unit/test_checkpoint_ranks.py unit/test_checkpoints.py",
+    "trainer_core/node/checkpoints.py": "unit/test_checkpoints.py",
+    "trainer_core/node/termination.py": "unit/test_termination.py unit/test_bootstrap.py",
+    "trainer_core/packaging/project.py": "unit/test_project_files.py unit/test_project_functions.py "
+    "unit/test_project_imports.py",
+    "trainer_core/tracking/model_registry.py": "tracking/test_model_registry.py",
+    "trainer_core/tracking/run.py": "tracking/test_run_writer.py tracking/test_binding.py",
+    "kfp_components/step/outputs.py": "kfp/test_kfp_outputs.py kfp/test_kfp_executor.py kfp/test_kfp_wait.py",
+    "kfp_components/step/wait.py": "kfp/test_kfp_wait.py kfp/test_kfp_follow.py",
+}
+#: Seconds after which a test, and all tests of a mutant, count as hanging.
+TEST_TIMEOUT, MUTANT_TIMEOUT = 60, 240
+
+_OPERATORS: dict[type, type] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+    ast.And: ast.Or, ast.Or: ast.And, ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
+}  # fmt: skip
+_NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
+_LOGGING = re.compile(r"_?log(ger|ging)?\.")
+
+
+class Mutant(NamedTuple):
+    """A change of a module; `start` and `end` are offsets in its bytes."""
+
+    module: str
+    function: str
+    line: int
+    start: int
+    end: int
+    before: str
+    after: str
+
+    @property
+    def key(self) -> str:
+        """What identifies it while other lines change."""
+        return f"{self.module} {self.function}: {self.before} -> {self.after}"
+
+
+def list_mutants(module: str, source: bytes) -> list[Mutant]:
+    """Return every mutant of a module."""
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    mutants = []
+    for function, node, after in _walk(ast.parse(source), ""):
+        start = starts[node.lineno - 1] + node.col_offset
+        end = starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
+        before = " ".join(source[start:end].decode().split())
+        mutants.append(Mutant(module, function, node.lineno, start, end, before, after))
+    return mutants
+
+
+def choose_mutants(module: str, seed: str, number: int) -> list[Mutant]:
+    """Return some mutants of a module, at most one of a line, and none that is known to be equivalent."""
+    mutants = list_mutants(module, (ROOT / module).read_bytes())
+    equivalent = {line.partition("  # ")[0] for line in EQUIVALENT.read_text(encoding="utf-8").splitlines()}
+    by_line: dict[int, Mutant] = {}
+    for mutant in sorted(mutants, key=lambda mutant: hashlib.sha256(f"{seed} {mutant.key}".encode()).digest()):
+        if mutant.key not in equivalent:
+            by_line.setdefault(mutant.line, mutant)
+    return sorted(list(by_line.values())[:number], key=lambda mutant: mutant.line)
+
+
+def _walk(node: ast.AST, function: str) -> Iterator[tuple[str, ast.expr | ast.stmt, str]]:
+    """Yield the nodes to replace, each with its function and its new text."""
+    if _is_logging(node):
+        return
+    for old, new in _change(node):
+        yield function, old, f"({ast.unparse(new)})" if isinstance(old, ast.expr) else ast.unparse(new)
+    for child in _list_children(node):
+        name = getattr(child, "name", None) if isinstance(child, ast.stmt) else None
+        yield from _walk(child, f"{function}.{name}".lstrip(".") if name else function)
+
+
+def _list_children(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what decides: no annotations, decorators, docstrings and messages."""
+    if isinstance(node, (ast.JoinedStr, ast.Raise, ast.Assert)):
+        return
+    for field, value in ast.iter_fields(node):
+        if field not in ("annotation", "returns", "decorator_list", "bases"):
+            yield from (each for each in (value if isinstance(value, list) else [value]) if isinstance(each, ast.AST))
+
+
+def _is_logging(node: ast.AST) -> bool:
+    """Return whether a statement has no effect on what is decided: docstrings, log messages, imports of types."""
+    if isinstance(node, ast.If):
+        return ast.unparse(node.test) == "TYPE_CHECKING"
+    if not isinstance(node, ast.Expr):
+        return False
+    return isinstance(node.value, ast.Constant) or bool(_LOGGING.match(ast.unparse(node.value)))
+
+
+def _change(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, ast.AST]]:  # noqa: C901  (a table)
+    """Yield what to replace of a node itself, not of its children, and the replacement."""
+    match node:
+        case ast.Compare(ops=[operator]) | ast.BoolOp(op=operator) | ast.BinOp(op=operator):
+            if type(operator) in _OPERATORS and not _is_text(node):
+                swapped, new = copy.copy(node), _OPERATORS[type(operator)]()
+                if isinstance(swapped, ast.Compare):
+                    swapped.ops = [new]
+                else:
+                    swapped.op = new
+                yield node, swapped
+        case ast.If() | ast.While() | ast.IfExp() if not isinstance(node.test, ast.Constant):
+            yield node.test, ast.UnaryOp(ast.Not(), node.test)
+        case ast.comprehension():
+            yield from ((test, ast.UnaryOp(ast.Not(), test)) for test in node.ifs)
+        case ast.Constant(value=bool(value)):
+            yield node, ast.Constant(not value)
+        case ast.Constant(value=int(value) | float(value)):
+            yield from ((node, ast.Constant(changed)) for changed in (value + 1, value - 1))
+        case ast.Call():
+            if isinstance(node.func, ast.Name) and node.func.id in _NAMES:
+                yield node.func, ast.Name(_NAMES[node.func.id])
+            for keyword in node.keywords:
+                kept = [each for each in node.keywords if each is not keyword]
+                yield node, ast.Call(node.func, node.args, kept)
+        case ast.Break() | ast.Continue():
+            yield node, ast.Continue() if isinstance(node, ast.Break) else ast.Break()
+        case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
+            yield value, ast.Constant(None)
+        case ast.Expr() | ast.AugAssign() | ast.Delete() | ast.Raise():
+            yield node, ast.Pass()
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
+            yield node, ast.Pass()
+
+
+def _is_text(node: ast.AST) -> bool:
+    parts = (node.left, node.right) if isinstance(node, ast.BinOp) else ()
+    return any(isinstance(part, ast.JoinedStr) or isinstance(getattr(part, "value", 0), str) for part in parts)
+
+
+def copy_checkout(folder: Path) -> None:
+    """Copy what Git tracks, and new files, as they are in the checkout."""
+    listed = subprocess.run(
+        ["/usr/bin/env", "git", "ls-files", "-co", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for name in listed.stdout.splitlines():
+        with contextlib.suppress(FileNotFoundError):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+
+
+def play(module: str, mutants: list[Mutant]) -> tuple[float, list[tuple[Mutant, str, float]]]:
+    """Run a module's tests without a change, then with each mutant; return the seconds of the first, and verdicts."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as name:
+        folder = Path(name, "checkout")
+        copy_checkout(folder)
+        os.chdir(folder)
+        tests = [f"tests/{test}" for test in MODULES[module].split()]
+        verdict, seconds = _run_tests(tests, Path(name, "modules"), Path(name, "log"))
+        if verdict != "not noticed":
+            return seconds, [(mutants[0], f"fails unchanged: {Path(name, 'log').read_text()[-300:]}", 0)]
+        _import_libraries(Path(name, "modules").read_text(encoding="utf-8").split())
+        source = Path(module).read_bytes()
+        results = []
+        for mutant in mutants:
+            Path(module).write_bytes(source[: mutant.start] + mutant.after.encode() + source[mutant.end :])
+            results.append((mutant, *_run_tests(tests, None, Path(name, "log"))))
+        return seconds, results
+
+
+def _import_libraries(names: list[str]) -> None:
+    for name in names:
+        # Submodules that their packages make themselves, and those that only work in a certain place.
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+
+
+def _run_tests(tests: list[str], modules: Path | None, log: Path) -> tuple[str, float]:
+    """Run tests in a forked process; store the names of the libraries that they import."""
+    since = time.monotonic()
+    if not (pid := os.fork()):
+        os.setsid()
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os._exit(_run_pytest(tests, modules))
+    while not (ended := os.waitpid(pid, os.WNOHANG))[0] and time.monotonic() < since + MUTANT_TIMEOUT:
+        time.sleep(0.02)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    status = ended[1] if ended[0] else os.waitpid(pid, 0)[1]
+    return "noticed" if status else "not noticed", time.monotonic() - since
+
+
+def _run_pytest(tests: list[str], modules: Path | None) -> int:
+    import pytest
+
+    try:
+        sys.path.insert(0, str(Path.cwd()))
+        # Processes that tests start import the copy as well.
+        variables = {"PYTHONPATH": str(Path.cwd()), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(Path.cwd().parent)}
+        os.environ |= variables
+        tempfile.tempdir = None
+        code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-o", f"timeout={TEST_TIMEOUT}", *tests])
+    except BaseException:  # noqa: BLE001  (whatever a mutant does when it is imported)
+        return 70
+    if modules:
+        ours = str(Path.cwd())
+        libraries = [
+            name
+            for name, module in sys.modules.items()
+            if not str(getattr(module, "__file__", None) or ours).startswith(ours)
+            # What a plug-in of pytest changes when it is imported, and what writes into the home folder.
+            and not name.startswith(("pytest", "_", "hypothesis", "xdist", "airflow"))
+        ]
+        modules.write_text(" ".join(libraries), encoding="utf-8")
+    return int(code)
+
+
+def main() -> int:
+    """Play the mutants of all modules, or of those named, and print what was noticed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help="parts of the modules' paths; all by default")
+    parser.add_argument("--each", type=int, default=EACH, help="mutants of each module (default: %(default)s)")
+    parser.add_argument("--seed", default=SEED, help="which mutants (default: %(default)s)")
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="(default: %(default)s)")
+    arguments = parser.parse_args()
+    chosen = [name for name in MODULES if any(part in name for part in arguments.modules or [""])]
+    print(f"seed {arguments.seed}, {arguments.each} mutants of each module")
+    print(f"{'module':48}{'mutants':>8}{'noticed':>8}{'tests, s':>9}{'all, s':>8}", flush=True)
+    since, counts, lines = time.monotonic(), Counter[str](), []
+    with ProcessPoolExecutor(arguments.processes) as pool:
+        played = pool.map(play, chosen, [choose_mutants(name, arguments.seed, arguments.each) for name in chosen])
+        for name, (seconds, results) in zip(chosen, played, strict=True):
+            verdicts = Counter(verdict for _, verdict, _ in results)
+            counts += verdicts
+            spent = sum(each for *_, each in results)
+            print(f"{name:48}{len(results):8}{verdicts['noticed']:8}{seconds:9.1f}{spent:8.1f}", flush=True)
+            lines += [
+                f"{mutant.module}:{mutant.line} {mutant.function}: {mutant.before} -> {mutant.after}  # {verdict}"
+                for mutant, verdict, _ in results
+                if verdict != "noticed"
+            ]
+    print(f"{counts['noticed']} of {counts.total()} noticed in {time.monotonic() - since:.0f} s", *lines, sep="\n")
+    return int(counts["noticed"] < 0.9 * counts.total())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,30 @@
+"""RunaiFields: the section `runai` of a request. Does not import the model of the workload unless fields are set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+__all__ = ["RunaiFields"]
+
+
+class RunaiFields(BaseModel):
+    """Fields of a Run:ai workload that the options RunaiSpec and RunaiMasterSpec set.
+
+    Attributes:
+        spec: Fields of `TrainingWorkloadSpec` for the workload; for several nodes, for all of them. Upstream ``spec``.
+        master: Fields for the master of a DistributedWorkload; they override `spec`. Upstream ``masterSpec``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    spec: dict[str, Any] = Field(default_factory=dict)
+    master: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("spec", "master")
+    @classmethod
+    def _validate_fields(cls, value: dict[str, Any]) -> dict[str, Any]:
+        from trainer_core.backend_fields.runai_workload import TrainingWorkloadSpec  # Loading the model takes 50 ms.
+
+        return TrainingWorkloadSpec(**value).to_dict()

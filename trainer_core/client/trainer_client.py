@@ -1,0 +1,756 @@
+"""TrainerClient: submits TrainJobs to a backend, reads them, waits for them and ends them."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+from trainer_core import naming, validation
+from trainer_core.backends import BACKENDS, backend_class
+from trainer_core.backends.base import Backend
+from trainer_core.backends.follower import Follower
+from trainer_core.client import waiting
+from trainer_core.client.runs import JobRuns, TrackedRun
+from trainer_core.config import BackendConfig, ClusterConfig, LocalProcessBackendConfig, config_from_dict
+from trainer_core.errors import BackendUnavailableError, JobNotFoundError
+from trainer_core.jobs import Event, Observation, Outcome, OwnerReference, TrainJob, TrainJobRef
+from trainer_core.lifecycle import adoption
+from trainer_core.lifecycle.adoption import ExistingJob
+from trainer_core.logs import MAX_LOG_LINES, LogChunk
+from trainer_core.request import Owner, TrainJobRequest
+from trainer_core.retries import read_limit, repeat_while_failing
+from trainer_core.secrets import redact
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainer_core.initializers import Initializer
+    from trainer_core.request_builder import Option, Trainer
+    from trainer_core.runtimes import Runtime
+    from trainer_core.saved_checkpoints import SavedCheckpoint
+    from trainer_core.tracking.model_registry import Promotion
+    from trainer_core.tracking.reporter import EndedRun
+    from trainer_core.tracking.server import MlflowServer
+
+__all__ = ["TrainerClient", "backend_for"]
+
+_log = logging.getLogger(__name__)
+
+
+def backend_for(name: str) -> type[Backend]:
+    """Return the class of a backend, which is enough to build requests for it. Opens no connection.
+
+    Args:
+        name: Name of the backend, such as ``"local"`` or ``"kubernetes"``.
+
+    Raises:
+        ValueError: No backend has this name.
+        BackendUnavailableError: The backend is not part of this release.
+    """
+    return backend_class(name)
+
+
+@runtime_checkable
+class _SelectsByLabels(Protocol):
+    """A backend whose server selects TrainJobs by labels."""
+
+    def list_jobs_by_labels(self, labels: Mapping[str, str]) -> list[TrainJob]: ...
+
+
+class TrainerClient:
+    """Submit TrainJobs to a backend, read them, wait for them and end them.
+
+    Every method that concerns one TrainJob takes its name or its `TrainJobRef`. A name means the TrainJob that has
+    this name now, in the client's namespace. A ref means that TrainJob only: if another TrainJob has the name by
+    now, `JobNotFoundError` is raised (or, where "not found" is a success, nothing happens).
+
+    Example:
+        ```python
+        client = TrainerClient()
+        name = client.train(trainer=CustomTrainer(func=train), runtime="torch-distributed")
+        outcome = client.wait(name)
+        ```
+
+    Args:
+        backend_config: Which backend to use and how to reach it: one of the configurations in `trainer_core.config`,
+            such as ``KubernetesBackendConfig(namespace="team-a")``. None (the default) uses the backend named by the
+            environment variable ``TRAINJOB_BACKEND``, or ``local`` (processes on this machine) if it is not set.
+        tracking: The MLflow server on which TrainJobs are tracked. None (the default) uses the one that
+            ``MLFLOW_TRACKING_URI`` names; without it only a TrainJob with the option `Tracking` is tracked.
+
+    Attributes:
+        config: The configuration that is used.
+        backend: The backend.
+        runs: The MLflow runs of TrainJobs, for orchestrators that report to them.
+
+    Raises:
+        ValueError: The argument is not a backend configuration.
+        BackendUnavailableError: The backend needs an extra that is not installed, or cannot be reached.
+    """
+
+    #: Seconds for which a submit is repeated while a cluster cannot be reached.
+    _retry_seconds = 120.0
+
+    def __init__(self, backend_config: BackendConfig | None = None, tracking: MlflowServer | None = None) -> None:
+        if backend_config is None:
+            backend_config = config_from_dict(os.environ.get("TRAINJOB_BACKEND") or "local", {})
+        if not isinstance(backend_config, BackendConfig):
+            raise ValueError(
+                f"backend_config must be a backend configuration such as {LocalProcessBackendConfig.__name__}() "
+                f"(backends: {', '.join(sorted(BACKENDS))}), got {redact(backend_config)}"
+            )
+        self.config = backend_config
+        # Every backend class is constructed from its own configuration.
+        self.backend: Backend = backend_class(backend_config.backend)(backend_config)  # type: ignore[call-arg]
+        self.runs = JobRuns(self.backend, tracking, self.get_job_request)
+
+    def list_runtimes(self) -> list[Runtime]:
+        """Return the runtimes that a TrainJob can refer to."""
+        return self.backend.list_runtimes()
+
+    def get_runtime(self, name: str) -> Runtime:
+        """Return one runtime.
+
+        Args:
+            name: Name of the runtime, such as ``"torch-distributed"``.
+
+        Raises:
+            RuntimeNotFoundError: No runtime has this name; the message lists the known ones.
+        """
+        return self.backend.get_runtime(name)
+
+    def get_runtime_packages(self, runtime: Runtime) -> list[str]:
+        """Print and return the Python packages of a runtime.
+
+        Args:
+            runtime: The runtime, from `get_runtime` or `list_runtimes`.
+
+        Returns:
+            The packages as ``name==version``.
+
+        Raises:
+            ValueError: The runtime has a built-in trainer, which runs no Python function.
+        """
+        packages = self.list_runtime_packages(runtime)
+        print("\n".join(packages))
+        return packages
+
+    def list_runtime_packages(self, runtime: Runtime) -> list[str]:
+        """Return the Python packages of a runtime as ``name==version``, without printing them.
+
+        Args:
+            runtime: The runtime, from `get_runtime` or `list_runtimes`.
+
+        Raises:
+            ValueError: The runtime has a built-in trainer, which runs no Python function.
+        """
+        return self.backend.get_runtime_packages(runtime)
+
+    def train(
+        self,
+        runtime: str | Runtime | None = None,
+        initializer: Initializer | None = None,
+        trainer: Trainer | None = None,
+        options: list[Option] | None = None,
+    ) -> str:
+        """Create a TrainJob and return its name, without waiting for it.
+
+        Example:
+            ```python
+            name = client.train(
+                runtime="torch-distributed",
+                trainer=CustomTrainer(func=train, func_args={"epochs": 3}, num_nodes=2),
+                options=[Name("mnist"), Labels({"team": "vision"})],
+            )
+            ```
+
+        Args:
+            runtime: Runtime or name of a runtime (``spec.runtimeRef``). None (the default) uses the backend's default
+                runtime, ``torch-distributed``.
+            initializer: Dataset and model to fetch before training (``spec.initializer``). None fetches nothing.
+            trainer: Function, image or built-in recipe to run (``spec.trainer``). None runs the runtime unchanged.
+            options: Changes to the TrainJob, such as ``[Name("my-job"), Labels({"team": "vision"})]``. None for none.
+
+        Returns:
+            The name of the TrainJob: the one from the option `Name`, otherwise a random one.
+
+        Raises:
+            ValueError: An argument is invalid. Nothing was created.
+            RuntimeError: The TrainJob could not be created.
+        """
+        request = self.build_request(runtime=runtime, initializer=initializer, trainer=trainer, options=options)
+        created: list[bool] = []
+        ref = self.submit(request, before_create=lambda: created.append(True))
+        if not created:
+            _log.warning("%s", adoption.describe_existing(ref.name, self.observe(ref).status))
+        return ref.name
+
+    def initialize(self, initializer: Initializer, options: list[Option] | None = None) -> str:
+        """Create a TrainJob that only fetches a dataset, a model or both, and return its name.
+
+        The result of the TrainJob holds the locations as ``{"dataset": uri, "model": uri}``.
+
+        Args:
+            initializer: What to fetch.
+            options: As in `train`.
+
+        Raises:
+            ValueError: The initializer has neither a dataset nor a model. Nothing was created.
+        """
+        if (initializer.dataset or initializer.model) is None:
+            raise ValueError("initializer must have a dataset, a model or both: Initializer(dataset=…, model=…)")
+        return self.submit(self.build_request(initializer=initializer, options=options)).name
+
+    def build_request(
+        self,
+        *,
+        runtime: str | Runtime | None = None,
+        initializer: Initializer | None = None,
+        trainer: Trainer | Mapping[str, Any] | None = None,
+        options: Sequence[Option] | None = None,
+        owner: Owner | None = None,
+        folder: Path | None = None,
+    ) -> TrainJobRequest:
+        """Build the request that `train` would submit, for this backend. Creates nothing.
+
+        Args:
+            runtime: As in `train`.
+            initializer: As in `train`.
+            trainer: As in `train`, or a dict of the trainer's fields.
+            options: As in `train`.
+            owner: What the TrainJob belongs to, such as a task of a DAG run. The name is derived from it. None: the
+                name is the one from the option `Name`, otherwise a random one that begins with the function's.
+            folder: Folder of relative paths in the trainer's `code`. None: the working directory.
+
+        Raises:
+            ValueError: An argument is invalid.
+        """
+        from trainer_core import request_builder  # Loads the packaging code, which reading and waiting do not need.
+
+        request = request_builder.build_request(
+            backend=self.backend,
+            runtime=runtime,
+            trainer=trainer,
+            initializer=initializer,
+            options=options,
+            owner=owner,
+            folder=folder,
+        )
+        if request.name or request.owner:
+            return request
+        code = request.trainer.code if request.trainer else None
+        return request.with_name(naming.generate_name(code.entry if code else None))
+
+    def render(self, request: TrainJobRequest) -> dict[str, Any]:
+        """Return exactly what submitting the request would create, as plain data. Creates nothing.
+
+        Args:
+            request: The request, from `build_request`.
+        """
+        return self.backend.render(request)
+
+    def dry_run(self, request: TrainJobRequest) -> None:
+        """Check whether the backend would accept the request. Creates nothing.
+
+        Args:
+            request: The request, from `build_request`.
+
+        Raises:
+            TrainerError: The backend would refuse the request.
+        """
+        self.backend.dry_run(request if request.name else request.with_name(naming.generate_name()))
+
+    def submit(self, request: TrainJobRequest, *, before_create: Callable[[], None] | None = None) -> TrainJobRef:
+        """Get or create the TrainJob of a request. Submitting the same request again returns the same TrainJob.
+
+        While a cluster cannot be reached, the submit is repeated for 120 seconds, or as many as the environment
+        variable ``TRAINJOB_SUBMIT_RETRY_SECONDS`` says, with a warning every ten seconds. A refusal is final at once.
+
+        Args:
+            request: The request, from `build_request`.
+            before_create: Called when no job exists and one is about to be created. If it raises, nothing is created.
+                None (the default) calls nothing.
+
+        Raises:
+            TrainerError: The request was refused. Nothing was created.
+            BackendUnavailableError: The backend cannot be reached.
+        """
+        return repeat_while_failing(
+            lambda: self.runs.submit(request, before_create),
+            lambda error: isinstance(error, BackendUnavailableError) and error.transient,
+            read_limit(self._retry_seconds) if isinstance(self.config, ClusterConfig) else 0.0,
+            lambda error, remaining: _log.warning("The submit is repeated for %.0f s: %s", remaining, error),
+        )
+
+    def get_run(self, job: str | TrainJobRef) -> TrackedRun | None:
+        """Return the MLflow run of a TrainJob; None if it is not tracked, or has no run yet.
+
+        Args:
+            job: Its name or ref.
+
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+        """
+        return self.runs.get_run(self.get_job_ref(job))
+
+    def retry(self, job: str | TrainJobRef) -> TrainJobRef:
+        """Start the next attempt of a failed TrainJob, which continues from its last checkpoint if it has one.
+
+        It runs the same request, under the name of the TrainJob and a number: ``nightly-1`` after ``nightly``. If a
+        later attempt exists that has not failed, its ref is returned, and nothing is started. Tokens that were given
+        as text are not stored; submit such a TrainJob again instead.
+
+        Args:
+            job: Its name or ref.
+
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+            InvalidRequestError: It has not failed.
+        """
+        from trainer_core.client.attempts import start_next_attempt  # Only for a person who retries.
+
+        return start_next_attempt(self.backend, self.submit, self.get_job_ref(job))
+
+    def flush_tracking(self, timeout: float = 5.0) -> None:
+        """Wait until the MLflow runs of submitted TrainJobs have their parameters and tags.
+
+        `submit` does not wait for them. The end of a process does, unless it ends by `os._exit`, as tasks of Airflow
+        and steps of KFP do. What is not sent in time, or by a process that is killed, is sent by the next process that
+        waits for the TrainJob or submits it again.
+
+        Args:
+            timeout: Maximum time to wait, in seconds. Default 5.
+
+        Raises:
+            ValueError: The timeout is not a number of seconds.
+        """
+        self.runs.flush(timeout)
+
+    def promote(
+        self,
+        job: str | TrainJobRef,
+        *,
+        model: str,
+        metric: str,
+        mode: Literal["max", "min"] = "max",
+        min_delta: float = 0.0,
+        alias: str = "champion",
+        artifact: str = "model",
+        registry: str | None = None,
+        replace_metric: bool = False,
+    ) -> Promotion:
+        """Register the model of a TrainJob, and move the alias to it if it is better than the model that has the alias.
+
+        Repeating it changes nothing and returns the same. See `ModelRegistry.promote`.
+
+        Example:
+            ```python
+            client.promote(name, model="digits", metric="accuracy")
+            ```
+
+        Args:
+            job: Name or ref of a TrainJob that is Complete.
+            model: Name of the model in the registry.
+            metric: Name of the metric by which models are compared.
+            mode: ``max`` (default): the largest value is best; ``min``: the smallest.
+            min_delta: By how much the metric must be better. Default 0: any difference counts.
+            alias: The alias. Default ``champion``.
+            artifact: Name of the job's artifact that is the model. Default ``model``.
+            registry: URI of an MLflow server, or a folder. None (the default): the server on which this client tracks,
+                or the folder ``registry`` in ``TRAINJOB_HOME``.
+            replace_metric: True to promote the model although the alias compares another metric or mode, and to
+                compare this one from now on. Default False: refused.
+
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+            WaitTimeoutError: The TrainJob has not ended.
+            InvalidRequestError: The TrainJob failed, or lacks the metric or artifact; an argument is invalid; or the
+                alias compares another metric.
+            TrackingError: The registry cannot be reached, or refuses.
+        """
+        from trainer_core.tracking.registries import open_registry  # Only for promotion.
+
+        ref = self.get_job_ref(job)
+        outcome = self.get_job_outcome(ref)
+        tracking = self.get_job_request(ref).tracking
+        with open_registry(registry, self.runs.server) as target:
+            is_same_server = bool(tracking and tracking.uri and target.has_origin_of(tracking.uri))
+            return target.promote(
+                outcome,
+                model=model,
+                metric=metric,
+                mode=mode,
+                min_delta=min_delta,
+                alias=alias,
+                artifact=artifact,
+                run_id=tracking.run_id if tracking and is_same_server else None,
+                replace_metric=replace_metric,
+            )
+
+    def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
+        """Return the existing TrainJobs that have the name of a request or belong to its owner.
+
+        Args:
+            request: The request, from `build_request`.
+        """
+        return self.backend.find_jobs(request)
+
+    def list_jobs(self, runtime: Runtime | None = None, labels: Mapping[str, str] | None = None) -> list[TrainJob]:
+        """Return the TrainJobs, newest first.
+
+        Args:
+            runtime: Return only the TrainJobs of this runtime. None (the default) returns all.
+            labels: Return only the TrainJobs with these labels; a cluster lists no others. None (the default) returns
+                all.
+        """
+        wanted = dict(labels or {})
+        if wanted and isinstance(self.backend, _SelectsByLabels):
+            jobs = self.backend.list_jobs_by_labels(wanted)
+        else:
+            jobs = [job for job in self.backend.list_jobs() if wanted.items() <= job.labels.items()]
+        return [job for job in jobs if runtime is None or job.runtime.name == runtime.name]
+
+    def get_job(self, name: str | TrainJobRef) -> TrainJob:
+        """Return one TrainJob.
+
+        Args:
+            name: Its name or ref.
+
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+        """
+        if isinstance(name, str):
+            return self.backend.get_job(name)
+        return self.backend.get_job_by_ref(name)
+
+    def get_job_ref(self, name: str | TrainJobRef) -> TrainJobRef:
+        """Return the ref of a TrainJob: small JSON data by which any process finds this TrainJob.
+
+        Args:
+            name: Its name. A ref is returned unchanged.
+
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+        """
+        return name if isinstance(name, TrainJobRef) else self.backend.get_ref(name)
+
+    def get_job_request(self, name: str | TrainJobRef) -> TrainJobRequest:
+        """Return the request that a TrainJob was created from.
+
+        Args:
+            name: Its name or ref.
+
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+        """
+        return self.backend.get_request(self.get_job_ref(name))
+
+    def get_job_logs(self, name: str | TrainJobRef, step: str = "node-0", follow: bool | None = False) -> Iterator[str]:
+        """Yield the log lines of one step.
+
+        Args:
+            name: Name or ref of the TrainJob.
+            step: Name of the step, such as ``"node-0"`` (the default) or ``"dataset-initializer"``.
+            follow: True yields new lines until the TrainJob has ended. False (the default) yields the existing lines.
+
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+            ValueError: The TrainJob has no such step; the message lists its steps.
+        """
+        return self.backend.logs(self.get_job_ref(name), step, bool(follow))
+
+    def tail_job_logs(
+        self,
+        name: str | TrainJobRef,
+        cursor: Mapping[str, Any] | None = None,
+        job_ended: bool = False,
+        max_lines: int = MAX_LOG_LINES,
+        step: str | None = None,
+    ) -> LogChunk:
+        """Return the log lines of the steps after a cursor, and the next cursor. Does not wait for new lines.
+
+        Reading from cursor to cursor returns every line once and in order, from any process.
+
+        Args:
+            name: Name or ref of the TrainJob.
+            cursor: `LogChunk.cursor` of the previous chunk. None (the default) starts at the beginning.
+            job_ended: True if the TrainJob has ended: the last line counts even without a line end. Default False.
+            max_lines: Approximate limit of lines to return. Default 1,000.
+            step: Name of the only step to read. None (the default) reads all steps.
+
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+            ValueError: The TrainJob has no such step, and the message lists its steps; or the cursor is no dict.
+        """
+        validation.check_mapping("cursor", cursor, "the cursor of a LogChunk")
+        return self.backend.tail(self.get_job_ref(name), cursor or {}, job_ended, max_lines, step)
+
+    def get_job_events(self, name: str | TrainJobRef) -> list[Event]:
+        """Return the events of a TrainJob and its steps, oldest first.
+
+        Args:
+            name: Name or ref of the TrainJob.
+
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+        """
+        return self.backend.events(self.get_job_ref(name))
+
+    def wait_for_job_status(
+        self,
+        name: str | TrainJobRef,
+        status: set[str] = {"Complete"},  # noqa: B006 - the reference's signature; never changed here
+        timeout: int = 600,
+        polling_interval: int = 2,
+        callbacks: list[Callable[[TrainJob], None]] | None = None,
+    ) -> TrainJob:
+        """Wait until a TrainJob has one of the statuses, and return the TrainJob.
+
+        Args:
+            name: Name or ref of the TrainJob.
+            status: Any of ``Created``, ``Suspended``, ``Running``, ``Complete``, ``Failed``. Default ``{"Complete"}``.
+            timeout: Maximum time to wait, in seconds. Default 600.
+            polling_interval: Time between two observations, in seconds, less than the timeout. Default 2.
+            callbacks: Called with the TrainJob after each observation. None (the default) for none.
+
+        Raises:
+            ValueError: An argument is invalid.
+            JobNotFoundError: The TrainJob does not exist.
+            JobFailedError: The TrainJob failed, and ``Failed`` is not one of the statuses.
+            JobEndedError: The TrainJob is Complete, so it cannot reach any of the statuses.
+            WaitTimeoutError: The TrainJob did not reach any of the statuses within the timeout.
+        """
+        waiting.check_arguments(status, timeout, polling_interval)
+        return waiting.wait_for_status(
+            self.backend, self.runs, self.get_job_ref(name), status, timeout, polling_interval, callbacks or ()
+        )
+
+    def delete_job(self, name: str | TrainJobRef) -> None:
+        """Delete a TrainJob and end its processes. Succeeds if it does not exist.
+
+        Args:
+            name: Its name or ref. With a ref, another TrainJob that has the same name now is not deleted.
+        """
+        ref = self._find_ref(name)
+        if ref is not None:
+            self.backend.delete(ref)
+
+    def list_checkpoints(self, job: str | TrainJobRef) -> list[SavedCheckpoint]:
+        """Return the complete checkpoints of a TrainJob and of the earlier attempts that share them, oldest first.
+
+        Those on ``s3://`` are read with the credentials of this process, from its ``AWS_*`` variables.
+
+        Args:
+            job: Its name or ref.
+
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+            InvalidRequestError: It has no option `Checkpoints`.
+            UnsupportedError: They are in a claim or a volume, which only nodes can read.
+            BackendUnavailableError: The bucket cannot be read.
+        """
+        from trainer_core import saved_checkpoints  # It loads the modules of HTTP.
+
+        return saved_checkpoints.list_of_job(self.backend, self.get_job_ref(job))
+
+    def prune_checkpoints(self, job: str | TrainJobRef) -> list[SavedCheckpoint]:
+        """Delete the checkpoints of an ended TrainJob except the newest and the best one, and return the deleted ones.
+
+        Args:
+            job: Its name or ref.
+
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+            InvalidRequestError: It has no option `Checkpoints`, or has not ended.
+            UnsupportedError: They are in a claim or a volume, which only nodes can read.
+            BackendUnavailableError: The bucket cannot be read.
+        """
+        from trainer_core import saved_checkpoints  # It loads the modules of HTTP.
+
+        return saved_checkpoints.prune_of_job(self.backend, self.get_job_ref(job))
+
+    def reap(self) -> list[str]:
+        """Delete the ended TrainJobs whose `DeleteAfter` time has passed, and return their names.
+
+        Call `end_abandoned_runs` before: afterwards a run of a deleted TrainJob can only be ended as KILLED.
+        """
+        return self.backend.reap()
+
+    def end_abandoned_runs(self, on_ended: Callable[[EndedRun], None] | None = None) -> list[EndedRun]:
+        """End the MLflow runs of TrainJobs that have ended, or were deleted, while no process waited for them.
+
+        A TrainJob that ended gives its run the points of its log, its final metrics and its status; that of a deleted
+        one is KILLED. Other runs stay as they are: those without a TrainJob, of other backends, of active TrainJobs,
+        and of TrainJobs that are not found but live elsewhere: on another machine, engine or API server (also the same
+        one by another address). Repeating it changes nothing.
+
+        Args:
+            on_ended: Called after each run was ended. None (the default) calls nothing.
+
+        Returns:
+            The ended runs. Empty if no tracking server is configured.
+
+        Raises:
+            TrackingError: The server cannot be reached; or, after all others were ended, it refuses to end some.
+        """
+        ended = []
+        for run in self.runs.end_abandoned():
+            ended.append(run)
+            if on_ended is not None:
+                on_ended(run)
+        return ended
+
+    def observe(self, job: str | TrainJobRef) -> Observation:
+        """Return the status of a TrainJob now, with its progress and, if it has ended, its outcome.
+
+        Args:
+            job: Its name or ref.
+
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+        """
+        return self.backend.observe(self.get_job_ref(job))
+
+    def get_job_outcome(self, job: str | TrainJobRef) -> Outcome:
+        """Return the outcome of a TrainJob that has ended.
+
+        Args:
+            job: Its name or ref.
+
+        Raises:
+            WaitTimeoutError: The TrainJob has not ended.
+            JobNotFoundError: The TrainJob does not exist.
+        """
+        return self.wait(job, timeout=0)
+
+    def wait(
+        self,
+        job: str | TrainJobRef,
+        timeout: float | None = None,
+        on_observation: Callable[[Observation], None] | None = None,
+        fail_fast: bool = True,
+    ) -> Outcome:
+        """Wait until a TrainJob has ended, and return its outcome, whether it succeeded or failed.
+
+        Tolerates 30 minutes without a connection to the backend.
+
+        Args:
+            job: Its name or ref.
+            timeout: Maximum time to wait, in seconds. None (the default) for no limit.
+            on_observation: Called after each observation, for progress bars and log lines. None for none.
+            fail_fast: True (the default) cancels a TrainJob that cannot start or recover (an image that does not
+                exist, a crash loop, half an hour without a node that fits), instead of waiting until the backend
+                reports the failure.
+
+        Raises:
+            WaitTimeoutError: The TrainJob has not ended within the timeout. It is not stopped.
+            JobNotFoundError: The TrainJob does not exist.
+        """
+        return waiting.wait_for_outcome(
+            self.backend, self.runs, self.get_job_ref(job), timeout, on_observation, fail_fast
+        )
+
+    def follow(self, job: str | TrainJobRef, progress: bool = False) -> Follower:
+        """Return a follower, which observes one TrainJob repeatedly. Close it, or use it as a context manager.
+
+        All followers of a process share one watch, or one poll of each TrainJob.
+
+        Args:
+            job: Its name or ref.
+            progress: True to include the reported progress in observations, which may be in the log only. Default
+                False.
+
+        Raises:
+            JobNotFoundError: No TrainJob has this name.
+        """
+        return self.backend.follow(self.get_job_ref(job), progress)
+
+    def suspend(self, job: str | TrainJobRef) -> None:
+        """End the running steps of a TrainJob and keep the TrainJob (``spec.suspend: true``).
+
+        Succeeds if it is suspended already or has ended.
+
+        Args:
+            job: Its name or ref.
+
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+        """
+        self.backend.suspend(self.get_job_ref(job))
+
+    def resume(self, job: str | TrainJobRef) -> None:
+        """Start a suspended TrainJob again (``spec.suspend: false``).
+
+        It continues from its last checkpoint, without one from its beginning. Succeeds if it is not suspended.
+
+        Args:
+            job: Its name or ref.
+
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+        """
+        self.backend.resume(self.get_job_ref(job))
+
+    def cancel(self, job: str | TrainJobRef) -> None:
+        """End a TrainJob permanently and keep its logs and outcome. Succeeds if it has ended or does not exist.
+
+        Args:
+            job: Its name or ref.
+        """
+        ref = self._find_ref(job)
+        if ref is not None:
+            self.backend.cancel(ref)
+
+    def get_pod(self, name: str, uid: str, namespace: str | None = None) -> dict[str, Any] | None:
+        """Return a pod, such as the pod that this process runs in.
+
+        Args:
+            name: Name of the pod.
+            uid: Uid of the pod.
+            namespace: Namespace of the pod. None (the default) for the namespace of the client.
+
+        Returns:
+            The pod as Kubernetes returns it, with ``metadata`` and ``spec``. None if the namespace has no such pod,
+            and on a backend that does not run on Kubernetes.
+
+        Raises:
+            BackendUnavailableError: The cluster cannot be reached, or denies to list pods.
+        """
+        return self.backend.get_pod(name, uid, namespace)
+
+    def set_job_owner(
+        self,
+        job: str | TrainJobRef,
+        kind: str,
+        owner: OwnerReference | None,
+        labels: Mapping[str, str | None] | None = None,
+        only_with: Mapping[str, str] | None = None,
+    ) -> Mapping[str, str]:
+        """Set or remove the Kubernetes ownerReference of one kind on a TrainJob (``metadata.ownerReferences``).
+
+        Kubernetes deletes the TrainJob when its owner is deleted. The owner must be in the TrainJob's namespace.
+
+        Args:
+            job: Its name or ref.
+            kind: Kind of the owner, such as ``"Workflow"``. Existing references to owners of this kind are removed.
+            owner: The new owner of this kind. None removes only.
+            labels: Labels to set with the same request; the value None removes a label. None (the default) for none.
+                Without an owner, a TrainJob that has these labels keeps its owners.
+            only_with: Labels without which the TrainJob is not changed. None (the default) for none.
+
+        Returns:
+            The labels that the TrainJob had before.
+
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+            UnsupportedError: The backend does not run on Kubernetes.
+        """
+        return self.backend.set_owner(self.get_job_ref(job), kind, owner, labels or {}, only_with or {})
+
+    def _find_ref(self, job: str | TrainJobRef) -> TrainJobRef | None:
+        try:
+            return self.get_job_ref(job)
+        except JobNotFoundError:
+            return None

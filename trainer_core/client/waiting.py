@@ -1,0 +1,119 @@
+"""Waits for a TrainJob: until it has ended, or until it has one of several statuses."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from trainer_core.backends.base import Backend
+from trainer_core.client.runs import JobRuns
+from trainer_core.errors import JobEndedError, JobNotFoundError, TrainerError, WaitTimeoutError
+from trainer_core.jobs import COMPLETE, FAILED, STATUSES, JobFailedError, Observation, Outcome, TrainJob, TrainJobRef
+from trainer_core.lifecycle import wait_state
+
+__all__ = ["finish_wait", "wait_for_outcome", "wait_for_status"]
+
+_log = logging.getLogger(__name__)
+
+
+def wait_for_outcome(
+    backend: Backend,
+    runs: JobRuns,
+    ref: TrainJobRef,
+    timeout: float | None = None,
+    on_observation: Callable[[Observation], None] | None = None,
+    fail_fast: bool = True,
+) -> Outcome:
+    """Wait until a job has ended; `trainer_core.lifecycle.wait_state` decides when that is."""
+    state = wait_state.start(ref, time.monotonic(), timeout, fail_fast)
+    with backend.follow(ref, on_observation is not None) as follower, runs.report_progress(ref) as report:
+        while state.outcome is None:
+            try:
+                observation = follower.next_observation(state.timeout(time.monotonic()))
+            except TrainerError as error:
+                state = state.on_error(error, time.monotonic())
+            else:
+                if on_observation is not None:
+                    on_observation(observation)
+                state = state.on_observation(observation, time.monotonic())
+                report(observation.status, None)
+        outcome = finish_wait(backend, state)
+        report(outcome.status, outcome)
+    return outcome
+
+
+def finish_wait(backend: Backend, state: wait_state.WaitState) -> Outcome:
+    """Return the outcome of a finished wait, and cancel the job if the wait decided so.
+
+    An orchestrator that waits by itself, such as the Airflow sensor, passes the state of its wait.
+    """
+    if state.outcome is None:
+        raise ValueError(f"the wait for TrainJob {state.ref.name!r} is not finished")
+    if not state.should_cancel:
+        if state.outcome_is_stored:
+            return state.outcome
+        with suppress(TrainerError):  # The caller has the outcome; storing it only helps later readers.
+            backend.store_outcome(state.outcome)
+        return state.outcome
+    try:
+        backend.cancel(state.ref, diagnosis=state.outcome.diagnosis)
+        return backend.observe(state.ref).outcome or state.outcome
+    except JobNotFoundError:
+        return state.outcome  # Deleted by another process, or by a backend that keeps no cancelled jobs.
+    except TrainerError as error:
+        _log.warning("TrainJob %r cannot recover and could not be cancelled: %s", state.ref.name, error)
+        return state.outcome
+
+
+def wait_for_status(
+    backend: Backend,
+    runs: JobRuns,
+    ref: TrainJobRef,
+    status: set[str],
+    timeout: float,
+    polling_interval: float,
+    callbacks: Sequence[Callable[[TrainJob], None]],
+) -> TrainJob:
+    """Wait until a job has one of the statuses; each observation is passed to the callbacks as a TrainJob."""
+    end = time.monotonic() + timeout
+    with backend.follow(ref) as follower, runs.report_progress(ref) as report:
+        while True:
+            observation = follower.next_observation(min(polling_interval, max(0.0, end - time.monotonic())))
+            job = follower.get_job()
+            report(observation.status, observation.outcome)
+            for callback in callbacks:
+                callback(job)
+            if job.status in status:
+                return job
+            wanted = " or ".join(sorted(status))
+            if job.status == FAILED:
+                outcome = wait_for_outcome(backend, runs, ref, timeout=0)
+                raise JobFailedError(wait_state.failure_message(outcome), outcome)
+            if job.status == COMPLETE:
+                raise JobEndedError(f"TrainJob {job.name!r} is Complete and cannot become {wanted}")
+            if time.monotonic() >= end:
+                pending = observation.pending_failure
+                why = f" ({pending.diagnosis})" if pending else ""
+                raise WaitTimeoutError(
+                    f"TrainJob {ref.name!r} is {job.status}, not {wanted}, after {timeout} s{why}; "
+                    "it has not been stopped"
+                )
+
+
+def check_arguments(status: set[str], timeout: float, polling_interval: float) -> None:
+    """Check the arguments of a wait for a status."""
+    unknown = set(status) - STATUSES
+    if unknown or not status:
+        raise ValueError(
+            f"status must name one or more of {', '.join(sorted(STATUSES))}; got {', '.join(sorted(unknown)) or 'none'}"
+        )
+    if timeout <= 0:
+        raise ValueError(f"timeout must be a positive number, got timeout={timeout}")
+    if polling_interval <= 0:
+        raise ValueError(f"polling_interval must be a positive number, got polling_interval={polling_interval}")
+    if polling_interval >= timeout:
+        raise ValueError(
+            f"polling_interval must be less than timeout, got polling_interval={polling_interval}, timeout={timeout}"
+        )

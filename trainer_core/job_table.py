@@ -1,0 +1,223 @@
+"""TrainJobs side by side: columns with the parameters, metrics and duration of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from hashlib import sha256
+from itertools import chain
+from typing import Any, TypeVar
+from urllib.parse import unquote
+
+from trainer_core.client import TrainerClient
+from trainer_core.errors import InvalidRequestError
+from trainer_core.jobs import Outcome, Progress, TrainJob
+from trainer_core.logs import find_last_progress
+from trainer_core.request import TrainJobRequest
+
+__all__ = [
+    "ARTIFACT",
+    "METRIC",
+    "PARAM",
+    "JobDetails",
+    "build_row",
+    "check_column",
+    "compare_files",
+    "compare_rows",
+    "name_values",
+    "needs_details",
+    "read_details",
+    "sort_rows",
+]
+
+#: Prefixes of the columns that are named after an argument, a metric and an artifact.
+PARAM = "param."
+METRIC = "metric."
+ARTIFACT = "artifact."
+
+
+@dataclass(frozen=True)
+class JobDetails:
+    """What a TrainJob was given and what it gave.
+
+    Attributes:
+        job: The TrainJob.
+        params: Arguments of the training function, nested ones with dots (``optimizer.lr``), as text.
+        metrics: Final metrics; the last reported ones while it runs, and after a failure.
+        resumed_from: Step of the checkpoint from which it was resumed. None if it began from the start.
+        artifacts: URIs that it returned, by name.
+        request: What it was submitted with. None if that cannot be read.
+        progress: What it reported last. None if it reported nothing.
+        outcome: What it left. None while it runs.
+    """
+
+    job: TrainJob
+    params: Mapping[str, str]
+    metrics: Mapping[str, float]
+    resumed_from: int | None = None
+    artifacts: Mapping[str, str] = field(default_factory=dict)
+    request: TrainJobRequest | None = None
+    progress: Progress | None = None
+    outcome: Outcome | None = None
+
+
+_Row = TypeVar("_Row", bound=Mapping[str, Any])
+
+#: Columns that need nothing but the TrainJob.
+_OF_JOB: dict[str, Callable[[TrainJob], Any]] = {
+    "name": lambda job: job.name,
+    "status": lambda job: job.status,
+    "runtime": lambda job: job.runtime.name,
+    "nodes": lambda job: job.num_nodes,
+    "created": lambda job: job.creation_timestamp,
+    "started": lambda job: job.started,
+    "finished": lambda job: job.finished,
+    "duration": lambda job: _get_duration(job),
+    "reason": lambda job: job.reason,
+}
+_OF_DETAILS: dict[str, Callable[[JobDetails], Any]] = {
+    "resumed_from": lambda details: details.resumed_from,
+    "step": lambda details: _describe_step(details.progress) if details.progress else None,
+}
+_OF_REQUEST: dict[str, Callable[[TrainJobRequest], Any]] = {
+    "function": lambda request: request.trainer and request.trainer.code and request.trainer.code.entry,
+    "dag": lambda request: _get_task(request).get("dag"),
+    "run": lambda request: _get_task(request).get("run"),
+    "task": lambda request: _get_task(request).get("task"),
+    "dataset": lambda request: _get_source(request, "dataset"),
+    "model": lambda request: _get_source(request, "model"),
+    "code": lambda request: _get_code_digest(request),
+    "image": lambda request: request.trainer and request.trainer.image,
+    "processes": lambda request: request.trainer and request.trainer.num_proc_per_node,
+    "packages": lambda request: ", ".join(request.trainer.packages) if request.trainer else None,
+    "variables": lambda request: ", ".join(sorted(request.trainer.env)) if request.trainer else None,
+}
+_FIXED = (*_OF_JOB, *_OF_DETAILS, *_OF_REQUEST)
+#: Columns that differ between any two jobs, so that a comparison leaves them out.
+_UNIQUE = frozenset({"name", "created", "started", "finished"})
+#: Parts of the key of an Airflow task; see `airflow_provider.task_owner`.
+_TASK_PARTS = ("dag", "run", "task", "map_index")
+#: Characters of a digest that tell two versions of the code apart, as in git.
+_DIGEST_LENGTH = 12
+
+
+def check_column(column: str) -> str:
+    """Return the name of a column."""
+    is_prefixed = column.startswith((PARAM, METRIC, ARTIFACT)) and not column.endswith(".")
+    if not is_prefixed and column not in _FIXED:
+        known = ", ".join([*_FIXED, f"{PARAM}NAME", f"{METRIC}NAME", f"{ARTIFACT}NAME"])
+        raise InvalidRequestError(f"column {column[:100]!r} is unknown; known are {known}")
+    return column
+
+
+def needs_details(columns: Iterable[str]) -> bool:
+    """Return whether a column needs more than the TrainJob, which costs three requests for each job."""
+    return any(column not in _OF_JOB for column in columns)
+
+
+def read_details(client: TrainerClient, name: str) -> JobDetails:
+    """Read a TrainJob with its request and outcome."""
+    job, observation, request = client.backend.observe_job(name)
+    outcome = observation.outcome
+    tail = outcome.diagnosis.log_tail if outcome and outcome.diagnosis else ()
+    progress = observation.progress or job.progress or find_last_progress(reversed(tail))
+    metrics = outcome.metrics if outcome and outcome.succeeded else progress.metrics if progress else {}
+    resumed_from = outcome.resumed_from if outcome else progress.resumed_from if progress else None
+    artifacts = dict(outcome.artifacts) if outcome else {}
+    params = request.get_parameters() if request else {}
+    return JobDetails(job, params, dict(metrics), resumed_from, artifacts, request, progress, outcome)
+
+
+def build_row(details: JobDetails) -> dict[str, Any]:
+    """Return the columns of a TrainJob that have a value: text, number, `datetime` or `timedelta`."""
+    fixed = {
+        **{column: get(details.job) for column, get in _OF_JOB.items()},
+        **{column: get(details) for column, get in _OF_DETAILS.items()},
+        **{column: get(details.request) for column, get in _OF_REQUEST.items() if details.request},
+    }
+    named = {
+        **name_values(PARAM, details.params),
+        **name_values(METRIC, details.metrics),
+        **name_values(ARTIFACT, details.artifacts),
+    }
+    return {column: value for column, value in {**fixed, **named}.items() if value not in (None, "")}
+
+
+def name_values(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values by their column."""
+    return {f"{prefix}{name}": value for name, value in values.items()}
+
+
+def sort_rows(rows: Sequence[_Row], column: str, descending: bool = False) -> list[_Row]:
+    """Return rows by the values of a column; numbers before strings, and rows without a value last."""
+    with_value = [row for row in rows if row.get(column) is not None]
+    ordered = sorted(with_value, key=lambda row: _get_sort_key(row[column]), reverse=descending)
+    return [*ordered, *(row for row in rows if row.get(column) is None)]
+
+
+def compare_files(details: Sequence[JobDetails]) -> dict[str, list[str | None]]:
+    """Return the files of the projects that differ, as ``file.PATH``: a digest for each TrainJob, None without it.
+
+    Empty where the request of a TrainJob has no files: a cluster records only the digest of them all.
+    """
+    from trainer_core.packaging.project import read_files  # Loads the packaging code, which nothing else here needs.
+
+    projects = [each.request.project if each.request else None for each in details]
+    if not all(project and project.archive for project in projects):
+        return {}
+    files = [read_files({"archive": project.archive}) for project in projects if project]
+    digests = [{path: sha256(content).hexdigest()[:_DIGEST_LENGTH] for path, content in each.items()} for each in files]
+    rows = {f"file.{path}": [each.get(path) for each in digests] for path in sorted(set().union(*digests))}
+    return {path: values for path, values in rows.items() if len(set(values)) > 1}
+
+
+def compare_rows(rows: Sequence[Mapping[str, Any]], everything: bool = False) -> dict[str, list[Any]]:
+    """Return the columns in which TrainJobs differ, with the value of each TrainJob, and every metric."""
+    present = {column for row in rows for column in row} - _UNIQUE
+    named = [sorted(column for column in present if column.startswith(prefix)) for prefix in (PARAM, METRIC, ARTIFACT)]
+    fixed = [column for column in _FIXED if column in present]
+    columns = {column: [row.get(column) for row in rows] for column in chain(fixed, *named)}
+    return {
+        column: values
+        for column, values in columns.items()
+        if everything or column.startswith(METRIC) or any(value != values[0] for value in values)
+    }
+
+
+def _describe_step(progress: Progress) -> str | None:
+    """Return how far a training came: ``19 of 60``."""
+    steps = [f"{number:.15g}" for number in (progress.step, progress.total) if number is not None]
+    return " of ".join(steps) or None
+
+
+def _get_task(request: TrainJobRequest) -> dict[str, str]:
+    """Return the parts of the key of an Airflow task; empty for a TrainJob of another owner."""
+    parts = request.owner.key.split("/") if request.owner else []
+    return dict(zip(_TASK_PARTS, map(unquote, parts), strict=True)) if len(parts) == len(_TASK_PARTS) else {}
+
+
+def _get_source(request: TrainJobRequest, role: str) -> str | None:
+    return next((source.storage_uri for name, source in request.initializer_sources() if name == role), None)
+
+
+def _get_code_digest(request: TrainJobRequest) -> str | None:
+    code = request.trainer.code if request.trainer else None
+    digest = code and (code.project.digest if code.project else code.digest)
+    return digest[:_DIGEST_LENGTH] if digest else None
+
+
+def _get_duration(job: TrainJob) -> timedelta | None:
+    """Return how long a job has trained, in whole seconds."""
+    if job.started is None:
+        return None
+    return timedelta(seconds=int(((job.finished or datetime.now(timezone.utc)) - job.started).total_seconds()))
+
+
+def _get_sort_key(value: Any) -> tuple[int, Any]:
+    if isinstance(value, str):
+        try:
+            return 0, float(value)
+        except ValueError:
+            return 1, value
+    return 0, value

@@ -1,0 +1,1 @@
+"""Hyperparameter search: the types of a search, the algorithms that choose parameters, and the driver."""

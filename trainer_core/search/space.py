@@ -1,0 +1,250 @@
+"""The search space: which parameters a search varies, and which values each can have."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from trainer_core import validation
+from trainer_core.packaging import func_args
+from trainer_core.secrets import redact
+
+__all__ = ["Choice", "Distribution", "LogUniform", "RandInt", "Search", "Uniform", "parse_space", "variable_name"]
+
+#: A name of Python; with dots it is an entry of a dict argument, or a field of a recipe.
+_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+_MAX_PARAMETERS = 100
+_MAX_NAME = 100
+#: Numbers up to it are exact as floats.
+_MAX_INT = 2**53
+_EXAMPLE = "such as {'lr': {'loguniform': [1e-4, 1e-1]}, 'batch': [16, 32]}"
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """A float between two bounds, both included, each value as likely as any other.
+
+    Args:
+        min: The smallest value.
+        max: The largest value.
+    """
+
+    min: float
+    max: float
+
+    def __post_init__(self) -> None:
+        _check_bounds(self, "uniform", float)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the plain data, such as ``{"uniform": [0.0, 1.0]}``."""
+        return {"uniform": [self.min, self.max]}
+
+
+@dataclass(frozen=True)
+class LogUniform:
+    """A float between two bounds, both included, each order of magnitude as likely as any other.
+
+    Args:
+        min: The smallest value, greater than 0.
+        max: The largest value.
+    """
+
+    min: float
+    max: float
+
+    def __post_init__(self) -> None:
+        _check_bounds(self, "loguniform", float)
+        if self.min <= 0:
+            raise ValueError(f"loguniform needs a min greater than 0, got {self.min}; use uniform")
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the plain data, such as ``{"loguniform": [0.0001, 0.1]}``."""
+        return {"loguniform": [self.min, self.max]}
+
+
+@dataclass(frozen=True)
+class RandInt:
+    """A whole number between two bounds, both included.
+
+    Args:
+        min: The smallest value.
+        max: The largest value.
+        log: Whether each order of magnitude is as likely as any other. Default False: each value is.
+    """
+
+    min: int
+    max: int
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.log, bool):
+            raise ValueError(f"randint log must be true or false, got {redact(self.log)}")
+        _check_bounds(self, "randint", int)
+        if self.log and self.min < 1:
+            raise ValueError(f"randint with log needs a min of at least 1, got {self.min}")
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the plain data, such as ``{"randint": [1, 4]}``."""
+        return {"randint": [self.min, self.max, self.log] if self.log else [self.min, self.max]}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of a list of values.
+
+    Args:
+        values: The values: JSON data. A list is the short form of a choice.
+    """
+
+    values: tuple[Any, ...]
+
+    def __post_init__(self) -> None:
+        values: object = self.values
+        if isinstance(values, (str, bytes)) or not isinstance(values, Sequence) or not values:
+            raise ValueError(f"choice needs a list of values such as [16, 32], got {redact(values)}")
+        plain = tuple(func_args.check_json({"values": list(values)})["values"])
+        texts = [json.dumps(value, sort_keys=True) for value in plain]
+        if len(set(texts)) < len(texts):
+            raise ValueError(f"choice has {next(text for text in texts if texts.count(text) > 1)} twice; remove one")
+        object.__setattr__(self, "values", plain)
+
+    def to_plain(self) -> list[Any]:
+        """Return the plain data, such as ``[16, 32]``."""
+        return list(self.values)
+
+
+Distribution: TypeAlias = Uniform | LogUniform | RandInt | Choice
+
+
+class Search:
+    """Constructors of the distributions of a search space.
+
+    Example:
+        ```python
+        space = {"lr": Search.loguniform(1e-4, 1e-1), "batch": Search.choice([16, 32]), "layers": Search.randint(1, 4)}
+        ```
+    """
+
+    @staticmethod
+    def uniform(min: float, max: float) -> Uniform:
+        """Return a float between two bounds, both included.
+
+        Args:
+            min: The smallest value.
+            max: The largest value.
+        """
+        return Uniform(min, max)
+
+    @staticmethod
+    def loguniform(min: float, max: float) -> LogUniform:
+        """Return a float between two bounds, both included, each order of magnitude as likely as any other.
+
+        Args:
+            min: The smallest value, greater than 0.
+            max: The largest value.
+        """
+        return LogUniform(min, max)
+
+    @staticmethod
+    def choice(values: Sequence[Any]) -> Choice:
+        """Return one of a list of values.
+
+        Args:
+            values: The values: JSON data.
+        """
+        return Choice(values)  # type: ignore[arg-type]  # It becomes a tuple.
+
+    @staticmethod
+    def randint(min: int, max: int, log: bool = False) -> RandInt:
+        """Return a whole number between two bounds, both included.
+
+        Args:
+            min: The smallest value.
+            max: The largest value.
+            log: Whether each order of magnitude is as likely as any other. Default False.
+        """
+        return RandInt(min, max, log)
+
+
+_KINDS: dict[str, type[Any]] = {
+    "uniform": Uniform,
+    "loguniform": LogUniform,
+    "randint": RandInt,
+    "choice": Choice,
+}
+
+
+def parse_space(data: object) -> dict[str, Distribution]:
+    """Return the distributions by the name of the parameter, for objects or plain data."""
+    if not isinstance(data, Mapping) or not data:
+        raise ValueError(f"search_space must be a dict of parameters {_EXAMPLE}, got {redact(data) or 'an empty one'}")
+    if len(data) > _MAX_PARAMETERS:
+        raise ValueError(f"search_space has {len(data)} parameters; use at most {_MAX_PARAMETERS}")
+    variables: dict[str, str] = {}
+    for name in data:
+        if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > _MAX_NAME:
+            raise ValueError(
+                f"search_space: {redact(name)} is not the name of a parameter; use letters, digits and '_', with dots "
+                "for an entry of a dict argument"
+            )
+        other = variables.setdefault(variable_name(name), name)
+        if other != name:
+            raise ValueError(f"search_space: {other} and {name} have the same variable {variable_name(name)}")
+    for name in data:
+        parent = next((each for each in data if name.startswith(f"{each}.")), None)
+        if parent is not None:
+            raise ValueError(f"search_space: {name} is an entry of {parent}, which is searched too; remove one")
+    return {name: _parse_distribution(name, value) for name, value in data.items()}
+
+
+def variable_name(parameter: str) -> str:
+    """Return the environment variable of a parameter, such as ``KUBEFLOW_TRAINER_OPT_LR``."""
+    return f"KUBEFLOW_TRAINER_OPT_{parameter.replace('.', '__').upper()}"
+
+
+def _parse_distribution(name: str, value: Any) -> Distribution:
+    if isinstance(value, (Uniform, LogUniform, RandInt, Choice)):
+        return value
+    try:
+        if isinstance(value, (list, tuple)):
+            return Choice(value)  # type: ignore[arg-type]  # It becomes a tuple.
+        if not isinstance(value, Mapping) or len(value) != 1 or next(iter(value)) not in _KINDS:
+            raise ValueError(
+                f"must be a list of values, or a dict of one of {', '.join(_KINDS)} and its bounds, such as "
+                f"{{'uniform': [0, 1]}}, got {redact(value)}"
+            )
+        ((kind, arguments),) = value.items()
+        if kind == "choice":
+            return Choice(arguments)
+        if isinstance(arguments, Mapping):
+            parsed: Distribution = _KINDS[kind](**validation.known_fields(_KINDS[kind], arguments))
+            return parsed
+        if not isinstance(arguments, (list, tuple)) or len(arguments) not in ((2, 3) if kind == "randint" else (2,)):
+            raise ValueError(f"{kind} needs [min, max], got {redact(arguments)}")
+        parsed = _KINDS[kind](*arguments)
+    except ValueError as error:
+        raise ValueError(f"search_space.{name}: {error}") from error
+    return parsed
+
+
+def _check_bounds(distribution: Any, kind: str, number: type[float] | type[int]) -> None:
+    """Check the bounds and convert them, also from text, as YAML reads 1e-4."""
+    for bound in ("min", "max"):
+        value = getattr(distribution, bound)
+        try:
+            converted = number(value)
+            valid = not isinstance(value, bool) and math.isfinite(converted) and converted == float(value)
+        except (TypeError, ValueError, OverflowError):
+            valid = False
+        if not valid or abs(converted) > (_MAX_INT if number is int else math.inf):
+            what = "a whole number" if number is int else "a number"
+            raise ValueError(f"{kind} needs {what} as {bound}, got {redact(value)}")
+        object.__setattr__(distribution, bound, converted)
+    if distribution.min >= distribution.max and not (number is int and distribution.min == distribution.max):
+        raise ValueError(f"{kind} needs a min below its max, got {distribution.min} and {distribution.max}")
+    if math.isinf(float(distribution.max) - float(distribution.min)):
+        raise ValueError(f"{kind} has bounds too far apart: {distribution.min} and {distribution.max}")

@@ -1,0 +1,55 @@
+"""Text of messages: one line, sizes for people, and how to install a package that is missing."""
+
+from __future__ import annotations
+
+__all__ = ["MAX_MESSAGE", "format_memory", "format_size", "missing_extra", "shorten"]
+
+#: Longest message of an error that quotes what a user gave.
+MAX_MESSAGE = 300
+_GAP = " … "
+
+
+def shorten(text: str, limit: int = MAX_MESSAGE) -> str:
+    """Return a text as one line without control characters.
+
+    If it is too long, the middle is left out: the end of a message is the advice.
+
+    Args:
+        text: The text.
+        limit: Maximum number of characters. Default `MAX_MESSAGE`.
+    """
+    line = "".join(each if each.isprintable() else repr(each)[1:-1] for each in " ".join(text.split()))
+    if len(line) <= limit:
+        return line
+    start = limit * 2 // 3
+    return f"{line[:start]}{_GAP}{line[len(line) - (limit - start - len(_GAP)) :]}"
+
+
+def format_size(size: float) -> str:
+    """Return a number of bytes for people: ``249 bytes``, ``1.23 MB``."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 999.5:  # From there on it would be shown as 1e+03.
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def format_memory(size: float) -> str:
+    """Return an amount of memory for people, in the units of Kubernetes' limits: ``300 MiB``, ``1.5 GiB``."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1023.5:
+            return f"{size:.0f} {unit}" if size >= 99.95 else f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def missing_extra(subject: str, package: str, extra: str) -> str:
+    """Return the message for a package that is not installed: who needs it, and the extra that installs it.
+
+    Args:
+        subject: What needs the package, such as ``"the container backend"``.
+        package: Name of the package, such as ``"docker"``.
+        extra: Extra of this distribution that installs it, such as ``"containers"``.
+    """
+    command = f"pip install -e '.[{extra}]'"  # The distribution is on no index, where anybody could take its name.
+    return f"{subject} needs the package {package}, which is not installed: {command} in a clone of trainjob-workflows"

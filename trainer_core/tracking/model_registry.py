@@ -1,0 +1,557 @@
+"""Model registries: versions of a model, and an alias that names the best one.
+
+`open_registry` returns the registry of a URI: a folder, or an MLflow server. Both register the model of a TrainJob and
+move the alias to it only if it is better, give the same answer when asked again, and respect a person's rollback.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import math
+import re
+import shutil
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import unquote, urlsplit
+
+from trainer_core.errors import InvalidRequestError
+from trainer_core.jobs import Outcome
+from trainer_core.secrets import redact
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = [
+    "CHAMPION",
+    "Candidate",
+    "Comparison",
+    "FolderRegistry",
+    "ModelRegistry",
+    "ModelVersion",
+    "Promotion",
+    "copy_path",
+    "get_local_path",
+    "is_better",
+]
+
+CHAMPION = "champion"
+Mode = Literal["max", "min"]
+#: Name of a metric of which only the value is known.
+_UNNAMED = "metric"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """What `promote` did. The same for each repetition.
+
+    Attributes:
+        promoted: Whether the alias was moved to this model.
+        version: Version of this model in the registry.
+        uri: URI of the model that the alias names now: ``models:/<model>@<alias>``, or ``file://…`` of a folder.
+        metric: Value of the metric of this model.
+        before: Value of the metric of the model that it was compared with. None for the first model.
+    """
+
+    promoted: bool
+    version: str
+    uri: str
+    metric: float
+    before: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the promotion as plain JSON data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class ModelVersion:
+    """One version of a model.
+
+    Attributes:
+        version: Its version.
+        uri: Where its files are.
+        metric: Value of the metric with which it was registered. None if it was registered otherwise.
+        aliases: Aliases that name it.
+        demoted: Whether a person has taken it back. Then no alias is moved to it.
+    """
+
+    version: str
+    uri: str
+    metric: float | None = None
+    aliases: tuple[str, ...] = ()
+    demoted: bool = False
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model that may be promoted.
+
+    Attributes:
+        job: Name of the TrainJob that trained it, or another text that identifies the model.
+        uri: Where its files are.
+        metric: Name of the metric.
+        value: Value of the metric.
+        metrics: All metrics, recorded with the version.
+        uid: Identity of the TrainJob. Default: that of the name and the value.
+        run_id: Its MLflow run. None if it has none.
+    """
+
+    job: str
+    uri: str
+    metric: str
+    value: float
+    metrics: Mapping[str, float] | None = None
+    uid: str | None = None
+    run_id: str | None = None
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.value):
+            raise InvalidRequestError(
+                f"metric is {self.value}, which no other value is better or worse than; give a finite number"
+            )
+
+    @classmethod
+    def from_outcome(cls, outcome: Outcome, metric: str, artifact: str, run_id: str | None = None) -> Candidate:
+        """Return the model of a TrainJob.
+
+        Args:
+            outcome: Outcome of the TrainJob.
+            metric: Name of the metric.
+            artifact: Name of the artifact that is the model.
+            run_id: Its MLflow run. None if it has none.
+
+        Raises:
+            InvalidRequestError: The job failed, or reported no such metric or artifact.
+        """
+        name = outcome.job.name
+        if not outcome.succeeded:
+            raise InvalidRequestError(f"TrainJob {name!r} is Failed and has no model to promote")
+        if metric not in outcome.metrics:
+            known = ", ".join(sorted(outcome.metrics)) or "none"
+            raise InvalidRequestError(f"TrainJob {name!r} reported no metric {metric!r}; it reported {known}")
+        if artifact not in outcome.artifacts:
+            known = ", ".join(sorted(outcome.artifacts)) or "none"
+            raise InvalidRequestError(
+                f"TrainJob {name!r} has no artifact {artifact!r}, only {known}; let the training function return "
+                f"{{'artifacts': {{{artifact!r}: uri}}}}"
+            )
+        uri, value = outcome.artifacts[artifact], outcome.metrics[metric]
+        return cls(name, uri, metric, value, outcome.metrics, outcome.job.uid, run_id)
+
+    @property
+    def identity(self) -> str:
+        """What tells this model from others, also of a later job of the same name."""
+        return self.uid or hashlib.sha256(f"{self.job}/{self.value!r}".encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """By what a model is compared with the champion; `replaces` allows that the champion was compared otherwise."""
+
+    metric: str
+    mode: Mode
+    min_delta: float
+    replaces: bool
+
+    def matches(self, metric: str | None, mode: str | None) -> bool:
+        """Return whether the champion was compared by the same metric. One of an earlier release has no name."""
+        names = {self.metric, metric or _UNNAMED} - {_UNNAMED}
+        return len(names) <= 1 and (mode or self.mode) == self.mode
+
+    def check(self, model: str, alias: str, metric: str | None, mode: str | None) -> None:
+        """Refuse the comparison with a champion of another metric, unless it is to be replaced."""
+        if not self.replaces and not self.matches(metric, mode):
+            raise InvalidRequestError(
+                f"alias {alias!r} of model {model!r} compares {metric or self.metric} ({mode or self.mode}), and "
+                f"{self.metric} ({self.mode}) was given; pass the same, or replace_metric=True to compare this one"
+            )
+
+
+class ModelRegistry(ABC):
+    """Versions of models, and aliases that name the best ones. A context manager; `close` closes its connection."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:  # noqa: B027 -- a folder has no connection
+        """Close the connection. The next call opens another one."""
+
+    def promote(
+        self,
+        outcome: Outcome,
+        *,
+        model: str,
+        metric: str,
+        mode: Mode = "max",
+        min_delta: float = 0.0,
+        alias: str = CHAMPION,
+        artifact: str = "model",
+        run_id: str | None = None,
+        replace_metric: bool = False,
+    ) -> Promotion:
+        """Register the model of a TrainJob, and move the alias to it if it is better than the model that has the alias.
+
+        Repeating it changes nothing and returns the same. Any number of processes may promote at the same time, and may
+        be killed at any moment: once each call was repeated, the alias names the best model.
+
+        Example:
+            ```python
+            with open_registry("https://mlflow.example") as registry:
+                registry.promote(outcome, model="digits", metric="accuracy")
+            ```
+
+        Args:
+            outcome: Outcome of the TrainJob.
+            model: Name of the model.
+            metric: Name of the metric by which models are compared.
+            mode: ``max`` (default): the largest value is best; ``min``: the smallest.
+            min_delta: By how much the metric must be better. Default 0: any difference counts.
+            alias: The alias. Default ``champion``.
+            artifact: Name of the job's artifact that is the model. Default ``model``.
+            run_id: MLflow run of the TrainJob. None (the default) for none.
+            replace_metric: True to promote the model although the alias compares another metric or mode, and to
+                compare this one from now on. Default False: refused.
+
+        Raises:
+            InvalidRequestError: The job failed or lacks the metric or artifact, an argument is invalid, or the alias
+                compares another metric.
+            TrackingError: The registry cannot be reached, or refuses.
+        """
+        candidate = Candidate.from_outcome(outcome, metric, artifact, run_id)
+        return self.promote_candidate(
+            candidate, model=model, mode=mode, min_delta=min_delta, alias=alias, replace_metric=replace_metric
+        )
+
+    def promote_candidate(
+        self,
+        candidate: Candidate,
+        *,
+        model: str,
+        mode: Mode = "max",
+        min_delta: float = 0.0,
+        alias: str = CHAMPION,
+        replace_metric: bool = False,
+    ) -> Promotion:
+        """Promote a model that is not described by an outcome. Otherwise as `promote`.
+
+        Args:
+            candidate: The model.
+            model: Name of the model.
+            mode: ``max`` (default) or ``min``.
+            min_delta: By how much the metric must be better. Default 0.
+            alias: The alias. Default ``champion``.
+            replace_metric: Whether the alias may compare another metric or mode. Default False.
+
+        Raises:
+            InvalidRequestError: An argument is invalid, or the alias compares another metric.
+            TrackingError: The registry cannot be reached, or refuses.
+        """
+        if mode not in ("max", "min"):
+            raise InvalidRequestError(f"mode must be max or min, got {redact(mode)}")
+        if not 0 <= min_delta < math.inf:
+            raise InvalidRequestError(f"min_delta must be a number of at least 0, got {min_delta}")
+        _check_name("alias", alias)
+        return self._promote(candidate, model, Comparison(candidate.metric, mode, min_delta, replace_metric), alias)
+
+    @abstractmethod
+    def _promote(self, candidate: Candidate, model: str, comparison: Comparison, alias: str) -> Promotion:
+        """Promote; the arguments are valid."""
+
+    @abstractmethod
+    def list_models(self) -> list[str]:
+        """Return the names of the models."""
+
+    @abstractmethod
+    def list_versions(self, model: str) -> list[ModelVersion]:
+        """Return the versions of a model, oldest first; empty if the model does not exist.
+
+        Args:
+            model: Name of the model.
+        """
+
+    @abstractmethod
+    def rollback(self, model: str, version: str, alias: str = CHAMPION) -> None:
+        """Move the alias back to a version. Later promotions are compared with that version.
+
+        Args:
+            model: Name of the model.
+            version: The version.
+            alias: The alias. Default ``champion``.
+
+        Raises:
+            InvalidRequestError: The model has no such version.
+        """
+
+    def repair(self, model: str, alias: str = CHAMPION) -> None:  # noqa: B027 -- a folder is changed under a lock
+        """Move the alias to the best version, after a promoter was killed and its task will not be repeated.
+
+        Args:
+            model: Name of the model.
+            alias: The alias. Default ``champion``.
+        """
+
+    def has_origin_of(self, uri: str) -> bool:
+        """Return whether runs of a tracking URI are on the server of this registry."""
+        return False
+
+    def get_champion(self, model: str, alias: str = CHAMPION) -> ModelVersion | None:
+        """Return the version that the alias names; None if there is none.
+
+        Args:
+            model: Name of the model.
+            alias: The alias. Default ``champion``.
+        """
+        return next((each for each in self.list_versions(model) if alias in each.aliases), None)
+
+
+class FolderRegistry(ModelRegistry):
+    """A registry in a folder of one machine; also reads the folders of earlier releases.
+
+        <folder>/<model>/versions/<version>/    each promoted model
+        <folder>/<model>/current.json           the model that the alias champion names; replaced atomically
+        <folder>/<model>/decisions/             the answer for each model that was ever compared
+        <folder>/<model>/lock                   held during comparison and promotion
+
+    Needs a file system with locks between all processes that promote: a local disk.
+
+    Args:
+        folder: The folder. The model with the empty name is the folder itself.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def _promote(self, candidate: Candidate, model: str, comparison: Comparison, alias: str) -> Promotion:
+        folder = self._get_folder(model)
+        version = _get_version(candidate)
+        source = get_local_path(candidate.uri)
+        if source is not None and not source.exists():
+            raise InvalidRequestError(f"there is no model at {source}; promote where the files of the job are")
+        with _lock_folder(folder):
+            current = _read_current(folder, alias)
+            decision_path = folder / "decisions" / f"{alias}-{version}.json"
+            decision = _read_json(decision_path)
+            is_current = current.get("version") == version and _is_of(current, candidate)
+            # A promoter that was killed before it moved the alias has decided nothing: a better model may have it now.
+            if _is_of(decision, candidate) and (decision.get("done") or is_current):
+                promoted, before = decision["promoted"], decision["before"]
+            else:
+                decision, before = {}, current.get("metric")
+                comparison.check(model, alias, current.get("metric_name"), current.get("mode"))
+                if not comparison.matches(current.get("metric_name"), current.get("mode")):
+                    before = None
+                promoted = is_current or is_better(candidate.value, before, comparison.mode, comparison.min_delta)
+            # A repetition of a promotion that was completed must not take the place of a better or rolled-back model.
+            if not decision.get("done"):
+                answer = {"promoted": promoted, "before": before, **_describe(candidate)}
+                if promoted:
+                    _write_json(decision_path, answer)
+                    entry = self._store_version(folder, version, candidate, source, comparison.mode)
+                    _write_json(_get_alias_path(folder, alias), entry)
+                _write_json(decision_path, {**answer, "done": True})
+            current = _read_current(folder, alias)
+        return Promotion(promoted, version, _get_entry_uri(folder, current), candidate.value, before)
+
+    def list_models(self) -> list[str]:
+        """See `ModelRegistry.list_models`."""
+        found = [path.parent.name for path in self._folder.glob("*/versions")]
+        return sorted(found + ([""] if (self._folder / "versions").is_dir() else []))
+
+    def list_versions(self, model: str) -> list[ModelVersion]:
+        """See `ModelRegistry.list_versions`."""
+        folder = self._get_folder(model)
+        entries = [_read_json(path) for path in folder.glob("versions/*.json")]
+        aliases: dict[str, list[str]] = {}
+        for path in folder.glob("*.json"):
+            alias = CHAMPION if path.stem == "current" else path.stem
+            entry = _read_current(folder, alias)
+            aliases.setdefault(entry["version"], []).append(alias)
+            if all(each.get("version") != entry["version"] for each in entries):
+                entries.append(entry)  # Earlier releases wrote no entry for each version.
+        return [
+            ModelVersion(
+                each["version"],
+                _get_entry_uri(folder, each),
+                each["metric"],
+                tuple(sorted(aliases.get(each["version"], ()))),
+            )
+            for each in sorted(entries, key=lambda each: (each.get("number", 0), each["version"]))
+        ]
+
+    def read_entry(self, model: str = "", alias: str = CHAMPION) -> dict[str, Any]:
+        """Return what is recorded of the version that the alias names: version, metric, path; empty if there is none.
+
+        Args:
+            model: Name of the model. Default: the folder itself.
+            alias: The alias. Default ``champion``.
+        """
+        return _read_current(self._get_folder(model), alias)
+
+    def rollback(self, model: str, version: str, alias: str = CHAMPION) -> None:
+        """See `ModelRegistry.rollback`."""
+        folder = self._get_folder(model)
+        with _lock_folder(folder):
+            entry = _read_json(folder / "versions" / f"{_check_name('version', version)}.json")
+            if not entry:
+                known = ", ".join(each.version for each in self.list_versions(model)) or "none"
+                raise InvalidRequestError(f"model {model!r} has no version {version!r}; its versions are {known}")
+            _write_json(_get_alias_path(folder, alias), entry)
+
+    def _store_version(
+        self, folder: Path, version: str, candidate: Candidate, source: Path | None, mode: Mode
+    ) -> dict[str, Any]:
+        entry: dict[str, Any] = {"version": version, "mode": mode, **_describe(candidate)}
+        if source is None:
+            entry["uri"] = candidate.uri
+        else:
+            path = Path("versions", version, source.name)
+            copy_path(source, folder / path)
+            entry["path"] = str(path)
+        if candidate.metrics:
+            entry["metrics"] = dict(candidate.metrics)
+        known = [_read_json(path).get("number", 0) for path in folder.glob("versions/*.json")]
+        entry["number"] = max(known, default=0) + 1
+        _write_json(folder / "versions" / f"{version}.json", entry)
+        return entry
+
+    def _get_folder(self, model: str) -> Path:
+        return self._folder / _check_name("model", model) if model else self._folder
+
+
+def is_better(value: float, champion: float | None, mode: Mode, min_delta: float = 0.0) -> bool:
+    """Return whether a metric is better than that of the champion by more than nothing, and by at least `min_delta`."""
+    if champion is None:
+        return True
+    difference = value - champion if mode == "max" else champion - value
+    return difference > 0 and difference >= min_delta
+
+
+def get_local_path(uri: str) -> Path | None:
+    """Return the path of a ``file://`` URI or a path; None for another URI."""
+    if "://" not in uri:
+        return Path(uri)
+    parts = urlsplit(uri)
+    return Path(unquote(parts.path)) if parts.scheme == "file" and parts.netloc in ("", "localhost") else None
+
+
+def copy_path(source: Path, target: Path) -> None:
+    """Copy a file or folder; the target is whole or absent, and its former content is gone.
+
+    Links are copied as the files and folders that they lead to.
+    """
+    for path in source.rglob("*") if source.is_dir() else ():
+        if path.is_symlink() and not path.exists():
+            raise InvalidRequestError(f"{path} is a broken link; let the training write the file itself, or remove it")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+    try:
+        if source.is_dir():
+            # Contents only: what lies in an initializer's cache is read-only.
+            shutil.copytree(source, temporary, copy_function=shutil.copyfile)
+        else:
+            shutil.copyfile(source, temporary)
+        _remove_path(target)
+        temporary.replace(target)
+    finally:
+        _remove_path(temporary)
+
+
+def _remove_path(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _get_version(candidate: Candidate) -> str:
+    """The job's name; a digest for a model of another origin."""
+    return candidate.job if _NAME.fullmatch(candidate.job) else hashlib.sha256(candidate.job.encode()).hexdigest()[:16]
+
+
+def _describe(candidate: Candidate) -> dict[str, Any]:
+    return {"metric": candidate.value, "metric_name": candidate.metric, "uid": candidate.uid}
+
+
+def _is_of(entry: Mapping[str, Any], candidate: Candidate) -> bool:
+    """Return whether a decision or version is of this model: neither of a later job of its name, nor by another metric.
+
+    Earlier releases recorded the value only; a model that is promoted by its files has no uid.
+    """
+    names = {entry.get("metric_name") or _UNNAMED, candidate.metric} - {_UNNAMED}
+    uids = {entry.get("uid"), candidate.uid} - {None}
+    return entry.get("metric") == candidate.value and len(names) <= 1 and len(uids) <= 1
+
+
+def _check_name(what: str, name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise InvalidRequestError(f"{what} must be letters, digits, '-', '_' and '.', at most 63; got {redact(name)}")
+    return name
+
+
+def _get_alias_path(folder: Path, alias: str) -> Path:
+    return folder / ("current.json" if alias == CHAMPION else f"{_check_name('alias', alias)}.json")
+
+
+def _get_entry_uri(folder: Path, entry: Mapping[str, Any]) -> str:
+    if not entry:
+        return ""
+    return str(entry["uri"]) if "uri" in entry else (folder / entry["path"]).absolute().as_uri()
+
+
+def _read_current(folder: Path, alias: str) -> dict[str, Any]:
+    path = _get_alias_path(folder, alias)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        data = None
+    if not isinstance(data, dict) or not data.keys() >= {"version", "metric"} or not data.keys() & {"path", "uri"}:
+        raise InvalidRequestError(f"{path} is not that of a registry; give promote a separate folder")
+    return data
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _write_json(path: Path, data: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    temporary.write_text(json.dumps(data), encoding="utf-8")
+    temporary.replace(path)
+
+
+@contextmanager
+def _lock_folder(folder: Path) -> Iterator[None]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("w")
+    except OSError as error:
+        raise InvalidRequestError(
+            f"registry {folder} cannot be written: {error.strerror or error}; name a folder that this process may "
+            "write to, on a volume that is mounted here"
+        ) from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            # A child process that another thread has forked meanwhile keeps the file open.
+            fcntl.flock(lock, fcntl.LOCK_UN)
