@@ -14,7 +14,6 @@ from airflow.configuration import conf
 from airflow.sdk import BaseOperatorLink
 
 if TYPE_CHECKING:
-    from airflow_provider.hooks.trainjob import TrainJobHook
     from trainer_core.jobs import TrainJobRef
 
 __all__ = [
@@ -116,9 +115,9 @@ def sanitize_url(url: Any) -> str:
         return ""
 
 
-def push_links(ti: Any, operator: Any, hook: TrainJobHook) -> None:
+def push_links(ti: Any, operator: Any, conn_id: str | None) -> None:
     """Push the links and the connection id. Call it right after submission."""
-    ti.xcom_push(key=CONN_ID_KEY, value=hook.trainjob_conn_id)
+    ti.xcom_push(key=CONN_ID_KEY, value=conn_id)
     select_links(operator, ti)
     for link in operator.operator_extra_links:
         ti.xcom_push(key=link.xcom_key, value=link.get_link(operator, ti_key=ti))

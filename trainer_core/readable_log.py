@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 
 from trainer_core.jobs import Progress
 from trainer_core.logs import build_progress, parse_progress
 from trainer_core.resource_use import strip_resource_report
 
-__all__ = ["TORCHRUN_REPORT", "ReadableLog", "format_log_line"]
+__all__ = ["TORCHRUN_REPORT", "ReadableLog", "format_log_line", "format_log_lines"]
 
 #: First line of torchrun's report on a failed worker: 40 lines that would displace the worker's own traceback.
 TORCHRUN_REPORT = re.compile(r"torch/distributed/elastic/multiprocessing/api\.py:\d+\] failed \(exitcode")
@@ -31,6 +32,15 @@ def format_log_line(line: str) -> str | None:
         return line
     text = str(build_progress(report))
     return f"progress {text}" if text else None
+
+
+def format_log_lines(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a log for people: progress as text, and no reports of the use of resources."""
+    for raw in lines:
+        line = strip_resource_report(raw)
+        text = None if line is None else format_log_line(line)
+        if text is not None:
+            yield text
 
 
 class ReadableLog:

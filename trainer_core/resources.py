@@ -13,10 +13,13 @@ from decimal import Decimal
 from fractions import Fraction
 
 from trainer_core import validation
+from trainer_core.errors import UnsupportedError
 from trainer_core.secrets import redact
 from trainer_core.text import shorten
 
 __all__ = [
+    "MAX_PROCESSES",
+    "check_process_count",
     "check_resources",
     "detect_device",
     "get_tpu_num_nodes",
@@ -25,6 +28,9 @@ __all__ = [
     "quantity_text",
     "resource_name",
 ]
+
+#: Processes of all nodes. Each takes tens of megabytes before the training starts.
+MAX_PROCESSES = 1000
 
 GPU = "nvidia.com/gpu"
 _MIG_PREFIX = "nvidia.com/mig-"
@@ -228,3 +234,12 @@ def _normalize_quantity(name: str, full: str, quantity: object) -> str:
             f"resource {redact(name)}: {redact(quantity)} is a fraction of a byte; for megabytes use 'M' or 'Mi'"
         )
     return quantity_text(quantity)
+
+
+def check_process_count(num_nodes: int, num_processes: int) -> None:
+    """Check the number of processes of a TrainJob whose nodes all run on this machine."""
+    if num_nodes * num_processes > MAX_PROCESSES:
+        raise UnsupportedError(
+            f"num_nodes={num_nodes} with {num_processes} processes each is more than one machine runs; use at most "
+            f"{MAX_PROCESSES} processes, or a backend on a cluster"
+        )

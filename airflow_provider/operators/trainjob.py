@@ -56,7 +56,7 @@ from trainer_core.errors import (
 )
 from trainer_core.initializers import Initializer
 from trainer_core.jobs import ATTACHED_LABEL, CREATED, FAILED, Observation, Outcome, TrainJobRef
-from trainer_core.lifecycle.pending_failure_log import PendingFailureLog
+from trainer_core.lifecycle.wait_state import PendingFailureLog
 from trainer_core.request import TrainJobRequest
 from trainer_core.request_builder import Option, Trainer
 from trainer_core.runtimes import Runtime
@@ -233,7 +233,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         xcom.push_ref(ti, self._ref_data)
         xcom.push_parameters(ti, request)
         self.run_url = tracking.push_run(ti, self.hook, ref)
-        links.push_links(ti, self, self.hook)
+        links.push_links(ti, self, self.hook.trainjob_conn_id)
         return self._follow_job(ti, ref)
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:

@@ -14,6 +14,11 @@ from airflow_provider import links
 
 __all__ = ["TrainJobPlugin"]
 
+#: Classes of the tasks that submit a TrainJob.
+_OPERATORS = ["TrainJobOperator", "InitializeOperator", "TrainJobDecoratedOperator"]
+#: Airflow's page replaces these in the address of a tab.
+_TASK_QUERY = "dag_id={DAG_ID}&run_id={RUN_ID}&task_id={TASK_ID}&map_index={MAP_INDEX}"
+
 
 class TrainJobPlugin(AirflowPlugin):
     """Plugin that adds the TrainJobs page to the Browse menu."""
@@ -29,15 +34,15 @@ class TrainJobPlugin(AirflowPlugin):
 
     @cached_property
     def external_views(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """Menu entry of the page."""
-        return [
-            {
-                "name": "TrainJobs",
-                "href": f"{links.get_base_path()}{links.URL_PREFIX}/",
-                "url_route": "trainjobs",
-                "destination": "nav",
-                "category": "browse",
-                "icon": f"{links.get_base_path()}{links.URL_PREFIX}/assets/icon.svg",
-                "icon_dark_mode": f"{links.get_base_path()}{links.URL_PREFIX}/assets/icon-dark.svg",
-            }
-        ]
+        """Menu entry of the page, and a tab of the tasks that submit a TrainJob, where Airflow can limit it to them."""
+        from airflow.api_fastapi.core_api.datamodels.plugins import ExternalViewResponse
+
+        page = f"{links.get_base_path()}{links.URL_PREFIX}"
+        icons = {"icon": f"{page}/assets/icon.svg", "icon_dark_mode": f"{page}/assets/icon-dark.svg"}
+        menu = {"name": "TrainJobs", "href": f"{page}/", "url_route": "trainjobs", "destination": "nav"}
+        tab = {"name": "TrainJob", "href": f"{page}/job?{_TASK_QUERY}", "url_route": "trainjob"}
+        tab |= {"destination": "task_instance"}
+        views: list[dict[str, Any]] = [{**menu, **icons, "category": "browse"}]
+        if "applies_to" in ExternalViewResponse.model_fields:  # Otherwise each task would have the tab.
+            views.append({**tab, **icons, "applies_to": {"operators": _OPERATORS}})
+        return views

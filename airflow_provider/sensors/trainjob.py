@@ -25,7 +25,7 @@ from trainer_core.config import BackendConfig
 from trainer_core.errors import JobElsewhereError, TrainerError
 from trainer_core.jobs import Outcome, TrainJobRef
 from trainer_core.lifecycle import wait_state
-from trainer_core.lifecycle.pending_failure_log import PendingFailureLog
+from trainer_core.lifecycle.wait_state import PendingFailureLog
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -25,7 +25,7 @@ from trainer_core.client.waiting import finish_wait
 from trainer_core.errors import BackendUnavailableError, JobElsewhereError, TrainerError, WaitTimeoutError
 from trainer_core.jobs import RUNNING, TrainJobRef
 from trainer_core.lifecycle import wait_state
-from trainer_core.lifecycle.pending_failure_log import PendingFailureLog
+from trainer_core.lifecycle.wait_state import PendingFailureLog
 
 if TYPE_CHECKING:
     from trainer_core.backends.follower import Follower

@@ -8,7 +8,6 @@ The DAG id is part of the path, because before Airflow 3.2 the permission check 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,7 +29,7 @@ from airflow_provider.ui.xcom_queries import JobFilter, SubmittedJob, TaskKey
 from trainer_core import job_table
 from trainer_core.client import TrainerClient
 from trainer_core.errors import TrainerError
-from trainer_core.jobs import TrainJob
+from trainer_core.jobs import FAILED, TrainJob
 
 __all__ = ["HEADERS", "create_app", "find_asset"]
 
@@ -88,6 +87,19 @@ def _get_submitted_job(task: Annotated[TaskKey, Depends(_get_task_key)], session
 _SubmittedJobDep = Annotated[SubmittedJob, Depends(_get_submitted_job)]
 
 
+def _get_shown_job(
+    job: _SubmittedJobDep, attempt: Annotated[str | None, Query(min_length=1, max_length=63)] = None
+) -> SubmittedJob:
+    """Return the job of a task, or another attempt of it, which can be read and not changed."""
+    try:
+        return backend_view.find_attempt(job, attempt) if attempt else job
+    except backend_view.UnreachableError as error:
+        raise HTTPException(409, str(error)) from error
+
+
+_ShownJobDep = Annotated[SubmittedJob, Depends(_get_shown_job)]
+
+
 def _connect(job: _SubmittedJobDep) -> TrainerClient:
     try:
         return backend_view.connect(job)
@@ -95,7 +107,12 @@ def _connect(job: _SubmittedJobDep) -> TrainerClient:
         raise HTTPException(409, str(error)) from error
 
 
+def _connect_to_shown(job: _ShownJobDep) -> TrainerClient:
+    return _connect(job)
+
+
 _ClientDep = Annotated[TrainerClient, Depends(_connect)]
+_ShownClientDep = Annotated[TrainerClient, Depends(_connect_to_shown)]
 
 
 def _parse_cursor(cursor: Annotated[str, Query(max_length=_MAX_CURSOR)] = "{}") -> dict[str, Any]:
@@ -150,6 +167,7 @@ class _ListView(BaseModel):
         text: Part of the name of the job, DAG, run or task. Default: any.
         since: Jobs that were submitted at this time or later. Default: at any time.
         before: Jobs that were submitted before this time. Default: at any time.
+        older_than: Beginning of a further page: jobs that were submitted before this time. Default: the first page.
         count: Number of jobs. Default: 50.
         column: Columns, as for `trainjob list --columns`. Default: none in addition to those that are always shown.
         sort: Column by which these jobs are sorted, with ``-`` before it the largest first. Default: newest first.
@@ -160,6 +178,7 @@ class _ListView(BaseModel):
     text: Annotated[str, Field(max_length=250)] = ""
     since: AwareDatetime | None = None
     before: AwareDatetime | None = None
+    older_than: AwareDatetime | None = None
     count: Annotated[int, Field(ge=1, le=_MAX_ROWS)] = _ROWS
     column: Annotated[list[_Column], Field(max_length=_MAX_COLUMNS)] = []
     sort: Annotated[str, AfterValidator(_check_sort)] = ""
@@ -201,10 +220,11 @@ def list_jobs(
 ) -> dict[str, Any]:
     """Return the newest jobs of the DAGs that the user may read."""
     readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
-    wanted = JobFilter(
-        readable & {shown.dag} if shown.dag else readable, shown.text, shown.status, shown.since, shown.before
-    )
-    found = xcom_queries.list_submitted_jobs(session, wanted, _MAX_ROWS)
+    status = FAILED if shown.status == serializers.CANCELLED else shown.status
+    dags = readable & {shown.dag} if shown.dag else readable
+    wanted = JobFilter(dags, shown.text, status, shown.since, shown.before)
+    page = replace(wanted, before=shown.older_than) if shown.older_than else wanted
+    found = xcom_queries.list_submitted_jobs(session, page, _MAX_ROWS)
     matching = [job for job in found if serializers.matches_text(job, shown.text)]
     read: list[SubmittedJob] = []
     lives: dict[TaskKey, tuple[SubmittedJob, TrainJob | None]] = {}
@@ -229,10 +249,9 @@ def list_jobs(
             "dags": xcom_queries.list_dag_ids(session, readable),
             "columns": serializers.list_column_names(rows),
             "jobs": [
-                serializers.serialize_row(*lives[row["task"]], labels[row["task"]], _pick(row, shown.column))
-                for row in rows
+                serializers.serialize_row(*lives[row["task"]], labels[row["task"]], row, shown.column) for row in rows
             ],
-            "total": xcom_queries.count_submitted_jobs(session, replace(wanted, before=None)) if is_exact else None,
+            "total": xcom_queries.count_submitted_jobs(session, wanted) if is_exact else None,
             "older": last.at.isoformat() if last else None,
         }
     )
@@ -254,7 +273,9 @@ def compare_jobs(
     return _mask_data(serializers.serialize_comparison(found, rows, _mask))
 
 
-def get_job(request: Request, job: _SubmittedJobDep, session: SessionDep, user: GetUserDep) -> dict[str, Any]:
+def get_job(
+    request: Request, current: _SubmittedJobDep, job: _ShownJobDep, session: SessionDep, user: GetUserDep
+) -> dict[str, Any]:
     """Return the data of one job's page, with the actions that the user may perform."""
     details, unreachable = None, None
     try:
@@ -262,7 +283,7 @@ def get_job(request: Request, job: _SubmittedJobDep, session: SessionDep, user: 
     except backend_view.UnreachableError as error:
         unreachable = str(error)
     found = serializers.serialize_job(job, details, unreachable)
-    possible = found.get("actions", [])
+    possible = found.get("actions", []) if job.ref == current.ref else []
     found["actions"] = [action for action in possible if _is_permitted(action, request, user)]
     found["assets"] = [
         {"id": asset_id, "name": name}
@@ -273,9 +294,15 @@ def get_job(request: Request, job: _SubmittedJobDep, session: SessionDep, user: 
     return _mask_data(found)
 
 
+def get_attempts(job: _ShownJobDep, client: _ShownClientDep) -> dict[str, Any]:
+    """Return the attempts of a task's job, the first one first."""
+    attempts = backend_view.read_attempts(client, job.ref)
+    return _mask_data({"attempts": [serializers.serialize_attempt(*each) for each in attempts]})
+
+
 def get_log(
-    job: _SubmittedJobDep,
-    client: _ClientDep,
+    job: _ShownJobDep,
+    client: _ShownClientDep,
     cursor: Annotated[dict[str, Any], Depends(_parse_cursor)],
     step: _Step = "node-0",
     ended: bool = False,
@@ -291,14 +318,14 @@ def get_log(
     return {**shown, "cursor": json.dumps(part.cursor)}
 
 
-def download_log(job: _SubmittedJobDep, client: _ClientDep, step: _Step = "node-0") -> StreamingResponse:
+def download_log(job: _ShownJobDep, client: _ShownClientDep, step: _Step = "node-0") -> StreamingResponse:
     """Return the whole log of a step as a text file."""
     lines = client.get_job_logs(job.ref, step)
     headers = {"Content-Disposition": f'attachment; filename="{job.ref.name}-{step}.log"'}
     return StreamingResponse((f"{_mask(line)}\n" for line in lines), media_type="text/plain", headers=headers)
 
 
-def get_manifest(job: _SubmittedJobDep, client: _ClientDep) -> dict[str, str]:
+def get_manifest(job: _ShownJobDep, client: _ShownClientDep) -> dict[str, str]:
     """Return the job's manifest as YAML."""
     shown = serializers.mask_manifest(backend_view.read_manifest(client, job.ref), _mask)
     return {"yaml": yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)}
@@ -321,8 +348,10 @@ def resume(job: _SubmittedJobDep, client: _ClientDep, session: SessionDep, user:
 def delete(job: _SubmittedJobDep, client: _ClientDep, session: SessionDep, user: GetUserDep) -> Response:
     """Delete a job with its log and files."""
     xcom_queries.record_action(session, job, "delete", by=user.get_name())
+    progress = client.observe(job.ref).progress
     client.delete_job(job.ref)
-    xcom_queries.record_deletion(session, job.task, by=user.get_name())
+    reached = {"step": progress.step, "total": progress.total} if progress else {}
+    xcom_queries.record_deletion(session, job.task, user.get_name(), reached)
     return Response(status_code=204)
 
 
@@ -338,6 +367,7 @@ def create_app() -> FastAPI:
     get("/api/compare", dependencies=_READ)(compare_jobs)
     # The diagnosis contains log lines, so the permission for logs is required.
     get(f"{_DAG_PATH}/job", dependencies=_READ_LOGS)(get_job)
+    get(f"{_DAG_PATH}/attempts", dependencies=_READ_LOGS)(get_attempts)
     get(f"{_DAG_PATH}/log", dependencies=_READ_LOGS)(get_log)
     get(f"{_DAG_PATH}/log/file", dependencies=_READ_LOGS)(download_log)
     get(f"{_DAG_PATH}/manifest", dependencies=[*_READ, _require_permission("GET", DagAccessEntity.CODE)])(get_manifest)
@@ -361,10 +391,6 @@ def _is_permitted(action: str, request: Request, user: Any) -> bool:
     except HTTPException:
         return False
     return True
-
-
-def _pick(row: Mapping[str, Any], columns: Iterable[str]) -> dict[str, Any]:
-    return {column: row[column] for column in columns if column in row}
 
 
 def _mask_data(data: dict[str, Any]) -> dict[str, Any]:

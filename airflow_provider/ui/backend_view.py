@@ -9,22 +9,25 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.compat import AirflowException
 from airflow_provider.hooks.trainjob import TrainJobHook
+from airflow_provider.links import CONN_ID_KEY
 from trainer_core import job_table, naming
 from trainer_core.client import TrainerClient
 from trainer_core.config import CONFIGS, LocalProcessBackendConfig, config_from_dict
-from trainer_core.errors import BackendUnavailableError, TrainerError
+from trainer_core.errors import BackendUnavailableError, JobNotFoundError, TrainerError
 from trainer_core.jobs import COMPLETE, FAILED, Event, Observation, TrainJob, TrainJobRef
 from trainer_core.logs import LogChunk, LogLine, parse_progress
 from trainer_core.resource_use import parse_resource_report, strip_resource_report
 
 if TYPE_CHECKING:
     from airflow_provider.ui.xcom_queries import SubmittedJob
+    from trainer_core.lifecycle.adoption import ExistingJob
 
 __all__ = [
     "MAX_LINES",
@@ -33,6 +36,8 @@ __all__ = [
     "LogPart",
     "UnreachableError",
     "connect",
+    "find_attempt",
+    "read_attempts",
     "read_details",
     "read_job",
     "read_log",
@@ -48,6 +53,8 @@ _MAX_READ, _CHUNK_LINES = 16_000_000, 5_000
 _MAX_CHARACTERS, _MAX_LINE = 500_000, 10_000
 #: Largest number of progress points in a response.
 _MAX_POINTS = 1000
+#: Largest number of attempts in a response, of many the last ones: each takes several requests.
+_MAX_ATTEMPTS = 10
 
 
 class UnreachableError(Exception):
@@ -102,6 +109,28 @@ def connect(job: SubmittedJob) -> TrainerClient:
     if owner is None or owner.key != job.task.owner_key:
         raise UnreachableError(f"TrainJob {job.ref.name!r} belongs to another task")
     return client
+
+
+def find_attempt(job: SubmittedJob, name: str) -> SubmittedJob:
+    """Return another attempt of a task's job, by its name. `connect` checks that it belongs to the task, too."""
+    if name == job.ref.name:
+        return job
+    try:
+        ref = connect(job).get_job_ref(naming.validate_name(name))
+    except (TrainerError, ValueError) as error:
+        raise UnreachableError(str(error)) from error
+    # The XComs are about the last attempt.
+    return replace(job, ref=ref, xcoms={key: value for key, value in job.xcoms.items() if key == CONN_ID_KEY})
+
+
+def read_attempts(client: TrainerClient, ref: TrainJobRef) -> list[tuple[ExistingJob, job_table.JobDetails]]:
+    """Read the attempts of a job's owner, the first one first."""
+    existing = sorted(client.find_jobs(client.get_job_request(ref)), key=lambda each: each.attempt)
+    attempts = []
+    for each in existing[-_MAX_ATTEMPTS:]:
+        with suppress(JobNotFoundError):  # Deleted since it was listed.
+            attempts.append((each, job_table.read_details(client, each.name)))
+    return attempts
 
 
 def read_job(client: TrainerClient, ref: TrainJobRef) -> JobDetails:

@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider import links
 from airflow_provider.xcom import DURATION_KEY, PARAMETERS_KEY
 from trainer_core import job_table
-from trainer_core.jobs import COMPLETE, CREATED, FAILED, RUNNING, SUSPENDED, Progress
+from trainer_core.jobs import COMPLETE, CREATED, FAILED, RUNNING, SUSPENDED, Category, Progress
+from trainer_core.logs import find_last_progress
 
 if TYPE_CHECKING:
     from airflow_provider.ui.backend_view import JobDetails, LogPart
     from airflow_provider.ui.xcom_queries import SubmittedJob, TaskKey
     from trainer_core.jobs import Diagnosis, Event, Outcome, Step, TrainJob
+    from trainer_core.lifecycle.adoption import ExistingJob
 
 __all__ = [
+    "CANCELLED",
     "build_columns",
     "build_labels",
     "label_tasks",
@@ -30,13 +33,16 @@ __all__ = [
     "mask_manifest",
     "mask_strings",
     "matches_text",
+    "serialize_attempt",
     "serialize_comparison",
     "serialize_job",
     "serialize_log",
     "serialize_row",
 ]
 
-_ENDED_STATUSES = (COMPLETE, FAILED)
+#: Status on the page of a Failed job that a person or a clear has cancelled: nothing is wrong with it.
+CANCELLED = "Cancelled"
+_ENDED_STATUSES = (COMPLETE, FAILED, CANCELLED)
 _ENDED_TASK_STATES = ("success", "failed", "skipped", "upstream_failed", "removed")
 #: A longer string in a manifest is code or encoded data, which the page does not show.
 _MAX_MANIFEST_STRING = 200
@@ -51,9 +57,11 @@ def build_columns(
     params = _get_dict(job, PARAMETERS_KEY)
     if details:
         # The XCom, if there is one, has values of limited length and without secrets.
-        return job_table.build_row(replace(details, params=params or details.params))
+        row = job_table.build_row(replace(details, params=params or details.params))
+        return {**row, "status": _get_status(details.job)}
     if live:
-        return job_table.build_row(job_table.JobDetails(live, params, live.progress.metrics if live.progress else {}))
+        metrics = live.progress.metrics if live.progress else {}
+        return {**job_table.build_row(job_table.JobDetails(live, params, metrics)), "status": _get_status(live)}
     duration, diagnosis, progress = job.xcoms.get(DURATION_KEY), _get_dict(job, "diagnosis"), _get_last_progress(job)
     fixed = {
         "name": job.ref.name,
@@ -133,10 +141,10 @@ def list_column_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def serialize_row(
-    job: SubmittedJob, live: TrainJob | None, label: str, columns: Mapping[str, Any] | None = None
+    job: SubmittedJob, live: TrainJob | None, label: str, row: Mapping[str, Any], columns: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """Return a job as a row of the list."""
-    status = live.status if live else _get_last_status(job)
+    """Return a job as a row of the list, with the chosen ones of its columns."""
+    status = row.get("status")
     progress = _serialize_progress(live.progress) if live else _get_last_progress(job)
     has_ended = status in _ENDED_STATUSES
     return _drop_empty(
@@ -148,10 +156,11 @@ def serialize_row(
             "status": status,
             "is_unknown": (live is None and not has_ended) or None,
             "waits_for": live.reason if live and status == CREATED else None,
+            "reason": row.get("reason") if status == FAILED else None,
             "task_state": job.task_state,
             "created": _format_time(live.creation_timestamp if live else job.at),
-            "progress": None if has_ended else progress,
-            "columns": {column: _serialize_value(value) for column, value in (columns or {}).items()},
+            "progress": None if status == COMPLETE else progress,
+            "columns": {column: _serialize_value(row[column]) for column in columns if column in row},
         }
     )
 
@@ -160,6 +169,24 @@ def matches_text(job: SubmittedJob, text: str) -> bool:
     """Return whether the text is part of the name of the job, DAG, run or task."""
     names = (job.ref.name, job.task.dag_id, job.task.run_id, job.task.task_id)
     return any(text.casefold() in name.casefold() for name in names)
+
+
+def serialize_attempt(existing: ExistingJob, details: job_table.JobDetails) -> dict[str, Any]:
+    """Return an attempt as a row of the table of attempts."""
+    job = details.job
+    return _drop_empty(
+        {
+            "name": job.name,
+            "number": existing.attempt + 1,
+            "status": _get_status(job),
+            "created": _format_time(job.creation_timestamp),
+            "started": _format_time(job.started),
+            "finished": _format_time(job.finished),
+            "progress": _serialize_progress(details.progress),
+            "resumed_from": details.resumed_from,
+            "reason": details.outcome.diagnosis.reason if details.outcome and details.outcome.diagnosis else None,
+        }
+    )
 
 
 def serialize_job(job: SubmittedJob, details: JobDetails | None, unreachable: str | None) -> dict[str, Any]:
@@ -173,7 +200,7 @@ def serialize_job(job: SubmittedJob, details: JobDetails | None, unreachable: st
             "parameters": _get_dict(job, PARAMETERS_KEY),
             "backend": job.ref.backend,
             "namespace": job.ref.namespace,
-            "status": details.observation.status if details else _get_last_status(job),
+            "status": _get_status(details.job, details.observation.outcome) if details else _get_last_status(job),
             "created": _format_time(details.job.creation_timestamp if details else job.at),
             "unreachable": unreachable,
             "deleted": job.deletion,
@@ -226,7 +253,8 @@ def _serialize_details(details: JobDetails) -> dict[str, Any]:
         "num_nodes": live.num_nodes,
         "started": _format_time(live.started),
         "finished": _format_time(live.finished),
-        "progress": _serialize_progress(observation.progress) if outcome is None or outcome.succeeded else None,
+        "progress": None if outcome and outcome.succeeded else _serialize_progress(_find_progress(details)),
+        "resumed_from": outcome.resumed_from if outcome else None,
         "steps": [_serialize_step(step) for step in live.steps],
         "events": [_serialize_event(event) for event in details.events],
         "metrics": dict(outcome.metrics) if outcome else None,
@@ -241,7 +269,13 @@ def _serialize_details(details: JobDetails) -> dict[str, Any]:
 
 def _serialize_xcoms(job: SubmittedJob) -> dict[str, Any]:
     xcoms = {key: job.xcoms.get(key) for key in ("metrics", "artifacts", "diagnosis")}
-    return {"progress": _get_last_progress(job), **xcoms, "actions": list_task_actions(job)}
+    resumed_from = job.xcoms.get("resumed_from")
+    return {
+        "progress": _get_last_progress(job),
+        "resumed_from": resumed_from,
+        **xcoms,
+        "actions": list_task_actions(job),
+    }
 
 
 def _get_dict(job: SubmittedJob, key: str) -> dict[str, Any]:
@@ -256,16 +290,36 @@ def _serialize_value(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else value
 
 
+def _get_status(job: TrainJob, outcome: Outcome | None = None) -> str:
+    """Return the status that the page shows; without an outcome, the reason of the job begins with its category."""
+    diagnosis = outcome.diagnosis if outcome else None
+    category = diagnosis.category.value if diagnosis else (job.reason or "").partition(":")[0]
+    return _rename_cancelled(outcome.status if outcome else job.status, category) or job.status
+
+
+def _rename_cancelled(status: str | None, category: Any) -> str | None:
+    return CANCELLED if status == FAILED and category == Category.DELETED.value else status
+
+
 def _get_last_status(job: SubmittedJob) -> str | None:
     """Return the status that the task pushed; Running if it pushed Created and its trigger pushed progress later."""
     status: str | None = job.xcoms.get("status")
-    return RUNNING if status == CREATED and _get_last_progress(job) else status
+    if status == CREATED and _get_last_progress(job):
+        return RUNNING
+    return _rename_cancelled(status, _get_dict(job, "diagnosis").get("category"))
 
 
 def _get_last_progress(job: SubmittedJob) -> dict[str, Any] | None:
     progress = job.xcoms.get("progress")
-    ended = job.xcoms.get("status") in _ENDED_STATUSES
-    return _drop_empty(progress) if isinstance(progress, dict) and not ended else None
+    has_succeeded = job.xcoms.get("status") == COMPLETE
+    return _drop_empty(progress) if isinstance(progress, dict) and not has_succeeded else None
+
+
+def _find_progress(details: JobDetails) -> Progress | None:
+    """Return the last progress of a job that has not succeeded; that of a failed one may be in its last log lines."""
+    diagnosis = _get_diagnosis(details)
+    tail = reversed(diagnosis.log_tail) if diagnosis else ()
+    return details.observation.progress or details.job.progress or find_last_progress(tail)
 
 
 def _get_diagnosis(details: JobDetails) -> Diagnosis | None:

@@ -6,7 +6,7 @@ Airflow's tables are not a public interface, so all queries are in this module.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -45,7 +45,7 @@ _DELETION_KEY = "trainjob_deleted"
 #: XComs of every task that has waited for a job.
 _OUTCOME_KEYS = ("status", "metrics", "artifacts", "diagnosis", DURATION_KEY)
 _KEYS = (
-    *(*_OUTCOME_KEYS, "progress", PARAMETERS_KEY),
+    *(*_OUTCOME_KEYS, "progress", "resumed_from", PARAMETERS_KEY),
     *(CONN_ID_KEY, DashboardLink.xcom_key, LogsLink.xcom_key, MlflowLink.xcom_key, _DELETION_KEY),
 )
 _ENDED = (COMPLETE, FAILED)
@@ -180,12 +180,12 @@ def _list_sensors(session: Session, job: SubmittedJob) -> list[TaskKey]:
     return [task for row in session.execute(found) if (task := TaskKey(*row)) != job.task]
 
 
-def record_deletion(session: Session, task: TaskKey, by: str) -> None:
-    """Record that a user deleted the job of a task."""
-    _set_xcom(session, task, _DELETION_KEY, {"by": by})
+def record_deletion(session: Session, task: TaskKey, by: str, reached: Mapping[str, Any]) -> None:
+    """Record that a user deleted the job of a task, and the step that its training had reached."""
+    _set_xcom(session, task, _DELETION_KEY, {"by": by, **reached})
 
 
-def _set_xcom(session: Session, task: TaskKey, key: str, value: dict[str, str]) -> None:
+def _set_xcom(session: Session, task: TaskKey, key: str, value: Mapping[str, Any]) -> None:
     XComModel.set(
         key,
         {**value, "at": datetime.now(timezone.utc).isoformat(timespec="seconds")},

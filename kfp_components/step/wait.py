@@ -25,7 +25,7 @@ from trainer_core.client import TrainerClient
 from trainer_core.errors import InvalidRequestError, TrainerError
 from trainer_core.jobs import Observation, Outcome, TrainJobRef
 from trainer_core.lifecycle import wait_state
-from trainer_core.lifecycle.pending_failure_log import PendingFailureLog
+from trainer_core.lifecycle.wait_state import PendingFailureLog
 from trainer_core.readable_log import ReadableLog
 from trainer_core.request import TrainJobRequest
 from trainer_core.resource_use import strip_resource_report
@@ -161,7 +161,7 @@ class _Printer(threading.Thread):
     def run(self) -> None:
         log = ReadableLog()
         try:
-            for raw in self._client.get_job_logs(self._ref, self._step, follow=True):
+            for raw in self._client.get_job_logs(self._ref, self._step, follow=True, raw=True):
                 self._lines += 1
                 line = strip_resource_report(raw)
                 if line is None:

@@ -38,7 +38,11 @@ class RoutedPages:
         self.problems = []
 
     def __call__(self, answers, width=1440, path="", height=900, scheme="light"):
-        """Open a page. An answer by path is JSON, or a function that is called with the query and returns JSON."""
+        """Open a page.
+
+        An answer by path is JSON, a function that is called with the query and returns JSON, or a list, to which the
+        request is appended, so that the test can answer it later.
+        """
         if self._opened == len(self._pages):
             self._pages.append(self._create_page())
         page = self._pages[self._opened]
@@ -70,8 +74,11 @@ class RoutedPages:
     def _answer(route, answers):
         address = urllib.parse.urlsplit(route.request.url)
         path = address.path.removeprefix("/trainjobs/")
-        if path in answers:
-            answer = answers[path]
+        answer = answers.get(path, {"attempts": []} if path.endswith("/attempts") else None)
+        if isinstance(answer, list):
+            answer.append(route)
+            return
+        if answer is not None:
             route.fulfill(json=answer(urllib.parse.parse_qs(address.query)) if callable(answer) else answer)
             return
         file = app.find_asset(path.removeprefix("assets/")) or STATIC / _PAGES[path]

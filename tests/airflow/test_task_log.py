@@ -6,6 +6,7 @@ import json
 
 import pytest
 from airflow_fakes import fail
+from clock import Clock
 
 from airflow_provider import task_log as task_log_module
 from airflow_provider.operators.trainjob import TrainJobOperator
@@ -44,13 +45,6 @@ class Log:
         self.written.clear()
         self.forwarder.poll(ended=ended)
         return list(self.written)
-
-
-class Clock:
-    """A clock that does not advance."""
-
-    def monotonic(self):
-        return 1000.0
 
 
 @pytest.fixture

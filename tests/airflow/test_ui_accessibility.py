@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
-from test_ui_layout import SCREENSHOTS, WIDTHS
+from test_ui_layout import BROKEN, SCREENSHOTS, WIDTHS
 from ui_jobs import COMPARE_PATH, JOB_PATH, Api
 
 expect = pytest.importorskip("playwright.sync_api", reason="needs `pip install playwright`").expect
@@ -48,3 +48,4 @@ def test_a_page_fits_the_screen(open_page, name):
         page.screenshot(path=SCREENSHOTS / f"{name}-{width}.png", full_page=True)
         # A wide table scrolls in its frame, the page does not.
         assert page.evaluate("document.documentElement.scrollWidth") == width
+        assert (width, page.evaluate(BROKEN)) == (width, [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ui_jobs import COMPARE_PATH, JOB_PATH, Api
+from ui_jobs import COMPARE_PATH, CREATED, DAG, JOB_PATH, NAMES, Api
 
 expect = pytest.importorskip("playwright.sync_api", reason="needs `pip install playwright`").expect
 
@@ -81,7 +81,7 @@ def test_a_value_without_a_logarithm_is_a_gap(open_page):
     path = page.locator("#curves figure .curve").first
     assert path.get_attribute("d").count("M") == 3
     expect(page.get_by_role("img", name="loss from 4 at step 1 to 1 at step 6, between 1 and 4")).to_be_visible()
-    expect(page.locator("figcaption")).to_have_text(["loss1", "none-"])
+    expect(page.locator("figcaption")).to_have_text(["loss1 at step 6", "none- at step 6"])
 
 
 def test_one_curve_fills_its_card(open_page):
@@ -124,3 +124,57 @@ def test_memory_is_shown_in_binary_units(open_page):
     memory = section.locator("figure").nth(1)
     expect(memory.locator("figcaption")).to_have_text("Memory500 MiB of 3 GiB")
     expect(memory.locator("text[text-anchor=end]")).to_have_text([f"{each} MiB" for each in range(0, 501, 100)])
+
+
+class Resumed(Api):
+    """A second attempt that was resumed from step 15, and restarted within itself, after a first one of 19 steps."""
+
+    @property
+    def answers(self):
+        first = {"name": "forecast-train-0123456789", "number": 1, "status": "Failed", "created": CREATED}
+        first |= {"progress": {"step": 19, "total": 60}, "reason": "it was killed by SIGKILL"}
+        own = {"name": NAMES[0], "number": 2, "status": "Complete", "created": CREATED, "resumed_from": 15}
+        return {**super().answers, f"api/dags/{DAG}/attempts": {"attempts": [first, own]}}
+
+    def log(self, query):
+        steps = range(1, 20) if "attempt" in query else [*range(16, 31), *range(21, 41)]
+        note = {} if "attempt" in query else {"resumed_from": 15}
+        points = [{"step": step, "metrics": {"loss": 1 / step}, **note} for step in steps]
+        self.logs.append(query)
+        part = {"lines": [], "times": [], "resources": [], "cursor": "{}", "complete": True, "left_out": 0}
+        return {**part, "points": points}
+
+
+@pytest.fixture
+def resumed(open_page):
+    return open_page(Resumed().answers, path=JOB_PATH)
+
+
+def test_earlier_attempts_and_restarts_are_pale_curves_behind_the_current_one(resumed):
+    curves = resumed.locator("#curves .plot path.curve")
+    expect(curves).to_have_count(3)
+    assert [each.get_attribute("class") for each in curves.all()] == ["curve pale", "curve pale", "curve color-0"]
+    expect(resumed.locator("#curves figcaption")).to_have_text("loss0.025 at step 40")
+    expect(resumed.get_by_role("img", name="loss from 0.04762 at step 21 to 0.025 at step 40")).to_be_visible()
+    expect(resumed.locator("#curves text.mark")).to_have_text("resumed from step 15")
+
+
+def test_the_pointer_shows_the_attempt_that_has_a_value_there(resumed):
+    chart = resumed.locator("#curves").get_by_role("img")
+    chart.focus()
+    resumed.keyboard.press("Home")
+    expect(resumed.locator("#curves .values > div")).to_have_text(["step 1", "attempt 11"])
+    resumed.keyboard.press("End")
+    expect(resumed.locator("#curves .values > div")).to_have_text(["step 40", "attempt 20.025"])
+
+
+def test_each_other_attempt_is_a_link_with_its_reason(resumed):
+    rows = resumed.get_by_role("table", name="Attempts").get_by_role("row")
+    expect(rows).to_have_count(3)
+    expect(rows.nth(1)).to_contain_text("step 19 of 60")
+    expect(rows.nth(1)).to_contain_text("it was killed by SIGKILL")
+    link = rows.nth(1).get_by_role("link", name="Attempt 1")
+    assert link.get_attribute("href").endswith("&map_index=-1&attempt=forecast-train-0123456789")
+    expect(rows.nth(2).get_by_role("link")).to_have_count(0)
+    expect(rows.nth(2)).to_contain_text("step 15")
+    expect(resumed.get_by_role("heading", level=1)).to_have_text("train attempt 2 of 2")

@@ -36,6 +36,37 @@ def test_equal_values_are_hidden_until_they_are_asked_for(page):
     expect(row(page, "epochs")).to_be_visible()
 
 
+def test_the_best_value_of_a_metric_is_marked_where_its_name_tells_which_is_better(page):
+    expect(row(page, "loss").get_by_role("cell")).to_have_text(["0.25", "0.125lowest"])
+    expect(page.locator(".best")).to_have_count(1)  # The accuracies are equal.
+
+
+def test_the_heading_of_a_metric_orders_the_jobs_and_the_order_is_in_the_url(page):
+    headings = page.get_by_role("columnheader")
+    expect(headings.first).to_contain_text(NAMES[0])
+    row(page, "loss").get_by_role("button").click()
+    expect(headings.first).to_contain_text(NAMES[1])
+    expect(row(page, "lr").get_by_role("cell")).to_have_text(["0.01", "0.1"])
+    expect(page).to_have_url(re.compile("&sort=metric.loss$"))
+    row(page, "loss").get_by_role("button").click()
+    expect(headings.first).to_contain_text(NAMES[0])
+    page.reload()
+    expect(page.get_by_role("rowheader", name="loss")).to_have_attribute("aria-sort", "descending")
+
+
+def test_the_end_of_a_long_uri_is_shown_and_all_of_it_is_copied(page, api):
+    long = f"s3://models/{'nightly/' * 8}model.pt"
+    api.models = [long, None]
+    page.reload()
+    cell = row(page, "model").get_by_role("cell").first
+    expect(cell).to_have_text(re.compile("^…(/nightly){3}/model.pt Copy$"))
+    # Without https, as here, a browser has no `navigator.clipboard`.
+    page.evaluate("document.execCommand = () => { window.copied = document.activeElement.value; return true; }")
+    cell.get_by_role("button").click()
+    expect(cell.get_by_role("button")).to_have_text("Copied")
+    assert page.evaluate("window.copied") == long
+
+
 def test_values_of_a_comparison_are_shown_as_text(page):
     expect(row(page, "note").get_by_role("cell")).to_have_text([HOSTILE, "-"])
     assert page.locator("img").count() == 0
@@ -91,7 +122,7 @@ def test_curves_are_read_without_the_lines_and_from_cursor_to_cursor(page, api):
 def test_the_page_of_a_job_draws_the_same_curves(open_page, api):
     page = open_page(api.answers, path=JOB_PATH)
     expect(page.get_by_role("img", name=re.compile(r"^loss from 1 at step 1 to 0\.0001 at step 20"))).to_be_visible()
-    expect(page.locator("figcaption").first).to_have_text("loss0.0001")
+    expect(page.locator("figcaption").first).to_have_text("loss0.0001 at step 20")
 
 
 def test_the_page_of_a_job_draws_its_use_of_resources(open_page, api):

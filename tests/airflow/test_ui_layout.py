@@ -24,15 +24,17 @@ JOBS = [
     {**RUN, "name": "done", "status": "Complete", "map_index": 17},
 ]
 JOBS[0]["progress"] = {"step": 5, "total": 10, "percentage": 50}
-#: Strings of the table that are broken within a word: each part between two separators must be on one line.
+#: Strings of tables and facts that are broken within a word: each part between two separators must be on one line.
 BROKEN = """() => {
   const broken = [];
-  const walker = document.createTreeWalker(document.querySelector("table"), NodeFilter.SHOW_TEXT);
-  for (let node; (node = walker.nextNode());) {
-    const range = document.createRange();
-    range.selectNodeContents(node);
-    const lines = new Set([...range.getClientRects()].map((each) => Math.round(each.top)));
-    if (lines.size > 1) broken.push(node.textContent);
+  for (const place of document.querySelectorAll("table, .facts, h1")) {
+    const walker = document.createTreeWalker(place, NodeFilter.SHOW_TEXT);
+    for (let node; (node = walker.nextNode());) {
+      const range = document.createRange();
+      range.selectNodeContents(node);
+      const lines = new Set([...range.getClientRects()].map((each) => Math.round(each.top)));
+      if (lines.size > 1) broken.push(node.textContent);
+    }
   }
   return broken;
 }"""
@@ -42,6 +44,27 @@ OVERFLOW = """() => [document.documentElement, ...document.querySelectorAll(".sc
 
 def listing(jobs):
     return {"api/jobs": {"dags": [TASK["dag_id"]], "jobs": jobs, "columns": [], "older": None}}
+
+
+def test_on_a_phone_the_filters_are_folded_and_the_box_is_beside_the_name(open_page):
+    page = open_page(listing(JOBS), path="?status=Running", width=390)
+    box = page.get_by_label("Compare waits").bounding_box()
+    name = page.get_by_role("link", name="waits").bounding_box()
+    assert box["x"] + box["width"] <= name["x"]
+    assert abs(box["y"] - name["y"]) < 12
+    status = page.get_by_role("combobox", name="Status")
+    expect(status).to_be_hidden()
+    page.get_by_role("button", name="Filters (1)").click()
+    expect(status).to_have_value("Running")
+
+
+def test_the_list_says_why_a_job_failed_and_where_one_was_stopped(open_page):
+    failed = {**RUN, "name": "failed", "status": "Failed", "reason": "ValueError: no such file"}
+    cancelled = {**RUN, "name": "ended", "status": "Cancelled", "progress": {"step": 5, "total": 10, "percentage": 50}}
+    page = open_page(listing([failed, cancelled]))
+    expect(page.get_by_role("row", name="failed")).to_contain_text("FailedValueError: no such file")
+    expect(page.get_by_role("row", name="ended")).to_contain_text("Cancelledstopped at step 5 of 10")
+    expect(page.get_by_role("progressbar")).to_have_count(0)
 
 
 def test_the_list_fits_the_screen_and_breaks_no_word(open_page):
@@ -97,6 +120,25 @@ def test_the_page_of_a_job_that_cannot_be_read_shows_an_end_that_its_task_has_se
     page = open_page(job(status="Complete", unreachable="no connection"), path=JOB_PATH)
     expect(page.get_by_role("status")).to_have_text("Complete")
     assert "unknown here" not in page.locator("#notices").inner_text()
+
+
+def test_the_page_of_a_deleted_job_says_who_deleted_it_and_how_far_it_came(open_page):
+    deleted = {"by": "ada", "at": CREATED, "step": 5, "total": 10}
+    page = open_page(job(status="Failed", unreachable="it does not exist", deleted=deleted), path=JOB_PATH)
+    expect(page.get_by_role("status")).to_have_text("Deleted")
+    expect(page.locator("#notices")).to_contain_text("Deleted by ada on")
+    expect(page.locator("#progress")).to_have_text("Stopped at step 5 of 10")
+
+
+def test_the_page_names_the_job_of_its_url_before_the_answer(open_page):
+    requests = []
+    page = open_page({f"api/dags/{TASK['dag_id']}/job": requests}, path=JOB_PATH)
+    expect(page.get_by_role("heading", level=1)).to_have_text(TASK["task_id"])
+    expect(page.locator("#facts")).to_contain_text(TASK["dag_id"])
+    expect(page.locator(".skeleton")).to_be_visible()
+    requests[0].fulfill(json=job(status="Created", unreachable="no connection")[f"api/dags/{TASK['dag_id']}/job"])
+    expect(page.locator("#facts")).to_contain_text("kubernetes")
+    expect(page.locator(".skeleton")).to_have_count(0)
 
 
 def test_the_page_of_a_queued_job_says_so(open_page):

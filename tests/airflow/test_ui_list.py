@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
+
 import pytest
 from test_ui_layout import RUN, TASK
 
@@ -80,11 +82,12 @@ def test_a_heading_sorts_by_its_column_and_the_order_is_in_the_url(open_page, ap
 
 def test_a_time_range_and_a_number_of_rows_are_asked_for_and_survive_a_reload(open_page, api):
     page = open_page({"api/jobs": api})
+    page.get_by_label("Submitted").select_option("Other times")
     page.get_by_label("From").fill("2026-11-01T10:00")
     page.get_by_label("To", exact=True).fill("2026-11-02T10:00")
     page.get_by_label("Rows").select_option("20")
     expect(page).to_have_url(
-        "http://airflow/trainjobs/?since=2026-11-01T10%3A00%3A00.000Z&before=2026-11-02T10%3A00%3A00.000Z&count=20"
+        "http://airflow/trainjobs/?count=20&since=2026-11-01T10%3A00%3A00.000Z&before=2026-11-02T10%3A00%3A00.000Z"
     )
     page.reload()
     expect(page.get_by_label("From")).to_have_value("2026-11-01T10:00")
@@ -102,3 +105,58 @@ def test_chosen_jobs_are_compared_by_a_link(open_page, api):
     href = link.get_attribute("href")
     assert href.startswith("compare?job=dag_id%3D")
     assert href.count("&job=") == 1
+
+
+def test_marked_jobs_are_still_marked_after_going_back(open_page, api):
+    page = open_page({"api/jobs": api, "api/compare": {"jobs": [], "rows": []}})
+    page.get_by_label("Compare first").check()
+    page.get_by_label("Compare second").check()
+    page.get_by_label("Rows").select_option("20")
+    page.get_by_role("link", name="Compare 2 TrainJobs").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Compare TrainJobs")
+    page.go_back()
+    expect(page.get_by_role("link", name="Compare 2 TrainJobs")).to_be_visible()
+    expect(page.get_by_label("Compare first")).to_be_checked()
+
+
+def test_a_preset_moves_with_the_time(open_page, api):
+    page = open_page({"api/jobs": api}, path="?last=24")
+    expect(page.get_by_role("link", name="first")).to_be_visible()
+    expect(page.get_by_label("From")).to_be_hidden()
+    age = datetime.now(timezone.utc) - datetime.fromisoformat(api.asked[-1]["since"][0])
+    assert timedelta(hours=24) <= age < timedelta(hours=25)
+    assert "last" not in api.asked[-1]
+    page.get_by_label("Submitted").select_option("Last hour")
+    expect(page).to_have_url("http://airflow/trainjobs/?last=1")
+
+
+def test_reversed_times_say_so_and_are_not_asked_for(open_page, api):
+    page = open_page({"api/jobs": api}, path="?since=2026-11-02T10:00:00Z&before=2026-11-01T10:00:00Z")
+    expect(page.get_by_role("alert")).to_contain_text("From is later than To")
+    expect(page.get_by_role("status")).to_be_empty()
+    assert api.asked == []
+    page.get_by_label("From").fill("2026-10-01T10:00")
+    expect(page.get_by_role("link", name="first")).to_be_visible()
+    expect(page.get_by_role("alert")).to_be_hidden()
+
+
+def test_an_unknown_column_is_named(open_page):
+    requests = []
+    page = open_page({"api/jobs": requests}, path="?column=nme")
+    expect(page.locator(".skeleton")).to_be_visible()
+    wrong = {"loc": ["query", "column", 0], "msg": "Value error, column 'nme' is unknown; known are name, status"}
+    requests[0].fulfill(status=422, json={"detail": [wrong]})
+    expect(page.get_by_role("alert")).to_have_text("column: column 'nme' is unknown; known are name, status.")
+    expect(page.locator(".skeleton")).to_have_count(0)
+    open_page.problems.clear()  # Chromium reports each answer with such a status.
+
+
+def test_a_new_filter_says_that_it_is_searching(open_page, api):
+    answers = {"api/jobs": api}
+    page = open_page(answers)
+    expect(page.get_by_role("status")).to_have_text("2 of 10,000 TrainJobs")
+    answers["api/jobs"] = requests = []
+    page.get_by_label("Search").fill("fi")
+    expect(page.get_by_role("status")).to_have_text("Searching…")
+    requests[0].fulfill(json=api({}))
+    expect(page.get_by_role("status")).to_have_text("2 of 10,000 TrainJobs")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from ui_jobs import HOSTILE, JOB_PATH, Api
+from ui_jobs import DAG, HOSTILE, JOB_PATH, Api
 
 expect = pytest.importorskip("playwright.sync_api", reason="needs `pip install playwright`").expect
 
@@ -43,6 +43,17 @@ def test_a_search_marks_the_lines_with_the_text(page, api):
     page.get_by_role("searchbox", name="Search").fill("")
     expect(log).to_contain_text("line 2")
     expect(page.locator("#matches")).to_be_empty()
+
+
+def test_a_search_that_is_not_answered_yet_says_so_and_a_job_that_printed_nothing_too(open_page, api):
+    api.lines, answers = [], api.answers
+    page = open_page(answers, path=JOB_PATH)
+    log = page.get_by_role("log")
+    expect(log).to_have_attribute("data-empty", "Nothing was printed.")
+    assert "Nothing was printed." in log.evaluate("each => getComputedStyle(each, '::before').content")
+    answers[f"api/dags/{DAG}/log"] = []
+    page.get_by_role("searchbox", name="Search").fill("x")
+    expect(page.locator("#matches")).to_have_text("Searching…")
 
 
 def test_the_text_of_a_match_is_text(page):

@@ -14,6 +14,9 @@ from fake_cluster import Cluster
 from ui_scene import EDITOR, OUTSIDER, VIEWER, Browser, a_dag, push, ref_of, task_of, training
 
 from airflow_provider.assets import ModelAsset
+from airflow_provider.decorators.trainjob import TrainJobDecoratedOperator
+from airflow_provider.operators.trainjob import TrainJobOperator
+from airflow_provider.plugins.trainjob import TrainJobPlugin
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.ui import app
 from trainer_core import CustomTrainerContainer
@@ -25,11 +28,11 @@ _PAGES = [
     "/assets/{name}",
     "/api/jobs",
     "/api/compare",
-    *(f"/api/dags/{{dag_id}}/{name}" for name in ("job", "log", "log/file", "manifest")),
+    *(f"/api/dags/{{dag_id}}/{name}" for name in ("job", "attempts", "log", "log/file", "manifest")),
 ]
 _ACTIONS = ("suspend", "resume", "delete")
 _CHANGES = [f"/api/dags/{{dag_id}}/{name}" for name in _ACTIONS]
-_OF_A_JOB = ["api/job", "api/log", "api/manifest"]
+_OF_A_JOB = ["api/job", "api/attempts", "api/log", "api/manifest"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -200,7 +203,8 @@ def test_the_page_of_a_deleted_job_shows_who_deleted_it(browse, trains, client):
     name = ref_of(task).name
     assert editor.post("api/delete").status_code == 204
     assert name not in [job.name for job in client.list_jobs()]
-    assert editor.job()["deleted"]["by"] == "editor"
+    deleted = editor.job()["deleted"]
+    assert (deleted["by"], deleted["step"], deleted["total"]) == ("editor", 4, 4)
     assert name not in str(browse(EDITOR).get("api/jobs", dag="open_delete").json()["jobs"])
 
 
@@ -242,6 +246,50 @@ def test_a_running_job_has_progress(browse, trains):
     assert [(step["name"], step["status"]) for step in job["steps"]] == [("node-0", "Running")]
     assert job["events"][0]["reason"]
     assert "diagnosis" not in job
+
+
+@pytest.fixture
+def retried(trains, client):
+    """A task whose first attempt was cancelled, and whose second one runs; the names of both."""
+    task = trains("open_attempts")
+    first = ref_of(task)
+    client.cancel(first)
+    until(lambda: client.observe(first).outcome)
+    second = client.retry(first)
+    push(task, "ref", second.to_dict())
+    until(lambda: client.observe(second).status == "Running")
+    return task, first.name, second.name
+
+
+def test_a_job_has_its_attempts_of_which_an_earlier_one_is_read_and_not_changed(browse, retried, submitted):
+    task, first, second = retried
+    editor = browse(EDITOR, task)
+    attempts = editor.get("api/attempts").json()["attempts"]
+    assert [(each["name"], each["number"]) for each in attempts] == [(first, 1), (second, 2)]
+    ended = attempts[0]
+    assert (ended["status"], ended["progress"]["step"], ended["reason"]) == ("Cancelled", 4, "it was cancelled")
+    earlier = editor.get("api/job", attempt=first).json()
+    assert (earlier["name"], earlier["status"], earlier["actions"]) == (first, "Cancelled", [])
+    assert "<b>waiting</b>" in editor.get("api/log", attempt=first).json()["lines"]
+    assert first in editor.get("api/log/file", attempt=first).headers["content-disposition"]
+    another = ref_of(submitted("open_another")).name
+    wrong = [editor.get(path, attempt=name).status_code for path in _OF_A_JOB for name in (another, "../etc", "none")]
+    assert set(wrong) <= {200, 409}
+    assert "belongs to another task" in editor.get("api/job", attempt=another).json()["unreachable"]
+    assert editor.get("api/log", attempt=another).status_code == 409
+
+
+def test_a_cancelled_job_is_not_one_of_the_failed_ones(browse, retried):
+    task, _, second = retried
+    editor = browse(EDITOR)
+    rows = editor.get("api/jobs", dag="open_attempts", status="Running").json()["jobs"]
+    assert [row["name"] for row in rows] == [second]
+    push(task, "status", "Failed")
+    push(task, "diagnosis", {"category": "Deleted", "reason": "it was cancelled", "retryable": False})
+    push(task, "progress", {"step": 2, "total": 4, "percentage": 50})
+    assert editor.get("api/jobs", dag="open_attempts", status="Failed").json()["jobs"] == []
+    (row,) = editor.get("api/jobs", dag="open_attempts", status="Cancelled").json()["jobs"]
+    assert (row["status"], row["progress"]["step"]) == ("Cancelled", 2)
 
 
 def test_a_complete_job_has_metrics_and_artifacts(browse, run_dag, gate, home):
@@ -391,6 +439,10 @@ def test_the_list_is_sorted_by_a_column_and_limited_in_time(browse, run_dag, gat
     rows = browse(VIEWER).get("api/jobs", dag="open_sorted", sort="-created", since=newer["created"]).json()["jobs"]
     assert [row["name"] for row in rows] == [newer["name"]]
     assert browse(VIEWER).get("api/jobs", dag="open_sorted", count=1).json()["jobs"] == rows
+    to = browse(VIEWER).get("api/jobs", dag="open_sorted", before=newer["created"]).json()
+    assert ([row["name"] for row in to["jobs"]], to["total"]) == ([older["name"]], 1)
+    page = browse(VIEWER).get("api/jobs", dag="open_sorted", older_than=newer["created"]).json()
+    assert ([row["name"] for row in page["jobs"]], page["total"]) == ([older["name"]], 2)
 
 
 def compare(browser, *tasks):
@@ -446,7 +498,7 @@ def test_a_filter_that_matches_nothing_reads_a_limited_number_of_jobs(browse, su
     for number in range(3):
         submitted(f"open_many_{number}")
     answer = browse(VIEWER).get("api/jobs", text="open_many", status="Failed").json()
-    older = browse(VIEWER).get("api/jobs", text="open_many", status="Failed", before=answer["older"]).json()
+    older = browse(VIEWER).get("api/jobs", text="open_many", status="Failed", older_than=answer["older"]).json()
     assert (answer["jobs"], older["jobs"], older["older"]) == ([], [], None)
     monkeypatch.setattr(app, "_MAX_ROWS", 3)
     rows = browse(VIEWER).get("api/jobs", text="open_many").json()["jobs"]
@@ -612,6 +664,32 @@ def test_the_page_is_in_the_menu_of_airflow(server, browse):
     (plugin,) = [plugin for plugin in get_plugin_info() if plugin["name"] == "trainjob"]
     (view,) = plugin["external_views"]
     assert (view["href"], view["destination"]) == ("/trainjobs/", "nav")
+
+
+def test_a_task_that_submits_a_job_has_a_tab_where_airflow_can_limit_it_to_such_tasks(monkeypatch):
+    from airflow.api_fastapi.core_api.datamodels import plugins
+    from pydantic import BaseModel, ConfigDict
+
+    assert len(TrainJobPlugin().external_views) == 1 + ("applies_to" in plugins.ExternalViewResponse.model_fields)
+
+    class AppliesTo(BaseModel):
+        """The keys of https://github.com/apache/airflow/pull/69148."""
+
+        model_config = ConfigDict(extra="forbid")
+        dag_tags: list[str] = []
+        dag_ids: list[str] = []
+        task_ids: list[str] = []
+        operators: list[str] = []
+
+    class NewerView(plugins.ExternalViewResponse):
+        applies_to: AppliesTo | None = None
+
+    monkeypatch.setattr(plugins, "ExternalViewResponse", NewerView)
+    menu, tab = (NewerView.model_validate(view) for view in TrainJobPlugin().external_views)
+    assert (menu.destination, menu.applies_to, tab.destination) == ("nav", None, "task_instance")
+    assert {TrainJobOperator.__name__, TrainJobDecoratedOperator.__name__} <= set(tab.applies_to.operators)
+    shown = tab.href.format(DAG_ID="a", RUN_ID="b", TASK_ID="c", MAP_INDEX="-1")
+    assert shown == "/trainjobs/job?dag_id=a&run_id=b&task_id=c&map_index=-1"
 
 
 def test_a_task_links_to_the_page_of_its_job(browse, submitted, server):

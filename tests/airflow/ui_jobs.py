@@ -34,7 +34,6 @@ ROWS = [
     {"column": "param.epochs", "values": ["3", "3"], "differs": False},
     {"column": "metric.accuracy", "values": [0.5, 0.5], "differs": False},
     {"column": "metric.loss", "values": [0.25, 0.125], "differs": True},
-    {"column": "artifact.model", "values": ["s3://models/1", "s3://models/2"], "differs": True},
 ]
 
 
@@ -56,6 +55,7 @@ class Api:
     Attributes:
         logs: Queries for logs.
         lines: Lines of the log of the first node.
+        models: URIs of the models.
         times: When they were written, in milliseconds since 1970; the lines after these have no time.
     """
 
@@ -64,6 +64,7 @@ class Api:
         self.lines = [f"line {number} {HOSTILE if number == 5 else ''}" for number in range(20)]
         self.times = [1_795_378_500_000 + 1000 * number for number in range(19)]
         self.status = "Complete"
+        self.models = ["s3://models/1", "s3://models/2"]
 
     @property
     def answers(self):
@@ -85,7 +86,8 @@ class Api:
     def compare(self, query):
         numbers = [int(each.partition("run_id=run_")[2][0]) for each in query["job"]]
         jobs = [{**key(number), **SHOWN[number], "status": self.status} for number in numbers]
-        rows = [{**row, "values": [row["values"][number] for number in numbers]} for row in ROWS]
+        models = {"column": "artifact.model", "values": self.models, "differs": True}
+        rows = [{**row, "values": [row["values"][number] for number in numbers]} for row in [*ROWS, models]]
         return {"jobs": jobs, "rows": rows}
 
     def job(self, query):

@@ -10,7 +10,7 @@ from trainer_core.cli import main, progress
 from trainer_core.cli.options import move_global_options
 from trainer_core.cli.output import print_table
 from trainer_core.jobs import CREATED, RUNNING, Category, Diagnosis, Observation, PendingFailure, Progress, TrainJobRef
-from trainer_core.lifecycle.pending_failure_log import PendingFailureLog
+from trainer_core.lifecycle.wait_state import PendingFailureLog
 
 REF = TrainJobRef("local", "/home", "a-job", "uid")
 PENDING = PendingFailure(Diagnosis(category=Category.SCHEDULING, reason="no node has [gpu]"), 300.0)
@@ -112,12 +112,12 @@ def test_a_result_with_a_number_that_is_not_finite_is_printed_with_a_note(trainj
     assert f"result: {{'loss': None, 'steps': 3}}\nnote: {note}\n" in trainjob("get", "diverged").stdout
 
 
-def test_logs_print_progress_as_text_and_json_has_the_line(trainjob):
+def test_logs_print_progress_as_text_and_the_line_itself_when_asked(trainjob):
     trainjob("submit", "train:train", "--arg", "x=1", "--runtime", "python", "--name", "job", "--wait")
     out = trainjob("logs", "job").stdout
     assert "progress 100% (4/4) loss=0.25" in out
     assert "[trainjob:progress]" not in out
-    assert "[trainjob:progress]" in trainjob("logs", "job", "-o", "json").stdout
+    assert "[trainjob:progress]" in trainjob("logs", "job", "--raw").stdout
 
 
 def test_get_prints_the_use_of_resources_and_logs_do_not_print_its_reports(trainjob):

@@ -23,7 +23,7 @@ import pytest
 from container_submitter import EXPECTED_LOG, build_request
 
 from trainer_core import ContainerBackendConfig, CustomTrainer, Name, TrainerClient
-from trainer_core.backends.container import job_journal, names, paths, supervisor_launcher
+from trainer_core.backends.container import job_journal, names, paths, supervisor
 from trainer_core.backends.local.processes import kill_job_processes
 from trainer_core.config import TrainingRuntimeSource
 from trainer_core.errors import BackendUnavailableError, JobElsewhereError, JobNotFoundError
@@ -121,7 +121,7 @@ def test_the_end_of_a_local_job_leaves_the_supervisor_of_a_container_job_that_it
     client.train(runtime="python", trainer=CustomTrainer(func=waits_for_a_signal), options=[Name("job")])
     wait_until_running(client)
     kill_job_processes(["uid-of-the-local-job"])
-    assert supervisor_launcher.is_supervised(client.get_job_ref("job").uid)
+    assert supervisor.is_supervised(client.get_job_ref("job").uid)
     send_signal(client)
     assert client.wait("job", timeout=PATIENCE).result == 7
 
@@ -157,12 +157,12 @@ def has_open(pid, path):
 def kill_supervisor(client):
     """Kill the process that holds the lock of the job."""
     path = paths.lock_path(client.get_job_ref("job").uid)
-    wait_until(lambda: supervisor_launcher.is_supervised(client.get_job_ref("job").uid), "the supervisor starts")
+    wait_until(lambda: supervisor.is_supervised(client.get_job_ref("job").uid), "the supervisor starts")
     for pid in psutil.pids():
         if pid != os.getpid() and has_open(pid, path):
             with suppress(ProcessLookupError):  # It has ended meanwhile.
                 os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not supervisor_launcher.is_supervised(client.get_job_ref("job").uid), "the supervisor exits")
+    wait_until(lambda: not supervisor.is_supervised(client.get_job_ref("job").uid), "the supervisor exits")
 
 
 def test_a_job_without_a_supervisor_can_be_cancelled_and_deleted(sandbox):
@@ -194,7 +194,7 @@ def test_a_supervisor_does_not_create_containers_of_a_deleted_job(sandbox):
         client.train(runtime="python", trainer=CustomTrainer(func=run_forever), options=[Name("job")])
         uid = client.get_job_ref("job").uid
         client.delete_job("job")
-        wait_until(lambda: not supervisor_launcher.is_supervised(uid), "the supervisor exits")  # noqa: B023 -- called at once
+        wait_until(lambda: not supervisor.is_supervised(uid), "the supervisor exits")  # noqa: B023 -- called at once
     assert sandbox.list_objects() == []
 
 
@@ -203,12 +203,12 @@ def test_a_supervisor_exits_when_the_engine_has_lost_its_volumes(sandbox):
     client.train(runtime="python", trainer=CustomTrainer(func=run_forever), options=[Name("job")])
     wait_until_running(client)
     uid = client.get_job_ref("job").uid
-    wait_until(lambda: supervisor_launcher.is_supervised(uid), "the supervisor starts")
+    wait_until(lambda: supervisor.is_supervised(uid), "the supervisor starts")
     # The identity of the engine goes first, as `podman volume prune` may remove it.
     sandbox.engine.remove_volume(names.engine_volume(client.get_job_ref("job").namespace))
     for each in sandbox.engine.list_volumes(sandbox.label):
         sandbox.engine.remove_volume(each["Name"])
-    wait_until(lambda: not supervisor_launcher.is_supervised(uid), "the supervisor exits")
+    wait_until(lambda: not supervisor.is_supervised(uid), "the supervisor exits")
 
 
 def listens(path):

@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 
 import pytest
+from clock import Clock
 
 from trainer_core.fetch.progress import LogProgress
 from trainer_core.fetch.settings import ENV_PREFIX
@@ -18,17 +19,9 @@ from trainer_core.logs import parse_progress
 MB = 1_000_000
 
 
-class Clock:
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture
 def clock():
-    return Clock()
+    return Clock(100.0)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ class GoesSilent(TrainerClient):
         super().__init__(DebugBackendConfig())
         self.silent, self.gate = threading.Event(), threading.Event()
 
-    def get_job_logs(self, name, step="node-0", follow=False):
+    def get_job_logs(self, name, step="node-0", follow=False, raw=False):
         if step != "node-0":
             raise InvalidRequestError(f"no step {step!r}")
         yield '[trainjob:progress] {"step": 1, "metrics": {"loss": 1}}'

@@ -11,7 +11,7 @@ import pytest
 from local_jobs import PATIENCE, keeps_children, kill, processes_of, returns, supervisor_of, wait_until_dead, waits_at
 
 from trainer_core import Category, ConflictError, Owner, TrainerError
-from trainer_core.backends.local import events, job_store
+from trainer_core.backends.local import job_record, job_store
 
 DAMAGES = [b"", b'{"uid": "12', b"\xff\xfe\x00\x01", b"[1, 2]", b'{"steps": [], "unknown": 1}']
 FILES = ["status.json", "request.json", "plan.json", "events.jsonl", "lock"]
@@ -126,7 +126,7 @@ def test_a_damaged_event_is_skipped(client, ask, home):
 
 def test_an_event_message_can_contain_unicode_line_separators(client, ask, home):
     client.wait(client.submit(ask()))
-    events.append_event(home / "jobs/job/events.jsonl", "Odd", "one\x85two\u2028three")
+    job_record.append_event(home / "jobs/job/events.jsonl", "Odd", "one\x85two\u2028three")
     assert client.get_job_events("job")[-1].message == "one\x85two\u2028three"
 
 

@@ -12,7 +12,7 @@ from collections import deque
 import pytest
 
 from trainer_core.backends.local import runner
-from trainer_core.backends.local.process_usage import UsageReader
+from trainer_core.backends.local.processes import UsageReader
 from trainer_core.resource_use import parse_resource_report, strip_resource_report
 
 #: What nvidia-smi prints for the query; it repeats it as `--loop` asks.

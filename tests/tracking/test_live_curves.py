@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from clock import Clock
 
 from trainer_core import CustomTrainer, MlflowServer, Tracking
 from trainer_core.errors import BackendUnavailableError, TrackingError
@@ -144,16 +145,6 @@ def test_a_job_that_is_not_tracked_is_looked_up_once(sender):
         send_pending(sender)
 
     assert (untracked.lookups, untracked.sent) == (1, [])
-
-
-class Clock:
-    """Time that passes only when a test says so."""
-
-    def __init__(self):
-        self.now = 1000
-
-    def monotonic(self):
-        return self.now
 
 
 def test_a_server_that_stays_away_is_asked_less_and_less_often_until_it_is_back(sender, monkeypatch):

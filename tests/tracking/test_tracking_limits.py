@@ -11,6 +11,7 @@ from contextlib import closing
 from uuid import uuid4
 
 import pytest
+from clock import Clock
 
 from trainer_core import CustomTrainer, MlflowServer, Tracking
 from trainer_core.tracking import http_connection
@@ -101,22 +102,9 @@ def test_all_waits_of_a_process_share_one_thread_and_one_connection(client, rela
     assert len(relay.clients) == 1
 
 
-class Clock:
-    """Time that passes only during a sleep."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def monotonic(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.now += seconds
-
-
 def test_a_process_sends_at_most_200_requests_a_second(relay, monkeypatch):
     relay.respond = lambda path: (200, {}, b"{}")
-    clock = Clock()
+    clock = Clock(0)
     monkeypatch.setattr(http_connection, "time", clock)
     api = get_report_api(MlflowServer(relay.uri))
     for _ in range(101):

@@ -499,4 +499,6 @@ def test_under_torchrun_the_error_of_another_rank_is_the_one_reported(node):
     ended = node.run(serializer.package(train), TORCHRUN, OMP_NUM_THREADS="1")
 
     assert ended.code == 1
+    # Both ranks write to one log.
+    assert "[rank 1] ValueError: rank 1 fails\n" in ended.stderr
     assert (ended.error["rank"], ended.error["message"]) == (1, "rank 1 fails")

@@ -609,7 +609,7 @@ def test_a_rank_says_that_it_has_written_when_its_files_are_on_the_disk(root, di
     (part / "sub").mkdir()
     (part / "sub" / "state.txt").write_text("state")
 
-    place.hand_in(part.name)
+    place.store_part(part.name)
 
     assert disk_order == [("sync", "state.txt", None), ("sync", "sub", False)]
 
@@ -1141,7 +1141,7 @@ def test_a_start_does_not_wait_where_the_one_before_it_has_ended(start_rank, roo
 
 def test_the_programs_travel_without_comments_and_types_and_the_kit_is_small():
     command = argv_payload.render_argv(code_of_nothing(), launch="python")
-    sent, written = argv_payload._kit(), serializer.shipped_files()
+    sent, written = argv_payload._read_node_kit(), serializer.shipped_files()
 
     # Base64 has four characters for three bytes.
     assert sum(map(len, command[4:])) * 3 / 4 < 30_000

@@ -11,6 +11,7 @@ import threading
 import time
 
 import pytest
+from clock import Clock
 
 from trainer_core.backends import follower as follower_module, job_poller
 from trainer_core.backends.follower import PollingFollower
@@ -261,16 +262,6 @@ def until_idle(backend):
     """Wait until the thread waits."""
     wake = job_poller._pollers[backend].wake
     until(lambda: wake._cond._waiters and not wake.is_set())
-
-
-class Clock:
-    """Time that passes only when a test says so."""
-
-    def __init__(self):
-        self.now = 1000.0
-
-    def monotonic(self):
-        return self.now
 
 
 @pytest.fixture

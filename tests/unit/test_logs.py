@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from trainer_core.logs import merge_streams
-from trainer_core.readable_log import ReadableLog
+from trainer_core.readable_log import ReadableLog, format_log_lines
 
 
 @pytest.fixture
@@ -123,6 +123,17 @@ def test_a_report_of_torchrun_without_an_end_hides_no_more_than_its_length():
     shown = readable([*printed, *(f"line {number}" for number in range(400))])
     assert shown[-1] == "line 399"
     assert len(shown) > 100
+
+
+def test_lines_for_programs_are_text_or_left_out():
+    lines = [
+        "begin",
+        '[rank 0] [trainjob:progress] {"step": 5, "total": 10, "metrics": {"loss": 0.5}}',
+        '[trainjob:progress] {"checkpoint": 5}',
+        '[trainjob:resources] {"t": 1, "cpu": 2, "memory": 3, "memory_limit": 4, "gpus": []}',
+        "[trainjob:progress] damaged",
+    ]
+    assert list(format_log_lines(lines)) == ["begin", "progress 50% (5/10) loss=0.5", "[trainjob:progress] damaged"]
 
 
 def test_a_readable_log_has_progress_now_and_then_and_no_use_of_resources():

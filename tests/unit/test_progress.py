@@ -6,6 +6,7 @@ import sys
 import time
 
 import pytest
+from clock import Clock
 from hypothesis import given, strategies as st
 from node_process import BARE, Node
 
@@ -17,19 +18,9 @@ from trainer_core.packaging import serializer
 numbers = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
 
 
-class Clock:
-    """A clock that stands still until a test sets it."""
-
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture
 def clock():
-    return Clock()
+    return Clock(100.0)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import pytest
 from node_process import BARE, Node
 from status_endpoint import Endpoint
 
-from trainer_core.backends import supervisor_process
+from trainer_core.backends import supervisor
 from trainer_core.logs import parse_progress
 from trainer_core.node import progress as progress_module, status_server, trainer_status
 from trainer_core.node.progress import Reporter, progress
@@ -327,7 +327,7 @@ def test_reports_pass_by_the_proxies_and_hosts_without_proxy_stay(tmp_path, monk
 
 
 def test_a_job_that_a_training_submits_does_not_report_as_its_parent(server):
-    variables = supervisor_process._remove_job_variables(os.environ)
+    variables = supervisor._remove_job_variables(os.environ)
     assert [name for name in variables if "KUBEFLOW_TRAINER_SERVER" in name] == []
 
 

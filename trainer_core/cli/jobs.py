@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import Annotated, Any
@@ -22,8 +22,6 @@ from trainer_core.errors import InvalidRequestError, JobEndedError, JobNotFoundE
 from trainer_core.jobs import COMPLETE, FAILED, KFP_RUN_LABEL, STATUSES, TrainJob, TrainJobRef
 from trainer_core.k8s import kfp_runs
 from trainer_core.logs import merge_streams
-from trainer_core.readable_log import format_log_line
-from trainer_core.resource_use import strip_resource_report
 from trainer_core.text import format_size
 
 __all__ = ["register"]
@@ -181,19 +179,23 @@ def logs(
     all_steps: Annotated[
         bool, typer.Option("--all", "-a", help="Print the logs of all steps, each line with the name of its step.")
     ] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Print each line as it is, also those that programs read.")
+    ] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Print the log of one step or of all steps."""
+    """Print the log of one step or of all steps, with progress as text."""
     client = _get_client(context)
     steps = [each.name for each in client.get_job(name).steps] if all_steps else [step]
-    for source, raw in _read_logs(client, name, steps, follow):
-        line = strip_resource_report(raw)
-        if line is None:
-            continue
+    streams = {each: client.get_job_logs(name, each, follow, raw=raw) for each in steps}
+    # Interleaved when logs are followed, otherwise step after step.
+    is_merged = follow and len(streams) > 1
+    pairs = merge_streams(streams) if is_merged else ((each, line) for each in steps for line in streams[each])
+    for source, line in pairs:
         if output is OutputFormat.JSON:
             print_json({"step": source, "line": line})
-        elif (text := format_log_line(line)) is not None:
-            print(f"[{source}] {text}" if all_steps else text, flush=follow)
+        else:
+            print(f"[{source}] {line}" if all_steps else line, flush=follow)
 
 
 def events(context: typer.Context, name: NameArgument, output: OutputOption = OutputFormat.TABLE) -> None:
@@ -425,14 +427,6 @@ def _to_json(value: Any) -> Any:
 def _get_client(context: typer.Context) -> TrainerClient:
     client: TrainerClient = context.obj.client
     return client
-
-
-def _read_logs(client: TrainerClient, name: str, steps: list[str], follow: bool) -> Iterator[tuple[str, str]]:
-    """Yield step and line: interleaved when logs are followed, otherwise step after step."""
-    streams = {step: client.get_job_logs(name, step, follow) for step in steps}
-    if follow and len(streams) > 1:
-        return merge_streams(streams)
-    return ((step, line) for step, lines in streams.items() for line in lines)
 
 
 _COMMANDS: dict[str, Callable[..., Any]] = {

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from trainer_core import naming, validation
+from trainer_core import naming, readable_log, validation
 from trainer_core.backends import BACKENDS, backend_class
 from trainer_core.backends.base import Backend
 from trainer_core.backends.follower import Follower
@@ -447,19 +447,24 @@ class TrainerClient:
         """
         return self.backend.get_request(self.get_job_ref(name))
 
-    def get_job_logs(self, name: str | TrainJobRef, step: str = "node-0", follow: bool | None = False) -> Iterator[str]:
+    def get_job_logs(
+        self, name: str | TrainJobRef, step: str = "node-0", follow: bool | None = False, *, raw: bool = False
+    ) -> Iterator[str]:
         """Yield the log lines of one step.
 
         Args:
             name: Name or ref of the TrainJob.
             step: Name of the step, such as ``"node-0"`` (the default) or ``"dataset-initializer"``.
             follow: True yields new lines until the TrainJob has ended. False (the default) yields the existing lines.
+            raw: True yields each line as it is in the log. False (the default) yields the progress of the training as
+                text, such as ``progress 50% (5/10) loss=0.1``, and leaves out the lines that programs read.
 
         Raises:
             JobNotFoundError: The TrainJob does not exist.
             ValueError: The TrainJob has no such step; the message lists its steps.
         """
-        return self.backend.logs(self.get_job_ref(name), step, bool(follow))
+        lines = self.backend.logs(self.get_job_ref(name), step, bool(follow))
+        return lines if raw else readable_log.format_log_lines(lines)
 
     def tail_job_logs(
         self,

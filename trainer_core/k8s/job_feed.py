@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from trainer_core.errors import JobNotFoundError
 from trainer_core.jobs import COMPLETE, FAILED
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from trainer_core.jobs import TrainJobRef
-    from trainer_core.k8s.job_reader import JobReader
 
 __all__ = ["JobFeed"]
 
@@ -28,6 +27,16 @@ _MAX_SILENCE_SECONDS = 5.0
 _ENDED = (COMPLETE, FAILED)
 
 
+class StateReader(Protocol):
+    """What a feed reads where the watch has nothing: the `JobReader` of the backend."""
+
+    def read_state(self, ref: TrainJobRef) -> tuple[JobState, list[PodState]]: ...
+
+    def list_log_pods(self, job: JobState) -> list[PodState]: ...
+
+    def list_ended_pods(self, job: JobState, pods: Sequence[PodState]) -> Sequence[PodState]: ...
+
+
 class JobFeed:
     """The state of one job, without a request while the watch works. A context manager.
 
@@ -35,7 +44,7 @@ class JobFeed:
         pods: Its pods, as of the last `read`.
     """
 
-    def __init__(self, reader: JobReader, ref: TrainJobRef, subscribe: Callable[[], Subscription] | None) -> None:
+    def __init__(self, reader: StateReader, ref: TrainJobRef, subscribe: Callable[[], Subscription] | None) -> None:
         self.pods: Sequence[PodState] = ()
         self._reader = reader
         self._ref = ref

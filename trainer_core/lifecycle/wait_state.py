@@ -6,7 +6,7 @@ finish, to cancel the TrainJob or to time out. None of them interprets a status 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from trainer_core.logs import find_checkpoint
 __all__ = [
     "MAX_CONSECUTIVE_ERRORS",
     "MAX_UNAVAILABLE_SECONDS",
+    "PendingFailureLog",
     "WaitState",
     "failure_message",
     "raise_if_failed",
@@ -205,3 +206,25 @@ def _build_deleted_outcome(ref: TrainJobRef) -> Outcome:
 
 def _build_failed_outcome(ref: TrainJobRef, diagnosis: Diagnosis) -> Outcome:
     return Outcome(ref=ref.to_dict(), status="Failed", diagnosis=diagnosis, **find_checkpoint(diagnosis))
+
+
+class PendingFailureLog:
+    """Writes each pending failure of a TrainJob once, when it appears or changes, and once that it is queued."""
+
+    def __init__(self, name: str, write_line: Callable[[str], object]) -> None:
+        self._name = name
+        self._write_line = write_line
+        self._last = ""
+        self._was_queued = False
+
+    def report(self, observation: Observation) -> None:
+        """Write the pending failure of an observation, unless it was written last, and when the job is queued."""
+        pending = observation.pending_failure
+        reason = str(pending.diagnosis) if pending is not None else ""
+        if reason and reason != self._last:
+            self._write_line(f"TrainJob {self._name} is {observation.status}: {reason}")
+        self._last = reason
+        # Not at each step forward: hundreds of tasks can wait for the same queue.
+        if observation.queued and not self._was_queued:
+            self._write_line(f"TrainJob {self._name} is {observation.queued}")
+        self._was_queued = bool(observation.queued)

@@ -7,6 +7,7 @@ trainer_core may have another version, and importing it costs time.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import importlib
@@ -50,6 +51,7 @@ if not __package__:
 
 from . import env, project, termination  # noqa: E402 -- see above
 from .load_function import PayloadError, load  # noqa: E402
+from .rank_lines import RankLines  # noqa: E402
 from .status_server import StatusServer  # noqa: E402
 
 
@@ -141,6 +143,11 @@ def _prepare() -> None:
     if sys.stderr is not None and not faulthandler.is_enabled():
         with contextlib.suppress(OSError, RuntimeError):  # faulthandler needs a stderr with a file descriptor.
             faulthandler.enable()
+    if env.processes_on_node() > 1:
+        for name in ("stdout", "stderr"):
+            if getattr(sys, name) is not None:
+                setattr(sys, name, RankLines(getattr(sys, name), env.rank()))
+                atexit.register(getattr(sys, name).end_line)
     if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         # The kernel delivers SIGTERM to PID 1 only if there is a handler.
         signal.signal(signal.SIGTERM, exit_at_once)

@@ -30,8 +30,8 @@ __all__ = [
     "Checkpoint",
     "CheckpointError",
     "CheckpointFolder",
+    "Checksums",
     "DamagedError",
-    "Sums",
     "checksum_all",
     "get_fields",
     "merge",
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 #: Size and CRC-32 of files by relative path.
-Sums: TypeAlias = "dict[str, tuple[int, int]]"
+Checksums: TypeAlias = "dict[str, tuple[int, int]]"
 
 MANIFEST = "manifest.json"
 STEP, PART = "step-", ".part-"
@@ -160,16 +160,16 @@ class CheckpointFolder:
         with contextlib.suppress(OSError):
             _discard(self.root / part)
 
-    def hand_in(self, part: str) -> Sums:
+    def store_part(self, part: str) -> Checksums:
         """Make the files of a rank other than 0 durable; rank 0 computes the checksums of all ranks."""
         _sync_files(self.root / part)
         return {}
 
-    def collect(self, part: str, wait_for_others: Callable[[], Sums]) -> Sums:
+    def collect(self, part: str, wait_for_others: Callable[[], Checksums]) -> Checksums:
         """Make the files of rank 0 durable, wait for the other ranks, and return the checksums of all files."""
         folder = self.root / part
 
-        def compute() -> Sums:
+        def compute() -> Checksums:
             wait_for_others()
             for mark in folder.glob(".done-*"):
                 mark.unlink()
@@ -269,12 +269,12 @@ def remove_expired(base: Path, own: Path | None = None) -> list[str]:
     return removed
 
 
-def checksum_all(folder: Path) -> Sums:
+def checksum_all(folder: Path) -> Checksums:
     """Return size and CRC-32 of the files in a folder, computed in parallel: zlib releases the interpreter lock."""
     return _checksum_paths(_list_files(folder))
 
 
-def merge(sums: Sums, more: Sums) -> Sums:
+def merge(sums: Checksums, more: Checksums) -> Checksums:
     """Return the checksums of the files of several ranks.
 
     Raises:
@@ -416,7 +416,7 @@ def _measure(folder: Path) -> int:
     return size
 
 
-def _checksum_paths(paths: Mapping[str, Path]) -> Sums:
+def _checksum_paths(paths: Mapping[str, Path]) -> Checksums:
     if len(paths) < 2:
         return {name: checksum(path) for name, path in paths.items()}
     from concurrent.futures import ThreadPoolExecutor

@@ -32,8 +32,8 @@ from .checkpoint_folder import (
     STEP,
     Checkpoint,
     CheckpointError,
+    Checksums,
     DamagedError,
-    Sums,
     checksum_all,
     get_fields,
     merge,
@@ -152,7 +152,7 @@ class CheckpointBucket:
         """Delete the files of this rank; what it has uploaded is swept by the next start."""
         shutil.rmtree(self._get_part_folder(part), ignore_errors=True)
 
-    def hand_in(self, part: str) -> Sums:
+    def store_part(self, part: str) -> Checksums:
         """Upload the files of this rank; return their checksums."""
         folder = self._get_part_folder(part)
         sums = checksum_all(folder)
@@ -161,9 +161,9 @@ class CheckpointBucket:
         shutil.rmtree(folder, ignore_errors=True)
         return sums
 
-    def collect(self, part: str, wait_for_others: Callable[[], Sums]) -> Sums:
+    def collect(self, part: str, wait_for_others: Callable[[], Checksums]) -> Checksums:
         """Upload the files of rank 0, wait for the other ranks, and return the checksums of all files."""
-        return merge(self.hand_in(part), wait_for_others())
+        return merge(self.store_part(part), wait_for_others())
 
     def complete(self, part: str, step: int, manifest: dict[str, Any]) -> Checkpoint:
         """Write the manifest, and delete the marks of the ranks."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import env, progress, termination
-from .checkpoint_folder import PART, RESULT, Checkpoint, CheckpointError, CheckpointFolder, Sums, merge, say
+from .checkpoint_folder import PART, RESULT, Checkpoint, CheckpointError, CheckpointFolder, Checksums, merge, say
 from .checkpoint_ranks import Agreement, Ranks, Stopped, mark_launch, read_launch
 from .stop_signal import StopSignal
 
@@ -160,7 +160,7 @@ def remember_launch() -> None:
 def release() -> None:
     """Let this process live after the grace period of a job that was told to stop and has ended."""
     if store := _find_store():
-        store._signal.over.set()
+        store._signal.ended.set()
 
 
 def _find_store() -> CheckpointStore | None:
@@ -467,7 +467,7 @@ class CheckpointStore:
 
     def _keep_alive(self, pause: float) -> None:
         """Begin the time to live again and again while this process runs, however long a step takes."""
-        while not self._signal.over.wait(pause):
+        while not self._signal.ended.wait(pause):
             with contextlib.suppress(OSError):
                 if self._ranks.is_current():
                     self._place.keep_alive()
@@ -484,7 +484,7 @@ class CheckpointStore:
                 self._place.delete()
             elif after != "all":
                 prune(self._place, self._place.list_complete(), 1, self._settings)
-        self._signal.over.set()
+        self._signal.ended.set()
         self._place.close()
 
     def _exit_if_stopping(self, step: int) -> None:
@@ -504,7 +504,7 @@ class CheckpointStore:
             if self.rank == 0:
                 saved = self._write_manifest(part, step, metrics)
             else:
-                self._place.write(f"{part}/.done-{self.rank}", {"files": self._place.hand_in(part)})
+                self._place.write(f"{part}/.done-{self.rank}", {"files": self._place.store_part(part)})
                 self._wait(part, partial(self._place.is_complete, step), f"rank 0 to complete step {step}")
                 saved = self._place.get(step)
         self._latest, self._is_own = saved, True
@@ -539,9 +539,9 @@ class CheckpointStore:
         }
         return self._place.complete(part, step, manifest)
 
-    def _wait_for_others(self, part: str) -> Sums:
+    def _wait_for_others(self, part: str) -> Checksums:
         """Wait until all other ranks have written; return the checksums that they know."""
-        sums: Sums = {}
+        sums: Checksums = {}
         for rank in range(1, self.world_size):
             done = self._wait(part, partial(self._place.read, f"{part}/.done-{rank}"), f"rank {rank} to save")
             sums = merge(sums, done["files"])

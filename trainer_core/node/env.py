@@ -22,6 +22,7 @@ __all__ = [
     "TERMINATION_LOG",
     "TRY_AGAIN",
     "UID",
+    "processes_on_node",
     "rank",
     "restart",
     "setting",
@@ -89,6 +90,11 @@ def rank() -> int:
 def world_size() -> int:
     """Return the number of processes of the job; 1 if no launcher sets it."""
     return _first_number(_WORLD_SIZES, 1)
+
+
+def processes_on_node() -> int:
+    """Return the number of processes that torchrun starts on this node; 1 without torchrun."""
+    return _first_number(("LOCAL_WORLD_SIZE",), 1)
 
 
 def _first_number(names: tuple[str, ...], default: int) -> int:

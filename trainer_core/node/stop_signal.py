@@ -26,7 +26,7 @@ class StopSignal:
         #: Set once `announce` has returned.
         self.announced = threading.Event()
         #: Set when the training is over: the grace does not end a process that continues.
-        self.over = threading.Event()
+        self.ended = threading.Event()
         self._announce, self._wait = announce, max(1.0, grace - _RESERVE)
         self._previous = signal.getsignal(signal.SIGTERM)
         # A handler may interrupt any lock; writing to a pipe is safe.
@@ -62,7 +62,7 @@ class StopSignal:
     def _end_late(self) -> None:
         os.read(self._pipe, 1)
         threading.Thread(target=self._run_announcement, daemon=True).start()
-        if self.over.wait(self._wait):
+        if self.ended.wait(self._wait):
             return
         say("no checkpoint within the grace period after SIGTERM")
         os._exit(128 + signal.SIGTERM)

@@ -63,7 +63,7 @@ def render_argv(
     left_out = set() if uri else {_FETCH_FILE}
     if not (s3 or (uri or "").startswith("s3://")):
         left_out.update(_S3_FILES)
-    files = {**_kit(frozenset(left_out)), launching.PAYLOAD: payload, launching.PACKAGES: settings}
+    files = {**_read_node_kit(frozenset(left_out)), launching.PAYLOAD: payload, launching.PACKAGES: settings}
     text = base64.b64encode(zlib.compress(_SEPARATOR.join(chain(*files.items())).encode(), 9)).decode("ascii")
     if len(text) > _MAX_LENGTH:
         raise UnsupportedError(
@@ -78,7 +78,7 @@ def render_argv(
 
 
 @cache
-def _kit(left_out: frozenset[str] = frozenset()) -> dict[str, str]:
+def _read_node_kit(left_out: frozenset[str] = frozenset()) -> dict[str, str]:
     """Return the files that every node needs, without some: text by path."""
     kit = {path: _strip_comments(text) for path, text in serializer.shipped_files().items()}
     # The order by size compresses better than that by name, and files that resemble each other compress best together.

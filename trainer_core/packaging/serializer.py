@@ -29,7 +29,7 @@ BOOTSTRAP = "trainer_core/node/bootstrap.py"
 _MODES = ("source", "reference", "cloudpickle")
 #: Tells `bootstrap` that its package travelled with the job.
 _MARKER = "trainer_core/SHIPPED"
-_FACE = '''"""What a training function can import from trainer_core where the package is not installed."""
+_INIT_MODULE = '''"""What a training function can import from trainer_core where the package is not installed."""
 
 from trainer_core.node.checkpoints import checkpoint_path, checkpoints
 from trainer_core.node.paths import dataset_path, model_path, output_path
@@ -56,7 +56,7 @@ def package(
     if isinstance(func, str):
         return _code("reference", *_named(func, mode), func_args.check_json(args), {})
     _check_function(func, mode)
-    text, entry = _CARRIERS[mode](func)
+    text, entry = _SERIALIZERS[mode](func)
     code = _code(mode, text, entry, func_args.check_func_args(func, args), func_args.declared_types(func))
     origin = source_extraction.find_origin(func, text) if mode == "source" else None
     return {**code, "origin": origin} if origin else code
@@ -95,7 +95,7 @@ def shipped_files() -> dict[str, str]:
     """Return the files that travel with every job: text by relative path, in a fixed order."""
     files_of_node = sorted(Path(__file__).parents[1].joinpath("node").glob("*.py"))
     shipped = {f"trainer_core/node/{file.name}": file.read_text(encoding="utf-8") for file in files_of_node}
-    return {"trainer_core/__init__.py": _FACE, _MARKER: "", **shipped}
+    return {"trainer_core/__init__.py": _INIT_MODULE, _MARKER: "", **shipped}
 
 
 def ship(folder: Path) -> Path:
@@ -206,7 +206,7 @@ def _pickled(func: Callable[..., Any]) -> tuple[str, str]:
     return f"{version}:{base64.b64encode(data).decode('ascii')}", name
 
 
-_CARRIERS: dict[str, Callable[[Callable[..., Any]], tuple[str, str]]] = {
+_SERIALIZERS: dict[str, Callable[[Callable[..., Any]], tuple[str, str]]] = {
     "source": source_extraction.extract_source,
     "reference": _referred,
     "cloudpickle": _pickled,

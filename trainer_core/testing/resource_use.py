@@ -33,10 +33,11 @@ class ResourceReports(Contract):
         assert 0 < use.memory_peak <= use.memory_limit
         assert 0 <= use.cpu_percent <= 100
         assert client.observe("job").outcome == outcome
-        lines = list(client.get_job_logs("job"))
+        lines = list(client.get_job_logs("job", raw=True))
         reports = [parse_resource_report(line) for line in lines]
         assert use.memory_peak in [report["memory"] for report in reports if report]
         assert [line for line in lines if strip_resource_report(line) is not None] == []
+        assert list(client.get_job_logs("job")) == []
 
     @applies_to(reports_resource_use=True, runs_multiple_nodes=True)
     def test_every_node_reports_its_use_of_resources(self, client: TrainerClient, build_request: BuildRequest) -> None:

@@ -1,13 +1,9 @@
 /* Curves of metrics over the steps of a training, and of its use of resources over time, as SVG. The style sheet has their colours. */
 import { el, number } from "./page.js";
+import { BOTTOM, HEIGHT, TOP, createAxis, formatSize, layOut, nearest, svg, timeUnit } from "./axes.js";
 
-const HEIGHT = 190;
-const [TOP, RIGHT, BOTTOM] = [8, 14, 22];
 /** Colours of the curves; the second five are dashed. */
 const COLORS = 5;
-const SIZES = ["bytes", "KiB", "MiB", "GiB", "TiB"];
-/** The time axis of trainings that ran for at least so many seconds: seconds of a unit, its name, and its symbol at the ticks. */
-const TIMES = [[7200, 3600, "hour", " h"], [60, 60, "minute", " min"], [0, 1, "second", " s"]];
 
 /** Largest number of points that are kept of a training. Of more, every second one is dropped. */
 const MAX_POINTS = 2000;
@@ -19,14 +15,22 @@ export function addPoints(points, more) {
 }
 
 /**
- * Return a curve for each metric: its [step, value] pairs since the step number last decreased, because a resumed TrainJob
- * counts its steps from the beginning.
+ * Split the reports of a TrainJob where the step number decreases: a training that is restarted, or resumed from an
+ * earlier checkpoint, repeats its steps. The last part is the current one.
  */
+export function splitRuns(points) {
+  const runs = [[]];
+  for (const point of points) {
+    if (point.step < runs.at(-1).at(-1)?.step) runs.push([]);
+    runs.at(-1).push(point);
+  }
+  return runs;
+}
+
+/** Return a curve for each metric: its [step, value] pairs. */
 export function collectMetrics(points) {
-  let begin = 0;
-  points.forEach((point, at) => { if (at && point.step < points[at - 1].step) begin = at; });
   const metrics = new Map();
-  points.slice(begin).forEach((point, at) => {
+  points.forEach((point, at) => {
     for (const [name, value] of Object.entries(point.metrics || {})) {
       if (!metrics.has(name)) metrics.set(name, new Map());
       metrics.get(name).set(point.step ?? at, value);
@@ -57,7 +61,7 @@ export function collectResources(reports) {
 /** The charts of a section, one for each name of a curve. If the section has a box for it, the scale can be logarithmic, which is in the URL. */
 export class Charts {
   #charts = new Map();
-  #trainings = new Map();
+  #trainings = [];
 
   constructor(section, { isTime = false } = {}) {
     [this.section, this.isTime] = [section, isTime];
@@ -79,19 +83,24 @@ export class Charts {
     });
   }
 
-  /** Draw what `collectMetrics` or `collectResources` returned for each training, by its label. */
-  show(trainings) {
-    this.#trainings = trainings;
-    const labels = [...trainings.keys()];
-    this.legend?.replaceChildren(...(labels.length > 1 ? labels.map((label, at) => el("li", {}, swatch(at), label)) : []));
+  /**
+   * Draw trainings: each has a `label` and `curves` as `collectMetrics` or `collectResources` return them. One that
+   * `isPale` is in the background without a colour, as an earlier attempt. `marks` are [step, words] pairs.
+   */
+  show(trainings, marks = []) {
+    let colour = 0;
+    this.#trainings = trainings.map((training) => ({ ...training, at: training.isPale ? undefined : colour++ }));
+    this.marks = marks;
+    const named = this.#trainings.filter(({ isPale }) => !isPale);
+    this.legend?.replaceChildren(...(named.length > 1 ? named.map(({ label, at }) => el("li", {}, swatch(at), label)) : []));
     this.#draw();
   }
 
   #draw() {
     const charts = new Map();
-    [...this.#trainings].forEach(([label, curves], at) => {
+    for (const { label, at, curves } of this.#trainings) {
       for (const curve of curves) charts.set(curve.name, [...(charts.get(curve.name) ?? []), { ...curve, label, at }]);
-    });
+    }
     for (const [name, curves] of charts) if (curves.every(({ points }) => points.length < 2)) charts.delete(name);
     this.section.hidden = !charts.size;
     for (const [name, chart] of this.#charts) {
@@ -104,7 +113,7 @@ export class Charts {
         this.#charts.set(name, new Chart(name));
         this.place.append(this.#charts.get(name).figure);
       }
-      this.#charts.get(name).show(curves, { isTime: this.isTime, isLog: Boolean(this.box?.checked) });
+      this.#charts.get(name).show(curves, { isTime: this.isTime, isLog: Boolean(this.box?.checked), marks: this.marks });
     }
   }
 }
@@ -117,7 +126,7 @@ class Chart {
 
   constructor(name) {
     this.name = name;
-    this.last = el("b", {});
+    this.last = el("span", { class: "quiet" });
     this.plot = el("div", { class: "plot", role: "img", tabindex: 0 });
     this.values = el("div", { class: "values", "aria-live": "polite" });
     this.figure = el("figure", {}, el("figcaption", {}, name, this.last), this.plot, this.values);
@@ -126,10 +135,10 @@ class Chart {
     this.plot.addEventListener("keydown", (event) => this.#move(event));
   }
 
-  /** Draw curves: their points, their label and `at`, the number of their colour. */
-  show(curves, { isTime, isLog }) {
+  /** Draw curves: their points, their label and `at`, the number of their colour. One without a number is pale. */
+  show(curves, { isTime, isLog, marks }) {
     const width = Math.max(120, Math.floor(this.plot.clientWidth));
-    const text = JSON.stringify([curves, width, isLog]);
+    const text = JSON.stringify([curves, width, isLog, marks]);
     if (this.shown === text) return;
     this.shown = text;
     const chosen = this.#xs[this.#chosen];
@@ -146,44 +155,42 @@ class Chart {
     const visible = this.#curves.flatMap(({ points }) => points.filter(isFinite));
     this.#xs = [...new Set(visible.map(([x]) => x))].sort((a, b) => a - b);
     this.#chosen = chosen === undefined ? undefined : nearest(this.#xs, chosen);
-    this.#describe(isFinite);
-    this.#draw(visible, { width, useLog, isTime });
+    this.#describe(isFinite, isTime);
+    this.#draw(visible, { width, useLog, isTime, marks });
     this.#choose(this.#chosen);
   }
 
-  #describe(isFinite) {
-    const drawn = this.#curves.map((curve) => ({ ...curve, points: curve.points.filter(isFinite) })).filter(({ points }) => points.length);
+  #describe(isFinite, isTime) {
+    const current = this.#curves.filter(({ at }) => at !== undefined);
+    const drawn = current.map((curve) => ({ ...curve, points: curve.points.filter(isFinite) })).filter(({ points }) => points.length);
     this.plot.setAttribute("aria-label", drawn.map(({ label, points }) => {
       const values = points.map(([, value]) => value);
       const [[first, begin], [last, end]] = [points[0], points.at(-1)];
-      const name = this.#curves.length > 1 ? `${this.name} of ${label}` : this.name;
+      const name = current.length > 1 ? `${this.name} of ${label}` : this.name;
       return `${name} from ${this.format(begin)} at ${this.unit} ${number(first)} to ${this.format(end)} at ${this.unit} ${number(last)}, between ${this.format(Math.min(...values))} and ${this.format(Math.max(...values))}`;
-    }).join("; "));
-    const [curve] = this.#curves;
-    const end = this.#curves.length === 1 ? curve.points.at(-1)[1] : undefined;
-    this.last.textContent = end === undefined ? "" : end === null ? "-" : this.format(end) + (curve.limit ? ` of ${this.format(curve.limit)}` : "");
+    }).join("; ") || this.name);
+    this.last.replaceChildren();
+    if (current.length !== 1) return;
+    const [{ points, limit }] = current;
+    const [step, end] = points.at(-1);
+    this.last.append(el("b", {}, end === null ? "-" : this.format(end) + (limit ? ` of ${this.format(limit)}` : "")), isTime ? "" : ` at step ${number(step)}`);
   }
 
-  #draw(visible, { width, useLog, isTime }) {
+  #draw(visible, { width, useLog, isTime, marks }) {
     const isSize = Boolean(this.#curves[0].isSize);
     const y = createAxis(visible.map(([, value]) => value), 6, { isLog: useLog, isSize, margin: 0.05, fromZero: isTime });
-    const left = 12 + 6.5 * Math.max(0, ...y.ticks.map(([, words]) => words.length));
-    const inner = width - left - RIGHT;
-    const all = this.#curves.flatMap(({ points }) => points.map(([each]) => each));
-    const most = Math.max(2, Math.floor(inner / (7 * (number(Math.max(...all)) + this.symbol).length + 30)));
-    const x = createAxis(all, most, { isWhole: all.every(Number.isInteger), margin: 0 });
-    this.toX = (value) => left + inner * x.place(value);
-    this.toY = (value) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - y.place(value));
+    const all = [...this.#curves.flatMap(({ points }) => points.map(([each]) => each)), ...marks.map(([x]) => x)];
+    const widest = (number(Math.max(...all)) + this.symbol).length;
+    const createX = (inner) => createAxis(all, Math.max(2, Math.floor(inner / (7 * widest + 30))), { isWhole: all.every(Number.isInteger), margin: 0 });
+    const { toX, toY, grid } = layOut(width, y, createX, this.symbol);
+    [this.toX, this.toY] = [toX, toY];
     this.cursor = svg("g", { class: "cursor" });
-    this.plot.replaceChildren(svg("svg", { width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}`, "aria-hidden": "true" },
-      ...y.ticks.flatMap(([value, words]) => [
-        svg("path", { class: "grid", d: `M${left} ${this.toY(value)}H${width - RIGHT}` }),
-        svg("text", { x: left - 6, y: this.toY(value) + 4, "text-anchor": "end" }, words)]),
-      ...x.ticks.flatMap(([value, words]) => [
-        svg("path", { class: "grid", d: `M${this.toX(value)} ${TOP}V${HEIGHT - BOTTOM}` }),
-        svg("text", { x: this.toX(value), y: HEIGHT - 6, "text-anchor": "middle" }, words + this.symbol)]),
-      ...this.#curves.map(({ points, at }) => svg("path", { class: curveClass(at), d: this.#trace(points) })),
-      this.cursor));
+    const drawMark = ([x, words], at, { length }) => [svg("path", { class: "mark", d: `M${toX(x)} ${TOP}V${HEIGHT - BOTTOM}` }),
+      ...(at === length - 1 ? [svg("text", { class: "mark", y: TOP + 9, ...besides(toX(x), width) }, words)] : [])];
+    const ordered = [...this.#curves].sort((one, other) => (one.at ?? -1) - (other.at ?? -1));
+    this.plot.replaceChildren(svg("svg", { width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}`, "aria-hidden": "true" }, ...grid,
+      ...ordered.map(({ points, at }) => svg("path", { class: curveClass(at), d: this.#trace(points) })),
+      ...marks.flatMap(drawMark), this.cursor));
   }
 
   #trace(points) {
@@ -223,11 +230,14 @@ class Chart {
       const [first, last] = [points[0]?.[0], points.at(-1)?.[0]];
       return x >= first && x <= last ? [{ label, at, point: points[nearest(points.map(([each]) => each), x)] }] : [];
     });
-    const drawn = found.filter(({ point: [, value] }) => value !== null);
+    // Pale curves only where there are no others: there may be many.
+    const current = found.filter(({ at }) => at !== undefined);
+    const listed = current.length ? current : found.slice(-1);
+    const drawn = listed.filter(({ point: [, value] }) => value !== null);
     this.cursor.replaceChildren(svg("path", { d: `M${this.toX(x)} ${TOP}V${HEIGHT - BOTTOM}` }),
       ...drawn.map(({ at, point }) => svg("circle", { class: curveClass(at), cx: this.toX(point[0]), cy: this.toY(point[1]), r: 3.5 })));
     const isOne = this.#curves.length === 1;
-    this.values.replaceChildren(el("div", {}, `${this.unit} ${number(x)}`), ...found.map(({ label, at, point: [own, value] }) => {
+    this.values.replaceChildren(el("div", {}, `${this.unit} ${number(x)}`), ...listed.map(({ label, at, point: [own, value] }) => {
       const words = value === null ? "-" : this.exact(value);
       return el("div", {}, swatch(at), !isOne && el("span", {}, label), el("b", {}, words), own !== x && `at ${number(own)}`);
     }));
@@ -237,85 +247,7 @@ class Chart {
   }
 }
 
-function svg(name, attributes, ...children) {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  element.append(...children);
-  return element;
-}
-
-const curveClass = (at) => `curve color-${at % COLORS}${at >= COLORS ? " dashed" : ""}`;
-const swatch = (at) => svg("svg", { class: "swatch", width: 18, height: 8, "aria-hidden": "true" }, svg("path", { class: curveClass(at), d: "M1 4H17" }));
-
-/** Index of the number that is nearest to `wanted` in ascending numbers. */
-function nearest(numbers, wanted) {
-  let [low, high] = [0, numbers.length - 1];
-  while (high - low > 1) {
-    const middle = (low + high) >> 1;
-    if (numbers[middle] <= wanted) low = middle;
-    else high = middle;
-  }
-  return wanted - numbers[low] <= numbers[high] - wanted ? low : high;
-}
-
-function timeUnit(curves) {
-  const longest = Math.max(...curves.map(({ points }) => points.at(-1)[0]));
-  return TIMES.find(([least]) => longest >= least).slice(1);
-}
-
-const sizeExponent = (bytes) => Math.min(SIZES.length - 1, Math.max(0, Math.floor(Math.log2(bytes || 1) / 10)));
-function formatSize(bytes) {
-  const exponent = sizeExponent(bytes);
-  return `${number(bytes / 1024 ** exponent)} ${SIZES[exponent]}`;
-}
-
-/** Return an axis: `place` maps a value to a number between 0 and 1, `ticks` are about `most` [value, text] pairs without equal texts. */
-function createAxis(values, most, { isLog = false, isSize = false, isWhole = false, fromZero = false, margin }) {
-  if (!values.length) return { place: () => 0, ticks: [] };
-  const [toScale, fromScale] = isLog ? [Math.log10, (value) => 10 ** value] : [Number, Number];
-  let [low, high] = [Math.min(...values), Math.max(...values)].map(toScale);
-  if (fromZero && low > 0) low = 0;
-  const range = high - low;
-  // Values that differ in their last digits only are drawn as a constant.
-  const extra = range > 1e-6 * Math.max(Math.abs(low), Math.abs(high)) ? margin * range : isLog ? 0.5 : Math.abs(high) / 10 || 1;
-  if (!(fromZero && low === 0)) low -= margin ? extra : 0;
-  high += extra;
-  const place = (value) => (toScale(value) - low) / (high - low);
-  const unit = isSize ? 1024 ** sizeExponent(fromScale(high)) : 1;
-  const suffix = isSize ? ` ${SIZES[sizeExponent(fromScale(high))]}` : "";
-  if (isLog && high - low >= 1) return { place, ticks: logTicks(low, high, most) };
-  const [first, last] = [fromScale(low) / unit, fromScale(high) / unit];
-  return { place, ticks: linearTicks(first, last, most, isWhole).map(([value, words]) => [value * unit, words + suffix]) };
-}
-
-/** Multiples of 1, 2 or 5 times a power of ten. */
-function linearTicks(low, high, most, isWhole) {
-  const least = (high - low) / most;
-  const power = 10 ** Math.floor(Math.log10(least));
-  const step = Math.max([1, 2, 5, 10].find((each) => each * power >= least) * power, isWhole ? 1 : 0);
-  const first = Math.ceil(low / step - 1e-9);
-  const count = Math.floor(high / step + 1e-9) - first + 1;
-  const largest = Math.max(Math.abs(low), Math.abs(high));
-  return Array.from({ length: count }, (_, at) => (first + at) * step + 0).map((value) => [value, formatTick(value, step, largest)]);
-}
-
-/** Powers of ten, between which there are 2 and 5 if there are few; `low` and `high` are exponents. */
-function logTicks(low, high, most) {
-  const every = Math.ceil((high - low) / most);
-  const factors = high - low < 2 ? [1, 2, 5] : [1];
-  const exponents = Array.from({ length: Math.floor(high) - Math.floor(low) + 1 }, (_, at) => Math.floor(low) + at).filter((each) => each % every === 0);
-  const values = exponents.flatMap((exponent) => factors.map((factor) => [Number(`${factor}e${exponent}`), 10 ** exponent]));
-  return values.filter(([value]) => Math.log10(value) >= low && Math.log10(value) <= high).map(([value, step]) => [value, formatTick(value, step, value)]);
-}
-
-/** A number with the digits that tell it from the next one, `step` away; `largest` is the largest of the axis. */
-function formatTick(value, step, largest) {
-  const digit = Math.floor(Math.log10(step) + 1e-9);
-  if (largest >= 1e7 || largest < 1e-3) {
-    if (value === 0) return "0";
-    const digits = Math.max(0, Math.floor(Math.log10(Math.abs(value)) + 1e-9) - digit);
-    return value.toExponential(digits).replace("e+", "e");
-  }
-  const digits = Math.max(0, -digit);
-  return value.toLocaleString(undefined, { minimumFractionDigits: digits, maximumFractionDigits: digits });
-}
+export const curveClass = (at) => (at === undefined ? "curve pale" : `curve color-${at % COLORS}${at >= COLORS ? " dashed" : ""}`);
+export const swatch = (at) => svg("svg", { class: "swatch", width: 18, height: 8, "aria-hidden": "true" }, svg("path", { class: curveClass(at), d: "M1 4H17" }));
+/** Position of a text beside a vertical line, on the side with more space. */
+const besides = (x, width) => (x > width / 2 ? { x: x - 5, "text-anchor": "end" } : { x: x + 5, "text-anchor": "start" });

@@ -1,7 +1,10 @@
 /* The page of one TrainJob. */
-import { $, airflowLink, el, ended, moment, number, repeat, request, requestAirflow, rough, show, showError, since, span, status, table, taskLink, taskName, titled } from "./page.js";
-import { Charts, collectMetrics, collectResources } from "./charts.js";
-import { LogView } from "./log.js";
+import { $, RequestError, age, airflowLink, breakable, el, ended, moment, number, repeat, request, requestAirflow, rough, show, showError, since, span, status, steps as describeSteps, table, taskLink, taskName, taskQuery, titled, uri } from "./page.js";
+import { Charts, collectMetrics, collectResources, splitRuns } from "./charts.js";
+import { LogReader, LogView } from "./log.js";
+
+/** Largest number of pale curves of one log: a training that counts the steps of each epoch has many. */
+const MAX_RUNS = 4;
 
 /** Actions on the task, for a job that the API server cannot reach. */
 const taskActions = {
@@ -12,9 +15,57 @@ const taskActions = {
     { dry_run: false, only_failed: false, dag_run_id: run_id, task_ids: [map_index >= 0 ? [task_id, map_index] : task_id] }, "POST"),
 };
 
+/** The attempts of a task: what the table shows, and the curves of those before the one of this page. */
+class Attempts {
+  rows = [];
+  #readers = new Map();
+  #read;
+
+  constructor(task) {
+    this.task = task;
+  }
+
+  /** Read the attempts when the page's one begins or ends; the logs of the earlier ones are complete. */
+  async update(job) {
+    const now = `${job.name} ${ended(job)}`;
+    if (this.#read === now || job.unreachable) return;
+    this.rows = (await request("attempts", this.task)).attempts;
+    this.#read = now;
+    for (const { name } of this.#listEarlier(job)) {
+      if (this.#readers.has(name)) continue;
+      const reader = new LogReader({ ...this.task, attempt: name }, "node-0", { lines: 0 });
+      await reader.read(true).then(() => this.#readers.set(name, reader), (error) => { if (!(error instanceof RequestError)) throw error; });
+    }
+  }
+
+  #listEarlier(job) {
+    const own = this.rows.findIndex(({ name }) => name === job.name);
+    return this.rows.slice(0, Math.max(0, own));
+  }
+
+  /** Pale trainings for the charts. */
+  draw(job) {
+    return this.#listEarlier(job).filter(({ name }) => this.#readers.has(name)).flatMap(({ name, number: attempt }) =>
+      drawRuns(`attempt ${attempt}`, splitRuns(this.#readers.get(name).points)));
+  }
+}
+
+const drawRuns = (label, runs) => runs.slice(-MAX_RUNS).map((points) => ({ label, curves: collectMetrics(points), isPale: true }));
+
+/** The curves of an attempt: those of its restarts are pale, and marks show where it was resumed. */
+function drawCurves(charts, job, points, attempts) {
+  const runs = splitRuns(points);
+  const resumed = new Set([job.resumed_from, ...points.map((point) => point.resumed_from)].filter((step) => step !== undefined));
+  const current = { label: attempts.rows.length > 1 ? `attempt ${ownNumber(job, attempts.rows)}` : job.label, curves: collectMetrics(runs.at(-1)) };
+  charts.show([...attempts.draw(job), ...drawRuns("before the restart", runs.slice(0, -1)), current], [...resumed].sort((a, b) => a - b).map((step) => [step, `resumed from step ${number(step)}`]));
+}
+
+const ownNumber = (job, rows) => rows.find(({ name }) => name === job.name)?.number;
 
 function jobPage() {
   const { log: _, ...task } = Object.fromEntries(new URLSearchParams(location.search));
+  drawAddress(task);
+  const attempts = new Attempts(task);
   const [charts, resources] = [new Charts($("#curves")), new Charts($("#resources"), { isTime: true })];
   const reported = [];
   let job;
@@ -23,11 +74,13 @@ function jobPage() {
     const response = await request("job", task);
     if (job && job.name !== response.name) { log.clear(); reported.length = 0; }
     job = response;
-    draw(job, act);
+    draw(job, act, attempts.rows);
     if (job.unreachable) recordProgress(job.progress);
     else await log.update(job.steps || [], ended(job));
-    charts.show(new Map([[job.name, collectMetrics(job.unreachable ? reported : log.points)]]));
-    resources.show(new Map([[job.name, collectResources(job.unreachable ? [] : log.resources)]]));
+    await attempts.update(job);
+    draw(job, act, attempts.rows);
+    drawCurves(charts, job, job.unreachable ? reported : log.points, attempts);
+    resources.show([{ label: job.label, curves: collectResources(job.unreachable ? [] : log.resources) }]);
   };
   const log = new LogView(task, () => reload());
   const reload = repeat(load, () => (!job || ended(job) ? 15 : job.unreachable ? 5 : 2));
@@ -53,17 +106,27 @@ function jobPage() {
   });
 }
 
-function draw(job, act) {
+/** What the URL names, until the API server has answered. */
+function drawAddress({ dag_id = "", run_id = "", task_id = "", map_index = -1 }) {
+  const task = { dag_id, run_id, task_id, map_index };
+  document.title = `${taskName(task)} · ${dag_id} · TrainJobs`;
+  $("#name").replaceChildren(breakable(taskName(task)));
+  drawFactList([["Task", taskLink(task, breakable(`${dag_id} › ${taskName(task)}`))], ["Run", breakable(run_id)]]);
+}
+
+function draw(job, act, attempts) {
+  const own = attempts.length > 1 && ownNumber(job, attempts);
   document.title = `${job.label} · ${job.task.dag_id} · TrainJobs`;
-  $("#name").textContent = job.label;
+  show($("#name"), [job.label, own, attempts.length], () => [breakable(job.label), own && el("small", { class: "quiet" }, ` attempt ${own} of ${attempts.at(-1).number}`)]);
   const isUnknown = job.unreachable && !job.deleted && !ended(job);
   show($("#status"), [job.deleted ? "Deleted" : job.status, isUnknown], ([word]) => (isUnknown ? status("Unknown") : word && status(word)));
   show($("#actions"), [job.actions, job.status], ([actions]) => actions.map((action) => button(action, job, act)));
   drawFacts(job);
   show($("#notices"), [job.diagnosis, job.unreachable, job.deleted, job.read_only, job.note, job.queued, job.status], () => notices(job));
-  show($("#progress"), [job.progress, job.status, remaining(job)], () => job.progress && !ended(job) && progress(job));
+  show($("#progress"), [job.progress, job.status, remaining(job), job.deleted], () => job.status !== "Complete" && progress(job));
   show($("#parameters"), job.parameters, () => parameters(job));
   show($("#result"), [job.metrics, job.artifacts], () => result(job));
+  show($("#attempts"), [attempts, job.name], () => attempts.length > 1 && drawAttempts(job, attempts));
   show($("#steps"), [job.steps, !ended(job) && Math.floor(Date.now() / 1000)], () => job.steps && steps(job));
   show($("#events"), job.events, () => job.events && events(job.events));
   $("#manifest").hidden = Boolean(job.unreachable);
@@ -118,12 +181,12 @@ function drawFacts(job) {
     .filter(([href]) => href)
     .flatMap(([href, words], index) => [index > 0 && " · ", link(href, words)]);
   const facts = [
-    ["TrainJob", job.name],
-    ["Task", taskLink(job.task, `${job.task.dag_id} › ${taskName(job.task)}`)],
-    ["Run", airflowLink(`dags/${encodeURIComponent(job.task.dag_id)}/runs/${encodeURIComponent(job.task.run_id)}`, job.task.run_id)],
+    ["TrainJob", breakable(job.name)],
+    ["Task", taskLink(job.task, breakable(`${job.task.dag_id} › ${taskName(job.task)}`))],
+    ["Run", airflowLink(`dags/${encodeURIComponent(job.task.dag_id)}/runs/${encodeURIComponent(job.task.run_id)}`, breakable(job.task.run_id))],
     ["Task state", job.task.state],
     ["Backend", job.backend],
-    [job.backend === "local" ? "Folder" : "Namespace", job.namespace],
+    [job.backend === "local" ? "Folder" : "Namespace", job.namespace && breakable(job.namespace)],
     ["Runtime", job.runtime],
     ["Nodes", job.num_nodes && number(job.num_nodes)],
     ["Created", moment(job.created, `${span(since(job.created))} ago`)],
@@ -131,6 +194,10 @@ function drawFacts(job) {
     ["Assets", job.assets?.length > 0 && el("span", {}, ...job.assets.flatMap(({ id, name }, at) => [at > 0 && " · ", airflowLink(`assets/${id}`, name)]))],
     ["External links", external.length > 0 && el("span", {}, ...external)],
   ].filter(([, value]) => value);
+  drawFactList(facts);
+}
+
+function drawFactList(facts) {
   const texts = facts.map(([name, value]) => [name, value.textContent ?? value]);
   show($("#facts"), texts, () => facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
 }
@@ -146,7 +213,7 @@ function notices(job) {
   if (diagnosis) {
     const where = [diagnosis.step && `in ${diagnosis.step}`, diagnosis.node && `on ${diagnosis.node}`, diagnosis.exit_code !== undefined && `exit code ${diagnosis.exit_code}`].filter(Boolean).join(", ");
     const detail = diagnosis.traceback || (diagnosis.log_tail || []).join("\n");
-    items.push(el("div", { class: "notice bad" }, el("h2", {}, `${job.status === "Failed" ? "" : "Problem: "}${categories[diagnosis.category] ?? diagnosis.category}`),
+    items.push(el("div", { class: `notice ${job.status === "Cancelled" ? "warn" : "bad"}` }, el("h2", {}, `${ended(job) ? "" : "Problem: "}${categories[diagnosis.category] ?? diagnosis.category}`),
       el("p", {}, diagnosis.reason), el("p", { class: "quiet" }, [where, advice(diagnosis)].filter(Boolean).join(". ")),
       detail && el("pre", { tabindex: 0, "aria-label": "Last log lines" }, detail)));
   }
@@ -169,23 +236,37 @@ function remaining(job) {
   return milliseconds > 0 ? rough(milliseconds) : undefined;
 }
 
+/** How far the training is; of one that has ended without success, how far it came. */
 function progress(job) {
-  const { step, total, percentage, checkpoint, resumed_from } = job.progress;
-  if (step === undefined) return null;
+  const { step, total, percentage, checkpoint, resumed_from } = job.progress ?? job.deleted ?? {};
+  if (step === undefined || step === null) return null;
   const rest = remaining(job);
-  const words = total ? `Step ${number(step)} of ${number(total)}` : `Step ${number(step)}`;
-  return [el("div", { class: "numbers" }, el("span", {}, words), el("span", { class: "quiet number" }, [percentage !== undefined && `${percentage} %`, rest && `about ${rest} left`, resumed_from !== undefined && resumed_from !== null && `resumed from step ${number(resumed_from)}`, checkpoint && `last checkpoint at step ${number(checkpoint)}`].filter(Boolean).join(" · "))),
-    percentage !== undefined && el("progress", { max: 100, value: percentage, "aria-label": "Progress of the training" })];
+  const place = describeSteps({ step, total });
+  const words = ended(job) || job.deleted ? `Stopped at ${place}` : place.replace("step", "Step");
+  return [el("div", { class: "numbers" }, el("span", {}, words), el("span", { class: "quiet" }, [percentage !== undefined && `${percentage} %`, rest && `about ${rest} left`, resumed_from !== undefined && resumed_from !== null && `resumed from step ${number(resumed_from)}`, checkpoint && `last checkpoint at step ${number(checkpoint)}`].filter(Boolean).join(" · "))),
+    percentage !== undefined && !ended(job) && !job.deleted && el("progress", { max: 100, value: percentage, "aria-label": "Progress of the training" })];
 }
 
 function parameters(job) {
   const rows = Object.entries(job.parameters ?? {});
-  return rows.length > 0 && titled("Parameters", el("dl", { class: "facts" }, ...rows.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))));
+  return rows.length > 0 && titled("Parameters", el("dl", { class: "facts" }, ...rows.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, breakable(value))))));
 }
 
 function result(job) {
-  const rows = [...Object.entries(job.metrics || {}).map(([name, value]) => [name, number(value)]), ...Object.entries(job.artifacts || {})];
+  const rows = [...Object.entries(job.metrics || {}).map(([name, value]) => [name, number(value)]), ...Object.entries(job.artifacts || {}).map(([name, value]) => [name, uri(value)])];
   return rows.length > 0 && titled("Result", el("dl", { class: "facts" }, ...rows.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", { class: "number" }, value)))));
+}
+
+function drawAttempts(job, rows) {
+  return titled("Attempts", table(rows, [
+    ["Attempt", (row) => (row.name === job.name ? el("b", {}, `Attempt ${number(row.number)}`) : el("a", { href: `job?${taskQuery(job.task)}&attempt=${encodeURIComponent(row.name)}` }, `Attempt ${number(row.number)}`)), "name number"],
+    ["Status", (row) => status(row.status)],
+    ["Came to", (row) => (row.progress?.step === undefined ? undefined : describeSteps(row.progress)), "number"],
+    ["Resumed from", (row) => (row.resumed_from === undefined ? undefined : `step ${number(row.resumed_from)}`), "number"],
+    ["Ran for", (row) => row.started && span(since(row.started, row.finished)), "number"],
+    ["Created", (row) => el("span", {}, age(row.created), " ago"), "number"],
+    ["Reason", (row) => row.reason && breakable(row.reason)],
+  ], "Attempts", "cards"));
 }
 
 function steps(job) {
@@ -203,20 +284,20 @@ function steps(job) {
     ["Status", (step) => step.status && status(step.status)],
     ["Timeline", timeline],
     ["Duration", (step) => step.started && step.status !== "Pending" && span(since(step.started, step.finished)), "number"],
-    ["Node", (step) => step.machine],
+    ["Node", (step) => step.machine && breakable(step.machine)],
     ["Device", (step) => step.device],
-    ["Pod or process", (step) => step.runs_as],
+    ["Pod or process", (step) => step.runs_as && breakable(step.runs_as)],
     ["Restarts", (step) => step.restarts, "number"],
     ["Exit code", (step) => step.exit_code, "number"],
-  ], "Steps"));
+  ], "Steps", "cards"));
 }
 
 const events = (all) => titled("Events", table(all, [
   ["Time", (event) => moment(event.time, new Date(event.time).toLocaleTimeString())],
   ["Type", (event) => (event.type === "Warning" ? event.type : undefined)],
   ["Reason", (event) => event.reason],
-  ["Object", (event) => event.about],
-  ["Message", (event) => event.message],
-], "Events"));
+  ["Object", (event) => event.about && breakable(event.about)],
+  ["Message", (event) => event.message && breakable(event.message)],
+], "Events", "cards"));
 
 jobPage();

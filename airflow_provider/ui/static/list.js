@@ -1,10 +1,12 @@
 /* The list of TrainJobs. What it shows is in the URL, so that it can be shared and survives a reload. */
-import { $, age, airflowLink, breakable, el, formatColumn, formatValue, number, repeat, request, rough, show, since, status, table, taskQuery } from "./page.js";
+import { $, RequestError, age, airflowLink, breakable, el, ended, formatColumn, formatValue, number, repeat, request, rough, show, since, status, steps, table, taskQuery } from "./page.js";
 
 const form = $("#filters");
 const fields = form.elements;
 /** Names of the filters that `Clear filters` resets. */
-const FILTERS = ["text", "dag", "status", "since", "before"];
+const FILTERS = ["text", "dag", "status", "last", "since", "before"];
+/** Value of `last` with which the fields From and To are shown. */
+const BETWEEN = "between";
 /** Columns that are always shown and can be sorted. */
 const SORTED = { name: "TrainJob", status: "Status", created: "Created" };
 const MAX_COMPARED = 10;
@@ -12,7 +14,8 @@ const MAX_COMPARED = 10;
 /** Columns that a TrainJob on this page had, and those that the URL names. */
 const known = new Set(["duration", "reason"]);
 const chosen = new Set();
-const selected = new Map();
+/** Names of the TrainJobs that are marked for a comparison; they stay with the page's entry in the history. */
+const selected = new Map(history.state?.selected);
 /** Times before which the pages of older TrainJobs begin. */
 let before = [];
 
@@ -28,8 +31,10 @@ function readAddress() {
   const address = new URLSearchParams(location.search);
   for (const column of address.getAll("column")) { known.add(column); chosen.add(column); }
   drawColumns();
-  for (const name of ["text", "status", "count"]) if (address.get(name)) fields[name].value = address.get(name);
+  for (const name of ["text", "status", "count", "last"]) if (address.get(name)) fields[name].value = address.get(name);
   for (const name of ["since", "before"]) if (address.get(name)) fields[name].value = toField(address.get(name));
+  if (fields.since.value || fields.before.value) fields.last.value = BETWEEN;
+  drawFilters();
   if (address.get("dag")) addOption(fields.dag, address.get("dag"));
   fields.dag.value = address.get("dag") ?? "";
   drawSorts(address.get("sort") ?? "");
@@ -38,9 +43,20 @@ function readAddress() {
 /** What the list shows, as the parameters of the URL and of the request. */
 function readForm() {
   const parameters = new URLSearchParams([...new FormData(form)].filter(([, value]) => value));
-  for (const name of ["since", "before"]) if (fields[name].value) parameters.set(name, new Date(fields[name].value).toISOString());
+  for (const name of ["since", "before"]) {
+    parameters.delete(name);
+    if (fields.last.value === BETWEEN && fields[name].value) parameters.set(name, new Date(fields[name].value).toISOString());
+  }
+  if (fields.last.value === BETWEEN) parameters.delete("last");
   if (fields.count.value === "50") parameters.delete("count");
   return parameters;
+}
+
+/** Show the fields of the chosen time range, and on a narrow screen how many filters are set. */
+function drawFilters() {
+  for (const name of ["since", "before"]) fields[name].parentElement.hidden = fields.last.value !== BETWEEN;
+  const count = FILTERS.slice(1, 4).filter((name) => fields[name].value).length;
+  $("#fold").textContent = count ? `Filters (${count})` : "Filters";
 }
 
 function drawColumns() {
@@ -61,14 +77,19 @@ function drawSorts(current) {
 const load = async () => {
   const parameters = readForm();
   const key = `${parameters} ${before}`;
-  const asked = Object.fromEntries([...parameters.keys()].map((name) => [name, parameters.getAll(name)]));
-  const response = await request("jobs", { ...asked, before: before.at(-1) ?? asked.before ?? "" });
+  const { last, ...asked } = Object.fromEntries([...parameters.keys()].map((name) => [name, parameters.getAll(name)]));
+  if (last) asked.since = new Date(Date.now() - 3_600_000 * last[0]).toISOString();
+  if (asked.since && asked.before && asked.since[0] >= asked.before[0]) {
+    show($("#count"), "", (words) => words);
+    throw new RequestError("From is later than To: no TrainJob was submitted between them. Choose an earlier From.");
+  }
+  const response = await request("jobs", { ...asked, older_than: before.at(-1) ?? "" });
   if (key !== `${readForm()} ${before}`) return;
   for (const dag of response.dags) addOption(fields.dag, dag);
   for (const column of response.columns ?? []) known.add(column);
   drawColumns();
   const ages = response.jobs.map((job) => rough(since(job.created)));
-  show($("#list"), { ...response, ages, asked, page: before.length, selected: [...selected.keys()] }, drawList);
+  show($("#list"), { ...response, ages, asked: [...parameters.keys()], page: before.length, selected: [...selected.keys()] }, drawList);
   drawCount(response);
   $("#list").removeAttribute("aria-busy");
 };
@@ -82,7 +103,7 @@ function drawCount({ jobs, total }) {
 function drawList({ jobs, older, asked, page }) {
   const turn = (words, pages) => el("button", { type: "button", onclick: () => turnTo(pages) }, words);
   const turns = (page > 0 || older) && el("p", { class: "buttons" }, page > 0 && turn("Newer", before.slice(0, -1)), older && turn("Older", [...before, older]));
-  if (!jobs.length) return [FILTERS.some((name) => name in asked) || page > 0 ? noMatches() : noJobs(), turns];
+  if (!jobs.length) return [FILTERS.some((name) => asked.includes(name)) || page > 0 ? noMatches() : noJobs(), turns];
   const optional = [...chosen].map((column) => [formatColumn(column), ({ columns }) => {
     const text = formatValue(column, columns?.[column]);
     return text === undefined ? undefined : el("span", { class: column === "reason" && "lines" }, breakable(text));
@@ -91,7 +112,7 @@ function drawList({ jobs, older, asked, page }) {
     ["Compare", compareBox, "pick"],
     ["TrainJob", (job) => el("a", { class: "name", href: `job?${taskQuery(job)}` }, breakable(job.label), " ", el("small", { class: "quiet" }, breakable(job.name))), "job", "name"],
     ["Status", listStatus, undefined, "status"],
-    ["Progress", (job) => job.progress?.percentage !== undefined ? bar(job.progress) : undefined, "number"],
+    ["Progress", (job) => (job.progress?.percentage !== undefined && !ended(job) ? bar(job.progress) : undefined), "number"],
     ...optional,
     ["DAG", (job) => airflowLink(`dags/${encodeURIComponent(job.dag_id)}`, breakable(job.dag_id))],
     ["Run", (job) => airflowLink(`dags/${encodeURIComponent(job.dag_id)}/runs/${encodeURIComponent(job.run_id)}`, breakable(job.run_id))],
@@ -104,6 +125,7 @@ function compareBox(job) {
   return el("input", { type: "checkbox", "aria-label": `Compare ${job.name}`, checked: selected.has(key) && "", onchange: ({ target }) => {
     if (target.checked) selected.set(key, job.name);
     else selected.delete(key);
+    saveState(location.href);
     drawCompare();
   } });
 }
@@ -121,8 +143,9 @@ function drawCompare() {
 
 function listStatus(job) {
   if (job.is_unknown) return el("span", { class: "lines" }, status("Unknown"), el("small", { class: "quiet" }, job.status ? `last known: ${job.status}` : ""));
-  const waits = job.waits_for && el("small", { class: "quiet", title: job.waits_for }, job.waits_for);
-  return job.status && el("span", { class: "lines" }, status(job.status), waits);
+  const why = job.waits_for ?? job.reason;
+  const stopped = ended(job) && job.progress?.step !== undefined && `stopped at ${steps(job.progress)}`;
+  return job.status && el("span", { class: "lines" }, status(job.status), why && el("small", { class: "quiet", title: why }, breakable(why)), stopped && el("small", { class: "quiet" }, stopped));
 }
 
 const bar = ({ percentage }) => el("span", {}, el("progress", { max: 100, value: percentage, "aria-label": "Progress" }), `${percentage} %`);
@@ -131,18 +154,24 @@ const noMatches = () => el("div", { class: "card empty" }, el("p", {}, "No Train
 const noJobs = () => el("div", { class: "card empty" }, el("p", {}, "No task has submitted a TrainJob yet."),
   el("p", {}, "Trigger a DAG that has a TrainJobOperator or a @task.trainjob function: ", airflowLink("dags", "open the DAGs"), "."));
 
+const saveState = (address) => history.replaceState({ selected: [...selected] }, "", address);
+
 function changed() {
+  drawFilters();
   chosen.clear();
   for (const box of form.querySelectorAll("[name=column]:checked")) chosen.add(box.value);
   drawSorts(fields.sort.value);
   const address = readForm();
-  history.replaceState(null, "", address.size ? `?${address}` : location.pathname);
+  saveState(address.size ? `?${address}` : location.pathname);
+  show($("#count"), "Searching…", (words) => words);
   turnTo([]);
 }
 
 readAddress();
+drawCompare();
 const reload = repeat(load, () => 5);
 const turnTo = (pages) => { before = pages; reload(); };
 let typing;
 form.addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(changed, 250); });
 form.addEventListener("submit", (event) => event.preventDefault());
+$("#fold").addEventListener("click", ({ target }) => target.setAttribute("aria-expanded", String(target.getAttribute("aria-expanded") !== "true")));

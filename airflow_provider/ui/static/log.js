@@ -49,7 +49,11 @@ export class LogView {
     this.task = task;
     const [place, follow] = [$("#log pre"), $("#follow")];
     $("#step").addEventListener("change", () => reload());
-    $("#log-search").addEventListener("input", () => { clearTimeout(this.#typing); this.#typing = setTimeout(reload, 300); });
+    $("#log-search").addEventListener("input", () => {
+      show($("#matches"), "Searching…", (words) => words);
+      clearTimeout(this.#typing);
+      this.#typing = setTimeout(reload, 300);
+    });
     $("#timestamps").addEventListener("change", () => reload());
     follow.addEventListener("change", () => { if (follow.checked) place.scrollTop = place.scrollHeight; });
     place.addEventListener("scroll", () => { follow.checked = place.scrollTop + place.clientHeight >= place.scrollHeight - 8; });
@@ -89,14 +93,15 @@ export class LogView {
     }
     const { dag_id, ...others } = this.task;
     $("#download").href = `api/dags/${encodeURIComponent(dag_id)}/log/file?${new URLSearchParams({ ...others, step })}`;
-    if (this.#readers.has(key) && `${choice.value} ${$("#log-search").value}` === key) this.#draw(this.#readers.get(key), text);
+    if (this.#readers.has(key) && `${choice.value} ${$("#log-search").value}` === key) this.#draw(this.#readers.get(key), text, ended);
   }
 
-  #draw({ lines, times, omitted }, text) {
+  #draw({ lines, times, omitted }, text, ended) {
     const [place, follow] = [$("#log pre"), $("#follow")];
     const first = omitted ? [`(${number(omitted)} earlier lines not shown)`] : [];
     const all = [...first, ...lines].join("\n");
-    $("#log").hidden = !all && !text && $("#step").options.length < 2;
+    $("#log").hidden = false;
+    place.dataset.empty = all || text ? "" : ended ? "Nothing was printed." : "Nothing has been printed yet.";
     show($("#matches"), text ? lines.length + omitted : null, (count) => count !== null && `${number(count)} ${count === 1 ? "line" : "lines"}`);
     const timestamps = $("#timestamps");
     timestamps.parentElement.hidden = times.every((time) => time === null);

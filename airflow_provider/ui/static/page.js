@@ -53,7 +53,9 @@ async function send(address, options) {
   if (response.status === 401) location.reload();
   const body = response.status === 204 ? null : await response.json().catch(() => ({}));
   if (response.ok) return body;
-  throw new RequestError(typeof body.detail === "string" ? body.detail : `The API server returned status ${response.status}.`);
+  // FastAPI lists what is wrong with each parameter.
+  const details = Array.isArray(body.detail) ? body.detail.map(({ loc, msg }) => `${loc[1]}: ${msg.replace("Value error, ", "")}.`).join(" ") : body.detail;
+  throw new RequestError(typeof details === "string" ? details : `The API server returned status ${response.status}.`);
 }
 
 /** Call Airflow's own API, with the permissions of the user. */
@@ -84,6 +86,7 @@ export function repeat(work, seconds) {
       if (!(error instanceof RequestError)) throw error;
       showError("load", error.message);
     } finally {
+      document.querySelector(".skeleton")?.remove();
       clearTimeout(timer);
       timer = setTimeout(turn, Math.max(1000 * seconds(), 5 * (performance.now() - begin)));
     }
@@ -110,8 +113,34 @@ export const moment = (text, words) => el("time", { datetime: text, title: new D
 export const age = (text) => moment(text, rough(since(text)));
 export const status = (word) => el("span", { class: "status", "data-status": word }, word);
 
-/** Text that may break after each separator, and not within a word. */
-export const breakable = (text) => el("span", {}, ...text.split(/(?<=[-_./ ])/).flatMap((part) => [part, el("wbr")]));
+/** Text that may break after each separator, and not within a word, a number or a date. */
+export const breakable = (text) => el("span", {}, ...text.split(/(?<=[_/ ])|(?<=[-.])(?!\d)/).flatMap((part) => [
+  // Otherwise the browser breaks after each hyphen. A longer part may not fit on a line.
+  part.length > MAX_UNBROKEN ? part : el("span", { class: "whole" }, part), el("wbr")]));
+const MAX_UNBROKEN = 28;
+
+/** The end of a URI, which tells artifacts apart, and a button that copies all of it. */
+export function uri(text) {
+  const end = text.length > 40 ? `…${text.slice(-40).replace(/^[^/]*(?=\/.)/, "")}` : text;
+  const copy = el("button", { type: "button", class: "plain quiet", "aria-label": `Copy ${text}`, onclick: async () => {
+    copy.textContent = await copyText(text) ? "Copied" : "Not copied";
+  } }, "Copy");
+  return el("span", { class: "uri", title: text }, breakable(end), " ", copy);
+}
+
+/** Copy a text. Without https the browser has no clipboard API, only the command of a selection. */
+async function copyText(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text).then(() => true, () => false);
+  const field = el("textarea", {}, text);
+  document.body.append(field);
+  field.select();
+  const copied = document.execCommand("copy");
+  field.remove();
+  return copied;
+}
+
+/** How far a TrainJob came: `step 5 of 10`. */
+export const steps = ({ step, total }) => (total ? `step ${number(step)} of ${number(total)}` : `step ${number(step)}`);
 
 /**
  * A table without its empty columns. A column is [heading, function that returns a row's cell, class, key]: a column with
@@ -131,7 +160,7 @@ export function table(rows, columns, label, kind, sort) {
   }));
   const body = rows.map((_, line) => el("tr", {}, ...used.map(({ heading, kind, cells }) => el("td", { class: kind, "data-label": heading }, cells[line]))));
   // A frame that scrolls needs the keyboard focus, unless it has links.
-  const frame = kind ? { class: "scroll" } : { class: "scroll", tabindex: 0, role: "group", "aria-label": `${label}, scrollable` };
+  const frame = kind === "jobs" ? { class: "scroll" } : { class: "scroll", tabindex: 0, role: "group", "aria-label": `${label}, scrollable` };
   return el("div", frame, el("table", { "aria-label": label, class: kind }, el("thead", {}, head), el("tbody", {}, ...body)));
 }
 
@@ -158,7 +187,7 @@ export function taskLink({ dag_id, run_id, task_id, map_index }, words) {
 
 export const taskName = ({ task_id, map_index }) => (map_index >= 0 ? `${task_id} [${map_index}]` : task_id);
 
-export const ended = (job) => ["Complete", "Failed"].includes(job.status);
+export const ended = (job) => ["Complete", "Failed", "Cancelled"].includes(job.status);
 
 /** The value of a column of `trainjob list --columns` as text. */
 export function formatValue(column, value) {

@@ -22,7 +22,7 @@ from trainer_core.backends.container import (
     outcome,
     paths,
     reconcile,
-    supervisor_launcher,
+    supervisor,
 )
 from trainer_core.backends.container.engine import Engine, EngineNotFoundError
 from trainer_core.backends.container.job_journal import Container, ContainerJob
@@ -137,7 +137,7 @@ class ContainerBackend(Backend):
 
     def create_missing_parts(self, ref: TrainJobRef, request: TrainJobRequest) -> None:
         with suppress(JobNotFoundError):
-            if self._store.get(ref).outcome is None and not supervisor_launcher.is_supervised(ref.uid):
+            if self._store.get(ref).outcome is None and not supervisor.is_supervised(ref.uid):
                 self._launch_supervisor(ref, read_secrets(request))
 
     def get_request(self, ref: TrainJobRef) -> TrainJobRequest:
@@ -244,7 +244,7 @@ class ContainerBackend(Backend):
                 return
             if self._store.append_entry(job, kind, {}):
                 break
-        if not supervisor_launcher.is_supervised(job.uid):
+        if not supervisor.is_supervised(job.uid):
             self._launch_supervisor(ref)
 
     def cancel(self, ref: TrainJobRef, diagnosis: Diagnosis | None = None) -> None:
@@ -365,7 +365,7 @@ class ContainerBackend(Backend):
         """Start a supervisor if an action is due and none is executing it."""
         now = self._engine.now()
         action = reconcile.next_action(job, now)
-        if isinstance(action, (reconcile.Wait, reconcile.Done)) or supervisor_launcher.is_supervised(job.uid):
+        if isinstance(action, (reconcile.Wait, reconcile.Done)) or supervisor.is_supervised(job.uid):
             return
         overdue = _OVERDUE_LOCAL
         if job.claim.get("host") != socket.gethostname():
@@ -383,4 +383,4 @@ class ContainerBackend(Backend):
         if self._engine.is_local:
             # The address that this process found; the environment of the supervisor may lead to another one.
             config["container_host"] = self._engine.address
-        supervisor_launcher.launch_supervisor(ref, config, secrets or {})
+        supervisor.launch_supervisor(ref, config, secrets or {})

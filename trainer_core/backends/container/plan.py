@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from trainer_core import checkpoint_location, resources
 from trainer_core.backends.container import names, pod_template
-from trainer_core.backends.machine_limits import check_process_count
 from trainer_core.config import ContainerBackendConfig
 from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.initializers import DATASET_PATH, MODEL_PATH
@@ -19,6 +18,7 @@ from trainer_core.k8s import runtimes
 from trainer_core.node import env
 from trainer_core.packaging import argv_payload
 from trainer_core.request import TRACKING_SECRETS, InitializerSource, TrainerRequest, TrainJobRequest
+from trainer_core.resources import check_process_count
 from trainer_core.validation import check_reserved_env
 
 __all__ = [

@@ -1,7 +1,7 @@
-"""The supervisor program of one container job: `python -m trainer_core.backends.container.supervisor`.
+"""The supervisor of one container job: how it is started, and the program, which is this module.
 
-It reads the ref, the configuration and the secrets from standard input. The state of the job is on the engine, so
-another supervisor can continue if this one is killed. A lock prevents two supervisors of a job on one machine.
+The program reads the ref, the configuration and the secrets from standard input. The state of the job is on the engine,
+so another supervisor can continue if this one is killed. A lock prevents two supervisors of a job on one machine.
 """
 
 from __future__ import annotations
@@ -11,9 +11,13 @@ import logging
 import os
 import sys
 import time
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["main"]
+if TYPE_CHECKING:
+    from trainer_core.jobs import TrainJobRef
+
+__all__ = ["is_supervised", "launch_supervisor", "main"]
 
 #: Seconds between two polls of the engine: initial value, maximum and growth while nothing changes.
 _MIN_POLL_SECONDS, _MAX_POLL_SECONDS = 0.1, 2.0
@@ -22,6 +26,44 @@ _POLL_BACKOFF = 1.2
 _MAX_UNAVAILABLE_SECONDS = 3600.0
 #: `is_supervised` holds the lock for a moment, which must not end this process.
 _LOCK_TIMEOUT_SECONDS = 2.0
+
+
+def launch_supervisor(ref: TrainJobRef, config: Mapping[str, Any], secrets: Mapping[str, str]) -> None:
+    """Start a supervisor. If one is already running on this machine, the new one exits."""
+    from trainer_core.backends.container.paths import lock_path
+    from trainer_core.backends.supervisor import start_supervisor
+    from trainer_core.errors import BackendUnavailableError
+
+    folder = lock_path(ref.uid).parent
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        finished = start_supervisor(
+            __name__,
+            [],
+            stdin=json.dumps({"ref": ref.to_dict(), "config": config, "secrets": dict(secrets)}),
+        )
+    except OSError as error:
+        raise BackendUnavailableError(f"supervisor of TrainJob {ref.name!r} cannot be started: {error}") from error
+    if finished.returncode != 0:
+        reason = (finished.stderr.strip().splitlines() or ["no output"])[-1]
+        raise BackendUnavailableError(f"supervisor of TrainJob {ref.name!r} did not start: {reason}")
+
+
+def is_supervised(uid: str) -> bool:
+    """Return whether a supervisor of a job is running on this machine."""
+    from filelock import FileLock, Timeout
+
+    from trainer_core.backends.container.paths import lock_path
+
+    path = lock_path(uid)
+    if not path.exists():
+        return False
+    lock = FileLock(path, blocking=False, mode=0o600)
+    try:
+        with lock:
+            return False
+    except Timeout:
+        return True
 
 
 def main() -> None:

@@ -21,8 +21,14 @@ from trainer_core.backends.base import Backend, NameTakenError
 from trainer_core.backends.environment_secrets import read_secrets
 from trainer_core.backends.follower import Follower, PollingFollower
 from trainer_core.backends.local import host, logs, observations, processes, runtimes
-from trainer_core.backends.local.events import read_events
-from trainer_core.backends.local.job_record import JobRecord, StepRecord, make_ref, predict_ref, utc_timestamp
+from trainer_core.backends.local.job_record import (
+    JobRecord,
+    StepRecord,
+    make_ref,
+    predict_ref,
+    read_events,
+    utc_timestamp,
+)
 from trainer_core.backends.local.job_store import JobFolder, StateFolder, write_json
 from trainer_core.backends.local.plan import render_plan
 from trainer_core.backends.runtime_packages import list_interpreter_packages

@@ -1,16 +1,29 @@
-"""Content of status.json, and the refs and outcomes that follow from it."""
+"""Content of status.json and of events.jsonl, and the refs and outcomes that follow from it."""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 from trainer_core.backends.local import host
 from trainer_core.backends.local.host import HostIdentity
 from trainer_core.backends.local.job_store import StateFolder
-from trainer_core.jobs import COMPLETE, CREATED, FAILED, Diagnosis, Outcome, Progress, TrainJobRef, extract_checkpoint
+from trainer_core.jobs import (
+    COMPLETE,
+    CREATED,
+    FAILED,
+    Diagnosis,
+    Event,
+    Outcome,
+    Progress,
+    TrainJobRef,
+    extract_checkpoint,
+)
 from trainer_core.lifecycle import diagnosis
 from trainer_core.lifecycle.diagnosis import Facts
 from trainer_core.resource_use import summarize_resource_use
@@ -23,11 +36,13 @@ __all__ = [
     "SUCCEEDED",
     "JobRecord",
     "StepRecord",
+    "append_event",
     "failed_outcome",
     "lost_outcome",
     "make_ref",
     "parse_cancellation",
     "predict_ref",
+    "read_events",
     "utc_timestamp",
 ]
 
@@ -187,3 +202,37 @@ def lost_outcome(
         what = "status.json is damaged and the supervisor is not running"
     lost = Facts(infrastructure_error=f"{what}; see {supervisor_log}")
     return failed_outcome(record, ref, parse_cancellation(desired) or lost, progress)
+
+
+def append_event(path: Path, reason: str, message: str, step: str | None = None) -> None:
+    """Append one event. It is written with a single write, so that readers never see a partial line."""
+    event = {"time": utc_timestamp(), "reason": reason, "message": message, "step": step}
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.write(descriptor, f"{json.dumps(event, ensure_ascii=False)}\n".encode())
+    finally:
+        os.close(descriptor)
+
+
+def read_events(path: Path, job_name: str) -> list[Event]:
+    """Return the events of a job, oldest first. Damaged lines are skipped."""
+    try:
+        # Not splitlines(): it also splits at characters such as U+2028, which a message may contain.
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except FileNotFoundError:
+        return []
+    return [event for line in lines if (event := _parse_event(line, job_name)) is not None]
+
+
+def _parse_event(line: str, job_name: str) -> Event | None:
+    try:
+        data = json.loads(line)
+        return Event(
+            involved_object_kind="Step" if data["step"] else "TrainJob",
+            involved_object_name=data["step"] or job_name,
+            message=data["message"],
+            reason=data["reason"],
+            event_time=datetime.fromisoformat(data["time"]),
+        )
+    except (ValueError, KeyError, TypeError):
+        return None

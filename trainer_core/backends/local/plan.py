@@ -12,13 +12,13 @@ from trainer_core import checkpoint_location, resources
 from trainer_core.backends import initializer_sources
 from trainer_core.backends.local.job_store import JobFolder, StateFolder
 from trainer_core.backends.local.runtimes import LocalRuntime
-from trainer_core.backends.machine_limits import check_process_count
 from trainer_core.backends.supervisor import build_module_command
 from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.fetch.settings import ENV_PREFIX
 from trainer_core.k8s.runtimes import RESERVED_ENV
 from trainer_core.node import env
 from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequest
+from trainer_core.resources import check_process_count
 from trainer_core.validation import check_reserved_env
 
 __all__ = ["BOOTSTRAP", "render_plan"]

@@ -16,14 +16,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from trainer_core.backends.local import environments, job_record, process_usage, processes
+from trainer_core.backends.local import environments, job_record, processes
 from trainer_core.backends.local.artifacts import (
     list_fetched_uris,
     read_last_lines,
     read_last_progress,
     read_termination_record,
 )
-from trainer_core.backends.local.events import append_event
 from trainer_core.backends.local.job_queue import JobQueue, Ticket
 from trainer_core.backends.local.job_record import JobRecord, StepRecord, make_ref, parse_cancellation, utc_timestamp
 from trainer_core.backends.local.job_store import JobFolder, StateFolder, read_json, write_json
@@ -349,7 +348,7 @@ class LocalJobRunner:
         # Those of an unfinished line, such as a progress bar, wait for its end.
         waiting: deque[str] = deque(maxlen=_MAX_WAITING_REPORTS)
         monitor = resource_monitor.Monitor(
-            process_usage.UsageReader(pid).read,
+            processes.UsageReader(pid).read,
             resource_monitor.GpuQuery(environ, interval / 2),
             waiting.append,
             self._folder.termination_path(step["name"]),
@@ -462,7 +461,7 @@ class LocalJobRunner:
 
     def _append_event(self, reason: str, message: str, step: str | None = None) -> None:
         with suppress(OSError):
-            append_event(self._folder.events, reason, message, step)
+            job_record.append_event(self._folder.events, reason, message, step)
 
 
 @contextmanager
