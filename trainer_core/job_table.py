@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from trainer_core.client import TrainerClient
 from trainer_core.errors import InvalidRequestError
-from trainer_core.jobs import Outcome, Progress, TrainJob
+from trainer_core.jobs import Outcome, Progress, TrainJob, describe_status
 from trainer_core.logs import find_last_progress
 from trainer_core.request import TrainJobRequest
 
@@ -67,7 +67,7 @@ _Row = TypeVar("_Row", bound=Mapping[str, Any])
 #: Columns that need nothing but the TrainJob.
 _OF_JOB: dict[str, Callable[[TrainJob], Any]] = {
     "name": lambda job: job.name,
-    "status": lambda job: job.status,
+    "status": lambda job: describe_status(job.status, job.reason),
     "runtime": lambda job: job.runtime.name,
     "nodes": lambda job: job.num_nodes,
     "created": lambda job: job.creation_timestamp,

@@ -49,6 +49,15 @@ def test_the_outcome_becomes_the_outputs_of_the_task(task, ref):
     }
 
 
+def test_the_log_of_a_job_is_printed_to_its_end(task, ref):
+    waiting = task("wait", job=ref.to_dict())
+
+    printed = waiting.run().stdout
+
+    assert "[node-0] " in printed
+    assert waiting.output("resumed_from") == 0
+
+
 def test_a_metric_that_nobody_asked_for_has_no_value(task, ref):
     waiting = task("wait", job=ref.to_dict())
     waiting.run()

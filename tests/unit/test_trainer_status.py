@@ -7,6 +7,7 @@ import json
 import pytest
 from status_endpoint import Endpoint
 
+from trainer_core.backends.trainer_v2.parse import parse_job
 from trainer_core.node import progress, trainer_status
 from trainer_core.node.trainer_status import update_trainjob_status
 
@@ -94,3 +95,31 @@ def test_a_server_that_is_away_does_not_end_the_training(endpoint, monkeypatch):
 def test_a_token_that_is_missing_does_not_end_the_training(endpoint, monkeypatch):
     monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_TOKEN", "/nowhere/token")
     assert update_trainjob_status(30) is False
+
+
+def test_a_report_at_a_rung_of_a_search_is_sent_at_once_and_read_back(endpoint, monkeypatch):
+    settings = {"metric": "loss", "at": [2, 3], "best": "min", "value": "last"}
+    monkeypatch.setenv("TRAINJOB_OBJECTIVE", json.dumps(settings))
+    progress.reset()
+    sent = [update_trainjob_status(step, metrics={"loss": 1 / step}) for step in (1, 2, 3, 4)]
+
+    monkeypatch.delenv("TRAINJOB_OBJECTIVE")
+    progress.reset()
+    assert sent == [True, True, True, False]
+    status = {"trainerStatus": endpoint.requests[-1][2]["trainerStatus"]}
+    raw = {
+        "metadata": {"name": "a", "namespace": "b", "uid": "c"},
+        "spec": {"runtimeRef": {"name": "r"}},
+        "status": status,
+    }
+    objective = parse_job(raw).progress.objective
+    assert (objective.value, objective.step, objective.best) == (1 / 3, 3, 1 / 3)
+    assert [rung[:3] for rung in objective.rungs] == [(0, 2, 0.5), (1, 3, 1 / 3)]
+    assert parse_job(raw).progress.metrics == {"loss": 1 / 3}
+
+
+@pytest.mark.parametrize("value", ["x", "7", "[1]", "[1, 2, {}]", "[1,2,3]"])
+def test_metrics_of_another_program_with_these_names_are_passed_over(value):
+    metrics = [{"name": "trainjob/objective", "value": value}, {"name": "trainjob/rung-x", "value": value}]
+    raw = {"metadata": {"name": "a"}, "spec": {"runtimeRef": {}}, "status": {"trainerStatus": {"metrics": metrics}}}
+    assert parse_job(raw).progress.objective is None

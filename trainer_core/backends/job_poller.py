@@ -122,12 +122,12 @@ class Subscription:
     progress is read, and after a requested read.
     """
 
-    __slots__ = ("__weakref__", "_changed", "_job", "_poller")
+    __slots__ = ("__weakref__", "_job", "_poller", "changed")
 
     def __init__(self, poller: _JobPoller, job: _PolledJob) -> None:
         self._poller = poller
         self._job = job
-        self._changed = ChangeEvent()
+        self.changed = ChangeEvent()
 
     def close(self) -> None:
         """End the subscription. Closing it twice is allowed."""
@@ -144,15 +144,15 @@ class Subscription:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until there is a notification since the last call of `get_observation`."""
-        return self._changed.wait(timeout)
+        return self.changed.wait(timeout)
 
     async def wait_async(self, timeout: float | None = None) -> bool:
         """Do the same without blocking the running event loop."""
-        return await self._changed.wait_async(timeout)
+        return await self.changed.wait_async(timeout)
 
     def get_observation(self) -> Observation:
         """Return the last observation."""
-        self._changed.clear()
+        self.changed.clear()
         result = self._job.result
         if isinstance(result, Observation):
             return result
@@ -166,7 +166,7 @@ class Subscription:
 
     def notify(self) -> None:
         """Wake the subscriber. Called by the poller."""
-        self._changed.set()
+        self.changed.set()
 
 
 class _PolledJob:

@@ -19,7 +19,7 @@ from trainer_core.cli.submit import print_job, wait_and_print
 from trainer_core.client import TrainerClient
 from trainer_core.config import ClusterConfig
 from trainer_core.errors import InvalidRequestError, JobEndedError, JobNotFoundError
-from trainer_core.jobs import COMPLETE, FAILED, KFP_RUN_LABEL, STATUSES, TrainJob, TrainJobRef
+from trainer_core.jobs import COMPLETE, FAILED, KFP_RUN_LABEL, STATUSES, TrainJob, TrainJobRef, describe_status
 from trainer_core.k8s import kfp_runs
 from trainer_core.logs import merge_streams
 from trainer_core.text import format_size
@@ -128,7 +128,8 @@ def get(context: typer.Context, name: NameArgument, output: OutputOption = Outpu
     if output is OutputFormat.JSON:
         print_json({**job.to_dict(), "outcome": outcome.to_dict() if outcome else None})
         return
-    row = (job.name, job.status, job.runtime.name, format_time(job.creation_timestamp), job.reason)
+    status = describe_status(job.status, job.reason)
+    row = (job.name, status, job.runtime.name, format_time(job.creation_timestamp), job.reason)
     print_table(("NAME", "STATUS", "RUNTIME", "CREATED", "REASON"), [row])
     print()
     columns = job_table.build_row(details)

@@ -140,7 +140,7 @@ class Subscription:
         uid: uid of the job; empty for any job of this name.
     """
 
-    __slots__ = ("_changed", "_informer", "name", "uid", "unlisted_streams")
+    __slots__ = ("_informer", "changed", "name", "uid", "unlisted_streams")
 
     def __init__(self, informer: JobInformer, name: str, uid: str) -> None:
         self.name = name
@@ -148,7 +148,7 @@ class Subscription:
         #: The streams that the cache has not listed since this subscription began. Written by the informer.
         self.unlisted_streams = _BOTH_STREAMS
         self._informer = informer
-        self._changed = ChangeEvent()
+        self.changed = ChangeEvent()
 
     def __enter__(self) -> Self:
         return self
@@ -162,17 +162,17 @@ class Subscription:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until the state has changed since the last snapshot."""
-        return self._changed.wait(timeout)
+        return self.changed.wait(timeout)
 
     async def wait_async(self, timeout: float | None = None) -> bool:
         """Do the same without blocking the running event loop."""
-        return await self._changed.wait_async(timeout)
+        return await self.changed.wait_async(timeout)
 
     def snapshot(self) -> JobSnapshot | None:
         """Return the cached state; None if neither the state nor an error is known yet."""
         informer = self._informer
         with informer.lock:
-            self._changed.clear()
+            self.changed.clear()
             if self.unlisted_streams and informer.error is None:
                 return None
             entry = informer.cache.jobs.get(self.name)
@@ -187,7 +187,7 @@ class Subscription:
 
     def notify(self) -> None:
         """Wake the subscriber. Called by the informer, which holds its lock."""
-        self._changed.set()
+        self.changed.set()
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from trainer_core.errors import ConflictError
 from trainer_core.jobs import COMPLETE, FAILED
 from trainer_core.request import TrainJobRequest
 
-__all__ = ["Action", "Decision", "ExistingJob", "decide", "describe_existing"]
+__all__ = ["Action", "Decision", "ExistingJob", "decide", "describe_existing", "is_older"]
 
 
 class Action(str, Enum):
@@ -60,9 +60,9 @@ class ExistingJob:
     name: str
     status: str
     fingerprint: str
-    owner_key: str | None = None
-    generation: str | None = None
-    attempt: int = 0
+    owner_key: str | None
+    generation: str | None
+    attempt: int
 
     @property
     def has_ended(self) -> bool:
@@ -99,7 +99,7 @@ def decide(request: TrainJobRequest, existing: Sequence[ExistingJob]) -> Decisio
     attempts = sorted((job for job in existing if job.owner_key == key), key=lambda job: job.attempt)
     if not attempts:
         return _create(request, existing, attempt=0)
-    newer = next((job for job in attempts if _is_older(request.owner.generation, job.generation)), None)
+    newer = next((job for job in attempts if is_older(request.owner.generation, job.generation)), None)
     if newer is not None:
         raise ConflictError(
             f"TrainJob {newer.name!r} belongs to generation {newer.generation} of owner {key!r}, and this request to "
@@ -107,6 +107,10 @@ def decide(request: TrainJobRequest, existing: Sequence[ExistingJob]) -> Decisio
             "first"
         )
     latest = attempts[-1]
+    if request.search is not None and latest.generation == request.owner.generation:
+        # An entry is created once, however it ended: a retry of its trial is another entry.
+        action = Action.REUSE_RESULT if latest.has_ended else Action.ATTACH
+        return Decision(action, latest.name, latest.attempt)
     if latest.generation == request.owner.generation and latest.status != FAILED:
         action = Action.REUSE_RESULT if latest.has_ended else Action.ATTACH
         differs = latest.fingerprint != request.fingerprint()
@@ -117,7 +121,7 @@ def decide(request: TrainJobRequest, existing: Sequence[ExistingJob]) -> Decisio
     return replace(created, cancel_first=active, ended_attempts=ended)
 
 
-def _is_older(generation: str | None, other: str | None) -> bool:
+def is_older(generation: str | None, other: str | None) -> bool:
     """Return whether a generation is older than another one. Generations that are not numbers have no order."""
     if generation is None or other is None or not (generation.isdecimal() and other.isdecimal()):
         return False

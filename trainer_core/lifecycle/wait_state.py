@@ -18,7 +18,7 @@ from trainer_core.errors import (
     WaitTimeoutError,
 )
 from trainer_core.jobs import Category, Diagnosis, JobFailedError, Observation, Outcome, PendingFailure, TrainJobRef
-from trainer_core.logs import find_checkpoint
+from trainer_core.logs import find_training_state
 
 __all__ = [
     "MAX_CONSECUTIVE_ERRORS",
@@ -205,7 +205,7 @@ def _build_deleted_outcome(ref: TrainJobRef) -> Outcome:
 
 
 def _build_failed_outcome(ref: TrainJobRef, diagnosis: Diagnosis) -> Outcome:
-    return Outcome(ref=ref.to_dict(), status="Failed", diagnosis=diagnosis, **find_checkpoint(diagnosis))
+    return Outcome(ref=ref.to_dict(), status="Failed", diagnosis=diagnosis, **find_training_state(diagnosis))
 
 
 class PendingFailureLog:

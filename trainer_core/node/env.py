@@ -9,10 +9,12 @@ __all__ = [
     "CHECKPOINT_PATH",
     "DATASET_PATH",
     "DEFAULTS",
+    "HYPERPARAMETERS",
     "LAUNCH",
     "MODEL_PATH",
     "NAME",
     "NODES",
+    "OBJECTIVE",
     "OUTPUT_PATH",
     "PAYLOAD",
     "RECORD_LIMIT",
@@ -42,6 +44,9 @@ OUTPUT_PATH = "TRAINJOB_OUTPUT_PATH"
 CHECKPOINT_PATH = "TRAINJOB_CHECKPOINT_PATH"
 CHECKPOINTS = "TRAINJOB_CHECKPOINTS"
 NAME = "TRAINJOB_NAME"
+#: Of a trial of a search: the settings of `objective.Objective`, and the parameters by name, as JSON.
+OBJECTIVE = "TRAINJOB_OBJECTIVE"
+HYPERPARAMETERS = "TRAINJOB_HYPERPARAMETERS"
 #: Seconds between two reports of the use of resources; 0 for none. Optional.
 RESOURCE_INTERVAL = "TRAINJOB_RESOURCE_INTERVAL"
 #: 0 for no server of Trainer's status protocol beside the training function. Optional.

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from . import env
-from .progress import progress
+from .progress import get_objective, progress
 
 __all__ = ["INTERVAL", "KEPT", "NAMES", "build_status", "get", "send", "update_trainjob_status"]
 
@@ -82,8 +82,10 @@ def _is_due(percent: int | None) -> bool:
     if not get(URL) or not get(TOKEN):
         return False
     now = time.monotonic()
-    # The final report is always sent.
-    if now - _last_sent < INTERVAL and percent != 100:
+    objective = get_objective()
+    is_rung = objective is not None and objective.claim_status()
+    # The final report is always sent, and one at a rung of a search.
+    if now - _last_sent < INTERVAL and percent != 100 and not is_rung:
         return False
     _last_sent = now
     return True
@@ -96,8 +98,10 @@ def build_status(percent: int | None, remaining: int | None, metrics: Mapping[st
         status["progressPercentage"] = max(0, min(100, int(percent)))
     if remaining is not None:
         status["estimatedRemainingSeconds"] = max(0, int(remaining))
-    if metrics:
-        pairs = list(metrics.items())[:_MAX_METRICS]
+    objective = get_objective()
+    known = objective.list_status_metrics() if objective else {}
+    if metrics or known:
+        pairs = [*known.items(), *(metrics or {}).items()][:_MAX_METRICS]
         status["metrics"] = [
             {"name": str(k)[:_MAX_METRIC_LENGTH], "value": str(v)[:_MAX_METRIC_LENGTH]} for k, v in pairs
         ]

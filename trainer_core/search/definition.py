@@ -342,6 +342,20 @@ class SearchDefinition:
         """The objective by which trials are compared."""
         return self.objectives[0]
 
+    @property
+    def direction(self) -> Direction:
+        """Whether the smallest or the largest value is the best."""
+        return Direction(self.objective.direction)
+
+    @property
+    def uses_history(self) -> bool:
+        """Whether parameters are chosen from the results of other trials."""
+        return isinstance(self.algorithm, OptunaSampler)
+
+    def limits(self) -> dict[str, Any]:
+        """Return what may change when the search is continued: the limits and the goal."""
+        return {**asdict(self.trial_config), "goal": self.objective.goal}
+
     def digest(self) -> str:
         """Return a hash of all that cannot change when the search is continued: all but the limits and the goal."""
         text = json.dumps(self._fixed_part(), sort_keys=True, ensure_ascii=False, separators=(",", ":"))

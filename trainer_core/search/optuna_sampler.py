@@ -133,7 +133,8 @@ def _read_line(line: SettledTrial, direction: str) -> _PastTrial | None:
     if line.state == "Complete" and line.value is not None and not math.isnan(line.value):
         return _PastTrial(line.trial, dict(line.parameters), "COMPLETE", sign * line.value)
     rungs = line.rungs if line.state == "StoppedEarly" else ()
-    values = tuple((report.rung, sign * report.value) for report in rungs if math.isfinite(report.value))
+    finite = ((report.rung, report.value) for report in rungs if report.value is not None)
+    values = tuple((rung, sign * value) for rung, value in finite if math.isfinite(value))
     return _PastTrial(line.trial, dict(line.parameters), "PRUNED", None, values)
 
 

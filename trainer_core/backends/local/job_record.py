@@ -22,7 +22,7 @@ from trainer_core.jobs import (
     Outcome,
     Progress,
     TrainJobRef,
-    extract_checkpoint,
+    extract_training_state,
 )
 from trainer_core.lifecycle import diagnosis
 from trainer_core.lifecycle.diagnosis import Facts
@@ -174,7 +174,7 @@ def failed_outcome(
         started_at=record.started,
         finished_at=record.finished,
         resource_use=summarize_resource_use(node_records),
-        **extract_checkpoint(node_records, progress),
+        **extract_training_state(node_records, progress),
     )
 
 
