@@ -106,7 +106,7 @@ def test_a_report_at_a_rung_of_a_search_is_sent_at_once_and_read_back(endpoint, 
     monkeypatch.delenv("TRAINJOB_OBJECTIVE")
     progress.reset()
     assert sent == [True, True, True, False]
-    status = {"trainerStatus": endpoint.requests[-1][2]["trainerStatus"]}
+    status = {"trainerStatus": json.loads(endpoint.bodies[-1])["trainerStatus"]}
     raw = {
         "metadata": {"name": "a", "namespace": "b", "uid": "c"},
         "spec": {"runtimeRef": {"name": "r"}},
