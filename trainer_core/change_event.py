@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["ChangeEvent", "wait_any"]
+__all__ = ["ChangeEvent", "wait_any", "wait_any_async"]
 
 
 class ChangeEvent:
@@ -46,21 +46,7 @@ class ChangeEvent:
 
     async def wait_async(self, timeout: float | None = None) -> bool:
         """Do the same without blocking the running event loop."""
-        import asyncio  # Takes 40 ms, and most programs that import the core do not wait asynchronously.
-
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        self._wake = partial(_wake_loop, loop, future)
-        timer = None
-        try:
-            if not self._is_set:
-                timer = None if timeout is None else loop.call_later(timeout, _finish_future, future)
-                await future
-        finally:
-            self._wake = None
-            if timer is not None:
-                timer.cancel()
-        return self._is_set
+        return await wait_any_async([self], timeout)
 
 
 def wait_any(events: Sequence[ChangeEvent], timeout: float | None = None) -> bool:
@@ -74,6 +60,27 @@ def wait_any(events: Sequence[ChangeEvent], timeout: float | None = None) -> boo
     finally:
         for each in events:
             each._wake = None
+    return any(each.is_set for each in events)
+
+
+async def wait_any_async(events: Sequence[ChangeEvent], timeout: float | None = None) -> bool:
+    """Do the same without blocking the running event loop."""
+    import asyncio  # Takes 40 ms, and most programs that import the core do not wait asynchronously.
+
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+    for each in events:
+        each._wake = partial(_wake_loop, loop, future)
+    timer = None
+    try:
+        if not any(each.is_set for each in events):
+            timer = None if timeout is None else loop.call_later(timeout, _finish_future, future)
+            await future
+    finally:
+        for each in events:
+            each._wake = None
+        if timer is not None:
+            timer.cancel()
     return any(each.is_set for each in events)
 
 

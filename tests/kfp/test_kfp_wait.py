@@ -244,7 +244,7 @@ def test_a_job_that_cannot_be_cancelled_is_not_reported_as_cancelled(client, sub
     ref = submit(definitions.run_for_ever)
     client.cancel = refuse
 
-    with pytest.raises(sigterm.Terminated), sigterm.cancel_on_sigterm(client, ref, "cancel", Run(None)):
+    with pytest.raises(sigterm.Terminated), sigterm.attach_job(client, ref, "cancel", Run(None)):
         raise sigterm.Terminated
 
     assert capsys.readouterr().err == (

@@ -28,18 +28,13 @@ __all__ = ["JobReader", "PollInterval", "Subscription", "subscribe"]
 
 @dataclass(frozen=True)
 class PollInterval:
-    """Time between two reads of a job. It grows while the job does not change, and with the number of jobs.
+    """Time between two reads of a job. It grows while the job does not change, and with the number of jobs."""
 
-    Attributes:
-        share: The interval as a share of the time since the last change.
-        minimum: Shortest interval, in seconds.
-        maximum: Longest interval, in seconds, unless there are too many jobs.
-        reads_per_second: Limit for all jobs of a scope together.
-    """
-
+    #: The interval as a share of the time since the last change.
     share: float
     minimum: float
     maximum: float
+    #: Limit for all jobs of a scope together.
     reads_per_second: float
 
     def compute(self, unchanged: float, jobs: int) -> float:
@@ -56,17 +51,13 @@ _STOP_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class JobReader:
-    """Reads one job.
-
-    Attributes:
-        observe: Returns the status of the job.
-        read_version: Returns a value that changes whenever the status does, and costs much less to read; None if it
-            cannot be read. Without this function, the job is observed at each poll.
-        progress: Whether the observations must have the latest progress, which the version does not cover.
-    """
+    """Reads one job."""
 
     observe: Callable[[], Observation]
+    #: Returns a value that changes whenever the status does, and costs much less to read; None if it cannot be read.
+    #: Without this function, the job is observed at each poll.
     read_version: Callable[[], Hashable] | None = None
+    #: Whether the observations must have the latest progress, which the version does not cover.
     progress: bool = False
 
 
@@ -231,7 +222,6 @@ class _JobPoller:
     """Reads the jobs of one scope that have subscriptions, in a thread.
 
     Attributes:
-        thread: The thread.
         wake: Set when a subscription is added or closed, or requests a read.
         has_ended: Whether it has stopped reading.
     """

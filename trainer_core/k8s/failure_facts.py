@@ -77,16 +77,13 @@ _REPLACED = (Category.PREEMPTED, Category.NODE_LOST)
 
 @dataclass(frozen=True)
 class _Finding:
-    """A problem of a job.
+    """A problem of a job."""
 
-    Attributes:
-        facts: Facts for the diagnosis.
-        grace: Seconds that the problem may last; None for no limit.
-        ended: Whether a step has ended because of it.
-    """
-
+    #: Facts for the diagnosis.
     facts: Facts
+    #: Seconds that the problem may last; None for no limit.
     grace: float | None
+    #: Whether a step has ended because of it.
     ended: bool = False
 
     @property

@@ -115,17 +115,14 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(frozen=True)
 class JobSnapshot:
-    """Cached state of a job.
+    """Cached state of a job."""
 
-    Attributes:
-        job: Result of `WatchTarget.transform_job`; None if the job does not exist, or has another uid.
-        pods: Results of `WatchTarget.transform_pod`, sorted by pod name; None if RBAC denies access to pods.
-        error: Why the state may be out of date: the watch has failed for a while, or RBAC denies it. `job` and `pods`
-            are then the last known state, and a `job` of None does not mean that the job does not exist.
-    """
-
+    #: Result of `WatchTarget.transform_job`; None if the job does not exist, or has another uid.
     job: Any
+    #: Results of `WatchTarget.transform_pod`, sorted by pod name; None if RBAC denies access to pods.
     pods: tuple[Any, ...] | None
+    #: Why the state may be out of date: the watch has failed for a while, or RBAC denies it. `job` and `pods` are then
+    #: the last known state, and a `job` of None does not mean that the job does not exist.
     error: TrainerError | None
 
 
@@ -136,7 +133,6 @@ class Subscription:
     but one notification may stand for several changes.
 
     Attributes:
-        name: Name of the job.
         uid: uid of the job; empty for any job of this name.
     """
 
@@ -192,13 +188,10 @@ class Subscription:
 
 @dataclass(frozen=True)
 class ListScope:
-    """What a list covers, recorded when it begins: cached jobs, and subscriptions that it brings up to date.
-
-    Attributes:
-        newest: Highest resourceVersion that was known when the list began: the list itself is not older.
-    """
+    """What a list covers, recorded when it begins: cached jobs, and subscriptions that it brings up to date."""
 
     stream: Stream
+    #: Highest resourceVersion that was known when the list began: the list itself is not older.
     newest: int
     jobs: Mapping[str, CachedJob]
     subscriptions: Sequence[Subscription]

@@ -46,22 +46,17 @@ class Action(str, Enum):
 
 @dataclass(frozen=True)
 class ExistingJob:
-    """A TrainJob that exists with the name or the owner of a request.
-
-    Attributes:
-        name: Its name.
-        status: Its status now.
-        fingerprint: `TrainJobRequest.fingerprint` of the request that it was created from.
-        owner_key: Key of its owner. None without an owner.
-        generation: Generation of its owner when it was created; a number, or any text without an order.
-        attempt: Its attempt, 0 for the first.
-    """
+    """A TrainJob that exists with the name or the owner of a request."""
 
     name: str
     status: str
+    #: `TrainJobRequest.fingerprint` of the request that it was created from.
     fingerprint: str
+    #: Key of its owner. None without an owner.
     owner_key: str | None
+    #: Generation of its owner when it was created; a number, or any text without an order.
     generation: str | None
+    #: Its attempt, 0 for the first.
     attempt: int
 
     @property
@@ -72,22 +67,17 @@ class ExistingJob:
 
 @dataclass(frozen=True)
 class Decision:
-    """What a submit does.
-
-    Attributes:
-        action: What to do.
-        name: Name of the TrainJob to create, to attach to or to reuse.
-        attempt: Its attempt.
-        cancel_first: Names of the TrainJobs to cancel before the new one is created.
-        ended_attempts: Names of the owner's earlier attempts that have ended, when the next attempt is created.
-        differs: True if the existing TrainJob was created from another request of the same owner.
-    """
+    """What a submit does."""
 
     action: Action
+    #: Name of the TrainJob to create, to attach to or to reuse.
     name: str
     attempt: int = 0
+    #: Names of the TrainJobs to cancel before the new one is created.
     cancel_first: tuple[str, ...] = ()
+    #: Names of the owner's earlier attempts that have ended, when the next attempt is created.
     ended_attempts: tuple[str, ...] = ()
+    #: True if the existing TrainJob was created from another request of the same owner.
     differs: bool = False
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from typing import Any, Literal, TypeAlias
@@ -28,6 +28,7 @@ __all__ = [
     "SearchDefinition",
     "StopPolicy",
     "TrialConfig",
+    "build_search_data",
 ]
 
 _MAX_TRIALS = 100_000
@@ -384,6 +385,18 @@ class SearchDefinition:
         if isinstance(self.algorithm, GridSearch):
             data["order"] = list(self.space)
         return data
+
+
+def build_search_data(is_late: Callable[[Any], bool], **parts: Any) -> dict[str, Any]:
+    """Return the parts of a definition as plain data, each checked unless it holds a value that is known later."""
+    space = parts["search_space"]
+    known = {"unknown": [0]} if is_late(space) else space
+    checked = {
+        name: SearchDefinition.parse(**{"search_space": known, name: value}).to_dict().get(name)
+        for name, value in parts.items()
+        if value is not None and not is_late(value)
+    }
+    return {name: checked.get(name, value) for name, value in parts.items() if value is not None}
 
 
 def _parse_objectives(data: object) -> tuple[Objective, ...]:

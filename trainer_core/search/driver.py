@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from trainer_core import naming
-from trainer_core.change_event import ChangeEvent, wait_any
+from trainer_core.change_event import ChangeEvent, wait_any, wait_any_async
 from trainer_core.errors import ConflictError, JobNotFoundError, TrainerError, WaitTimeoutError
 from trainer_core.jobs import FAILED, Category, Diagnosis, Observation, Outcome, TrainJobRef
 from trainer_core.lifecycle import adoption, search as decisions, wait_state
@@ -228,6 +228,10 @@ class SearchDriver:
     def wait(self, state: SearchState, timeout: float | None = None) -> None:
         """Wait until a trial has changed, or until it is time to decide again."""
         wait_any(*self._plan_wait(state, timeout))
+
+    async def wait_async(self, state: SearchState, timeout: float | None = None) -> None:
+        """Do the same without blocking the running event loop."""
+        await wait_any_async(*self._plan_wait(state, timeout))
 
     def _plan_wait(self, state: SearchState, timeout: float | None) -> tuple[list[ChangeEvent], float]:
         """Return what to wait for, and for how many seconds at most."""
