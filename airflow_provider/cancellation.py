@@ -94,6 +94,7 @@ def cancel_job_from_signal_handler(
 
     The interrupted code may hold locks. A thread therefore does the work; the signal handler waits for it a few seconds
     only and then releases the interrupted code. The hook's client must exist already: creating it may call Airflow.
+    The result is ``unknown`` if it failed or has not ended by then.
     """
     results: list[Result] = []
 

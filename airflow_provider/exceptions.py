@@ -40,9 +40,8 @@ from airflow_provider.compat import AirflowException, AirflowFailException, Airf
 from trainer_core.lifecycle import wait_state
 
 if TYPE_CHECKING:
-    from trainer_core.search.results import SearchOutcome
-
     from trainer_core.jobs import Outcome
+    from trainer_core.search.results import SearchOutcome
 
 __all__ = [
     "TrainJobConnectionMissingError",

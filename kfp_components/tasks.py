@@ -12,7 +12,6 @@ from typing import Any
 from kfp import dsl, kubernetes
 from kfp.dsl.pipeline_channel import PipelineChannel
 from kfp.dsl.structures import ComponentSpec, InputSpec, OutputSpec
-from trainer_core.search.template import add_example
 
 from kfp_components.container_spec import Component, add_interface_digest
 from kfp_components.func_args import FuncArgs, get_input_type, split_func_args
@@ -35,6 +34,7 @@ from trainer_core.request_builder import Option, Trainer
 from trainer_core.runtimes import Runtime
 from trainer_core.search.definition import build_search_data
 from trainer_core.search.space import parse_space
+from trainer_core.search.template import add_example
 from trainer_core.secrets import redact
 from trainer_core.trainers import CustomTrainer, trainer_from_dict
 

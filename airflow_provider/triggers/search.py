@@ -11,18 +11,16 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from trainer_core.search.driver import SearchDriver
-
 from airflow_provider.triggers.trainjob import TrainJobTrigger
 from trainer_core.errors import BackendUnavailableError
 from trainer_core.request import Owner
+from trainer_core.search.driver import SearchDriver
 
 if TYPE_CHECKING:
-    from trainer_core.search.driver import SearchState
-
     from airflow_provider.triggers.deferred_log import LogReporter
     from trainer_core.client import TrainerClient
     from trainer_core.jobs import TrainJobRef
+    from trainer_core.search.driver import SearchState
 
 __all__ = ["SearchTrigger"]
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from html import escape
 
-from trainer_core.search.results import SearchOutcome, Trial
-
 from kfp_components.step import charts, report
 from trainer_core.jobs import COMPLETE
 from trainer_core.search.definition import SearchDefinition
+from trainer_core.search.results import SearchOutcome, Trial
 from trainer_core.search.space import Choice, LogUniform, RandInt
 
 __all__ = ["render_html"]

@@ -93,7 +93,7 @@ class FetchProgress(Protocol):
         """Start the fetch."""
 
     def advance(self, size: int, files: int = 0) -> None:
-        """Add to the bytes in place and to the complete files."""
+        """Add to the bytes in place, negative if some are fetched again, and to the complete files."""
 
     def end(self) -> None:
         """End the fetch: all files are in place, or it has failed."""

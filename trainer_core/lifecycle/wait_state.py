@@ -160,7 +160,7 @@ class WaitState:
 
 
 def start(ref: TrainJobRef, now: float, timeout: float | None = None, fail_fast: bool = True) -> WaitState:
-    """Return the state at the begin of a wait."""
+    """Return the state at the begin of a wait; times are seconds of a monotonic clock of the caller."""
     return WaitState(ref, deadline=None if timeout is None else now + timeout, fail_fast=fail_fast)
 
 

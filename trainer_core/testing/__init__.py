@@ -29,6 +29,7 @@ from trainer_core.testing.logs import Logs
 from trainer_core.testing.projects import Projects
 from trainer_core.testing.resource_use import ResourceReports
 from trainer_core.testing.results import Results
+from trainer_core.testing.searching_stops import EarlyStops
 from trainer_core.testing.validation import Validation
 from trainer_core.testing.waiting import Waiting
 
@@ -47,6 +48,7 @@ class BackendContract(
     Waiting,
     Initializers,
     Checkpointing,
+    EarlyStops,
     Validation,
 ):
     """All tests of the contract."""

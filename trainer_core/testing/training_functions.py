@@ -205,3 +205,22 @@ def wait_for_resource_report(seconds: float = 120.0) -> None:
         raise RuntimeError(f"os.wait() returned {os.wait()}")
     except ChildProcessError:
         pass
+
+
+def report_loss(steps: int, wait_at: int = 0) -> int:
+    """Report 1/step as ``val_loss`` at each step, with a checkpoint where one is due; wait for one before a step."""
+    import os
+    import time
+
+    from trainer_core import checkpoints, progress
+
+    store = checkpoints() if os.environ.get("TRAINJOB_CHECKPOINT_PATH") else None
+    last = store.latest() if store else None
+    for step in range((last.step if last else 0) + 1, steps + 1):
+        while step == wait_at and not (store and store.stopping):
+            time.sleep(0.02)
+        progress(step=step, total=steps, metrics={"val_loss": 1 / step})
+        if store and store.due(step):
+            with store.save(step) as folder:
+                (folder / "step.txt").write_text(str(step))
+    return steps
