@@ -52,6 +52,7 @@ if not __package__:
 from . import env, hyperparameters, project, termination  # noqa: E402 -- see above
 from .load_function import PayloadError, load  # noqa: E402
 from .rank_lines import RankLines  # noqa: E402
+from .status_server import StatusServer  # noqa: E402
 
 
 def main() -> int:
@@ -94,13 +95,14 @@ def _call_and_share() -> dict[str, Any]:
 
 def call(payload: dict[str, Any], folder: Path) -> Any:
     """Load the function of a payload, call it with its arguments, and return its result."""
-    function = load(payload, folder)
-    try:
-        value = function(**hyperparameters.override_args(payload.get("args") or {}))
-    except BaseException:
-        _wait_for_saves()
-        raise
-    getattr(_get_checkpoints(), "flush", _wait_for_saves)()
+    with StatusServer(folder.parent):
+        function = load(payload, folder)
+        try:
+            value = function(**hyperparameters.override_args(payload.get("args") or {}))
+        except BaseException:
+            _wait_for_saves()
+            raise
+        getattr(_get_checkpoints(), "flush", _wait_for_saves)()
     if isinstance(value, (Awaitable, GeneratorType, AsyncGeneratorType)):
         raise PayloadError(
             f"{payload.get('entry')} returned a {type(value).__name__} and did not run: a training function must be a "

@@ -20,6 +20,7 @@ __all__ = [
     "RECORD_LIMIT",
     "RESOURCE_INTERVAL",
     "RESULT_URI",
+    "STATUS_SERVER",
     "TERMINATION_LOG",
     "TRY_AGAIN",
     "UID",
@@ -48,6 +49,8 @@ OBJECTIVE = "TRAINJOB_OBJECTIVE"
 HYPERPARAMETERS = "TRAINJOB_HYPERPARAMETERS"
 #: Seconds between two reports of the use of resources; 0 for none. Optional.
 RESOURCE_INTERVAL = "TRAINJOB_RESOURCE_INTERVAL"
+#: 0 for no server of Trainer's status protocol beside the training function. Optional.
+STATUS_SERVER = "TRAINJOB_STATUS_SERVER"
 #: Number of nodes, for launchers that do not pass it to their processes.
 NODES = "TRAINJOB_NODES"
 #: The last launch of a node that this process has seen when it began; see `checkpoint_ranks.read_launch`.

@@ -26,6 +26,7 @@ __all__ = [
     "Reporter",
     "flush",
     "get_objective",
+    "is_called",
     "note",
     "progress",
     "report_metrics",
@@ -36,6 +37,9 @@ __all__ = [
 PREFIX = "[trainjob:progress] "
 #: Seconds between two lines: frequent enough for a progress bar, and cheap.
 INTERVAL = 0.5
+
+#: The training function calls `progress`: reports of libraries are not shown.
+is_called = False
 
 
 def progress(step: float | None = None, total: float | None = None, metrics: Mapping[str, Any] | None = None) -> None:
@@ -57,6 +61,8 @@ def progress(step: float | None = None, total: float | None = None, metrics: Map
             progress(step=step + 1, total=100, metrics={"loss": 1 / (step + 1)})
         ```
     """
+    global is_called
+    is_called = True
     with contextlib.suppress(Exception):  # A closed stdout or an unusual metric must not end the training.
         _reporter.report(step, total, metrics)
 
@@ -98,6 +104,8 @@ def note(**values: int) -> None:
 
 def reset() -> None:
     """Forget what earlier lines showed, as another training begins in this process."""
+    global is_called
+    is_called = False
     _reporter.shown, _reporter.notes, _reporter.shown_notes = {}, {}, {}
     _reporter.objective = _read_objective()
 
